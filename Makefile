@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh machine: `make up` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+INSTALL := $(PIP) install -qq --require-hashes --only-binary :all:
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+.DEFAULT_GOAL := help
+.PHONY: help up test browser bench format lock clean
+
+help:  ## show this help
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+up: $(VENV)/up.stamp  ## run everything here: Postgres, API, engine, JupyterLab (ARGS="--port 9000" for more)
+	@$(BIN)/workbench up $(ARGS)
+
+test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import contracts, types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not browser"
+
+browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
+	$(BIN)/python -m pytest -m browser
+
+bench: $(VENV)/dev.stamp  ## measure the figures we promise
+	$(BIN)/python -m bench
+
+format: $(VENV)/dev.stamp  ## rewrite the code in house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(VENV)/dev.stamp  ## resolve the requirements anew, newest versions that fit
+	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra server --extra lab --extra dev -o requirements/dev.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra server --extra lab -c requirements/dev.txt -o requirements/up.txt
+	$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/notebook.txt
+
+clean:  ## remove the virtual environment (data stays)
+	rm -rf $(VENV)
+
+$(VENV)/up.stamp: requirements/up.txt pyproject.toml | $(BIN)/python
+	@echo "installing what requirements/up.txt locks …"
+	@$(INSTALL) -r requirements/up.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt pyproject.toml | $(BIN)/python
+	@echo "installing what requirements/dev.txt locks …"
+	@$(INSTALL) -r requirements/dev.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation --no-index --editable .
+	@touch $@ $(VENV)/up.stamp
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 …")'
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,51 @@
+"""The console script `workbench`, also `python -m api`."""
+
+import argparse
+import os
+import signal
+import sys
+
+import msgspec
+
+from api import settings
+from api.commands import doctor, engine, import_history, key, migrate, org, serve, up
+from api.commands.explain import explain
+from api.commands.terminal import note
+
+_COMMANDS = (up, serve, engine, migrate, org, key, import_history, doctor)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code, with one sentence on stderr for whatever the user can mend."""
+    try:
+        args = _parser().parse_args(arguments)
+        chosen = settings.read()
+        if getattr(args, "data_dir", None) is not None:
+            chosen = msgspec.structs.replace(chosen, data_dir=args.data_dir.absolute())
+        code: int = args.run(args, chosen)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        sentence = explain(error)
+        if sentence is None:
+            raise
+        note(f"workbench: {sentence}")
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="workbench", description="Events in, automations out, and notebooks to see both."
+    )
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add_parser(subparsers)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

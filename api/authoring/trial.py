@@ -1,0 +1,188 @@
+"""Trials: what an automation would do with an event. Nothing is written; the interpreter is the engine's own."""
+
+import asyncio
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from api.authoring.draft import read_spec, read_specs
+from api.authoring.fields import Fields, read_fields
+from api.authoring.masking import without_email
+from api.authoring.refusal import Refusal, invalid, unknown
+from api.clock import to_us
+from api.keyring import OrgKeys
+from api.language.advance import Contact
+from api.language.event import Event, read_event
+from api.language.graph import Graph, read_graph
+from api.language.problem import Problem, Problems
+from api.language.retry import DEFAULT_POLICY, RetryPolicy, uniform
+from api.language.simulate import Automation, Trace, contact_of, read_contact, simulate
+from api.language.trigger import Trigger, read_trigger
+from api.store import authoring as store
+from api.store.authoring import AutomationRow, VersionRow
+from api.store.contacts import stored_contact
+from api.store.database import Database, Transaction
+
+Version = int | Literal["draft", "published"]
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """An event to try at a moment; `contact` None: whoever the store knows by the event's identifiers."""
+
+    event: Event
+    contact: Contact | None
+    now: datetime
+    version: Version = "draft"
+
+
+class WholeTrial(msgspec.Struct, frozen=True):
+    """A trial that brings its automation along."""
+
+    trial: Trial
+    automation: Automation
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """For whom a trial runs. Without `shows_email` the caller may not see emails it did not send itself."""
+
+    org_id: int
+    keys: OrgKeys
+    retries: RetryPolicy
+    shows_email: bool
+
+
+def policy_of(delays: tuple[float, ...] | None) -> RetryPolicy:
+    """Return the retry policy of an installation."""
+    return DEFAULT_POLICY if delays is None else uniform(delays)
+
+
+def read_trial(body: bytes, now: datetime) -> Trial | Problems:
+    """Return the trial in a body, at `now` unless it says otherwise, or everything that is wrong with it."""
+    fields = read_fields(body)
+    return fields if isinstance(fields, tuple) else _trial(fields, now)
+
+
+def read_whole_trial(body: bytes, now: datetime) -> WholeTrial | Problems:
+    """Return the trial in a body that brings its automation along. Compiles templates."""
+    fields = read_fields(body)
+    if isinstance(fields, tuple):
+        return fields
+    fields.require("triggerSpec")
+    fields.require("graph")
+    trigger_spec, spec = read_spec(fields, "triggerSpec")
+    graph, value = read_spec(fields, "graph")
+    trigger = read_trigger(spec) if trigger_spec is not None else ()
+    shape = read_graph(value) if graph is not None else ()
+    for found in (trigger, shape):
+        fields.problems.extend(found if isinstance(found, tuple) else ())
+    trial = _trial(fields, now)
+    if isinstance(trial, Trial) and isinstance(trigger, Trigger) and isinstance(shape, Graph):
+        return WholeTrial(trial, Automation(trigger, shape))
+    return tuple(fields.problems)
+
+
+async def try_stored(database: Database, around: Surroundings, automation_id: str, trial: Trial) -> Trace | Refusal:
+    """Return what the draft, or the version the trial names, would do."""
+    async with database.transaction() as tx:
+        row = await store.find_automation(tx, around.org_id, automation_id)
+        if row is None:
+            return unknown("automation")
+        source = await _source(tx, row, trial.version)
+        contact = await _contact(tx, around, trial)
+    if isinstance(source, Refusal):
+        return source
+    automation = await asyncio.to_thread(_automation, row, source)
+    if isinstance(automation, Refusal):
+        return automation
+    return await asyncio.to_thread(_run, automation, contact, around, trial)
+
+
+async def try_given(database: Database, around: Surroundings, automation: Automation, trial: Trial) -> Trace:
+    """Return what an automation that is stored nowhere would do."""
+    async with database.transaction() as tx:
+        contact = await _contact(tx, around, trial)
+    return await asyncio.to_thread(_run, automation, contact, around, trial)
+
+
+def _run(automation: Automation, contact: Contact, around: Surroundings, trial: Trial) -> Trace:
+    """Simulate with what is true, as the engine would; what the caller may not see is masked in the answer only."""
+    trace = simulate(automation, trial.event, contact, trial.now, retries=around.retries)
+    email = contact.identifiers.email
+    if email is None or around.shows_email or trial.contact is not None or email == trial.event.identifiers.email:
+        return trace
+    return without_email(trace, email)
+
+
+async def _source(tx: Transaction, row: AutomationRow, version: Version) -> AutomationRow | VersionRow | Refusal | None:
+    """Return what runs: the draft, a version, or None for `published` when nothing is."""
+    if version == "draft":
+        return row
+    number = row.published_version if version == "published" else version
+    found = None if number is None else await store.find_version(tx, row.org_id, row.id, number)
+    if found is None and version != "published":
+        return invalid((Problem("version", f"there is no version {version}"),))
+    return found
+
+
+def _automation(row: AutomationRow, source: AutomationRow | VersionRow | None) -> Automation | Refusal:
+    """Return the automation to run; like the engine, an unpublished one has the draft's trigger and no graph."""
+    chosen = source or row
+    found = read_specs(chosen.trigger_spec, chosen.graph)
+    if isinstance(found, tuple):
+        return invalid(found)
+    return found if source is not None else Automation(found.trigger, None)
+
+
+async def _contact(tx: Transaction, around: Surroundings, trial: Trial) -> Contact:
+    if trial.contact is not None:
+        return trial.contact
+    return await stored_contact(tx, around.org_id, around.keys, trial.event.identifiers) or contact_of(None)
+
+
+def _trial(fields: Fields, now: datetime) -> Trial | Problems:
+    given = fields.moment("now") or now
+    event = _event(fields, given)
+    contact = _described(fields)
+    version = _version(fields)
+    if fields.problems or event is None:
+        return tuple(fields.problems)
+    return Trial(event, contact, given, version)
+
+
+def _event(fields: Fields, now: datetime) -> Event | None:
+    raw = fields.raw("event")
+    if raw is None:
+        fields.refuse("event", "is required")
+        return None
+    found = read_event(raw, to_us(now))
+    if isinstance(found, Event):
+        return found
+    for problem in found:
+        fields.refuse(f"event.{problem.field}" if problem.field else "event", problem.reason)
+    return None
+
+
+def _version(fields: Fields) -> Version:
+    match fields.value("version"):
+        case None | "draft":
+            return "draft"
+        case "published":
+            return "published"
+        case int() as number if not isinstance(number, bool) and 1 <= number < 2**31:
+            return number
+        case _:
+            fields.refuse("version", 'must be a version number, "published" or "draft"')
+            return "draft"
+
+
+def _described(fields: Fields) -> Contact | None:
+    value = fields.value("contact")
+    if value is None:
+        return None
+    found = read_contact(value)
+    if isinstance(found, Contact):
+        return found
+    for problem in found:
+        fields.refuse(problem.field, problem.reason)
+    return None

@@ -1,0 +1,187 @@
+"""What callers see of automations and entries: the JSON shapes, nothing else."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from api.authoring.draft import remarks_on
+from api.language.check import Remark
+from api.language.codec import decode
+from api.language.run import State, Step
+from api.store.authoring import AutomationRow, VersionRow
+from api.store.histories import EntryEventRow, EntryRow, MessageRow, StepRow, TransitionRow
+
+
+class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
+    """An automation with its draft; `warnings` are all remarks on the draft, the errors among them first."""
+
+    id: str
+    name: str
+    active: bool
+    published_version: int | None
+    revision: int
+    trigger_spec: msgspec.Raw
+    graph: msgspec.Raw
+    warnings: tuple[Remark, ...]
+    created_at: datetime
+    updated_at: datetime
+    archived_at: datetime | None
+
+
+class VersionView(msgspec.Struct, frozen=True, rename="camel"):
+    """A published version."""
+
+    version: int
+    published_at: datetime
+    published_by: str | None
+    trigger_spec: msgspec.Raw
+    graph: msgspec.Raw
+
+
+class EntryView(msgspec.Struct, frozen=True, rename="camel"):
+    """An entry in a list; `event` is the name of the event that started it."""
+
+    id: str
+    automation_id: str
+    automation_version: int | None
+    contact_id: str
+    event_id: str
+    event: str | None
+    state: State
+    outcome: str | None
+    node_id: str | None
+    attempts: int
+    last_error: str | None
+    due_at: datetime
+    created_at: datetime
+    updated_at: datetime
+
+
+class MessageView(msgspec.Struct, frozen=True, rename="camel"):
+    """A message of an entry; `title` is an in-app message's title or an email's subject."""
+
+    id: str
+    node_id: str
+    channel: str
+    status: str
+    wallet_address: str | None
+    title: str | None
+    body: str | None
+    data: msgspec.Raw | None
+    created_at: datetime
+    sent_at: datetime | None
+    delivered_at: datetime | None
+
+
+class TransitionView(msgspec.Struct, frozen=True):
+    """A move of an entry between states."""
+
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    at: datetime
+    reason: str | None
+
+
+class HistoryView(EntryView, frozen=True, rename="camel", kw_only=True):
+    """An entry with all that happened to it: `steps` in the words of a simulation."""
+
+    idempotency_key: str | None
+    occurred_at: datetime | None
+    payload: msgspec.Raw | None
+    steps: tuple[Step, ...]
+    messages: tuple[MessageView, ...]
+    transitions: tuple[TransitionView, ...]
+
+
+class StatsView(msgspec.Struct, frozen=True, rename="camel"):
+    """How many entries are in each state, and how often each outcome was met at each node (attempts count apart).
+
+    Of all entries, or of the newest 100,000: `entries_counted` says how many they are.
+    """
+
+    entries: dict[str, int]
+    nodes: dict[str, dict[str, int]]
+    entries_counted: int
+
+
+def automation_view(row: AutomationRow) -> AutomationView:
+    """Return the view of an automation. Compiles templates, so it runs in a thread."""
+    return AutomationView(
+        row.id,
+        row.name,
+        row.active,
+        row.published_version,
+        row.revision,
+        msgspec.Raw(row.trigger_spec),
+        msgspec.Raw(row.graph),
+        remarks_on(row.trigger_spec, row.graph),
+        row.created_at,
+        row.updated_at,
+        row.archived_at,
+    )
+
+
+def version_view(row: VersionRow) -> VersionView:
+    """Return the view of a version."""
+    return VersionView(
+        row.version, row.published_at, row.published_by, msgspec.Raw(row.trigger_spec), msgspec.Raw(row.graph)
+    )
+
+
+def entry_view(row: EntryRow) -> EntryView:
+    """Return the view of an entry."""
+    return EntryView(**msgspec.structs.asdict(row))
+
+
+def history_view(
+    entry: EntryRow,
+    event: EntryEventRow,
+    steps: list[StepRow],
+    messages: list[MessageRow],
+    transitions: list[TransitionRow],
+) -> HistoryView:
+    """Return the view of an entry with everything that happened to it."""
+    return HistoryView(
+        **msgspec.structs.asdict(entry),
+        idempotency_key=event.idempotency_key,
+        occurred_at=event.occurred_at,
+        payload=_raw(event.payload),
+        steps=tuple(map(step_view, steps)),
+        messages=tuple(map(_message_view, messages)),
+        transitions=tuple(TransitionView(*msgspec.structs.astuple(row)) for row in transitions),
+    )
+
+
+def step_view(row: StepRow) -> Step:
+    """Return a stored step in the very words of a simulation."""
+    values: dict[str, Any] = msgspec.structs.asdict(row)
+    return Step(**values | {"detail": decode(row.detail)})
+
+
+def stats_view(states: dict[str, int], outcomes: list[tuple[str, str, int]]) -> StatsView:
+    """Return the counts of an automation; every state is there, most with zero."""
+    nodes: dict[str, dict[str, int]] = {}
+    for node_id, outcome, count in outcomes:
+        nodes.setdefault(node_id, {})[outcome] = count
+    return StatsView({state.value: states.get(state.value, 0) for state in State}, nodes, sum(states.values()))
+
+
+def _message_view(row: MessageRow) -> MessageView:
+    return MessageView(
+        row.id,
+        row.node_id,
+        row.channel,
+        row.status,
+        row.wallet_address,
+        row.subject,
+        row.body,
+        _raw(row.extra),
+        row.created_at,
+        row.sent_at,
+        row.delivered_at,
+    )
+
+
+def _raw(text: bytes | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text)

@@ -1,0 +1,187 @@
+"""The checks of `workbench doctor`; each returns findings and raises nothing. Nothing is started or changed."""
+
+import asyncio
+import importlib.util
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from api.commands import CommandError, http, ports, private
+from api.commands.explain import explain
+from api.settings import Settings
+
+_OLDEST_PYTHON = (3, 11)
+_OLDEST_POSTGRES = 15
+_ENGINE_SILENT_SECONDS = 30.0
+_EXTRAS = {
+    "server": ("sanic", "psycopg", "psycopg_pool", "sqlalchemy", "pyarrow", "cryptography", "websockets"),
+    "lab": ("jupyterlab",),
+}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was found, and what to do about it."""
+
+    verdict: Literal["ok", "warn", "fail"]
+    what: str
+    advice: str = ""
+
+
+def every_check(settings: Settings, port: int, lab_port: int) -> Iterator[Finding]:
+    """Give the findings one by one, the ground first."""
+    yield _python()
+    yield from _extras()
+    yield _data_dir(settings)
+    yield _secret(settings)
+    yield from _database(settings)
+    yield from _processes(port, lab_port)
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < _OLDEST_PYTHON:
+        return Finding("fail", f"Python {version}", "use Python 3.11 or newer")
+    return Finding("ok", f"Python {version}")
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, packages in _EXTRAS.items():
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if not missing:
+            yield Finding("ok", f"extra {extra} is installed")
+            continue
+        what = f"extra {extra} is not installed (missing: {', '.join(missing)})"
+        yield Finding("fail" if extra == "server" else "warn", what, f"pip install 'event-workbench[{extra}]'")
+
+
+def _data_dir(settings: Settings) -> Finding:
+    folder = settings.data_dir
+    if not folder.exists():
+        parent = next(path for path in folder.parents if path.exists())
+        if os.access(parent, os.W_OK):
+            return Finding("ok", f"data folder {folder} does not exist yet and can be made")
+        return Finding("fail", f"data folder {folder} cannot be made", "choose another with WORKBENCH_DATA_DIR")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Finding("fail", f"data folder {folder} cannot be written", "choose another with WORKBENCH_DATA_DIR")
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        return Finding("warn", f"data folder {folder} can be entered by other users", f"chmod 700 {folder}")
+    return Finding("ok", f"data folder {folder} is ours alone")
+
+
+def _secret(settings: Settings) -> Finding:
+    if settings.secret is not None:
+        return Finding("ok", "the secret comes from WORKBENCH_SECRET")
+    file = settings.data_dir / "secret"
+    try:
+        known = private.read(file)
+    except CommandError as error:
+        return Finding("fail", str(error))
+    if known is None:
+        return Finding("ok", "no secret yet; the first command makes one in the data folder")
+    if stat.S_IMODE(file.stat().st_mode) & 0o077:
+        return Finding("fail", f"the secret {file} can be read by other users", f"chmod 600 {file}")
+    return Finding("ok", f"the secret is in {file}; keep a copy, without it emails cannot be read again")
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    try:
+        dsn = settings.database_url
+        if dsn is None:
+            found = list(_embedded(settings))
+            yield from (finding for finding, _ in found)
+            dsn = found[-1][1]
+        if dsn is not None:
+            yield from asyncio.run(_ask(dsn))
+    except Exception as error:
+        sentence = explain(error)
+        if sentence is None:
+            raise
+        yield Finding("fail", sentence, "check DATABASE_URL and that Postgres runs" if settings.database_url else "")
+
+
+def _embedded(settings: Settings) -> Iterator[tuple[Finding, str | None]]:
+    from api import embedded
+    from api.embedded import binaries
+    from api.embedded.account import own_account
+
+    server = embedded.find(settings.data_dir)
+    if server is not None:
+        yield Finding("ok", f"embedded Postgres {server.version} is running"), server.dsn
+        return
+    found = binaries.locate(settings.postgres_bin, own_account())
+    yield Finding("ok", f"Postgres {found.version} found in {found.folder}"), None
+    yield Finding("warn", "embedded Postgres is not running", "start everything with: workbench up"), None
+
+
+async def _ask(dsn: str) -> list[Finding]:
+    from api.access.session import session
+    from api.store.checkup import engine_seen, read_server
+    from api.store.migrate import pending
+
+    async with session(dsn) as (tx, _):
+        facts = await read_server(tx)
+    findings = [_version(facts.version), *_durability(facts), _roles(facts.may_create_roles)]
+    if missing := await pending(dsn):
+        return [*findings, Finding("fail", f"migrations missing: {', '.join(missing)}", "run: workbench migrate")]
+    findings.append(Finding("ok", "the database is up to date"))
+    async with session(dsn) as (tx, _):
+        return [*findings, _engine(await engine_seen(tx))]
+
+
+def _version(number: int) -> Finding:
+    major = number // 10_000
+    if major < _OLDEST_POSTGRES:
+        return Finding("fail", f"the database is Postgres {major}", f"use Postgres {_OLDEST_POSTGRES} or newer")
+    return Finding("ok", f"the database answers; Postgres {major}.{number % 10_000}")
+
+
+def _durability(facts: object) -> Iterator[Finding]:
+    names = ("fsync", "synchronous_commit", "full_page_writes")
+    off = [name for name in names if getattr(facts, name) == "off"]
+    if off:
+        what = f"{' and '.join(off)} off: an accepted event may be lost when the machine fails"
+        yield Finding("fail", what, "switch on in postgresql.conf: " + ", ".join(off))
+    else:
+        yield Finding("ok", "what is committed is on disk (fsync, synchronous_commit, full_page_writes)")
+
+
+def _roles(may_create: bool) -> Finding:
+    if may_create:
+        return Finding("ok", "our role may create the analysts' login roles")
+    return Finding("fail", "our role may not create roles, so SQL for analysts cannot work", "ALTER ROLE … CREATEROLE")
+
+
+def _engine(silent_seconds: float | None) -> Finding:
+    if silent_seconds is None:
+        return Finding(
+            "warn", "no engine has ever run here", "start one: workbench engine, or everything: workbench up"
+        )
+    if silent_seconds > _ENGINE_SILENT_SECONDS:
+        return Finding("warn", f"no engine for {silent_seconds:.0f} s; automations wait", "start one: workbench engine")
+    return Finding("ok", "an engine is running")
+
+
+def _processes(port: int, lab_port: int) -> Iterator[Finding]:
+    ready = http.status(port, "/readyz")
+    if ready == 200:
+        yield Finding("ok", f"the API is ready on port {port}")
+    elif ready is not None:
+        yield Finding("fail", f"/readyz on port {port} answers {ready}", "see the logs in the data folder")
+    elif ports.is_free("127.0.0.1", port):
+        yield Finding("warn", f"the API is not running; port {port} is free", "start everything with: workbench up")
+    else:
+        yield Finding("fail", f"port {port} is taken by something else", "stop it, or use: workbench up --port N")
+    if http.status(lab_port, "/api") == 200:
+        yield Finding("ok", f"JupyterLab is running on port {lab_port}")
+    elif ports.is_free("127.0.0.1", lab_port):
+        yield Finding(
+            "warn", f"JupyterLab is not running; port {lab_port} is free", "start everything with: workbench up"
+        )
+    else:
+        yield Finding(
+            "fail", f"port {lab_port} is taken by something else", "stop it, or use: workbench up --lab-port N"
+        )

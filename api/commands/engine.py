@@ -1,0 +1,28 @@
+"""`workbench engine`: one engine process, which runs what automations started."""
+
+import argparse
+
+from api.commands import leash
+from api.commands.arguments import Subparsers, add_leash
+from api.commands.database import database
+from api.commands.secret import root_secret
+from api.settings import Settings
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Describe the arguments."""
+    parser = subparsers.add_parser("engine", help="run an engine process")
+    add_leash(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    """Work until stopped."""
+    from api.worker import work
+
+    secret = root_secret(settings)
+    with database(settings) as addresses:
+        if args.leash:
+            leash.follow_parent()
+        work(settings, addresses.dsn, secret)
+    return 0

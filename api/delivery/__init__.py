@@ -1,0 +1,1 @@
+"""Channels to the outside, one file each."""

@@ -1,0 +1,293 @@
+"""The life cycle: find the server, adopt it, or recover and start it; stop it as its owner.
+
+The server is our direct child in a session of its own, so a Ctrl-C in the terminal does not reach it, and whatever
+happens to us, it keeps the data safe. Readiness is a successful connection, however long recovery takes.
+"""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import msgspec
+import psycopg
+
+from api.clock import monotonic_ns
+from api.embedded import cluster, processes
+from api.embedded.account import Account, server_account
+from api.embedded.binaries import Binaries, locate
+from api.embedded.errors import HomeUnusableError, StartFailedError
+from api.embedded.places import Places, existing, make_run, prepare
+
+SETTINGS: Mapping[str, str] = {
+    "shared_buffers": "256MB",
+    "work_mem": "16MB",
+    "maintenance_work_mem": "128MB",
+    "effective_cache_size": "1GB",
+    "random_page_cost": "1.1",
+    "jit": "off",
+    "max_connections": "200",
+    "max_locks_per_transaction": "256",  # a statement over all months locks every partition and its indexes
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+    "wal_compression": "on",
+    "temp_file_limit": "2GB",  # without it one analyst's query wrote 80 GB in five minutes
+    "autovacuum_vacuum_scale_factor": "0.05",
+    "autovacuum_analyze_scale_factor": "0.02",
+    "autovacuum_naptime": "15s",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    "log_line_prefix": "%m [%p] %q%u@%d ",
+    "cluster_name": "event-workbench",
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+}
+_PAUSE = 0.02
+_LONG_NS = 2_000_000_000  # what lasts longer is reported
+_FAST_STOP_SECONDS = 60.0
+_LOG_LIMIT = 10 * 1024 * 1024
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A running server: URLs for the application and for the superuser; `owned` by whoever got this."""
+
+    dsn: str
+    admin_dsn: str
+    version: str
+    owned: bool
+
+
+class EmbeddedPostgres:
+    """The server of one home folder; a context manager that starts (or joins) and stops (or leaves) it."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        bin_dir: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        report: Callable[[str], None] = lambda _sentence: None,
+    ) -> None:
+        """Touch nothing yet. `settings` go over the built-in ones; `report` hears about anything that takes long."""
+        self.home = home.absolute()
+        self._bin_dir = bin_dir
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._report = report
+        self._places: Places | None = None
+        self._lock: int | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Server:
+        """Return the running server, started if nobody else did; raise EmbeddedError."""
+        account = server_account()
+        self._places = places = prepare(self.home, account)
+        since = monotonic_ns()
+        told = False
+        while not self._take_lock(places):
+            if (server := find(self.home)) is not None:
+                return server
+            if not told and monotonic_ns() - since > _LONG_NS:
+                told = True
+                self._report(f"waiting for the process that is starting Postgres in {places.home}")
+            time.sleep(_PAUSE)
+        try:
+            return self._start_as_owner(places, account)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> bool:
+        """Stop the server and return True if it is ours; otherwise, or the second time, do nothing."""
+        if self._lock is None or self._places is None:
+            return False
+        try:
+            _stop(self._places.data, self._child)
+        finally:
+            self._child = None
+            os.close(self._lock)
+            self._lock = None
+        return True
+
+    def alive(self) -> bool:
+        """Tell whether the server process lives; reaps it if it was our child and does not."""
+        if self._child is not None:
+            self._child.poll()
+        return self._places is not None and _postmaster(self._places.data) is not None
+
+    @property
+    def data(self) -> Path:
+        """The data folder; known after `start`."""
+        assert self._places is not None
+        return self._places.data
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _take_lock(self, places: Places) -> bool:
+        if self._lock is not None:
+            return True
+        file = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        self._lock = file
+        return True
+
+    def _start_as_owner(self, places: Places, account: Account) -> Server:
+        if _postmaster(places.data) is None:
+            binaries = locate(self._bin_dir, account)
+            cluster.ensure(places, binaries, account)
+            _clear_remains(places)
+            make_run(places.run(), account)
+            if self._child is not None:
+                self._child.wait()  # a dead one of ours, reaped
+            self._child = self._spawn(places, binaries, account)
+        self._wait_until_ready(places)
+        cluster.give_first_role(places, _run(places))
+        return _server(places, owned=True)
+
+    def _spawn(self, places: Places, binaries: Binaries, account: Account) -> subprocess.Popen[bytes]:
+        socket_folder = str(places.run()).replace('"', '""')
+        settings = {**self._settings, "unix_socket_directories": f'"{socket_folder}"'}
+        flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with _log(places.log) as log:
+            return subprocess.Popen(
+                [binaries.folder / "postgres", "-D", places.data, *flags],
+                cwd=places.state,
+                env={"LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **account.popen(),
+            )
+
+    def _wait_until_ready(self, places: Places) -> None:
+        since = monotonic_ns()
+        told = False
+        while (refusal := _refusal(places)) is not None:
+            if not self._starting(places):
+                raise StartFailedError(f"Postgres did not start; the end of {places.log}: {_tail(places.log)}")
+            if not told and monotonic_ns() - since > _LONG_NS:
+                told = True
+                self._report(f"Postgres is recovering or busy; this takes as long as it takes ({refusal})")
+            time.sleep(_PAUSE)
+
+    def _starting(self, places: Places) -> bool:
+        if self._child is not None:
+            return self._child.poll() is None
+        return _postmaster(places.data) is not None
+
+
+def find(home: Path) -> Server | None:
+    """Return the server of `home` if one accepts connections now; starts nothing."""
+    places = existing(home)
+    if places is None or _postmaster(places.data) is None or places.password(cluster.APPLICATION) is None:
+        return None
+    try:
+        return _server(places, owned=False)
+    except psycopg.OperationalError:  # starting, recovering or stopping; or the role is not made yet
+        return None
+
+
+def _server(places: Places, owned: bool) -> Server:
+    run = _run(places)
+    dsn = cluster.dsn(places, run, cluster.APPLICATION, cluster.APPLICATION)
+    with psycopg.connect(dsn, connect_timeout=5) as connection:
+        version = connection.info.parameter_status("server_version") or ""
+    return Server(dsn, cluster.dsn(places, run, cluster.ADMIN, cluster.APPLICATION), version.split()[0], owned)
+
+
+def _run(places: Places) -> Path:
+    """Return the socket folder the server really uses, which its pid file names."""
+    seen = processes.recorded(places.data)
+    return seen.run if seen is not None and seen.run is not None else places.run()
+
+
+def _postmaster(data: Path) -> int | None:
+    seen = processes.recorded(data)
+    return seen.pid if seen is not None and processes.works_in(seen.pid, data) else None
+
+
+def _refusal(places: Places) -> str | None:
+    """Return why the server takes no connection yet, or None when it does."""
+    try:
+        psycopg.connect(cluster.dsn(places, _run(places), cluster.ADMIN, "postgres"), connect_timeout=5).close()
+    except psycopg.OperationalError as error:
+        text = " ".join(str(error).split())
+        if "password authentication failed" in text:
+            raise HomeUnusableError(f"the superuser's password kept in {places.home} is not the server's") from error
+        return text
+    return None
+
+
+def _clear_remains(places: Places) -> None:
+    """Make sure nothing of a dead server lives, then remove its pid file and sockets; the order keeps data safe."""
+    for patience, final in ((2.0, signal.SIGQUIT), (5.0, signal.SIGKILL), (10.0, None)):
+        if _gone(lambda: not processes.workers(places.data), patience):
+            break
+        if final is None:
+            raise HomeUnusableError(f"processes of a dead Postgres still work in {places.data} and cannot be ended")
+        for pid in processes.workers(places.data):
+            _send(pid, final)
+    stale = processes.recorded(places.data)
+    for run in {places.run(), stale.run if stale is not None and stale.run is not None else places.run()}:
+        for leaf in run.glob(".s.PGSQL.*"):
+            leaf.unlink(missing_ok=True)
+    (places.data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _stop(data: Path, child: subprocess.Popen[bytes] | None) -> None:
+    """Ask for a fast shutdown, then for an immediate one, which the next start recovers from. Never SIGKILL."""
+
+    def ended() -> bool:
+        if child is not None and child.poll() is None:
+            return False
+        return _postmaster(data) is None
+
+    for order in (signal.SIGINT, signal.SIGQUIT):
+        pid = child.pid if child is not None and child.poll() is None else _postmaster(data)
+        if pid is not None:
+            _send(pid, order)
+        if _gone(ended, _FAST_STOP_SECONDS):
+            return
+
+
+def _gone(check: Callable[[], bool], seconds: float) -> bool:
+    until = monotonic_ns() + int(seconds * 1e9)
+    while not check():
+        if monotonic_ns() > until:
+            return False
+        time.sleep(_PAUSE)
+    return True
+
+
+def _send(pid: int, order: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, order)
+
+
+def _log(path: Path) -> IO[bytes]:
+    """Open the log for appending; one that has grown long is set aside first."""
+    if path.exists() and path.stat().st_size > _LOG_LIMIT:
+        path.replace(path.with_suffix(".1.log"))
+    path.touch(mode=0o600)
+    return path.open("ab")
+
+
+def _tail(path: Path) -> str:
+    return " / ".join(path.read_text(errors="replace").splitlines()[-3:])

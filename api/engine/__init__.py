@@ -1,0 +1,1 @@
+"""The durable engine: claim due entries, advance them through the language, perform effects, record."""

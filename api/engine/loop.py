@@ -1,0 +1,119 @@
+"""The engine's loop: look for due work, drive it fairly, wait to be woken.
+
+Organizations take turns, a bounded batch each, first tries before retries, so neither a flood nor a storm of retries of
+one holds up the others. A notification wakes the loop at once; without one it looks again when the next entry is due,
+and in any case every few seconds.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+
+from api.clock import Clock, uuid7
+from api.engine.drive import Driver
+from api.store import engine as store
+from api.store.database import ConflictError, Database, UnavailableError
+from api.store.engine import Due
+from api.store.health import beat, leave
+from api.store.wake import Listener
+
+READY_BATCH = 200
+RETRY_BATCH = 50
+IDLE = timedelta(seconds=2)
+BEAT_EVERY = 5.0
+AWAY_PAUSE = 1.0
+WORKERS = 2
+
+_log = logging.getLogger("workbench.engine")
+
+
+class Engine:
+    """One engine process. Any number may work on one database."""
+
+    def __init__(self, database: Database, driver: Driver, clock: Clock, listener: Listener) -> None:
+        self._database = database
+        self._driver = driver
+        self._clock = clock
+        self._listener = listener
+        self._id = uuid7(clock.now_us())
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Finish the batches in hand, then stop."""
+        self._stopping.set()
+        self._listener.wake()
+
+    async def run(self) -> None:
+        """Work until stopped; survives a database that goes away."""
+        listening = asyncio.create_task(self._listener.listen())
+        beating = asyncio.create_task(self._beat())
+        while not self._stopping.is_set():
+            try:
+                if not await self._round():
+                    await self._rest()
+            except ConflictError:
+                continue
+            except UnavailableError as error:
+                _log.warning("database_away", extra={"reason": str(error)})
+                await self._pause(AWAY_PAUSE)
+        for task in (listening, beating):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        with contextlib.suppress(UnavailableError):
+            async with self._database.transaction() as tx:
+                await leave(tx, self._id, self._clock.now())
+
+    async def _round(self) -> int:
+        """Give every organization with work one turn; return how many entries were touched."""
+        async with self._database.transaction() as tx:
+            waiting = await store.due_organizations(tx, self._clock.now())
+        done = 0
+        turns = iter(waiting)
+        for counts in await asyncio.gather(*(self._take_turns(turns) for _ in range(WORKERS))):
+            done += counts
+        return done
+
+    async def _take_turns(self, turns: Iterator[Due]) -> int:
+        done = 0
+        for due in turns:
+            if self._stopping.is_set():
+                break
+            try:
+                done += await self._turn(due)
+            except (UnavailableError, ConflictError):
+                raise
+            except Exception:  # noqa: BLE001  the edge of one organization's turn: a bug it wakes must not stop the others
+                _log.exception("turn_failed", extra={"org_id": due.org_id})
+                await self._pause(AWAY_PAUSE)
+        return done
+
+    async def _turn(self, due: Due) -> int:
+        done = 0
+        if due.expired:
+            done += await self._driver.rescue(due.org_id, READY_BATCH)
+        if due.ready:
+            done += await self._driver.drive(due.org_id, "ready", READY_BATCH)
+        if due.retrying or due.expired:
+            done += await self._driver.drive(due.org_id, "retrying", RETRY_BATCH)
+        return done
+
+    async def _rest(self) -> None:
+        async with self._database.transaction() as tx:
+            due_at = await store.next_due(tx)
+        left = IDLE if due_at is None else min(IDLE, max(due_at - self._clock.now(), timedelta()))
+        await self._listener.wait(left.total_seconds())
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(UnavailableError, ConflictError):
+                await self._database.calibrate(self._clock)
+                async with self._database.transaction() as tx:
+                    await beat(tx, self._id, self._clock.now())
+            await asyncio.sleep(BEAT_EVERY)

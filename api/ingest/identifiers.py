@@ -1,0 +1,32 @@
+"""What the store knows an event by: the blind indexes of its identifiers, and its idempotency key.
+
+Live ingest and the import of history both take them from here: an event is the same event by either road.
+"""
+
+from api.keyring import OrgKeys
+from api.language.event import Event, Identifiers
+from api.language.identity import Key, Kind
+
+
+def keys_of(org_keys: OrgKeys, identifiers: Identifiers) -> tuple[Key, ...]:
+    """Return the keys of the identifiers that were sent, in the order in which they decide; digests as 32 hex digits."""
+    keys: list[Key] = []
+    if identifiers.wallet is not None:
+        keys.append((Kind.WALLET, org_keys.digest("wallet", identifiers.wallet)))
+    if identifiers.email is not None:
+        keys.append((Kind.EMAIL, org_keys.digest("email", identifiers.email)))
+    if identifiers.external_id is not None:
+        keys.append((Kind.EXTERNAL_ID, org_keys.digest("external_id", identifiers.external_id)))
+    return tuple(keys)
+
+
+def idempotency_key(org_keys: OrgKeys, event: Event, occurred_at_us: int, nonce: str | None) -> str:
+    """Return the key in effect: the sent one, or one derived from name, identifiers and moment.
+
+    `nonce` sets apart events that were sent without `occurredAt`, whose moment is only ours; None for all others.
+    """
+    if event.idempotency_key is not None:
+        return event.idempotency_key
+    who = event.identifiers
+    moment = (str(occurred_at_us),) if nonce is None else (str(occurred_at_us), nonce)
+    return org_keys.derive_key(event.name, who.wallet, who.email, who.external_id, *moment)

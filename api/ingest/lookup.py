@@ -1,0 +1,30 @@
+"""Asking the store who owns the identifiers of a batch: mostly one per event, for contacts that come back as they were."""
+
+from api.ingest.arrival import Arrival
+from api.ingest.directory import Directory
+from api.language.identity import Key
+from api.store.database import Transaction
+from api.store.ingest import Owner, find_owners
+
+
+async def look_up(tx: Transaction, arrivals: list[Arrival]) -> Directory:
+    """Return what the store knows of the identifiers of `arrivals`."""
+    directory = Directory(arrivals)
+    leading = list(dict.fromkeys((each.org_id, each.keys[0]) for each in arrivals))
+    directory.learn(await _owners(tx, leading), leading)
+    if unclear := directory.unclear(arrivals):
+        directory.learn(await _owners(tx, unclear), unclear)
+    return directory
+
+
+async def _owners(tx: Transaction, keys: list[tuple[int, Key]]) -> list[Owner]:
+    if not keys:
+        return []
+    return await find_owners(
+        tx, [org_id for org_id, _ in keys], [int(key[0]) for _, key in keys], [key[1] for _, key in keys]
+    )
+
+
+def all_keys(arrivals: list[Arrival]) -> list[tuple[int, Key]]:
+    """Return (organization, key) of every identifier of `arrivals`, once each."""
+    return list(dict.fromkeys((each.org_id, key) for each in arrivals for key in each.keys))

@@ -1,0 +1,61 @@
+"""Chores beside ingest: the clock, statistics of a young database, partitions ahead, and what is kept only for a while."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from api.clock import Clock
+from api.store import upkeep as store
+from api.store.database import ConflictError, Database, UnavailableError
+
+SOON = 5.0
+DAILY = 86_400.0
+FORGOTTEN_AT_ONCE = 5_000
+
+_log = logging.getLogger("workbench.upkeep")
+
+
+async def keep_up(database: Database, clock: Clock) -> None:
+    """Do the chores until cancelled; a database that is away only delays them."""
+    await asyncio.gather(
+        _every(SOON, lambda: database.calibrate(clock)),
+        _every(SOON, lambda: _analyze(database)),
+        _every(DAILY, lambda: _daily(database, clock)),
+    )
+
+
+async def _every(seconds: float, chore: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await chore()
+        except (UnavailableError, ConflictError) as error:
+            _log.info("chore_delayed", extra={"reason": str(error)})
+            await asyncio.sleep(SOON)
+            continue
+        except Exception:  # noqa: BLE001  one chore that fails must not end the others
+            _log.exception("chore_failed")
+        await asyncio.sleep(seconds)
+
+
+async def _analyze(database: Database) -> None:
+    async with database.transaction() as tx:
+        if tables := await store.analyze_new_tables(tx):
+            _log.info("analyzed", extra={"tables": tables})
+
+
+async def _daily(database: Database, clock: Clock) -> None:
+    now = clock.now()
+    async with database.transaction() as tx:
+        await store.add_coming_months(tx, now)
+        org_ids = await store.organizations(tx)
+    for org_id in org_ids:
+        await forget_dry_runs(database, org_id, now)
+
+
+async def forget_dry_runs(database: Database, org_id: int, now: datetime) -> None:
+    """Delete an organization's old dry runs, in transactions of a bounded size."""
+    deleted = FORGOTTEN_AT_ONCE
+    while deleted == FORGOTTEN_AT_ONCE:
+        async with database.transaction() as tx:
+            deleted = await store.forget_dry_runs(tx, org_id, now, FORGOTTEN_AT_ONCE)

@@ -1,0 +1,87 @@
+"""Every secret value derives from `WORKBENCH_SECRET` here: key hashes, blind indexes, email encryption, derived keys.
+
+Derivation is HKDF-Expand (RFC 5869) by purpose and organization, so equal emails of two organizations share nothing.
+Emails are sealed with AES-SIV (RFC 5297): deterministic, so equality and joins work in SQL on the sealed form.
+"""
+
+import hashlib
+import hmac
+from functools import lru_cache
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+SEALED_PREFIX = "enc1_"
+_REMEMBERED = 100_000
+
+
+class Keyring:
+    """The derived keys of one installation; organizations are cached as they are used."""
+
+    def __init__(self, secret: str) -> None:
+        self._root = hmac.digest(b"event-workbench/1", secret.encode(), "sha256")
+        self._api_key = _expand(self._root, b"api-key")
+        self._orgs: dict[int, OrgKeys] = {}
+
+    def of(self, org_id: int) -> "OrgKeys":
+        """Return the keys of one organization."""
+        keys = self._orgs.get(org_id)
+        if keys is None:
+            keys = self._orgs[org_id] = OrgKeys(self._root, org_id)
+        return keys
+
+    @lru_cache(maxsize=4_096)  # noqa: B019  a process has one keyring
+    def api_key_hash(self, key: str) -> bytes:
+        """Return the 32 bytes by which an API key is stored and looked up."""
+        return hmac.digest(self._api_key, key.encode(), "sha256")
+
+    def reader_password(self, role: str) -> str:
+        """Return the password of an analyst login role; derived, so it is stored nowhere."""
+        return _expand(self._root, b"reader/" + role.encode()).hex()
+
+    def reader_role(self, org_id: int) -> str:
+        """Return the opaque name of an organization's analyst login role."""
+        return "wb_reader_" + _expand(self._root, b"reader-name/%d" % org_id).hex()[:20]
+
+
+class OrgKeys:
+    """One organization's blind index, email sealing and derivation of idempotency keys."""
+
+    def __init__(self, root: bytes, org_id: int) -> None:
+        self._index = _expand(root, b"blind-index/%d" % org_id)
+        self._derive = _expand(root, b"idempotency/%d" % org_id)
+        self._siv = AESSIV(_expand(root, b"email/%d" % org_id) + _expand(root, b"email-mac/%d" % org_id))
+        self._aad = [b"email/%d" % org_id]
+
+    @lru_cache(maxsize=_REMEMBERED)  # noqa: B019  bounded, and organizations live as long as the process
+    def digest(self, kind: str, value: str) -> str:
+        """Return the blind index of an identifier, 16 bytes in hex; `kind` keeps wallets, emails and external ids apart.
+
+        BLAKE2b in its keyed mode (RFC 7693), remembered for identifiers that come again.
+        """
+        return hashlib.blake2b(f"{kind}\0{value}".encode(), digest_size=16, key=self._index).hexdigest()
+
+    def derive_key(self, *fields: str | None) -> str:
+        """Return the derived idempotency key of an event's fields: HMAC over length-prefixed parts, version 1."""
+        parts = b"".join(b"-" if field is None else b"%d:%b" % (len(raw := field.encode()), raw) for field in fields)
+        return "d1_" + hmac.digest(self._derive, parts, "sha256").hex()
+
+    def key_digest(self, idempotency_key: str) -> str:
+        """Return the 16 bytes, in hex, under which an idempotency key is remembered for ever."""
+        return hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
+
+    @lru_cache(maxsize=_REMEMBERED)  # noqa: B019
+    def seal_email(self, email: str) -> str:
+        """Encrypt a normalised address; equal addresses of one organization give equal text."""
+        return SEALED_PREFIX + self._siv.encrypt(email.encode(), self._aad).hex()
+
+    def open_email(self, sealed: str) -> str:
+        """Decrypt what `seal_email` made; raise ValueError for anything else."""
+        try:
+            return self._siv.decrypt(bytes.fromhex(sealed.removeprefix(SEALED_PREFIX)), self._aad).decode()
+        except (InvalidTag, ValueError):
+            raise ValueError("not an email sealed for this organization") from None
+
+
+def _expand(root: bytes, purpose: bytes) -> bytes:
+    return hmac.digest(root, purpose + b"\x01", "sha256")

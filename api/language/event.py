@@ -1,0 +1,356 @@
+"""What an event is, and how one is read from JSON: contract §2.1, §2.2 and §8.
+
+`read_event` decodes the common case in one typed pass; only a body with a field of the wrong type takes the slow
+road that names every problem. Both roads end in the same checks of values.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import msgspec
+
+from api.language.codec import (
+    MAX_DEPTH,
+    Json,
+    MalformedJsonError,
+    compact,
+    cut_depth,
+    decode,
+    mend_surrogates,
+    unfit,
+    unfit_text,
+)
+from api.language.problem import Problem, Problems
+
+MAX_EMAIL, MAX_WALLET, MAX_EXTERNAL_ID, MAX_KEY = 320, 128, 128, 256
+MAX_ATTRIBUTES, MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_BYTES = 50, 128, 1024
+MAX_PAYLOAD_BYTES = 16_384
+MAX_EVENT_TEXT, MAX_PAYLOAD_TEXT, MAX_ATTRIBUTES_TEXT = 1_048_576, 262_144, 524_288  # bytes as sent
+OLDEST = timedelta(days=7)
+NEWEST = timedelta(minutes=5)
+
+EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+_MOMENT = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(?P<fraction>\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
+)
+_LOCAL = re.compile(r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
+_DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+(?![0-9]+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LARGE_EXPONENT = re.compile(rb"[:,\[\s]-?[0-9.]+[eE][+-]?[0-9]{3}")
+_DIGITS_ALIKE = bytes.maketrans(b"123456789E+", b"000000000e-")
+
+
+class Identifiers(msgspec.Struct, frozen=True):
+    """Who an event is about, normalised. `wallet_raw` is the wallet as it was sent."""
+
+    wallet: str | None = None
+    email: str | None = None
+    external_id: str | None = None
+    wallet_raw: str | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A valid event. `payload` is the JSON text of an object, as sent; times are microseconds since the epoch."""
+
+    name: str
+    identifiers: Identifiers
+    attributes: dict[str, Json] = {}
+    payload: bytes = b"{}"
+    idempotency_key: str | None = None
+    occurred_at_us: int | None = None
+    test: bool = False
+
+
+_NULL = msgspec.Raw(b"null")
+_Kind = TypeVar("_Kind", str, bool)
+_WANTED: dict[type, str] = {str: "must be a string", bool: "must be true or false"}
+
+
+class _Contact(msgspec.Struct, rename="camel"):
+    email: str | None = None
+    wallet_address: str | None = None
+    external_id: str | None = None
+
+
+class _Body(msgspec.Struct, rename="camel"):
+    event: str
+    contact: _Contact
+    attributes: msgspec.Raw = _NULL
+    payload: msgspec.Raw = _NULL
+    idempotency_key: str | None = None
+    occurred_at: str | None = None
+    test: bool | None = None
+
+
+_BODY = msgspec.json.Decoder(_Body)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SOMEBODY = _Contact(external_id="x")  # these two stand in for fields that have been refused already
+_SOME_NAME = "x"
+
+
+def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Problems:
+    """Return the event in the JSON text `raw`, judged at `now_us`, or everything that is wrong with it (never nothing).
+
+    `history` lifts the seven-day bound, for imports.
+    """
+    if len(raw) > MAX_EVENT_TEXT:
+        return (Problem("", f"is larger than {MAX_EVENT_TEXT} bytes"),)
+    try:
+        if not raw.isascii():
+            raw.decode()  # what is stored undecoded must be UTF-8 too
+        raw = mend_surrogates(raw)
+        try:
+            return _read(raw, now_us, history)
+        except RecursionError:
+            if len(raw) > MAX_PAYLOAD_TEXT:
+                return (Problem("", "is nested too deeply"),)
+            return _read(cut_depth(raw), now_us, history)
+    except ValueError as error:
+        return (Problem("", f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}"),)
+
+
+def _read(raw: bytes, now_us: int, history: bool) -> Event | Problems:
+    try:
+        body = _BODY.decode(raw)
+    except msgspec.ValidationError:
+        return _diagnose(raw, now_us, history)
+    return _judge(body, [], now_us, history)
+
+
+def _judge(body: _Body, problems: list[Problem], now_us: int, history: bool) -> Event | Problems:
+    name = _name(body.event, problems)
+    identifiers = _identifiers(body.contact, problems)
+    attributes = _attributes(bytes(body.attributes), problems)
+    payload = _payload(bytes(body.payload), problems)
+    if body.idempotency_key is not None:
+        _bounded("idempotencyKey", body.idempotency_key, MAX_KEY, problems)
+    occurred_at_us = None if body.occurred_at is None else _moment(body.occurred_at, now_us, history, problems)
+    if problems:
+        return tuple(problems)
+    return Event(name, identifiers, attributes, payload, body.idempotency_key, occurred_at_us, body.test is True)
+
+
+def _diagnose(raw: bytes, now_us: int, history: bool) -> Event | Problems:
+    """Judge a body with a field of the wrong type: refused, unless the same key comes again with a right one."""
+    try:
+        fields = _FIELDS.decode(raw)
+    except msgspec.ValidationError:
+        return (Problem("", "must be a JSON object"),)
+    problems: list[Problem] = []
+    event = _take(fields, "event", str, problems)
+    if event is None and not problems:
+        problems.append(Problem("event", "is required"))
+    body = _Body(
+        event=_SOME_NAME if event is None else event,
+        contact=_take_contact(fields.get("contact", _NULL), problems),
+        attributes=fields.get("attributes", _NULL),
+        payload=fields.get("payload", _NULL),
+        idempotency_key=_take(fields, "idempotencyKey", str, problems),
+        occurred_at=_take(fields, "occurredAt", str, problems),
+        test=_take(fields, "test", bool, problems),
+    )
+    return _judge(body, problems, now_us, history)
+
+
+def _take(fields: dict[str, msgspec.Raw], path: str, kind: type[_Kind], problems: list[Problem]) -> _Kind | None:
+    value = _decoded(fields.get(path.rpartition(".")[2], _NULL))
+    if value is None or isinstance(value, kind):
+        return value
+    problems.append(Problem(path, _WANTED[kind]))
+    return None
+
+
+def _take_contact(raw: msgspec.Raw, problems: list[Problem]) -> _Contact:
+    if bytes(raw)[:1] != b"{":
+        problems.append(Problem("contact", "is required" if bytes(raw) == b"null" else "must be an object"))
+        return _SOMEBODY
+    fields = _FIELDS.decode(raw)
+    before = len(problems)
+    email = _take(fields, "contact.email", str, problems)
+    wallet = _take(fields, "contact.walletAddress", str, problems)
+    external_id = _take(fields, "contact.externalId", str, problems)
+    nothing_left = email is None and wallet is None and external_id is None
+    return _SOMEBODY if nothing_left and len(problems) > before else _Contact(email, wallet, external_id)
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return decode(bytes(raw))
+    except MalformedJsonError:  # well-formed, but of a depth or size nobody means: whatever it is, of the wrong type
+        return ...
+
+
+def _name(name: str, problems: list[Problem]) -> str:
+    if not EVENT_NAME.fullmatch(name):
+        problems.append(Problem("event", "must be 1 to 64 characters of a-z A-Z 0-9 _ . : -"))
+    return name.lower()
+
+
+def _identifiers(contact: _Contact, problems: list[Problem]) -> Identifiers:
+    wallet, email, external_id = contact.wallet_address, contact.email, contact.external_id
+    if wallet is None and email is None and external_id is None:
+        problems.append(Problem("contact", "needs at least one of email, walletAddress, externalId"))
+    if wallet is not None:
+        _bounded("contact.walletAddress", wallet, MAX_WALLET, problems)
+    if external_id is not None:
+        _bounded("contact.externalId", external_id, MAX_EXTERNAL_ID, problems)
+    normal = None if email is None else _email(email, problems)
+    return Identifiers(None if wallet is None else wallet.lower(), normal, external_id, wallet)
+
+
+def _email(email: str, problems: list[Problem]) -> str | None:
+    normal = normal_email(email)
+    if normal is None:
+        long = len(email) > MAX_EMAIL
+        reason = f"must be at most {MAX_EMAIL} characters" if long else "not a valid email address"
+        problems.append(Problem("contact.email", reason))
+    return normal
+
+
+def _bounded(field: str, text: str, most: int, problems: list[Problem]) -> None:
+    if not 0 < len(text) <= most:
+        problems.append(Problem(field, f"must be 1 to {most} characters"))
+    elif reason := unfit_text(text):
+        problems.append(Problem(field, reason))
+
+
+def mask_email(email: str) -> str:
+    """Return an address of which only the first character and the domain can be read: `a•••@example.com`."""
+    local, at, domain = email.rpartition("@")
+    return f"{local[:1]}•••{at}{domain}"
+
+
+def normal_email(email: str) -> str | None:
+    """Return the one normal form of an address (lower case, NFC, IDNA domain), or None when it is not valid."""
+    if len(email) > MAX_EMAIL or not email.isprintable():  # controls, invisible characters
+        return None
+    local, at, domain = email.rpartition("@")
+    if email.isascii():
+        local, domain = local.lower(), domain.lower()
+        plain = local
+    else:
+        local = unicodedata.normalize("NFC", unicodedata.normalize("NFC", local).lower())
+        plain = "".join(character if character.isascii() else "x" for character in local)
+        try:
+            domain = domain.encode("idna").decode().lower()
+        except UnicodeError:
+            return None
+    valid = at and len(local) <= 64 and len(domain) <= 255 and _LOCAL.fullmatch(plain) and _DOMAIN.fullmatch(domain)
+    return f"{local}@{domain}" if valid else None
+
+
+def _attributes(raw: bytes, problems: list[Problem]) -> dict[str, Json]:
+    if raw == b"null":
+        return {}
+    if len(raw) > MAX_ATTRIBUTES_TEXT:
+        problems.append(Problem("attributes", f"is larger than {MAX_ATTRIBUTES_TEXT} bytes"))
+        return {}
+    try:
+        attributes = decode(raw)
+    except MalformedJsonError as error:
+        problems.append(Problem("attributes", str(error)))
+        return {}
+    if not isinstance(attributes, dict):
+        problems.append(Problem("attributes", "must be an object"))
+    elif len(attributes) > MAX_ATTRIBUTES:
+        problems.append(Problem("attributes", f"has {len(attributes)} keys, at most {MAX_ATTRIBUTES} are allowed"))
+    else:
+        problems.extend(_unfit_attributes(attributes))
+        return attributes
+    return {}
+
+
+def _unfit_attributes(attributes: dict[str, Json]) -> Iterator[Problem]:
+    for key, value in attributes.items():
+        if not 0 < len(key) <= MAX_ATTRIBUTE_KEY or unfit_text(key):
+            yield Problem("attributes", f"keys must be 1 to {MAX_ATTRIBUTE_KEY} characters, without U+0000")
+        elif reason := _unfit_attribute(value):
+            yield Problem(f"attributes.{key}", reason)
+
+
+def _unfit_attribute(value: Json) -> str | None:
+    if not isinstance(value, str | int | Decimal):
+        return "must be a string, number or boolean"
+    if isinstance(value, str) and len(value.encode()) > MAX_ATTRIBUTE_BYTES:
+        return f"must be at most {MAX_ATTRIBUTE_BYTES} bytes"
+    return unfit(value)
+
+
+def _payload(raw: bytes, problems: list[Problem]) -> bytes:
+    if raw == b"null":
+        return b"{}"
+    if raw[:1] != b"{":
+        problems.append(Problem("payload", "must be an object"))
+    elif len(raw) > MAX_PAYLOAD_TEXT:
+        problems.append(
+            Problem("payload", f"is {len(raw)} bytes, at most {MAX_PAYLOAD_BYTES} are allowed as compact JSON")
+        )
+    elif _needs_a_look(raw):
+        return _looked_at(raw, problems)
+    return raw
+
+
+def _needs_a_look(raw: bytes) -> bool:
+    """Whether anything in the text can break a rule: such payloads are rare, so the others are not decoded at all.
+
+    A number of fewer than 200 digits in a row and an exponent of two digits cannot leave the range of numbers.
+    """
+    alike = raw.translate(_DIGITS_ALIKE)
+    return (
+        len(raw) > MAX_PAYLOAD_BYTES
+        or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
+        or b"\\u" in raw
+        or b"0" * 200 in alike
+        or ((b"0e000" in alike or b"0e-000" in alike) and _LARGE_EXPONENT.search(raw) is not None)
+    )
+
+
+def _looked_at(raw: bytes, problems: list[Problem]) -> bytes:
+    try:
+        reason = unfit(decode(raw))
+        small = raw if len(raw) <= MAX_PAYLOAD_BYTES else compact(raw)
+    except MalformedJsonError as error:
+        reason, small = str(error), b""
+    if reason is None and len(small) > MAX_PAYLOAD_BYTES:
+        reason = f"is {len(small)} bytes as compact JSON, at most {MAX_PAYLOAD_BYTES} are allowed"
+    if reason is not None:
+        problems.append(Problem("payload", reason))
+    return small
+
+
+def _moment(text: str, now_us: int, history: bool, problems: list[Problem]) -> int | None:
+    moment_us = read_moment(text)
+    if moment_us is None:
+        problems.append(
+            Problem("occurredAt", "must be an RFC 3339 date and time with a zone, like 2026-11-20T10:00:00Z")
+        )
+    elif not history and moment_us < now_us - _us(OLDEST):
+        problems.append(Problem("occurredAt", "is older than 7 days"))
+    elif moment_us > now_us + _us(NEWEST):
+        problems.append(Problem("occurredAt", "is more than 5 minutes in the future"))
+    return moment_us
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+def read_moment(text: str) -> int | None:
+    """Return the microseconds since the epoch of an RFC 3339 moment, or None; digits past the sixth are dropped."""
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        return None
+    fraction = found["fraction"]
+    if fraction is not None and len(fraction) > 7:
+        text = text.replace(fraction, fraction[:7], 1)
+    try:
+        return _us(datetime.fromisoformat(text.upper()).astimezone(UTC) - _EPOCH)
+    except (ValueError, OverflowError):  # no such day, or outside the years 1 to 9999
+        return None
+
+
+def _us(span: timedelta) -> int:
+    return span // timedelta(microseconds=1)

@@ -1,0 +1,57 @@
+"""Sealed addresses on their way out: in clear for a key that may see them, masked as `a•••@example.com` otherwise.
+
+Every sealed address in a text is replaced, wherever it stands, so a result never carries the sealed form.
+"""
+
+import re
+
+from api.keyring import SEALED_PREFIX, OrgKeys
+from api.language.event import mask_email
+from api.store.reading import Batch, Cells, Column
+
+_PREFIX = SEALED_PREFIX.encode()
+_SEALED = re.compile(re.escape(_PREFIX) + rb"(?:[0-9a-f]{2})+")
+_REMEMBERED = 20_000
+# bool, numbers, dates, times and uuid: their text cannot hold an address
+_NO_TEXT = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 1700, 2950})
+
+
+class Emails:
+    """How the addresses of one organization look to one reader."""
+
+    def __init__(self, keys: OrgKeys, clear: bool) -> None:
+        self._keys = keys
+        self._clear = clear
+        self._shown: dict[bytes, bytes] = {}
+
+    def show(self, columns: tuple[Column, ...], batch: Batch) -> Batch:
+        """Return the batch with every sealed address shown as this reader may see it."""
+        shown = [
+            cells if column.oid in _NO_TEXT else self._column(cells, column.type.endswith("[]"))
+            for column, cells in zip(columns, batch.columns, strict=True)
+        ]
+        return Batch(batch.rows, shown)
+
+    def _column(self, cells: Cells, is_array: bool) -> Cells:
+        if _PREFIX not in b"".join(filter(None, cells)):  # ten times faster than asking each
+            return cells
+        show = self._show_in_array if is_array else self._show
+        return [_SEALED.sub(show, cell) if cell is not None and _PREFIX in cell else cell for cell in cells]
+
+    def _show_in_array(self, sealed: re.Match[bytes]) -> bytes:
+        return self._show(sealed).replace(b"{", b"\\{").replace(b"}", b"\\}")
+
+    def _show(self, sealed: re.Match[bytes]) -> bytes:
+        shown = self._shown.get(sealed[0])
+        if shown is None:
+            if len(self._shown) >= _REMEMBERED:
+                self._shown.clear()
+            shown = self._shown[sealed[0]] = self._open(sealed[0])
+        return shown
+
+    def _open(self, sealed: bytes) -> bytes:
+        try:
+            address = self._keys.open_email(sealed.decode())
+        except ValueError:  # looks like one and is none
+            return sealed
+        return (address if self._clear else mask_email(address)).encode()

@@ -1,0 +1,179 @@
+"""An analyst's query from its text to the first rows: check, bind, wait for a place, run.
+
+Few run at a time per organization, and in all, so that one organization's heavy questions neither starve another's nor
+ingest; the others wait briefly and are then refused.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+
+import msgspec
+
+from api.keyring import Keyring
+from api.language.problem import Problem
+from api.query import functions
+from api.query.emails import Emails
+from api.query.parameters import Bound, bind
+from api.store.database import Database, UnavailableError
+from api.store.readers import Reader, ReaderBusyError, ReaderError, Readers
+from api.store.reading import (
+    Batch,
+    BusyError,
+    Column,
+    Limits,
+    StatementError,
+    TooLargeError,
+    TooLongError,
+    reading,
+)
+
+__all__ = [
+    "Answer",
+    "Batch",
+    "BusyError",
+    "Column",
+    "Gateway",
+    "Limits",
+    "Places",
+    "Question",
+    "ReaderError",
+    "StatementError",
+    "TooLargeError",
+    "TooLongError",
+    "UnfitError",
+]
+
+MOST_CHARACTERS = 100_000
+
+_log = logging.getLogger("workbench.query")
+
+
+class Places(msgspec.Struct, frozen=True):
+    """How many queries run at once in this process, and how long another waits for one to end."""
+
+    of_organization: int = 3
+    in_all: int = 24
+    wait_seconds: float = 5.0
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What an organization's analyst asks; `clear_emails` when the key may see addresses."""
+
+    org_id: int
+    sql: str
+    params: object
+    clear_emails: bool
+
+
+class UnfitError(Exception):
+    """The question is refused before Postgres sees it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(str(problem))
+
+
+class Answer:
+    """The columns, and all rows in batches; the first one is here already."""
+
+    def __init__(self, columns: tuple[Column, ...], first: Batch, rest: AsyncIterator[Batch], emails: Emails) -> None:
+        self.columns = columns
+        self._first = first
+        self._rest = rest
+        self._emails = emails
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Give every batch once, addresses shown as this reader may see them; raise ReadError or UnavailableError."""
+        yield self._emails.show(self.columns, self._first)
+        async for batch in self._rest:
+            yield self._emails.show(self.columns, batch)
+
+
+class Gateway:
+    """The way of analysts' queries to the database, for one process."""
+
+    def __init__(
+        self, database: Database, keyring: Keyring, limits: Limits | None = None, places: Places | None = None
+    ) -> None:
+        self._database = database
+        self._keyring = keyring
+        self._readers = Readers(database, keyring)
+        self._limits = limits or Limits()
+        self._places = places or Places()
+        self._all = asyncio.Semaphore(self._places.in_all)
+        self._of_organization = defaultdict[int, asyncio.Semaphore](
+            lambda: asyncio.Semaphore(self._places.of_organization)
+        )
+        self._warned = False
+
+    @asynccontextmanager
+    async def ask(self, question: Question) -> AsyncIterator[Answer]:
+        """Give the answer while the query runs; raise UnfitError, ReadError, ReaderError or UnavailableError."""
+        bound = self._bind(question)
+        async with self._place(question.org_id):
+            reader = await self._reader(question)
+            try:
+                async with reading(self._database, reader, self._limits) as query, aclosing(query.batches()) as rest:
+                    with _in_callers_words(bound):
+                        await query.begin(bound.statement, bound.parameters)
+                        first = await anext(rest)
+                        emails = Emails(self._keyring.of(question.org_id), question.clear_emails)
+                        yield Answer(query.columns, first, rest, emails)
+            except UnavailableError:
+                self._readers.forget(question.org_id)
+                raise
+
+    def _bind(self, question: Question) -> Bound:
+        if not question.sql.strip():
+            raise UnfitError(Problem("sql", "must not be empty"))
+        if len(question.sql) > MOST_CHARACTERS:
+            raise UnfitError(Problem("sql", f"must have at most {MOST_CHARACTERS} characters"))
+        if "\0" in question.sql:
+            raise UnfitError(Problem("sql", "contains U+0000"))
+        bound = bind(question.sql, question.params, self._keyring.of(question.org_id).seal_email)
+        if isinstance(bound, Problem):
+            raise UnfitError(bound)
+        return bound
+
+    async def _reader(self, question: Question) -> Reader:
+        try:
+            reader = await self._readers.of(question.org_id)
+        except ReaderBusyError as error:
+            raise BusyError(str(error)) from error
+        if not reader.confined:
+            self._warn()
+            if problem := functions.refuse(question.sql):
+                raise UnfitError(problem)
+        return reader
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "sql_not_hardened: sql/hardening.sql did not run as a superuser; SQL is limited to listed functions"
+            )
+
+    @asynccontextmanager
+    async def _place(self, org_id: int) -> AsyncIterator[None]:
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(self._places.wait_seconds):
+                    await held.enter_async_context(self._of_organization[org_id])
+                    await held.enter_async_context(self._all)
+            except TimeoutError:
+                raise BusyError("other queries are still running; try again") from None
+            yield
+
+
+@contextmanager
+def _in_callers_words(bound: Bound) -> Iterator[None]:
+    """Make a refusal speak of the text and the parameters as they were given."""
+    try:
+        yield
+    except StatementError as error:
+        position = None if error.position is None else bound.original_position(error.position)
+        hint = None if error.hint is None else bound.original_words(error.hint)
+        raise StatementError(bound.original_words(error.reason), error.sqlstate, position, hint) from None

@@ -1,0 +1,42 @@
+"""`GET /healthz`: the process answers. `GET /readyz`: it can accept events; the engine's state is told beside it.
+
+An API without an engine still accepts events and loses none, so a stopped engine does not take the API out of service.
+"""
+
+from datetime import timedelta
+
+from sanic import Blueprint, HTTPResponse, Request
+
+from api.routes.answers import answer
+from api.routes.entrance import parts
+from api.store.database import UnavailableError
+from api.store.health import last_beat
+
+blueprint = Blueprint("health")
+
+_SILENT = timedelta(seconds=15)
+
+
+@blueprint.get("/healthz")
+async def healthz(request: Request) -> HTTPResponse:
+    """Answer that the process is alive."""
+    return answer({"status": "ok"})
+
+
+@blueprint.get("/readyz")
+async def readyz(request: Request) -> HTTPResponse:
+    """Answer 200 when database and writer work."""
+    try:
+        async with parts(request).database.transaction() as tx:
+            seen_at = await last_beat(tx)
+    except UnavailableError:  # why is for logs and `doctor`: it names hosts
+        return answer({"status": "unavailable", "database": "away", "writer": "waiting", "engine": "unknown"}, 503)
+    alive = seen_at is not None and parts(request).clock.now() - seen_at < _SILENT
+    writer = parts(request).pipeline.alive
+    body = {
+        "status": "ready" if writer else "unavailable",
+        "database": "ok",
+        "writer": "ok" if writer else "stopped",
+        "engine": "ok" if alive else "not running" if seen_at is None else f"last seen {seen_at.isoformat()}",
+    }
+    return answer(body, 200 if writer else 503)

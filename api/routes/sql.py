@@ -1,0 +1,92 @@
+"""`POST /api/v1/sql`: one SELECT over the analyst's views, answered as JSON, Arrow or CSV."""
+
+import logging
+from typing import Any
+
+from sanic import Blueprint, HTTPResponse, Request
+
+from api.language.problem import Problem
+from api.query.formats import FORMATS, NoArrowError, Written, stream
+from api.query.run import (
+    Answer,
+    BusyError,
+    Question,
+    ReaderError,
+    StatementError,
+    TooLargeError,
+    TooLongError,
+    UnfitError,
+)
+from api.routes.answers import RefusedError, answer
+from api.routes.entrance import json_body, parts, require
+
+blueprint = Blueprint("sql", url_prefix="/api/v1")
+
+_log = logging.getLogger("workbench.sql")
+
+
+@blueprint.post("/sql")
+async def ask(request: Request) -> HTTPResponse | None:
+    """Answer one SELECT; the first rows are waited for, so whatever is wrong with the statement is a 400."""
+    principal = await require(request, "sql:read")
+    form = _form(request)
+    text, params = _read(json_body(request))
+    question = Question(principal.org_id, text, params, clear_emails="pii:read" in principal.scopes)
+    try:
+        async with parts(request).gateway.ask(question) as found:
+            await _send(request, found, form)
+            return None
+    except StatementError as error:
+        return _refuse_statement(request, error)
+    except UnfitError as error:
+        raise RefusedError(400, error.problem) from None
+    except (NoArrowError, TooLargeError) as error:
+        raise RefusedError(400, Problem("sql", str(error))) from None
+    except TooLongError as error:
+        raise RefusedError(408, Problem("sql", str(error))) from None
+    except BusyError as error:
+        raise RefusedError(429, str(error), "RATE_LIMITED") from None
+    except ReaderError as error:
+        _log.error("sql_unavailable: %s", error)
+        raise RefusedError(503, str(error)) from None
+
+
+def _form(request: Request) -> type[Written]:
+    """Return the form the caller accepts, JSON when it does not care; refuse with 406."""
+    accepted = request.accept.match(*FORMATS)
+    if not accepted:
+        raise RefusedError(406, f"Accept must allow one of {', '.join(FORMATS)}")
+    return FORMATS[accepted.mime]
+
+
+def _read(body: Any) -> tuple[str, object]:
+    if not isinstance(body, dict):
+        raise RefusedError(400, "the body must be a JSON object")
+    text = body.get("sql")
+    if not isinstance(text, str):
+        raise RefusedError(400, Problem("sql", "must be text"))
+    return text, body.get("params")
+
+
+async def _send(request: Request, found: Answer, form: type[Written]) -> None:
+    """Send the answer; once it has begun, a failure can only break the connection, so that no half looks whole."""
+    pieces = stream(found, form)
+    first = await anext(pieces)
+    response = await request.respond(content_type=form.media_type)
+    try:
+        await response.send(first)
+        async for piece in pieces:
+            await response.send(piece)
+        await response.eof()
+    except Exception as error:  # noqa: BLE001 - the edge: nobody above can answer any more
+        _log.warning("sql_answer_broken: %s", error, extra={"request_id": str(request.id)})
+        request.transport.abort()  # type: ignore[attr-defined]
+
+
+def _refuse_statement(request: Request, error: StatementError) -> HTTPResponse:
+    body: dict[str, Any] = {"error": f"sql: {error.reason}", "field": "sql", "sqlstate": error.sqlstate}
+    if error.position is not None:
+        body["position"] = error.position
+    if error.hint is not None:
+        body["hint"] = error.hint
+    return answer({**body, "requestId": str(request.id)}, 400)

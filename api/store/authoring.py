@@ -1,0 +1,153 @@
+"""Automations in Postgres: the statements of `sql/queries/authoring.sql`."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from api.store.database import Transaction
+from api.store.statements import load
+
+_SQL = load("authoring")
+
+FIRST_ID = "00000000-0000-0000-0000-000000000000"
+
+
+class AutomationRow(msgspec.Struct, frozen=True):
+    """An automation as stored: its draft, and which version is published. Specs are JSON text."""
+
+    org_id: int
+    id: str
+    name: str
+    trigger_spec: bytes
+    graph: bytes
+    active: bool
+    published_version: int | None
+    revision: int
+    archived_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class VersionRow(msgspec.Struct, frozen=True):
+    """A published version; `published_by` is the id of a key."""
+
+    version: int
+    trigger_spec: bytes
+    graph: bytes
+    published_at: datetime
+    published_by: str | None
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    """Who did what; `detail` is JSON text."""
+
+    org_id: int
+    id: str
+    key_id: str
+    action: str
+    subject_id: str
+    detail: str
+    created_at: datetime
+
+
+class Cancellation(msgspec.Struct, frozen=True):
+    """Which entries are cancelled (all of an automation that no worker holds), with which outcome, when."""
+
+    org_id: int
+    automation_id: str
+    outcome: str
+    at: datetime
+
+
+async def insert_automation(tx: Transaction, row: AutomationRow) -> AutomationRow:
+    """Store a new automation and return it as Postgres keeps it."""
+    return await _written(tx, "insert_automation", row)
+
+
+async def find_automation(tx: Transaction, org_id: int, automation_id: str) -> AutomationRow | None:
+    """Return one automation."""
+    return await _automation(tx, "find_automation", {"org_id": org_id, "id": automation_id})
+
+
+async def lock_automation(tx: Transaction, org_id: int, automation_id: str) -> AutomationRow | None:
+    """Return one automation, which nobody else changes until this transaction ends."""
+    return await _automation(tx, "lock_automation", {"org_id": org_id, "id": automation_id})
+
+
+async def share_automation(tx: Transaction, org_id: int, automation_id: str) -> bool | None:
+    """Return whether an automation takes entries, which stays so until this transaction ends; None: there is none."""
+    cursor = await tx.execute(_SQL["share_automation"], {"org_id": org_id, "id": automation_id})
+    row = await cursor.fetchone()
+    return None if row is None else bool(row[0])
+
+
+async def list_automations(
+    tx: Transaction, org_id: int, name: str | None, archived: bool, most: int
+) -> list[AutomationRow]:
+    """Return the newest automations, archived or not, all of `name` when it is given."""
+    cursor = await tx.execute(
+        _SQL["list_automations"], {"org_id": org_id, "name": name, "archived": archived, "most": most}
+    )
+    return [AutomationRow(*row) async for row in cursor]
+
+
+async def update_automation(tx: Transaction, row: AutomationRow) -> AutomationRow:
+    """Write a locked automation whole and return it as Postgres keeps it."""
+    return await _written(tx, "update_automation", row)
+
+
+async def insert_version(tx: Transaction, org_id: int, automation_id: str, row: VersionRow) -> None:
+    """Publish a version."""
+    values = {"org_id": org_id, "automation_id": automation_id, **_columns(row)}
+    await tx.execute(_SQL["insert_version"], values)
+
+
+async def find_version(tx: Transaction, org_id: int, automation_id: str, version: int) -> VersionRow | None:
+    """Return one published version."""
+    values = {"org_id": org_id, "automation_id": automation_id, "version": version}
+    row = await (await tx.execute(_SQL["find_version"], values)).fetchone()
+    return None if row is None else VersionRow(*row)
+
+
+async def list_versions(tx: Transaction, org_id: int, automation_id: str, most: int) -> list[VersionRow]:
+    """Return the newest published versions."""
+    values = {"org_id": org_id, "automation_id": automation_id, "most": most}
+    return [VersionRow(*row) async for row in await tx.execute(_SQL["list_versions"], values)]
+
+
+async def raise_epoch(tx: Transaction, org_id: int) -> None:
+    """Tell ingest that the organization's automations changed. Last in a transaction: others wait for this row."""
+    await tx.execute(_SQL["raise_epoch"], {"org_id": org_id})
+
+
+async def insert_audit(tx: Transaction, row: AuditRow) -> None:
+    """Keep the record of a change."""
+    await tx.execute(_SQL["insert_audit"], msgspec.structs.asdict(row))
+
+
+async def cancel_entries(tx: Transaction, cancellation: Cancellation, after: str, most: int) -> tuple[int, str | None]:
+    """Cancel up to `most` entries with ids beyond `after`; return how many, and the last id of them."""
+    values = {**msgspec.structs.asdict(cancellation), "after": after, "most": most}
+    row = await (await tx.execute(_SQL["cancel_entries"], values)).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+async def _automation(tx: Transaction, name: str, values: dict[str, Any]) -> AutomationRow | None:
+    row = await (await tx.execute(_SQL[name], values)).fetchone()
+    return None if row is None else AutomationRow(*row)
+
+
+async def _written(tx: Transaction, name: str, row: AutomationRow) -> AutomationRow:
+    written = await _automation(tx, name, _columns(row))
+    assert written is not None
+    return written
+
+
+def _columns(row: AutomationRow | VersionRow) -> dict[str, Any]:
+    return {
+        **msgspec.structs.asdict(row),
+        "trigger_spec": row.trigger_spec.decode(),
+        "graph": row.graph.decode(),
+    }

@@ -1,0 +1,273 @@
+"""Statements of the engine (`sql/queries/engine.sql`). Each takes one organization's batch."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from api.store.arrays import plain, quoted
+from api.store.database import Transaction
+from api.store.statements import load
+
+_SQL = load("engine")
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Which lanes of an organization hold work now."""
+
+    org_id: int
+    ready: bool
+    retrying: bool
+    expired: bool
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """An entry taken by this worker, with the token that its writes must carry; `came_from` is its state before."""
+
+    entry_id: str
+    automation_id: str
+    version: int | None
+    event_id: str
+    event_created_at: datetime
+    contact_id: str
+    node_id: str | None
+    step: int
+    attempt: int
+    token: int
+    came_from: str
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """An event as stored; `email` is sealed, `payload` JSON text."""
+
+    id: str
+    name: str
+    payload: bytes
+    wallet: str | None
+    email: str | None
+    external_id: str | None
+
+
+class ContactRow(msgspec.Struct, frozen=True):
+    """A contact as stored; `email` is sealed, `attributes` JSON text."""
+
+    id: str
+    wallet: str | None
+    email: str | None
+    external_id: str | None
+    attributes: bytes
+    tags: list[str]
+    segments: list[str]
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where an entry stands after a decision."""
+
+    entry_id: str
+    token: int
+    state: str
+    outcome: str | None
+    node_id: str | None
+    step: int
+    attempt: int
+    due_at: datetime | None
+    error: str | None
+
+
+class StepRow(msgspec.Struct, frozen=True):
+    """One logged step; `detail` is JSON text."""
+
+    entry_id: str
+    claim: int
+    step: int
+    attempt: int
+    node_id: str
+    kind: str
+    outcome: str
+    handle: str | None
+    detail: str
+
+
+class MessageRow(msgspec.Struct, frozen=True):
+    """One in-app message; `extra` is JSON text."""
+
+    id: str
+    contact_id: str
+    automation_id: str
+    entry_id: str
+    node_id: str
+    wallet: str
+    title: str
+    body: str
+    extra: str | None
+
+
+async def due_organizations(tx: Transaction, now: datetime) -> list[Due]:
+    """Return the organizations that have work."""
+    cursor = await tx.execute(_SQL["due_organizations"], {"now": now})
+    return [Due(*row) for row in await cursor.fetchall()]
+
+
+async def next_due(tx: Transaction) -> datetime | None:
+    """Return when the next entry is due, if any waits."""
+    row = await (await tx.execute(_SQL["next_due"])).fetchone()
+    return None if row is None else row[0]
+
+
+async def claim_ready(tx: Transaction, org_id: int, now: datetime, lease_until: datetime, most: int) -> list[Claim]:
+    """Take entries that are due in the first lane."""
+    return await _claim(tx, "claim_ready", org_id, now, lease_until, most)
+
+
+async def claim_retrying(tx: Transaction, org_id: int, now: datetime, lease_until: datetime, most: int) -> list[Claim]:
+    """Take entries that are due for another try."""
+    return await _claim(tx, "claim_retrying", org_id, now, lease_until, most)
+
+
+async def _claim(tx: Transaction, name: str, org_id: int, now: datetime, until: datetime, most: int) -> list[Claim]:
+    cursor = await tx.execute(_SQL[name], {"org_id": org_id, "now": now, "lease_until": until, "most": most})
+    return [Claim(*row) for row in await cursor.fetchall()]
+
+
+async def rescue(tx: Transaction, org_id: int, now: datetime, most: int) -> list[str]:
+    """Give entries with an expired lease back; return their ids."""
+    cursor = await tx.execute(_SQL["rescue"], {"org_id": org_id, "now": now, "most": most})
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def load_events(tx: Transaction, org_id: int, claims: Sequence[Claim]) -> dict[str, EventRow]:
+    """Return the claimed entries' events by id."""
+    ids = plain(claim.event_id for claim in claims)
+    created = quoted(claim.event_created_at.isoformat() for claim in claims)
+    cursor = await tx.execute(_SQL["load_events"], {"org_id": org_id, "ids": ids, "created": created})
+    return {row[0]: EventRow(*row) for row in await cursor.fetchall()}
+
+
+async def load_contacts(tx: Transaction, org_id: int, ids: Sequence[str]) -> dict[str, ContactRow]:
+    """Return contacts by id."""
+    cursor = await tx.execute(_SQL["load_contacts"], {"org_id": org_id, "ids": plain(ids)})
+    return {row[0]: ContactRow(*row) for row in await cursor.fetchall()}
+
+
+async def inactive_automations(tx: Transaction, org_id: int, ids: Sequence[str]) -> dict[str, str]:
+    """Return the reason by automation id, for those that no longer run."""
+    cursor = await tx.execute(_SQL["inactive_automations"], {"org_id": org_id, "ids": plain(ids)})
+    return {row[0]: row[1] for row in await cursor.fetchall()}
+
+
+async def load_graph(tx: Transaction, org_id: int, automation_id: str, version: int) -> bytes | None:
+    """Return the JSON text of a published graph."""
+    cursor = await tx.execute(
+        _SQL["load_graph"], {"org_id": org_id, "automation_id": automation_id, "version": version}
+    )
+    row = await cursor.fetchone()
+    return None if row is None else row[0]
+
+
+async def renew_leases(tx: Transaction, org_id: int, claims: Sequence[Claim], lease_until: datetime) -> set[str]:
+    """Keep claimed entries longer; return the ids of those whose lease was still ours."""
+    cursor = await tx.execute(
+        _SQL["renew_leases"],
+        {
+            "org_id": org_id,
+            "lease_until": lease_until,
+            "ids": plain(claim.entry_id for claim in claims),
+            "tokens": plain(claim.token for claim in claims),
+        },
+    )
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def record_entries(tx: Transaction, org_id: int, standings: Sequence[Standing], now: datetime) -> set[str]:
+    """Write where entries stand; return the ids of those whose lease was still ours."""
+    cursor = await tx.execute(
+        _SQL["record_entries"],
+        {
+            "org_id": org_id,
+            "now": now,
+            "ids": plain(each.entry_id for each in standings),
+            "tokens": plain(each.token for each in standings),
+            "states": plain(each.state for each in standings),
+            "outcomes": quoted(each.outcome for each in standings),
+            "node_ids": quoted(each.node_id for each in standings),
+            "steps": plain(each.step for each in standings),
+            "attempts": plain(each.attempt for each in standings),
+            "due": quoted(each.due_at.isoformat() if each.due_at else None for each in standings),
+            "errors": quoted(each.error for each in standings),
+        },
+    )
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def add_transitions(
+    tx: Transaction, org_id: int, moves: Sequence[tuple[str, str, str, str | None]], at: datetime
+) -> None:
+    """Log moves: (entry, from, to, reason)."""
+    if not moves:
+        return
+    await tx.execute(
+        _SQL["add_transitions"],
+        {
+            "org_id": org_id,
+            "at": at,
+            "entry_ids": plain(move[0] for move in moves),
+            "from_states": plain(move[1] for move in moves),
+            "to_states": plain(move[2] for move in moves),
+            "reasons": quoted(move[3] for move in moves),
+        },
+    )
+
+
+async def add_steps(tx: Transaction, org_id: int, steps: Sequence[StepRow], at: datetime) -> None:
+    """Log steps taken at `at`."""
+    if not steps:
+        return
+    await tx.execute(
+        _SQL["add_steps"],
+        {
+            "org_id": org_id,
+            "at": at,
+            "entry_ids": plain(step.entry_id for step in steps),
+            "claims": plain(step.claim for step in steps),
+            "steps": plain(step.step for step in steps),
+            "attempts": plain(step.attempt for step in steps),
+            "node_ids": quoted(step.node_id for step in steps),
+            "kinds": quoted(step.kind for step in steps),
+            "outcomes": plain(step.outcome for step in steps),
+            "handles": quoted(step.handle for step in steps),
+            "details": quoted(step.detail for step in steps),
+        },
+    )
+
+
+async def add_messages(tx: Transaction, org_id: int, messages: Sequence[MessageRow], at: datetime) -> set[str]:
+    """Store in-app messages; return the ids of those that were not there yet."""
+    if not messages:
+        return set()
+    cursor = await tx.execute(
+        _SQL["add_messages"],
+        {
+            "org_id": org_id,
+            "at": at,
+            "ids": plain(each.id for each in messages),
+            "contact_ids": plain(each.contact_id for each in messages),
+            "automation_ids": plain(each.automation_id for each in messages),
+            "entry_ids": plain(each.entry_id for each in messages),
+            "node_ids": quoted(each.node_id for each in messages),
+            "wallets": quoted(each.wallet for each in messages),
+            "subjects": quoted(each.title for each in messages),
+            "bodies": quoted(each.body for each in messages),
+            "extras": quoted(each.extra for each in messages),
+        },
+    )
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def add_tags(tx: Transaction, org_id: int, tags: Sequence[tuple[str, str]], at: datetime) -> None:
+    """Give contacts tags: (contact, JSON array of tags)."""
+    if not tags:
+        return
+    await tx.execute(
+        _SQL["add_tags"],
+        {"org_id": org_id, "at": at, "ids": plain(each[0] for each in tags), "tags": quoted(each[1] for each in tags)},
+    )

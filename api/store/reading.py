@@ -1,0 +1,306 @@
+"""One query of an analyst, run where it can do no harm, and read without ever holding more than a bounded part of it.
+
+Theory of operation. The text is only ever sent as `DECLARE gw NO SCROLL CURSOR FOR <text>` through the extended protocol,
+which takes exactly one statement, so Postgres itself refuses everything but one SELECT; the transaction is READ ONLY, on a
+connection of its own that is closed afterwards. Rows come by FETCH, each read whole before it is passed on (a slow
+client must not run into the timeout). Postgres sets the rows of a FETCH aside before it sends them, so `temp_file_limit`
+stops rows of 500 MB there; libpq hands them over in small chunks, so `fetch_bytes` stops what passes it here. (One row at a
+time would bound memory tighter and costs 40 % more CPU.) Time is limited three times over: by the server's
+statement_timeout, by a cancel request, and by ending the backend through the application's own connection.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+import msgspec
+from psycopg import AsyncConnection, errors, generators, postgres
+from psycopg.abc import PQGen
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGresult
+
+from api.clock import monotonic_ns
+from api.store.database import Database, Transaction, UnavailableError
+from api.store.readers import Reader, stop_backend
+
+_log = logging.getLogger("workbench.reading")
+
+_PREFIX = "DECLARE gw NO SCROLL CURSOR FOR "
+_FIRST_ROWS = 16
+_MOST_ROWS = 4096
+_TARGET_BYTES = 1_000_000
+_CHUNK_ROWS = 64
+_CONNECT_PAUSE_SECONDS = 0.05
+_SESSION = (
+    "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
+    "-c search_path=analyst -c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
+    "-c extra_float_digits=1 -c standard_conforming_strings=on -c client_min_messages=error -c work_mem=16MB "
+    "-c max_parallel_workers_per_gather=0 -c client_connection_check_interval=1000"
+)
+
+Cells = list[bytes | None]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one query may use: seconds per step (planning, and each fetch), per answer, and bytes per fetch.
+
+    The server ends a step after `step_seconds`; should it not, we do after `watch_seconds`.
+    """
+
+    step_seconds: float = 10.0
+    watch_seconds: float = 11.0
+    answer_seconds: float = 300.0
+    idle_seconds: float = 60.0
+    connect_seconds: float = 3.0
+    fetch_bytes: int = 128 * 1024 * 1024
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A bound value in Postgres's text form; type 0 lets Postgres infer it."""
+
+    oid: int
+    text: str | None
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a result: `type` is Postgres's name of its type, `modifier` the declared size (-1: none)."""
+
+    name: str
+    type: str
+    oid: int
+    modifier: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Some rows, by column, each cell in Postgres's text form."""
+
+    rows: int
+    columns: list[Cells]
+
+
+class ReadError(Exception):
+    """A query has no (further) rows: StatementError, TooLongError, TooLargeError or BusyError."""
+
+
+class StatementError(ReadError):
+    """Postgres refuses the statement; `position` counts the characters of the statement from 1."""
+
+    def __init__(self, reason: str, sqlstate: str, position: int | None, hint: str | None) -> None:
+        self.reason = reason
+        self.sqlstate = sqlstate
+        self.position = position
+        self.hint = hint
+        super().__init__(reason)
+
+
+class TooLongError(ReadError):
+    """The query used up its time."""
+
+
+class TooLargeError(ReadError):
+    """The rows are too large to be passed on."""
+
+
+class BusyError(ReadError):
+    """Too many queries at once."""
+
+
+class Reading:
+    """A query under way: its columns, its first rows, and the rest."""
+
+    def __init__(self, connection: Transaction, database: Database, limits: Limits) -> None:
+        self.columns: tuple[Column, ...] = ()
+        self._connection = connection
+        self._database = database
+        self._limits = limits
+        self._started_ns = monotonic_ns()
+
+    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> None:
+        """Have Postgres check and plan the statement; raise ReadError."""
+        await self._step(_execute(self._connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ()))
+        await self._step(_execute(self._connection, _PREFIX + statement, parameters))
+
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        """Give the rows in batches, at least one, which may be empty; `columns` are known with the first."""
+        wanted, ended = _FIRST_ROWS, False
+        while not ended:
+            fetch = _Fetch(wanted, self._limits.fetch_bytes)
+            await self._step(fetch.run(self._connection))
+            self.columns = self.columns or fetch.columns
+            ended = fetch.rows < wanted
+            wanted = fetch.next_size()
+            yield fetch.batch()
+            if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
+                raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
+
+    async def _step(self, steps: PQGen[None]) -> None:
+        watch = asyncio.create_task(self._watch())
+        try:
+            await self._connection.wait(steps)
+        except StatementError as error:
+            raise _told_apart(error, self._limits) from error
+        except errors.Error as error:
+            raise UnavailableError("the connection to the database broke") from error
+        finally:
+            watch.cancel()
+
+    async def _watch(self) -> None:
+        """Stop a step which the server's own timeout did not: ask, then end the backend."""
+        await asyncio.sleep(self._limits.watch_seconds)
+        _log.warning("reader_cancelled", extra={"pid": self._connection.info.backend_pid})
+        with contextlib.suppress(errors.Error):
+            await self._connection.cancel_safe(timeout=2.0)
+        await asyncio.sleep(1.0)
+        with contextlib.suppress(UnavailableError, errors.Error):
+            async with self._database.transaction() as tx:
+                await stop_backend(tx, self._connection.info.backend_pid)
+
+
+@contextlib.asynccontextmanager
+async def reading(database: Database, reader: Reader, limits: Limits) -> AsyncIterator[Reading]:
+    """Give a connection for one query, closed afterwards whatever happened; raise BusyError or UnavailableError."""
+    connection = await _connect(database, reader, limits)
+    try:
+        yield Reading(connection, database, limits)
+    finally:
+        await connection.close()
+
+
+async def _connect(database: Database, reader: Reader, limits: Limits) -> Transaction:
+    options = _SESSION.format(statement_ms=int(limits.step_seconds * 1000), idle_ms=int(limits.idle_seconds * 1000))
+    conninfo = make_conninfo(
+        database.dsn,
+        user=reader.role,
+        password=reader.password,
+        options=options,
+        client_encoding="UTF8",
+        connect_timeout=5,
+        application_name="workbench sql",
+    )
+    started_ns = monotonic_ns()
+    while True:
+        try:
+            return await AsyncConnection.connect(conninfo, autocommit=True)
+        except errors.OperationalError as error:
+            if not _is_crowded(error):
+                raise UnavailableError("the database refused the reader's connection") from error
+            if monotonic_ns() - started_ns > limits.connect_seconds * 1e9:
+                raise BusyError("too many queries of this organization are running") from error
+        await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
+
+
+def _is_crowded(error: errors.OperationalError) -> bool:
+    """Tell whether the role has all its connections; one that was closed just now still counts for a moment."""
+    return "too many connections" in str(error)  # a refused connection has no SQLSTATE
+
+
+def _execute(connection: Transaction, statement: str, parameters: Sequence[Parameter]) -> PQGen[None]:
+    """Run one statement without rows, always through the extended protocol; raise StatementError."""
+    connection.pgconn.send_query_params(
+        statement.encode(),
+        [None if each.text is None else each.text.encode() for each in parameters],
+        param_types=[each.oid for each in parameters],
+    )
+    for result in (yield from generators.execute(connection.pgconn)):
+        _check(result)
+
+
+class _Fetch:
+    """One FETCH, a few rows at a time."""
+
+    def __init__(self, wanted: int, most_bytes: int) -> None:
+        self.columns: tuple[Column, ...] = ()
+        self.rows = 0
+        self._wanted = wanted
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._cells: Cells = []
+
+    def run(self, connection: Transaction) -> PQGen[None]:
+        """Fetch and keep the rows; raise StatementError or TooLargeError."""
+        pgconn = connection.pgconn
+        pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % self._wanted, ())
+        pgconn.set_chunked_rows_mode(_CHUNK_ROWS)
+        yield from generators.send(pgconn)
+        while True:
+            result = (yield from generators.fetch(pgconn)) if pgconn.is_busy() else pgconn.get_result()
+            if result is None:
+                return
+            _check(result)
+            self._keep(result)
+
+    def batch(self) -> Batch:
+        """Return what was fetched, by column."""
+        width = len(self.columns)
+        return Batch(self.rows, [self._cells[index::width] for index in range(width)])
+
+    def next_size(self) -> int:
+        """Return how many rows to ask for next: up to a megabyte, growing no faster than sixteenfold."""
+        fitting = self._wanted * _TARGET_BYTES // max(self._bytes, 1)
+        return max(1, min(fitting, self._wanted * 16, _MOST_ROWS))
+
+    def _keep(self, result: PGresult) -> None:
+        self.columns = self.columns or _columns(result)
+        get, width = result.get_value, range(len(self.columns))
+        cells = [get(row, index) for row in range(result.ntuples) for index in width]
+        self._cells += cells
+        self.rows += result.ntuples
+        self._bytes += sum(map(len, filter(None, cells)))
+        if self._bytes > self._most_bytes:
+            raise TooLargeError(f"{self.rows} rows are larger than {self._most_bytes} bytes together")
+
+
+def _check(result: PGresult) -> None:
+    if result.status not in (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE, ExecStatus.NONFATAL_ERROR):
+        return
+    position = _field(result, DiagnosticField.STATEMENT_POSITION)
+    inside = int(position) - len(_PREFIX) if position else 0
+    raise StatementError(
+        _field(result, DiagnosticField.MESSAGE_PRIMARY) or "the query failed",
+        _field(result, DiagnosticField.SQLSTATE) or "XX000",
+        inside if inside > 0 else None,
+        _field(result, DiagnosticField.MESSAGE_HINT),
+    )
+
+
+def _field(result: PGresult, field: DiagnosticField) -> str | None:
+    raw = result.error_field(field)
+    return raw.decode("utf-8", "replace") if raw else None
+
+
+def _told_apart(error: StatementError, limits: Limits) -> Exception:
+    match error.sqlstate:
+        case "57014" | "25P03":
+            return TooLongError(f"the query took longer than {min(limits.step_seconds, limits.watch_seconds):g} s")
+        case "57P01":
+            return TooLongError("the query was ended by the server")
+        case "55P03" | "53300":
+            return BusyError("the tables are busy; try again")
+        case "57P02" | "57P03" | "57P05":
+            return UnavailableError("the database is stopping")
+        case _:
+            return error
+
+
+def _columns(result: PGresult) -> tuple[Column, ...]:
+    return tuple(
+        Column(
+            (result.fname(index) or b"").decode(),
+            _type_name(result.ftype(index)),
+            result.ftype(index),
+            result.fmod(index),
+        )
+        for index in range(result.nfields)
+    )
+
+
+def _type_name(oid: int) -> str:
+    known = postgres.types.get(oid)
+    if known is None:
+        return "text" if oid == _UNKNOWN else f"oid {oid}"
+    return known.name if known.oid == oid else f"{known.name}[]"
+
+
+_UNKNOWN = 705

@@ -1,0 +1,344 @@
+-- Organizations, keys, contacts, events, automations, entries, messages.
+--
+-- Rules every table keeps (they let the same code run on one Postgres and on Citus):
+-- org_id is first in every primary key, unique index and foreign key (except where there is no organization yet:
+-- organizations.id and .name, api_keys.key_hash, by which a caller is found, and engines.id, which serve everybody);
+-- no triggers; no now() in an update; moments and ids come from the caller, which reads one clock per unit of work.
+
+CREATE SCHEMA workbench;
+CREATE SCHEMA analyst;
+
+-- Who -------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE workbench.organizations (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name        text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9-]{1,40}$'),
+    created_at  timestamptz NOT NULL
+);
+
+CREATE TABLE workbench.api_keys (
+    org_id        bigint NOT NULL REFERENCES workbench.organizations (id),
+    id            uuid NOT NULL,
+    kind          text NOT NULL CHECK (kind IN ('live', 'test', 'publishable', 'workbench')),
+    key_hash      bytea NOT NULL UNIQUE CHECK (length(key_hash) = 32),
+    prefix        text NOT NULL,
+    last4         text NOT NULL,
+    name          text NOT NULL DEFAULT '',
+    scopes        text[] NOT NULL DEFAULT '{}',
+    created_at    timestamptz NOT NULL,
+    expires_at    timestamptz,
+    revoked_at    timestamptz,
+    last_used_at  timestamptz,
+    PRIMARY KEY (org_id, id)
+);
+
+-- Contacts and what identifies them ---------------------------------------------------------------------------------
+
+CREATE TABLE workbench.contacts (
+    org_id          bigint NOT NULL REFERENCES workbench.organizations (id),
+    id              uuid NOT NULL,
+    email           text,                       -- sealed (AES-SIV per organization), never clear text
+    email_domain    text,
+    wallet_address  text,
+    wallet_raw      text,                       -- as first sent: lower-casing destroys Solana addresses
+    external_id     text,
+    attributes      jsonb NOT NULL DEFAULT '{}',
+    tags            text[] NOT NULL DEFAULT '{}',
+    created_at      timestamptz NOT NULL,
+    updated_at      timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id)
+) WITH (fillfactor = 80);
+
+CREATE TABLE workbench.identities (
+    org_id        bigint NOT NULL,
+    kind          smallint NOT NULL CHECK (kind IN (1, 2, 3)),     -- wallet, email, external id
+    value_digest  uuid NOT NULL,                                   -- blind index: 16 bytes of a keyed hash
+    contact_id    uuid NOT NULL,
+    created_at    timestamptz NOT NULL,
+    PRIMARY KEY (org_id, kind, value_digest),
+    FOREIGN KEY (org_id, contact_id) REFERENCES workbench.contacts (org_id, id) ON DELETE CASCADE
+);
+-- Not led by org_id: without statistics the planner would take it for the lookup by (org_id, kind, value_digest).
+CREATE INDEX identities_contact ON workbench.identities (contact_id, org_id);
+
+CREATE TABLE workbench.identity_conflicts (
+    org_id            bigint NOT NULL,
+    id                uuid NOT NULL,
+    event_id          uuid NOT NULL,
+    contact_id        uuid NOT NULL,
+    other_contact_id  uuid,
+    kind              smallint NOT NULL CHECK (kind IN (1, 2, 3)),
+    value_digest      uuid NOT NULL,
+    outcome           text NOT NULL CHECK (outcome IN ('moved', 'left', 'replaced', 'kept')),
+    created_at        timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
+
+-- Events ------------------------------------------------------------------------------------------------------------
+
+-- One row for ever per (organization, idempotency key): the promise that an event is stored once.
+CREATE TABLE workbench.idempotency_keys (
+    org_id       bigint NOT NULL,
+    key_digest   uuid NOT NULL,
+    event_id     uuid NOT NULL,
+    body_digest  uuid NOT NULL,
+    created_at   timestamptz NOT NULL,
+    PRIMARY KEY (org_id, key_digest)
+);
+
+-- A key that came back with another body: accepted as a duplicate, kept for the debugger.
+CREATE TABLE workbench.idempotency_mismatches (
+    org_id      bigint NOT NULL,
+    id          uuid NOT NULL,
+    event_id    uuid NOT NULL,
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
+
+CREATE TABLE workbench.events (
+    org_id           bigint NOT NULL,
+    id               uuid NOT NULL,
+    contact_id       uuid NOT NULL,
+    event            text NOT NULL,
+    occurred_at      timestamptz NOT NULL,
+    created_at       timestamptz NOT NULL,
+    payload          jsonb NOT NULL DEFAULT '{}',
+    idempotency_key  text NOT NULL,
+    wallet_address   text,                      -- the identifiers as this event carried them
+    email            text,                      -- sealed
+    external_id      text,
+    PRIMARY KEY (org_id, id, created_at)
+) PARTITION BY RANGE (created_at);
+CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
+CREATE INDEX events_by_contact ON workbench.events (org_id, contact_id, created_at);
+
+-- Months are attached ahead of time by the API and the importer (`add_event_month`); this one takes what lies outside.
+CREATE TABLE workbench.events_other PARTITION OF workbench.events DEFAULT;
+
+-- Dry runs: kept apart for seven days, with idempotency keys of their own.
+CREATE TABLE workbench.dry_runs (
+    org_id           bigint NOT NULL,
+    key_digest       uuid NOT NULL,
+    id               uuid NOT NULL,
+    event            text NOT NULL,
+    contact_id       uuid,
+    occurred_at      timestamptz NOT NULL,
+    created_at       timestamptz NOT NULL,
+    payload          jsonb NOT NULL DEFAULT '{}',
+    idempotency_key  text NOT NULL,
+    matched          integer NOT NULL,
+    PRIMARY KEY (org_id, key_digest)
+);
+CREATE INDEX dry_runs_by_time ON workbench.dry_runs (org_id, created_at);
+
+-- Automations -------------------------------------------------------------------------------------------------------
+
+CREATE TABLE workbench.automations (
+    org_id             bigint NOT NULL REFERENCES workbench.organizations (id),
+    id                 uuid NOT NULL,
+    name               text NOT NULL,
+    trigger_spec       jsonb NOT NULL,
+    graph              jsonb NOT NULL,
+    active             boolean NOT NULL,
+    published_version  integer,
+    revision           integer NOT NULL,
+    archived_at        timestamptz,
+    created_at         timestamptz NOT NULL,
+    updated_at         timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
+
+CREATE TABLE workbench.automation_versions (
+    org_id         bigint NOT NULL,
+    automation_id  uuid NOT NULL,
+    version        integer NOT NULL,
+    trigger_spec   jsonb NOT NULL,
+    graph          jsonb NOT NULL,
+    published_at   timestamptz NOT NULL,
+    published_by   uuid,
+    PRIMARY KEY (org_id, automation_id, version),
+    FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
+);
+
+-- Raised by every change of an organization's automations; ingest reads it in its own transaction, so cached
+-- triggers are never stale.
+CREATE TABLE workbench.automation_epochs (
+    org_id  bigint PRIMARY KEY,
+    epoch   bigint NOT NULL
+);
+
+CREATE TABLE workbench.audit_log (
+    org_id      bigint NOT NULL,
+    id          uuid NOT NULL,
+    key_id      uuid,
+    action      text NOT NULL,
+    subject_id  uuid,
+    detail      jsonb NOT NULL DEFAULT '{}',
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
+
+-- Entries: one per (automation, event) ------------------------------------------------------------------------------
+
+CREATE TABLE workbench.entries (
+    org_id              bigint NOT NULL,
+    id                  uuid NOT NULL,
+    automation_id       uuid NOT NULL,
+    automation_version  integer,
+    event_id            uuid NOT NULL,
+    event_created_at    timestamptz NOT NULL,
+    contact_id          uuid NOT NULL,
+    state               text NOT NULL CHECK (state IN
+        ('pending', 'running', 'waiting', 'retrying', 'completed', 'exited', 'cancelled', 'dead')),
+    outcome             text,
+    node_id             text,
+    step                integer NOT NULL DEFAULT 0,     -- steps taken so far
+    attempts            integer NOT NULL DEFAULT 0,     -- claims of the current step
+    lease_token         bigint NOT NULL DEFAULT 0,      -- grows with every claim; a write with an older token finds no row
+    lease_until         timestamptz,
+    due_at              timestamptz NOT NULL,
+    last_error          text,
+    created_at          timestamptz NOT NULL,
+    updated_at          timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id),
+    UNIQUE (org_id, automation_id, event_id)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX entries_ready ON workbench.entries (org_id, due_at) WHERE state IN ('pending', 'waiting');
+CREATE INDEX entries_retrying ON workbench.entries (org_id, due_at) WHERE state = 'retrying';
+CREATE INDEX entries_running ON workbench.entries (org_id, lease_until) WHERE state = 'running';
+CREATE INDEX entries_dead ON workbench.entries (org_id, automation_id, id) WHERE state = 'dead';
+CREATE INDEX entries_by_automation ON workbench.entries (org_id, automation_id, id);
+
+-- Every move of an entry between states; the pairs are those of api/language/run.py.
+CREATE TABLE workbench.entry_transitions (
+    org_id      bigint NOT NULL,
+    entry_id    uuid NOT NULL,
+    seq         bigint GENERATED ALWAYS AS IDENTITY,
+    from_state  text NOT NULL,
+    to_state    text NOT NULL,
+    at          timestamptz NOT NULL,
+    reason      text,
+    PRIMARY KEY (org_id, entry_id, seq),
+    CONSTRAINT known_move CHECK ((from_state, to_state) IN (
+        ('pending', 'running'), ('pending', 'cancelled'),
+        ('waiting', 'running'), ('waiting', 'cancelled'),
+        ('retrying', 'running'), ('retrying', 'cancelled'),
+        ('running', 'waiting'), ('running', 'retrying'), ('running', 'completed'), ('running', 'exited'),
+        ('running', 'cancelled'), ('running', 'dead'),
+        ('dead', 'pending')))
+);
+
+CREATE TABLE workbench.entry_steps (
+    org_id    bigint NOT NULL,
+    entry_id  uuid NOT NULL,
+    claim     bigint NOT NULL,                  -- the lease token under which it was taken: grows over the entry's life
+    step      integer NOT NULL,
+    attempt   integer NOT NULL,
+    node_id   text NOT NULL,
+    kind      text NOT NULL,
+    outcome   text NOT NULL,
+    handle    text,                             -- the branch taken
+    detail    jsonb NOT NULL DEFAULT '{}',
+    at        timestamptz NOT NULL,
+    PRIMARY KEY (org_id, entry_id, claim, step)
+);
+
+-- Messages: a row before each effect, one id for ever per (entry, node, visit) -----------------------------------------
+
+CREATE TABLE workbench.messages (
+    org_id          bigint NOT NULL,
+    id              uuid NOT NULL,
+    contact_id      uuid NOT NULL,
+    automation_id   uuid NOT NULL,
+    entry_id        uuid NOT NULL,
+    node_id         text NOT NULL,
+    visit           integer NOT NULL,
+    channel         text NOT NULL CHECK (channel IN ('inapp', 'email', 'webhook')),
+    status          text NOT NULL CHECK (status IN
+        ('queued', 'sending', 'sent', 'delivered', 'failed', 'skipped', 'unknown')),
+    wallet_address  text,
+    subject         text,
+    body            text,
+    extra           jsonb,
+    created_at      timestamptz NOT NULL,
+    sent_at         timestamptz,
+    delivered_at    timestamptz,
+    PRIMARY KEY (org_id, id),
+    UNIQUE (org_id, entry_id, node_id, visit)
+);
+CREATE INDEX messages_inbox ON workbench.messages (org_id, wallet_address, created_at)
+    WHERE channel = 'inapp' AND delivered_at IS NULL;
+CREATE INDEX messages_by_contact ON workbench.messages (org_id, contact_id, created_at);
+
+CREATE TABLE workbench.segment_members (
+    org_id      bigint NOT NULL,
+    segment     text NOT NULL,
+    contact_id  uuid NOT NULL,
+    entered_at  timestamptz NOT NULL,
+    PRIMARY KEY (org_id, segment, contact_id),
+    FOREIGN KEY (org_id, contact_id) REFERENCES workbench.contacts (org_id, id) ON DELETE CASCADE
+);
+CREATE INDEX segment_members_by_contact ON workbench.segment_members (org_id, contact_id);
+
+-- On-chain events: the follower fills this table; analysts already see it.
+CREATE TABLE workbench.onchain_events (
+    org_id        bigint NOT NULL,
+    id            uuid NOT NULL,
+    contact_id    uuid,
+    chain_id      bigint NOT NULL,
+    contract      text NOT NULL,
+    event         text NOT NULL,
+    tx_hash       text NOT NULL,
+    log_index     integer NOT NULL,
+    block_number  bigint NOT NULL,
+    block_time    timestamptz NOT NULL,
+    args          jsonb NOT NULL DEFAULT '{}',
+    removed       boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (org_id, id),
+    UNIQUE (org_id, chain_id, tx_hash, log_index)
+);
+
+-- Which engine processes are alive; shown by /readyz and `doctor`.
+CREATE TABLE workbench.engines (
+    id          uuid PRIMARY KEY,
+    started_at  timestamptz NOT NULL,
+    seen_at     timestamptz NOT NULL
+);
+
+-- What analysts see ---------------------------------------------------------------------------------------------------
+-- The views run with the reader's own rights, so the row policies of the tables (one literal policy per organization's
+-- login role, added on its first use) decide what is seen.
+
+ALTER TABLE workbench.contacts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.messages ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
+
+CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events;
+
+CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, email, wallet_address, external_id,
+           CASE WHEN external_id IS NULL THEN attributes
+                ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
+           tags, created_at, updated_at, email_domain
+    FROM workbench.contacts;
+
+CREATE VIEW analyst.onchain_events WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
+    FROM workbench.onchain_events;
+
+CREATE VIEW analyst.messages WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body,
+           created_at, sent_at, delivered_at
+    FROM workbench.messages;
+
+CREATE VIEW analyst.automation_entries WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts, last_error,
+           created_at, updated_at
+    FROM workbench.entries;
+
+CREATE VIEW analyst.segment_members WITH (security_invoker = true, security_barrier = true) AS
+    SELECT segment, contact_id, entered_at FROM workbench.segment_members;

@@ -1,0 +1,94 @@
+-- Automations, their versions, and the record of who changed what.
+
+-- insert_automation --
+-- A new automation at revision 1.
+INSERT INTO automations (org_id, id, name, trigger_spec, graph, active, revision, created_at, updated_at)
+VALUES (:org_id, :id, :name, :trigger_spec ::jsonb, :graph ::jsonb, :active, 1, :created_at, :created_at)
+RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at;
+
+-- find_automation --
+-- One automation.
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at
+FROM automations
+WHERE org_id = :org_id AND id = :id;
+
+-- lock_automation --
+-- One automation, held until commit: changes of it happen one after the other.
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at
+FROM automations
+WHERE org_id = :org_id AND id = :id
+FOR UPDATE;
+
+-- share_automation --
+-- Whether an automation takes entries; that stays so until commit.
+SELECT active
+FROM automations
+WHERE org_id = :org_id AND id = :id
+FOR SHARE;
+
+-- list_automations --
+-- The newest automations, archived or not, of one name when it is given.
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at
+FROM automations
+WHERE org_id = :org_id AND (archived_at IS NOT NULL) = :archived AND (:name ::text IS NULL OR name = :name)
+ORDER BY id DESC
+LIMIT :most;
+
+-- update_automation --
+-- Write a changed automation whole; the caller holds its lock.
+UPDATE automations
+SET name = :name, trigger_spec = :trigger_spec ::jsonb, graph = :graph ::jsonb, active = :active,
+    published_version = :published_version, revision = :revision, archived_at = :archived_at, updated_at = :updated_at
+WHERE org_id = :org_id AND id = :id
+RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at;
+
+-- insert_version --
+-- Publish: a version is written once and never changed.
+INSERT INTO automation_versions (org_id, automation_id, version, trigger_spec, graph, published_at, published_by)
+VALUES (:org_id, :automation_id, :version, :trigger_spec ::jsonb, :graph ::jsonb, :published_at, :published_by);
+
+-- find_version --
+-- One published version.
+SELECT version, trigger_spec, graph, published_at, published_by
+FROM automation_versions
+WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version;
+
+-- list_versions --
+-- The newest published versions.
+SELECT version, trigger_spec, graph, published_at, published_by
+FROM automation_versions
+WHERE org_id = :org_id AND automation_id = :automation_id
+ORDER BY version DESC
+LIMIT :most;
+
+-- raise_epoch --
+-- Tell ingest that the automations of the organization changed.
+INSERT INTO automation_epochs (org_id, epoch) VALUES (:org_id, 1)
+ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1;
+
+-- insert_audit --
+-- Which key did what to what, and when.
+INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)
+VALUES (:org_id, :id, :key_id, :action, :subject_id, :detail ::jsonb, :created_at);
+
+-- cancel_entries --
+-- Cancel the next entries (by id) of an automation that no worker holds; how many, and the last id looked at.
+WITH stopped AS (
+    SELECT id, state
+    FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND id > :after ::uuid
+        AND state IN ('pending', 'waiting', 'retrying')
+    ORDER BY id
+    LIMIT :most
+    FOR UPDATE
+), moved AS (
+    UPDATE entries e
+    SET state = 'cancelled', outcome = :outcome, updated_at = :at
+    FROM stopped s
+    WHERE e.org_id = :org_id AND e.id = s.id
+    RETURNING e.id, s.state
+), recorded AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+    SELECT :org_id, id, state, 'cancelled', :at, :outcome FROM moved
+)
+SELECT count(*), max(id ::text) FROM moved;

@@ -1,0 +1,19 @@
+-- What `workbench doctor` and `workbench up` ask a database about itself.
+
+-- read_server --
+-- The server's version and the settings that durability depends on, with the rights of our role.
+SELECT current_setting('server_version_num')::integer AS version,
+       current_setting('fsync') AS fsync,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('full_page_writes') AS full_page_writes,
+       r.rolcreaterole OR r.rolsuper AS may_create_roles
+FROM pg_roles r
+WHERE r.rolname = current_user;
+
+-- engine_seen --
+-- Seconds since any engine process last reported, or null when none ever did.
+SELECT extract(epoch FROM clock_timestamp() - max(seen_at))::double precision FROM engines;
+
+-- has_events --
+-- Whether an organization has any event.
+SELECT EXISTS (SELECT 1 FROM events WHERE org_id = :org_id);

@@ -1,0 +1,154 @@
+"""One JupyterLab and one Chromium per session, both real, neither allowed to leave this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+
+from tests.running import Running, free_port
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+CHROMIUM = "/usr/bin/chromium"
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+class Lab(msgspec.Struct, frozen=True):
+    """A running JupyterLab: where it is, its token, and the folder of its notebooks."""
+
+    url: str
+    token: str
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def lab(running: Running) -> Iterator[Lab]:
+    """JupyterLab on a copy of our notebooks, with the credentials in its environment."""
+    folder = running.folder / "lab"
+    folder.mkdir()
+    for notebook in NOTEBOOKS.glob("*.ipynb"):
+        (folder / notebook.name).write_text(notebook.read_text())
+    port, token = free_port(), "for-this-test-only"
+    log = (running.folder / "lab.log").open("w")
+    with (
+        log,
+        subprocess.Popen(
+            _command(port, token, folder), env=_environment(running), cwd=folder, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/api/status?token={token}")
+            yield Lab(f"http://127.0.0.1:{port}", token, folder)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium, headless."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A page that may only speak to this machine; the test fails when it complains about anything."""
+    context = chromium.new_context(viewport={"width": 1360, "height": 900}, device_scale_factor=1)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.extend(_complaint(message)))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.route("**/*", lambda route: _only_here(route, complaints))
+    yield page
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the screenshots; `WORKBENCH_PICTURES` keeps them."""
+    chosen = os.environ.get("WORKBENCH_PICTURES")
+    folder = Path(chosen) if chosen else tmp_path_factory.mktemp("pictures")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _complaint(message: ConsoleMessage) -> list[str]:
+    return [f"{message.text} ({message.location})"] if message.type == "error" else []
+
+
+def _only_here(route: Route, complaints: list[str]) -> None:
+    address = urlsplit(route.request.url)
+    if address.scheme in ("data", "blob") or address.hostname == "127.0.0.1":
+        route.continue_()
+        return
+    complaints.append(f"request to {route.request.url}")
+    route.abort()
+
+
+def _command(port: int, token: str, folder: Path) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={folder}",
+        f"--IdentityProvider.token={token}",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.extension_manager=readonly",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.news_url=",
+    ]
+
+
+def _environment(running: Running) -> dict[str, str]:
+    own = {name: running.folder / "lab-own" / name.lower() for name in _FOLDERS}
+    news = own["JUPYTERLAB_SETTINGS_DIR"] / "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+    news.parent.mkdir(parents=True, exist_ok=True)
+    news.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
+    return running.environment() | {name: str(path) for name, path in own.items()}
+
+
+_FOLDERS = (
+    "JUPYTER_CONFIG_DIR",
+    "JUPYTER_DATA_DIR",
+    "JUPYTER_RUNTIME_DIR",
+    "JUPYTERLAB_SETTINGS_DIR",
+    "JUPYTERLAB_WORKSPACES_DIR",
+    "IPYTHONDIR",
+)
+
+
+def _wait_for(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)  # a server that starts sends no signal
+    raise AssertionError(f"no answer from {url}")

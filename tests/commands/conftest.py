@@ -1,0 +1,25 @@
+"""The command line as a user runs it: a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def workbench(tmp_path: Path, database_url: str) -> Run:
+    """Run `workbench …` against a database of the test's own and a data folder of its own."""
+    environment = {**os.environ, "DATABASE_URL": database_url, "WORKBENCH_DATA_DIR": str(tmp_path / "data")}
+
+    def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "api", *arguments]
+        return subprocess.run(
+            command, env=environment | changes, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run

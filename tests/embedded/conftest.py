@@ -1,0 +1,47 @@
+"""Homes for embedded servers: each test gets its own, and nothing of it stays behind."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from api.embedded import EmbeddedPostgres, places, processes
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One home for a module: only the first test pays for initdb, each starts and stops the server anew."""
+    folder = tmp_path_factory.mktemp("embedded") / "home"
+    yield folder
+    _sweep(folder)
+
+
+@pytest.fixture
+def fresh_home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "home"
+    _sweep(tmp_path / "home")
+
+
+@pytest.fixture
+def embedded(home: Path) -> Iterator[Callable[[], EmbeddedPostgres]]:
+    made: list[EmbeddedPostgres] = []
+
+    def make() -> EmbeddedPostgres:
+        made.append(EmbeddedPostgres(home))
+        return made[-1]
+
+    yield make
+    for postgres in made:
+        postgres.stop()
+
+
+def _sweep(home: Path) -> None:
+    found = places.existing(home)
+    if found is None:
+        return
+    for pid in processes.workers(found.data):
+        os.kill(pid, signal.SIGQUIT)
+    shutil.rmtree(found.state, ignore_errors=True)

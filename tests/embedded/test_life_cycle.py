@@ -1,0 +1,212 @@
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from api.embedded import EmbeddedPostgres, HomeUnusableError, StartFailedError, WrongVersionError, find, processes
+
+Make = Callable[[], EmbeddedPostgres]
+
+SUPERVISOR = """
+import sys, time
+from pathlib import Path
+from api.embedded import EmbeddedPostgres
+postgres = EmbeddedPostgres(Path(sys.argv[1]))
+print(postgres.start().owned, flush=True)
+time.sleep(600)
+"""
+
+
+def ask(dsn: str, question: str) -> object:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(question.encode()).fetchone()
+    return row[0] if row else None
+
+
+def do(dsn: str, statement: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(statement.encode())
+
+
+def postmaster(postgres: EmbeddedPostgres) -> int:
+    seen = processes.recorded(postgres.data)
+    assert seen is not None
+    return seen.pid
+
+
+def supervisor(home: Path) -> subprocess.Popen[str]:
+    child = subprocess.Popen([sys.executable, "-c", SUPERVISOR, home], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "True\n"
+    return child
+
+
+def killed(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate()
+
+
+def test_the_first_start_makes_a_database_its_role_owns_without_being_superuser(embedded: Make) -> None:
+    server = embedded().start()
+    assert server.owned
+    assert ask(server.dsn, "SELECT current_user") == "workbench"
+    assert ask(server.dsn, "SELECT current_database()") == "workbench"
+    rights = "SELECT rolsuper::text || rolcreaterole || rolcreatedb FROM pg_roles WHERE rolname = current_user"
+    assert ask(server.dsn, rights) == "falsetruetrue"
+    assert ask(server.dsn, "SELECT pg_has_role(current_user, 'pg_signal_backend', 'member')") is True
+    assert ask(server.dsn, "SELECT has_parameter_privilege('temp_file_limit', 'SET')") is True
+    assert ask(server.admin_dsn, "SELECT current_setting('is_superuser')") == "on"
+
+
+def test_the_server_keeps_its_promises_about_durability_and_limits(embedded: Make) -> None:
+    dsn = embedded().start().dsn
+    names = ("fsync", "synchronous_commit", "full_page_writes", "data_checksums", "temp_file_limit", "listen_addresses")
+    assert [ask(dsn, f"SHOW {name}") for name in names] == ["on", "on", "on", "on", "2GB", ""]
+    assert ask(dsn, "SELECT datlocale FROM pg_database WHERE datname = current_database()") == "C.UTF-8"
+
+
+def test_a_warm_start_keeps_data_and_addresses(embedded: Make) -> None:
+    postgres = embedded()
+    first = postgres.start()
+    do(first.dsn, "CREATE TABLE warm AS SELECT 7 AS n")
+    postgres.stop()
+    again = embedded().start()
+    assert again == first
+    assert ask(again.dsn, "SELECT n FROM warm") == 7
+
+
+def test_a_clean_stop_leaves_no_process_and_no_pid_file(embedded: Make) -> None:
+    postgres = embedded()
+    postgres.start()
+    data = postgres.data
+    postgres.stop()
+    postgres.stop()
+    assert processes.workers(data) == []
+    assert processes.recorded(data) is None
+    assert find(postgres.home) is None
+    assert "database system is shut down" in (postgres.home / "postgres" / "postgres.log").read_text()
+
+
+def test_a_second_process_joins_and_its_leaving_stops_nothing(home: Path, embedded: Make) -> None:
+    child = supervisor(home)
+    joined = embedded()
+    server = joined.start()
+    joined.stop()
+    assert not server.owned
+    assert find(home) == server
+    killed(child)
+    embedded().start()  # adopts, so that the fixture stops it
+
+
+def test_many_who_start_at_once_get_one_server_with_one_owner(embedded: Make) -> None:
+    many = [embedded() for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        servers = list(pool.map(EmbeddedPostgres.start, many))
+    assert len({server.dsn for server in servers}) == 1
+    assert [server.owned for server in servers].count(True) == 1
+
+
+def test_after_kill_9_of_the_postmaster_the_next_start_recovers_what_was_committed(embedded: Make) -> None:
+    postgres = embedded()
+    dsn = postgres.start().dsn
+    do(dsn, "CREATE TABLE kept AS SELECT 7 AS n")
+    busy = psycopg.connect(dsn)
+    busy.execute("SELECT 1")
+    os.kill(postmaster(postgres), signal.SIGKILL)
+    while postgres.alive():
+        pass
+    server = postgres.start()
+    assert server.owned
+    assert ask(server.dsn, "SELECT n FROM kept") == 7
+    busy.close()
+
+
+def test_a_busy_back_end_of_a_dead_server_is_ended_before_the_data_is_opened_again(embedded: Make) -> None:
+    postgres = embedded()
+    dsn = postgres.start().dsn
+    busy = psycopg.connect(dsn)
+    pid = busy.info.backend_pid
+    busy.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 100000000000)")
+    os.kill(postmaster(postgres), signal.SIGKILL)
+    while postgres.alive():
+        pass
+    postgres.start()
+    assert pid not in processes.workers(postgres.data)
+    busy.close()
+
+
+def test_after_kill_9_of_the_supervisor_the_next_start_adopts_the_living_server(home: Path, embedded: Make) -> None:
+    killed(supervisor(home))
+    before = find(home)
+    assert before is not None
+    postgres = embedded()
+    server = postgres.start()
+    assert server.owned
+    assert server.dsn == before.dsn
+    postgres.stop()
+    assert find(home) is None
+
+
+def test_a_pid_file_whose_number_now_belongs_to_somebody_else_is_not_believed(embedded: Make) -> None:
+    postgres = embedded()
+    postgres.start()
+    pid_file = postgres.data / "postmaster.pid"
+    lines = pid_file.read_text().splitlines()
+    os.kill(postmaster(postgres), signal.SIGKILL)
+    while postgres.alive():
+        pass
+    pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+    assert find(postgres.home) is None
+    assert ask(postgres.start().dsn, "SELECT 1") == 1
+
+
+def test_data_of_another_major_version_is_refused_and_left_alone(embedded: Make) -> None:
+    postgres = embedded()
+    postgres.start()
+    version = postgres.data / "PG_VERSION"
+    postgres.stop()
+    ours = version.read_text()
+    version.write_text("16\n")
+    with pytest.raises(WrongVersionError, match=r"made by Postgres 16.* are Postgres \d\d"):
+        embedded().start()
+    assert version.read_text() == "16\n"
+    version.write_text(ours)
+
+
+def test_a_setting_postgres_refuses_is_reported_with_its_words(home: Path) -> None:
+    with pytest.raises(StartFailedError, match="no_such_setting"):
+        EmbeddedPostgres(home, settings={"no_such_setting": "1"}).start()
+
+
+def test_data_that_vanished_is_not_replaced_by_an_empty_database(embedded: Make) -> None:
+    postgres = embedded()
+    postgres.start()
+    postgres.stop()
+    postgres.data.rename(postgres.data.with_name("elsewhere"))
+    with pytest.raises(HomeUnusableError, match="is gone; restore it"):
+        embedded().start()
+    postgres.data.with_name("elsewhere").rename(postgres.data)
+
+
+def test_passwords_and_folders_are_private_and_foreign_folders_keep_their_mode(fresh_home: Path) -> None:
+    parent = fresh_home.parent
+    parent.chmod(0o700)
+    with EmbeddedPostgres(fresh_home) as server:
+        assert ask(server.dsn, "SELECT 1") == 1
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (parent, *parent.rglob("*"))}
+    assert {mode for path, mode in modes.items() if path.name.endswith(".password")} == {0o600}
+    assert modes[parent] == modes[parent / "home"] == modes[parent / "home" / "postgres"] == 0o700
+
+
+def test_a_home_others_can_read_is_refused(fresh_home: Path) -> None:
+    (fresh_home / "postgres").mkdir(parents=True)
+    (fresh_home / "postgres").chmod(0o755)
+    with pytest.raises(HomeUnusableError, match="can be read by others"):
+        EmbeddedPostgres(fresh_home).start()

@@ -1,0 +1,117 @@
+"""Root and ordinary users: what each of them gets. As an ordinary user, the rest of this folder is the test already."""
+
+import os
+import pwd
+import shutil
+import stat
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from api.embedded import EmbeddedPostgres, HomeUnusableError, binaries, processes
+from api.embedded.account import server_account
+
+STRANGER = pwd.getpwnam("nobody")  # initdb wants a user with a name
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="wb-"))
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def as_stranger(work: Callable[[], None]) -> None:
+    """Run `work` in a forked child without any rights of ours; as an ordinary user, run it here."""
+    if os.geteuid() != 0:
+        work()
+        return
+    pid = os.fork()
+    if pid:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        return
+    try:
+        os.setgroups([])
+        os.setgid(STRANGER.pw_gid)
+        os.setuid(STRANGER.pw_uid)
+        work()
+        os._exit(0)
+    finally:  # never back into pytest
+        traceback.print_exc()
+        os._exit(1)
+
+
+def uid_of(path: Path) -> int:
+    return path.stat().st_uid
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_ordinary_user_runs_the_server_as_himself_beside_his_data(public_folder: Path) -> None:
+    programs = binaries.locate(None, server_account()).folder
+
+    def work() -> None:
+        postgres = EmbeddedPostgres(public_folder / "home", bin_dir=programs)
+        with postgres as server:
+            assert postgres.data == public_folder / "home" / "postgres" / "data"
+            assert uid_of(postgres.data) == os.geteuid()
+            with psycopg.connect(server.dsn) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert processes.workers(postgres.data) == []
+
+    as_stranger(work)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_path_too_long_for_a_socket_still_works(public_folder: Path) -> None:
+    programs = binaries.locate(None, server_account()).folder
+
+    def work() -> None:
+        with EmbeddedPostgres(public_folder / ("long" * 25) / "home", bin_dir=programs) as server:
+            folder = psycopg.conninfo.conninfo_to_dict(server.dsn)["host"]
+            assert stat.S_IMODE(Path(str(folder)).stat().st_mode) == 0o700
+        shutil.rmtree(str(folder))
+
+    as_stranger(work)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_somebody_elses_home_is_refused(public_folder: Path) -> None:
+    (public_folder / "home" / "postgres").mkdir(parents=True, mode=0o755)
+    if os.geteuid() != 0:
+        (public_folder / "home" / "postgres").chmod(0o755)
+
+    def work() -> None:
+        with pytest.raises(HomeUnusableError, match=r"belongs to another user|can be read by others"):
+            EmbeddedPostgres(public_folder / "home").start()
+
+    as_stranger(work)
+
+
+def test_root_never_runs_the_server_as_root(home: Path) -> None:
+    postgres = EmbeddedPostgres(home)
+    with postgres:
+        seen = processes.recorded(postgres.data)
+        assert seen is not None
+        assert uid_of(Path("/proc") / str(seen.pid)) == server_account().uid != 0
+        assert uid_of(postgres.data) == server_account().uid
+
+
+def test_programs_in_a_folder_only_root_can_enter_are_copied_and_the_folder_stays_closed(tmp_path: Path) -> None:
+    private = tmp_path / "closed"
+    private.mkdir(mode=0o700)
+    source = binaries.locate(None, server_account()).folder
+    package = source.parents[1]
+    shutil.copytree(package, private / package.name, symlinks=True)
+    libraries = package.with_name(package.name + ".libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, private / libraries.name)
+    found = binaries.locate(private / source.relative_to(package.parent), server_account())
+    assert found.major >= 15
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    if server_account().switched:
+        assert not found.folder.is_relative_to(private)

@@ -1,0 +1,111 @@
+"""An engine on a database of its own, driven by hand: no loop, no waiting, a clock that tests move."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from api.access import orgs
+from api.clock import Clock, uuid7
+from api.engine.drive import Driver
+from api.ingest.arrival import Reader
+from api.ingest.matching import Triggers
+from api.ingest.transaction import store_batch
+from api.keyring import Keyring
+from api.language.codec import encode
+from api.language.retry import uniform
+from api.store.database import Database
+
+
+class MovedClock(Clock):
+    """The database's time plus what the test adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead = timedelta()
+
+    def now_us(self) -> int:
+        return super().now_us() + self.ahead // timedelta(microseconds=1)
+
+
+class Bench:
+    """One organization, its automations and events, and a driver."""
+
+    def __init__(self, database: Database, org_id: int) -> None:
+        self.database = database
+        self.org_id = org_id
+        self.clock = MovedClock()
+        self.keyring = Keyring("engine-test-secret-of-forty-characters-x")
+        self.driver = self.new_driver()
+
+    def new_driver(self) -> Driver:
+        return Driver(self.database, self.keyring, self.clock, uniform((10.0, 10.0)))
+
+    async def automation(
+        self, nodes: list[dict[str, Any]], edges: list[tuple[str, ...]], version: int | None = 1
+    ) -> str:
+        automation_id = uuid7(self.clock.now_us())
+        graph = encode(
+            {
+                "nodes": nodes,
+                "edges": [
+                    {"source": e[0], "target": e[1], "sourceHandle": e[2] if len(e) > 2 else None} for e in edges
+                ],
+            }
+        )
+        spec = encode({"type": "app_event", "event": "deposit"})
+        await self.execute(
+            "INSERT INTO automations VALUES (%s, %s, 'a', %s::jsonb, %s::jsonb, true, %s, 1, NULL, now(), now())",
+            self.org_id,
+            automation_id,
+            spec.decode(),
+            graph.decode(),
+            version,
+        )
+        if version is not None:
+            await self.execute(
+                "INSERT INTO automation_versions VALUES (%s, %s, %s, %s::jsonb, %s::jsonb, now(), NULL)",
+                self.org_id,
+                automation_id,
+                version,
+                spec.decode(),
+                graph.decode(),
+            )
+        await self.execute(
+            "INSERT INTO automation_epochs VALUES (%s, 1) ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
+            self.org_id,
+        )
+        return automation_id
+
+    async def send(self, key: str, contact: dict[str, str] | None = None, **payload: Any) -> None:
+        event = {
+            "event": "deposit",
+            "contact": contact or {"walletAddress": "0xA"},
+            "payload": payload,
+            "idempotencyKey": key,
+        }
+        arrival = Reader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), encode(event), False)
+        assert not isinstance(arrival, tuple), arrival
+        async with self.database.transaction() as tx:
+            await store_batch(tx, [arrival], Triggers(self.keyring), self.clock.now())
+
+    async def entries(self, columns: str = "state, outcome") -> list[tuple[Any, ...]]:
+        return await self.fetch(f"SELECT {columns} FROM entries ORDER BY id")
+
+    async def fetch(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        async with self.database.transaction() as tx:
+            return await (await tx.execute(query.encode(), values)).fetchall()
+
+    async def execute(self, query: str, *values: Any) -> None:
+        async with self.database.transaction() as tx:
+            await tx.execute(query.encode(), values)
+
+
+@pytest.fixture
+async def bench(database_url: str) -> AsyncIterator[Bench]:
+    org_id = await orgs.create(database_url, "engine")
+    database = Database(database_url, size=4, hot=True)
+    await database.open()
+    yield Bench(database, org_id)
+    await database.close()

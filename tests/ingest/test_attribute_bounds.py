@@ -1,0 +1,72 @@
+"""trust.md A12: the attributes of a contact are bounded, and what would pass the bounds is refused without a trace."""
+
+from pathlib import Path
+from typing import Any
+
+from api.ingest.history import import_file
+from api.ingest.outcome import Rejected, Stored
+from api.language.codec import encode
+from api.language.problem import Problem
+from tests.ingest.conftest import Intake, Org, event
+
+OVERFULL = Rejected(
+    (Problem("attributes", "the contact would have more than 1,000 attributes, or more than 256 KB of them"),)
+)
+
+
+def some(first: int, count: int = 50, size: int = 1) -> dict[str, Any]:
+    return {"attributes": {f"k{number:04}": "x" * size for number in range(first, first + count)}}
+
+
+async def fill(org: Org, count: int, size: int = 1, **who: str) -> None:
+    """Give a contact so many attributes, in events of their own batches."""
+    step = min(50, 15_000 // (size + 8))
+    for first in range(0, count, step):
+        assert await org.send(event(**who, **some(first, min(step, count - first), size))) != [OVERFULL]
+
+
+async def held(org: Org) -> list[int]:
+    """Return how many attributes each contact has."""
+    counted = "(SELECT count(*) FROM jsonb_object_keys(attributes))::int"
+    return [count for (count,) in await org.rows(counted, "contacts", "external_id")]
+
+
+async def test_a12_a_contact_has_at_most_a_thousand_attributes(acme: Org) -> None:
+    await fill(acme, 999)
+    assert await acme.send(event("fits", **some(999, 1))) == [Stored("fits")]
+    before = await acme.traces()
+    assert await acme.send(event("more", **some(1000, 1))) == [OVERFULL]
+    assert (await held(acme), await acme.traces()) == ([1000], before)
+    assert await acme.send(event("again", **some(0, 50, 2))) == [Stored("again")]  # those it has may change
+
+
+async def test_a12_a_contact_has_at_most_256_kb_of_attributes(acme: Org) -> None:
+    most = 262_144 // (1_000 + len('"k0000": "", '))
+    await fill(acme, most, 1_000)
+    assert await acme.send(event("more", **some(most, 1, 1_000))) == [OVERFULL]
+    assert await acme.send(event("little", **some(most, 1, 1))) == [Stored("little")]
+    assert await held(acme) == [most + 1]
+
+
+async def test_a12_the_neighbours_of_a_refused_event_are_stored(acme: Org) -> None:
+    await fill(acme, 1_000)
+    sent = [event("before", external_id="u2"), event("bad", **some(1_000, 1)), event("after", external_id="u3")]
+    assert await acme.send(*sent) == [Stored("before"), OVERFULL, Stored("after")]
+    assert {key for (key,) in await acme.rows("idempotency_key", "events")} >= {"before", "after"}
+    assert "bad" not in {key for (key,) in await acme.rows("idempotency_key", "events")}
+
+
+async def test_a12_many_events_at_once_cannot_make_a_new_contact_too_large(acme: Org) -> None:
+    outcomes = await acme.send(*[event(str(n), **some(n * 50)) for n in range(30)])
+    assert outcomes == [*[Stored(str(n)) for n in range(20)], *[OVERFULL] * 10]
+    assert await held(acme) == [1000]
+
+
+async def test_a12_an_import_keeps_to_the_bounds(acme: Org, intake: Intake, tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    lines = [event(str(n), occurredAt=f"2025-03-04T05:06:{n:02}Z", **some(n * 50)) for n in range(22)]
+    path.write_bytes(b"\n".join(map(encode, lines)))
+    ((name,),) = await intake.rows("SELECT name FROM organizations WHERE id = %(id)s", id=acme.id)
+    report = await import_file(intake.dsn, intake.keyring, name, path, lambda _done: None)
+    assert (report.stored, report.rejected, report.refusals[0].problems) == (20, 2, OVERFULL.problems)
+    assert await held(acme) == [1000]

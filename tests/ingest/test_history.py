@@ -1,0 +1,316 @@
+"""An import stores what live ingest would have stored, dated when it happened, once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from api.ingest.history import ImportReport, Refusal, UnknownOrganizationError, import_file
+from api.ingest.identifiers import keys_of
+from api.ingest.rows import UnreadableFileError
+from api.keyring import Keyring
+from api.language.codec import encode
+from api.language.event import Identifiers
+from api.language.identity import Key, Kind, resolve
+from api.language.problem import Problem
+from api.store.database import libpq_dsn
+
+KEYRING = Keyring("a secret of the tests")
+DAY = datetime(2025, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+class History:
+    """The organization `acme` of one database, and ways to import into it and to look."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], dsn: str, folder: Path, org_id: int) -> None:
+        self.dsn, self.org_keys = dsn, KEYRING.of(org_id)
+        self._connection, self._folder = connection, folder
+
+    async def load(self, *events: dict[str, Any] | bytes) -> ImportReport:
+        return await self.load_file("events.ndjson", as_lines(events))
+
+    async def load_file(self, name: str, content: bytes) -> ImportReport:
+        path = self._folder / name
+        path.write_bytes(content)
+        return await import_file(self.dsn, KEYRING, "acme", path, lambda _done: None)
+
+    async def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return await (await self._connection.execute(query)).fetchall()
+
+
+@pytest.fixture
+async def history(database_url: str, tmp_path: Path) -> AsyncIterator[History]:
+    dsn = libpq_dsn(database_url)
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        await connection.execute("SET search_path = workbench; SET timezone = 'UTC'")
+        made = await connection.execute(
+            "INSERT INTO organizations (name, created_at) VALUES ('acme', clock_timestamp()) RETURNING id"
+        )
+        row = await made.fetchone()
+        assert row is not None
+        yield History(connection, database_url, tmp_path, row[0])
+
+
+def as_lines(events: Iterable[dict[str, Any] | bytes]) -> bytes:
+    return b"\n".join(each if isinstance(each, bytes) else encode(each) for each in events)
+
+
+def event(name: str = "deposit", at: str = "2025-03-04T05:06:07Z", **fields: Any) -> dict[str, Any]:
+    return {"event": name, "contact": {"externalId": "u1"}, "occurredAt": at, **fields}
+
+
+async def test_an_event_is_stored_as_of_when_it_occurred(history: History) -> None:
+    report = await history.load(event("First_Deposit", contact={"walletAddress": "0xAb"}, payload={"amount": 5}))
+    assert report == ImportReport(read=1, stored=1)
+    assert await history.rows("SELECT event, occurred_at, created_at, payload, wallet_address FROM events") == [
+        ("first_deposit", DAY, DAY, {"amount": 5}, "0xab")
+    ]
+    assert await history.rows("SELECT wallet_address, wallet_raw, created_at FROM contacts") == [("0xab", "0xAb", DAY)]
+    assert await history.rows("SELECT tableoid::regclass::text FROM events") == [("events_2025_03",)]
+
+
+async def test_importing_twice_stores_nothing_new(history: History) -> None:
+    events = [event(at=f"2025-03-04T05:06:{second:02}Z", attributes={"seen": second}) for second in range(30)]
+    await history.load(*events)
+    before = await history.rows("SELECT * FROM contacts")
+    assert await history.load(*events) == ImportReport(read=30, duplicates=30)
+    assert await history.rows("SELECT count(*) FROM events") == [(30,)]
+    assert await history.rows("SELECT * FROM contacts") == before
+
+
+async def test_a_key_counts_once_within_a_file(history: History) -> None:
+    twice = event(idempotencyKey="same", payload={"n": 1}), event(idempotencyKey="same", payload={"n": 2})
+    assert await history.load(*twice) == ImportReport(read=2, stored=1, duplicates=1)
+    assert await history.rows("SELECT payload, idempotency_key FROM events") == [({"n": 1}, "same")]
+
+
+async def test_bad_lines_are_reported_and_their_neighbours_stored(history: History) -> None:
+    report = await history.load(
+        event(),
+        b'{"event": "cut off',
+        b"",
+        event(contact={"email": "nobody"}),
+        event("no spaces allowed", contact={}),
+        b'{"event": "\xff"}',
+        event(at="2025-03-04T05:06:08Z"),
+    )
+    assert (report.read, report.stored, report.rejected) == (6, 2, 4)
+    fields = [(refusal.line, [problem.field for problem in refusal.problems]) for refusal in report.refusals]
+    assert fields == [(2, [""]), (4, ["contact.email"]), (5, ["event", "contact"]), (6, [""])]
+
+
+async def test_an_event_of_history_needs_its_moment(history: History) -> None:
+    undated = {"event": "deposit", "contact": {"externalId": "u1"}}
+    assert await history.load(undated, event(test=True), event(at="2099-01-01T00:00:00Z")) == ImportReport(
+        read=3,
+        rejected=3,
+        refusals=(
+            Refusal(1, (Problem("occurredAt", "is required in an import"),)),
+            Refusal(2, (Problem("test", "a dry run is not history"),)),
+            Refusal(3, (Problem("occurredAt", "is more than 5 minutes in the future"),)),
+        ),
+    )
+
+
+async def test_attributes_fold_in_the_order_of_the_file(history: History) -> None:
+    await history.load(event(attributes={"plan": "free", "tier": 1}))
+    await history.load(
+        event(at="2025-03-05T00:00:00Z", attributes={"plan": "plus", "country": "DE"}),
+        event(at="2025-03-01T00:00:00Z", attributes={"plan": "pro"}),
+    )
+    assert await history.rows("SELECT attributes FROM contacts") == [({"plan": "pro", "tier": 1, "country": "DE"},)]
+
+
+async def test_emails_are_sealed_and_their_domain_is_clear(history: History) -> None:
+    await history.load(event(contact={"email": "Ann@Example.com"}))
+    [(sealed, domain, of_event)] = await history.rows(
+        "SELECT c.email, email_domain, e.email FROM contacts c JOIN events e ON e.contact_id = c.id"
+    )
+    assert (history.org_keys.open_email(sealed), domain, of_event) == ("ann@example.com", "example.com", sealed)
+
+
+async def test_no_automation_is_triggered(history: History) -> None:
+    await history.load(event())
+    assert await history.rows("SELECT count(*) FROM entries") == [(0,)]
+
+
+async def test_every_text_comes_back_as_it_was_sent(history: History) -> None:
+    odd = 'tab\t quote" back\\slash \\N line\nend\r ünï'
+    await history.load(event(contact={"externalId": odd}, idempotencyKey=odd, payload={"text": odd}))
+    assert await history.rows("SELECT external_id, idempotency_key, payload FROM events") == [(odd, odd, {"text": odd})]
+
+
+async def test_months_whose_rows_lie_outside_take_more(history: History) -> None:
+    await history.rows(
+        "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key) VALUES "
+        "(9, gen_random_uuid(), gen_random_uuid(), 'old', '2025-03-09Z', '2025-03-09Z', 'k') RETURNING 1"
+    )
+    report = await history.load(event(), event(at="1969-07-20T20:17:40Z"), event(at="2025-04-01T00:00:00Z"))
+    assert report.stored == 3
+    assert await history.rows("SELECT tableoid::regclass::text, occurred_at::date::text FROM events ORDER BY 2") == [
+        ("events_other", "1969-07-20"),
+        ("events_other", "2025-03-04"),
+        ("events_other", "2025-03-09"),
+        ("events_2025_04", "2025-04-01"),
+    ]
+
+
+async def test_parquet_gives_the_same_as_ndjson(history: History, tmp_path: Path) -> None:
+    events = [
+        event(at="2025-03-04T05:06:07.123456Z", payload={"a": {"b": 1.50}}, attributes={"vip": True}),
+        event(at="2025-03-04T05:06:08Z", contact={"email": "ann@example.com", "walletAddress": "0xAB"}),
+        event(at="2025-03-04T05:06:09Z", idempotencyKey="k-1"),
+    ]
+    await history.load(*events)
+    stored = await history.rows("SELECT * FROM events")
+    report = await history.load_file("events.parquet", parquet(tmp_path, events))
+    assert report == ImportReport(read=3, duplicates=3)
+    assert await history.rows("SELECT * FROM events") == stored
+
+
+async def test_parquet_stores_what_it_holds_and_names_the_bad_row(history: History, tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "event": ["signup", "signup", "signup", None],
+            "occurred_at": pa.array([DAY.replace(tzinfo=None)] * 4, pa.timestamp("ns")),
+            "external_id": ["u1", "u2", None, "u4"],
+            "payload": ['{"n": 1.10}', '{"n": 1}, "event": "other"', None, "{}"],
+        }
+    )
+    pq.write_table(table, tmp_path / "made.parquet")
+    report = await history.load_file("events.parquet", (tmp_path / "made.parquet").read_bytes())
+    assert [(refusal.line, refusal.problems[0].field) for refusal in report.refusals] == [
+        (2, "payload"),
+        (3, "contact"),
+        (4, "event"),
+    ]
+    assert await history.rows("SELECT event, occurred_at, payload::text FROM events") == [
+        ("signup", DAY, '{"n": 1.10}')
+    ]
+
+
+async def test_a_file_or_organization_that_is_not_there_is_named(history: History, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFileError, match=r"events\.xlsx: \.xlsx is not one of"):
+        await history.load_file("events.xlsx", b"")
+    with pytest.raises(UnreadableFileError, match=r"events\.parquet"):
+        await history.load_file("events.parquet", b"PAR1 not really")
+    (tmp_path / "empty.ndjson").touch()
+    with pytest.raises(UnknownOrganizationError, match="no organization named nobody"):
+        await import_file(history.dsn, KEYRING, "nobody", tmp_path / "empty.ndjson", lambda _done: None)
+
+
+async def test_imports_of_the_same_people_run_side_by_side(history: History) -> None:
+    events = [event(at=f"2025-03-04T05:06:{n % 60:02}Z", contact={"externalId": f"u{n}"}) for n in range(2_500)]
+    reports = await asyncio.gather(
+        *(history.load_file(f"{n}.ndjson", as_lines(events[::step])) for n, step in enumerate((1, -1)))
+    )
+    assert sum(report.stored for report in reports) == 2_500
+    assert await history.rows("SELECT count(*), count(DISTINCT external_id) FROM contacts") == [(2_500, 2_500)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_contacts_are_those_the_rules_give(history: History, seed: int) -> None:
+    chance = Random(seed)
+    sent = [Identifiers(*(chance.choice((None, None, *pool)) for pool in POOLS)) for _ in range(400)]
+    events = [
+        event(at=f"2025-03-04T05:{n // 60:02}:{n % 60:02}Z", contact=as_contact(who), idempotencyKey=str(n))
+        for n, who in enumerate(sent)
+        if who != Identifiers()
+    ]
+    for start in (0, 150, 160):
+        await history.load(*events[start : {0: 150, 150: 160}.get(start)])
+    expected = Fold(history)
+    for each in events:
+        expected.take(each)
+    assert await stored_contacts(history) == expected.contacts()
+
+
+POOLS = (("w1", "w2", "w3"), ("a@example.com", "b@example.com", "c@example.com"), ("e1", "e2", "e3"))
+
+
+def as_contact(who: Identifiers) -> dict[str, str]:
+    named = {"walletAddress": who.wallet, "email": who.email, "externalId": who.external_id}
+    return {field: value for field, value in named.items() if value is not None}
+
+
+class Fold:
+    """The rules applied one event at a time, with nothing but dicts for a store."""
+
+    def __init__(self, history: History) -> None:
+        self._org_keys = history.org_keys
+        self._owners: dict[Key, str] = {}
+        self._columns: dict[str, dict[Kind, str]] = {}
+        self._events: dict[str, set[str]] = {}
+
+    def take(self, sent: dict[str, Any]) -> None:
+        contact = sent["contact"]
+        who = Identifiers(contact.get("walletAddress"), contact.get("email"), contact.get("externalId"))
+        values = {Kind.WALLET: who.wallet, Kind.EMAIL: who.email, Kind.EXTERNAL_ID: who.external_id}
+        has = {contact_id: frozenset(columns) for contact_id, columns in self._columns.items()}
+        resolution = resolve(keys_of(self._org_keys, who), self._owners, has)
+        contact_id = resolution.contact_id or f"contact {len(self._columns)}"
+        for key in resolution.gained:
+            former = self._columns.get(self._owners.get(key, ""), {})
+            if former.get(key[0]) == values[key[0]]:
+                del former[key[0]]
+            self._owners[key] = contact_id
+            self._columns.setdefault(contact_id, {})[key[0]] = values[key[0]] or ""
+        self._events.setdefault(contact_id, set()).add(sent["idempotencyKey"])
+
+    def contacts(self) -> set[tuple[Any, ...]]:
+        return {
+            (
+                *(self._columns[contact_id].get(kind) for kind in Kind),
+                frozenset((int(kind), digest) for (kind, digest), owner in self._owners.items() if owner == contact_id),
+                frozenset(self._events[contact_id]),
+            )
+            for contact_id in self._columns
+        }
+
+
+async def stored_contacts(history: History) -> set[tuple[Any, ...]]:
+    rows = await history.rows("""
+        SELECT wallet_address, email, external_id,
+               ARRAY(SELECT jsonb_build_array(kind, replace(value_digest::text, '-', '')) FROM identities i
+                     WHERE i.contact_id = c.id),
+               ARRAY(SELECT idempotency_key FROM events e WHERE e.contact_id = c.id)
+        FROM contacts c""")
+    return {
+        (
+            wallet,
+            None if email is None else history.org_keys.open_email(email),
+            external_id,
+            frozenset(map(tuple, identities)),
+            frozenset(events),
+        )
+        for wallet, email, external_id, identities, events in rows
+    }
+
+
+def parquet(folder: Path, events: list[dict[str, Any]]) -> bytes:
+    contacts = [each["contact"] for each in events]
+    table = pa.table(
+        {
+            "event": [each["event"] for each in events],
+            "occurred_at": [datetime.fromisoformat(each["occurredAt"]) for each in events],
+            "payload": [text(each.get("payload")) for each in events],
+            "attributes": [text(each.get("attributes")) for each in events],
+            "email": [contact.get("email") for contact in contacts],
+            "wallet_address": [contact.get("walletAddress") for contact in contacts],
+            "external_id": [contact.get("externalId") for contact in contacts],
+            "idempotency_key": [each.get("idempotencyKey") for each in events],
+        }
+    )
+    pq.write_table(table, folder / "made.parquet")
+    return (folder / "made.parquet").read_bytes()
+
+
+def text(value: Any) -> str | None:
+    return None if value is None else encode(value).decode()

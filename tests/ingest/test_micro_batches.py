@@ -1,0 +1,258 @@
+"""Many requests, one transaction: order, cost, plans, and what happens to the others when one event goes wrong."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from api.clock import Clock
+from api.ingest.outcome import Rejected, Stored, Unavailable
+from api.ingest.pipeline import MOST_WAITING, Pipeline
+from api.ingest.rate import Buckets
+from api.language.problem import Problem
+from api.store.database import Database, Transaction
+from api.store.statements import load
+from tests.ingest.conftest import Intake, Org, event
+
+REFUSED = Rejected((Problem("", "cannot be stored"),))
+
+
+@pytest.fixture
+async def alone(database_url: str) -> AsyncIterator[Intake]:
+    """An intake on a database that the test may bend."""
+    started = Intake(database_url)
+    await started.start()
+    yield started
+    await started.stop()
+
+
+async def test_a_poisoned_event_fails_alone(alone: Intake) -> None:
+    acme, globex = await alone.organization(), await alone.organization()
+    await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
+    first = acme.send(event("1"), event("2", event="poison", external_id="new"), event("3"), event("1"))
+    second = globex.send(event("1"), event("2", event="poison"))
+    assert await asyncio.gather(first, second) == [
+        [Stored("1"), REFUSED, Stored("3"), *(await acme.send(event("1")))],
+        [Stored("1"), REFUSED],
+    ]
+    assert await acme.traces() == {"events": 2, "idempotency_keys": 2, "contacts": 1, "identities": 1}
+    assert await acme.rows("external_id", "contacts") == [("u1",)]
+
+
+async def test_a_poisoned_dry_run_fails_alone(alone: Intake) -> None:
+    acme = await alone.organization()
+    await alone.rows("ALTER TABLE dry_runs ADD CONSTRAINT healthy CHECK (event <> 'poison')")
+    live, dry = await acme.send(event("1"), event("2", event="poison", test=True))
+    assert (live, dry) == (Stored("1"), REFUSED)
+
+
+class UnforeseenError(Exception):
+    """Something nobody foresaw."""
+
+
+class Buggy(Database):
+    """A database on which every batch with more than one event meets a bug."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        async with super().transaction() as tx:
+            yield tx
+            if (
+                await (
+                    await tx.execute("SELECT count(*) FROM events WHERE xmin = pg_current_xact_id()::xid")
+                ).fetchone()
+            ) != (1,):
+                raise UnforeseenError
+
+
+async def test_a_bug_that_one_batch_meets_is_answered_and_the_events_are_tried_alone(alone: Intake) -> None:
+    acme = await alone.organization()
+    pipeline = Pipeline(Buggy(alone.dsn, size=1), alone.keyring, Clock(), Buckets(0, 1), writers=1)
+    await pipeline.start()
+    assert await acme.send(event("1"), event("2"), through=pipeline) == [Stored("1"), Stored("2")]
+    assert pipeline.alive
+    await pipeline.stop()
+
+
+async def test_outcomes_are_in_the_order_of_the_events(acme: Org) -> None:
+    keys = [f"k{(n * 53) % 97}" for n in range(97)]
+    sent = [
+        event(key) if n % 3 else event(key, event="no name") if n % 2 else event(key, test=True)
+        for n, key in enumerate(keys)
+    ]
+    outcomes = await acme.send(*sent)
+    expected = ["Stored" if n % 3 else "Rejected" if n % 2 else "DryRun" for n in range(97)]
+    assert [type(each).__name__ for each in outcomes] == expected
+    assert [getattr(each, "idempotency_key", key) for each, key in zip(outcomes, keys, strict=True)] == keys
+    stored = await acme.rows("idempotency_key", "events", "id")  # ids grow in the order of arrival
+    assert [key for (key,) in stored] == [key for n, key in enumerate(keys) if n % 3]
+
+
+class Counted:
+    """A transaction that counts its statements."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx, self.statements = tx, 0
+
+    async def execute(self, *args: Any) -> Any:
+        self.statements += 1
+        return await self._tx.execute(*args)
+
+    def pipeline(self) -> Any:
+        return self._tx.pipeline()
+
+
+class Counting(Database):
+    """The real database, counting the statements of each transaction."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, size=1, hot=True)
+        self.counts: list[int] = []
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with super().transaction() as tx:
+            counted = Counted(tx)
+            yield counted
+            self.counts.append(counted.statements)
+
+
+def newcomers(size: int, turn: int) -> list[dict[str, Any]]:
+    return [
+        event(f"{turn}-{n}", wallet=f"0x{turn}-{n}", email=f"a{turn}-{n}@example.com", attributes={"n": n})
+        for n in range(size)
+    ]
+
+
+def regulars(size: int, turn: int) -> list[dict[str, Any]]:
+    return [event(f"{turn}-{n}", external_id=f"u{n % 10}", payload={"n": n}) for n in range(size)]
+
+
+def changing(size: int, turn: int) -> list[dict[str, Any]]:
+    return [event(f"{turn}-{n}", external_id=f"u{n % 10}", attributes={"turn": f"{turn}-{n}"}) for n in range(size)]
+
+
+def dry(size: int, turn: int) -> list[dict[str, Any]]:
+    return [event(f"{turn}-{n}", external_id=f"u{n % 10}", test=True) for n in range(size)]
+
+
+@pytest.mark.parametrize(("sent", "most"), [(newcomers, 12), (regulars, 6), (changing, 8), (dry, 4)])
+async def test_a_batch_costs_the_same_handful_of_statements_whatever_its_size(
+    acme: Org, intake: Intake, sent: Any, most: int
+) -> None:
+    await acme.automate("deposit")
+    database = Counting(intake.dsn)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), writers=1)
+    await pipeline.start()
+    await acme.send(*regulars(10, 0), through=pipeline)
+    database.counts.clear()
+    for turn, size in enumerate((1, 10, 100), 1):
+        await acme.send(*sent(size, turn), through=pipeline)
+    await pipeline.stop()
+    assert len(set(database.counts)) == 1
+    assert database.counts[0] <= most
+
+
+async def test_requests_that_come_while_a_batch_is_written_go_together_in_the_next(acme: Org, intake: Intake) -> None:
+    database = Counting(intake.dsn)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), writers=1)
+    await pipeline.start()
+    await acme.send(event("first"), through=pipeline)
+    database.counts.clear()
+    await asyncio.gather(*[acme.send(event(str(n)), through=pipeline) for n in range(200)])
+    await pipeline.stop()
+    assert len(database.counts) <= 4
+
+
+async def test_a_full_queue_refuses_at_once_and_what_waits_is_written(acme: Org, intake: Intake) -> None:
+    pipeline = Pipeline(Database(intake.dsn, size=1), intake.keyring, intake.clock, Buckets(0, 1), writers=1)
+    await pipeline.start()
+    requests = [[event(f"{n}-{m}") for m in range(100)] for n in range(MOST_WAITING // 100 + 2)]
+    answers = await asyncio.gather(*[acme.send(*request, through=pipeline) for request in requests])
+    await pipeline.stop()
+    refused = [outcomes for outcomes in answers if isinstance(outcomes[0], Unavailable)]
+    stored = {outcome.idempotency_key for outcomes in answers for outcome in outcomes if isinstance(outcome, Stored)}
+    assert len(refused) >= 1
+    assert {key for (key,) in await acme.rows("idempotency_key", "events")} >= stored
+
+
+@pytest.mark.parametrize("writers", [1, 2, 3])
+async def test_stopping_writes_what_waits_and_refuses_what_comes_later(acme: Org, intake: Intake, writers: int) -> None:
+    pipeline = Pipeline(Database(intake.dsn, size=3), intake.keyring, intake.clock, Buckets(0, 1), writers)
+    await pipeline.start()
+    await acme.send(event("first"), through=pipeline)
+    waiting = []
+    for n in range(20):  # some are being written and some wait, whichever writer is which
+        waiting.append(asyncio.create_task(acme.send(event(str(n)), through=pipeline)))
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await pipeline.stop()
+    assert [await each for each in waiting] == [[Stored(str(n))] for n in range(20)]
+    (late,) = await acme.send(event("late"), through=pipeline)
+    assert isinstance(late, Unavailable)
+    assert not pipeline.alive
+
+
+async def test_whoever_gave_up_waiting_harms_nobody(acme: Org) -> None:
+    leaving = [asyncio.create_task(acme.send(event(f"left {n}"))) for n in range(20)]
+    staying = [asyncio.create_task(acme.send(event(f"stays {n}"))) for n in range(20)]
+    await asyncio.sleep(0)
+    for each in leaving:
+        each.cancel()
+    assert [await each for each in staying] == [[Stored(f"stays {n}")] for n in range(20)]
+    await asyncio.gather(*leaving, return_exceptions=True)
+    assert await acme.send(event("after")) == [Stored("after")]
+
+
+NOBODY = "00000000-0000-7000-8000-000000000000"
+HOT: dict[str, tuple[str, dict[str, Any]]] = {
+    "remember_keys": (
+        "",
+        {
+            "org_ids": "{1}",
+            "key_digests": [NOBODY],
+            "event_ids": [NOBODY],
+            "body_digests": [NOBODY],
+            "created_at": "now",
+        },
+    ),
+    "find_remembered": ("idempotency_keys_pkey", {"org_ids": "{1}", "key_digests": f"{{{NOBODY}}}"}),
+    "find_owners": ("identities_pkey contacts_pkey", {"org_ids": "{1}", "kinds": "{1}", "digests": f"{{{NOBODY}}}"}),
+    "merge_attributes": (
+        "contacts_pkey",
+        {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "attributes": ['{"a": 1}'], "updated_at": "now"},
+    ),
+    "lose_emails": ("contacts_pkey", {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "updated_at": "now"}),
+    "fill_contacts": (
+        "contacts_pkey",
+        dict.fromkeys(("emails", "email_domains", "wallets", "raw_wallets", "external_ids"))
+        | {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "updated_at": "now"},
+    ),
+}
+
+
+@pytest.mark.parametrize("people", [0, 20_000])
+async def test_hot_statements_go_by_primary_key_and_need_no_statistics(alone: Intake, people: int) -> None:
+    acme = await alone.organization()
+    await alone.rows(
+        "ALTER TABLE contacts SET (autovacuum_enabled = off); ALTER TABLE identities SET (autovacuum_enabled = off)"
+    )
+    if people:
+        await alone.rows(
+            "INSERT INTO contacts (org_id, id, created_at, updated_at) SELECT %(org_id)s, gen_random_uuid(), now(), now()"
+            " FROM generate_series(1, %(people)s)",
+            org_id=acme.id,
+            people=people,
+        )
+        await alone.rows("INSERT INTO identities SELECT org_id, 1, gen_random_uuid(), id, now() FROM contacts")
+    database = Database(alone.dsn, size=1, hot=True)
+    await database.open()
+    for name, (indexes, values) in HOT.items():
+        async with database.transaction() as tx:
+            rows = await (await tx.execute("EXPLAIN " + load("ingest")[name], values)).fetchall()
+        plan = "\n".join(line for (line,) in rows)
+        assert "Seq Scan" not in plan, plan
+        assert all(f"Index Scan using {index}" in plan for index in indexes.split()), plan
+    await database.close()

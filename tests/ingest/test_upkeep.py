@@ -1,0 +1,57 @@
+"""Chores: statistics for tables that have none, and dry runs that are forgotten."""
+
+from datetime import timedelta
+
+import pytest
+
+from api.ingest import upkeep
+from api.store import upkeep as store
+from tests.ingest.conftest import Intake, Org, event
+
+
+async def analyzed(intake: Intake) -> list[str]:
+    async with intake.database.transaction() as tx:
+        return await store.analyze_new_tables(tx)
+
+
+FILL = (
+    "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
+    " SELECT %(org_id)s, gen_random_uuid(), gen_random_uuid(), 'e', m, m, n::text"
+    " FROM generate_series(1, 3000) n, LATERAL (SELECT clock_timestamp() AS m) t"
+)
+
+
+async def test_new_tables_and_the_parent_of_partitions_are_analyzed_once(acme: Org, intake: Intake) -> None:
+    assert "events" not in await analyzed(intake)
+    await intake.rows(FILL, org_id=acme.id)
+    (month,) = await analyzed(intake)
+    assert month.startswith("events_2")
+    assert await analyzed(intake) == ["events"]
+    assert await analyzed(intake) == []
+    ((known,),) = await intake.rows("SELECT count(*) > 0 FROM pg_stats WHERE tablename = 'events'")
+    assert known
+
+
+async def test_a_table_that_was_emptied_is_left_alone(acme: Org, intake: Intake) -> None:
+    fill = "INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)"
+    await intake.rows(
+        f"{fill} SELECT %(org_id)s, gen_random_uuid(), gen_random_uuid(), 'a', gen_random_uuid(), '{{}}', clock_timestamp()"
+        " FROM generate_series(1, 3000)",
+        org_id=acme.id,
+    )
+    assert "audit_log" in await analyzed(intake)
+    await intake.rows("DELETE FROM audit_log")
+    await intake.rows("ANALYZE audit_log")
+    assert "audit_log" not in await analyzed(intake)
+
+
+async def test_old_dry_runs_are_forgotten_batch_by_batch(
+    acme: Org, globex: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "FORGOTTEN_AT_ONCE", 2)
+    for org in (acme, globex):
+        await org.send(*[event(str(n)) for n in range(5)], test=True)
+    await upkeep.forget_dry_runs(intake.database, acme.id, intake.clock.now() + timedelta(days=6))
+    assert (await acme.traces(), await globex.traces()) == ({"dry_runs": 5}, {"dry_runs": 5})
+    await upkeep.forget_dry_runs(intake.database, acme.id, intake.clock.now() + timedelta(days=8))
+    assert (await acme.traces(), await globex.traces()) == ({}, {"dry_runs": 5})

@@ -1,0 +1,294 @@
+"""The interpreter node by node, and on random graphs."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.language.advance import (
+    Contact,
+    Decision,
+    Effect,
+    Facts,
+    InappMessage,
+    TagAdded,
+    advance,
+    after,
+    full_context,
+    identifiers_of,
+    walk,
+)
+from api.language.event import Identifiers
+from api.language.filter import Filter
+from api.language.graph import Action, AddTag, Condition, Edge, Entered, Exit, Graph, Invalid, Node, SendInapp
+from api.language.problem import Problem
+from api.language.retry import RetryPolicy, delay_after
+from api.language.run import MOVES, Run, State, Step, message_id
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+ANN = Contact("c1", Identifiers("0xc", "ann@b.co", "u1"), {"tier": "gold"}, ("old",), ("whales",))
+FACTS = Facts("paid", Identifiers(), {"amount": Decimal("2.50")}, ANN)
+START = Run("e1", "a1").claimed()
+
+
+def line(*actions: Action) -> Graph:
+    """Return trigger > first action > second …, with ids `0`, `1`, `2` …"""
+    nodes = [Node(str(index), _kind(action), action) for index, action in enumerate((Entered(), *actions))]
+    edges = [Edge("", str(index), str(index + 1), _handle(nodes[index])) for index in range(len(actions))]
+    return Graph(tuple(nodes), tuple(edges))
+
+
+def _kind(action: Action) -> str:
+    kinds = {Entered: "app_event", SendInapp: "send_inapp", AddTag: "add_tag", Condition: "condition", Exit: "exit"}
+    return kinds.get(type(action), "odd")
+
+
+def _handle(node: Node) -> str | None:
+    return "true" if isinstance(node.action, Condition) else None
+
+
+def at(node_id: str, step: int = 1, attempt: int = 1) -> Run:
+    return Run("e1", "a1", State.RUNNING, node_id, step, attempt)
+
+
+def test_the_trigger_is_entered() -> None:
+    decision = advance(line(Exit()), START, FACTS, NOW)
+    assert decision == Decision(at("1"), Step("0", "app_event", NOW, "entered"))
+
+
+def test_a_tag_is_an_effect_that_later_nodes_see() -> None:
+    decision = advance(line(AddTag("vip")), at("1"), FACTS, NOW)
+    done = Run("e1", "a1", State.COMPLETED, "1", 2, 1, "completed")
+    assert decision == Decision(done, Step("1", "add_tag", NOW, "tagged", detail={"tag": "vip"}), (TagAdded("vip"),))
+    assert after(FACTS, decision.effects).contact.tags == ("old", "vip")
+    assert after(FACTS, (TagAdded("old"),)) is FACTS
+
+
+def test_a_condition_leaves_by_true_or_false_and_notes_its_verdicts() -> None:
+    graph = line(Condition((Filter("amount", "eq", Decimal("2.5")),)), Exit())
+    decision = advance(graph, at("1"), FACTS, NOW)
+    verdict = {"path": "amount", "operator": "eq", "value": Decimal("2.5"), "passed": True, "present": True}
+    detail = {"verdicts": [verdict | {"actual": Decimal("2.50")}]}
+    assert decision == Decision(at("2", 2), Step("1", "condition", NOW, "branched", handle="true", detail=detail))
+
+
+def test_i10_a_condition_on_what_is_missing_is_false() -> None:
+    graph = line(Condition((Filter("contact.country", "eq", "CH"),)), Exit())
+    decision = advance(graph, at("1"), FACTS, NOW)
+    assert decision.step is not None
+    assert decision.step.handle == "false"
+    assert (decision.run.state, decision.run.outcome) == (State.COMPLETED, "completed")
+
+
+def test_a_condition_without_filters_is_true() -> None:
+    assert advance(line(Condition(()), Exit()), at("1"), FACTS, NOW).run.node_id == "2"
+
+
+def test_addresses_are_masked_in_what_is_kept_of_a_verdict() -> None:
+    filters = (Filter("email", "exists"), Filter("contact.email", "eq", "x"), Filter("contact.email.x", "exists"))
+    decision = advance(line(Condition(filters), Exit()), at("1"), FACTS, NOW)
+    assert decision.step is not None
+    assert [verdict["actual"] for verdict in decision.step.detail["verdicts"]] == ["a•••@b.co", "a•••@b.co", None]
+
+
+def test_an_exit_ends_the_entry() -> None:
+    decision = advance(line(Exit(), AddTag("vip")), at("1"), FACTS, NOW)
+    assert decision == Decision(Run("e1", "a1", State.EXITED, "1", 2, 1, "exit"), Step("1", "exit", NOW, "exited"), ())
+
+
+def test_a_message_goes_to_the_contacts_wallet_with_its_texts_filled_in() -> None:
+    graph = line(SendInapp("Hi {{ contact.tier }}", "You paid {{ amount }}", {"k": 1}))
+    decision = advance(graph, at("1", attempt=3), FACTS, NOW)
+    message = InappMessage(message_id("e1", "1"), "1", "0xc", "Hi gold", "You paid 2.50", {"k": 1})
+    assert decision.effects == (message,)
+    assert decision.step == Step("1", "send_inapp", NOW, "sent", 3, detail={"messageId": message.id})
+
+
+def test_i7_the_wallet_of_the_event_wins() -> None:
+    facts = Facts("paid", Identifiers("0xe"), {}, ANN)
+    decision = advance(line(SendInapp("t", "b")), at("1"), facts, NOW)
+    assert [effect.wallet_address for effect in decision.effects if isinstance(effect, InappMessage)] == ["0xe"]
+
+
+def test_i6_without_a_wallet_the_step_is_tried_again_and_then_dead() -> None:
+    facts = Facts("paid", Identifiers(), {}, Contact("c1"), retries=RetryPolicy((10, 60)))
+    graph = line(SendInapp("t", "b"))
+    first = advance(graph, at("1"), facts, NOW)
+    assert first.run.state is State.RETRYING
+    assert first.run.due_at == NOW + (delay_after((10, 60), 1, "e1") or timedelta(0))
+    assert first.run.error == "no_wallet: neither the event nor the contact has a wallet"
+    last = advance(graph, at("1", attempt=3), facts, NOW)
+    assert (last.run.state, last.run.outcome, last.run.node_id, last.run.step) == (State.DEAD, "no_wallet", "1", 1)
+    assert last.step is not None
+    assert (last.step.outcome, last.step.attempt, last.step.detail["cause"]) == ("failed", 3, "no_wallet")
+    assert not last.effects
+
+
+def test_i6_a_wallet_found_between_attempts_is_used() -> None:
+    decision = advance(line(SendInapp("t", "b")), at("1", attempt=2), FACTS, NOW)
+    assert decision.run.state is State.COMPLETED
+
+
+def test_a_text_that_fails_is_dead_at_once_and_says_why() -> None:
+    decision = advance(line(SendInapp("t", "{{ nope }}")), at("1"), FACTS, NOW)
+    assert (decision.run.state, decision.run.outcome) == (State.DEAD, "template_error")
+    assert decision.run.error == "template_error: there is no value 'nope'"
+
+
+def test_i2_nothing_published_completes_without_a_step() -> None:
+    decision = advance(None, START, FACTS, NOW)
+    assert decision == Decision(Run("e1", "a1", State.COMPLETED, attempt=1, outcome="no_published_version"))
+
+
+def test_a_cancelled_automation_cancels_before_anything_else() -> None:
+    facts = Facts("paid", Identifiers(), {}, ANN, cancelled="automation_inactive")
+    decision = advance(None, at("1"), facts, NOW)
+    assert decision == Decision(Run("e1", "a1", State.CANCELLED, "1", 1, 1, "automation_inactive"))
+
+
+def test_a_node_that_is_not_there_is_dead() -> None:
+    decision = advance(line(Exit()), at("gone"), FACTS, NOW)
+    assert (decision.run.state, decision.run.outcome) == (State.DEAD, "node_missing")
+    assert advance(Graph(), START, FACTS, NOW).run.outcome == "node_missing"
+
+
+def test_attempts_that_never_came_back_run_out() -> None:
+    decision = advance(line(AddTag("vip")), at("1", attempt=7), FACTS, NOW)
+    assert (decision.run.state, decision.run.outcome) == (State.DEAD, "attempts_exhausted")
+
+
+def test_a_node_that_cannot_run_is_dead_unless_it_stands_in_for_the_trigger() -> None:
+    invalid = Invalid((Problem("f", "is odd"),))
+    assert advance(line(invalid), at("1"), FACTS, NOW).run.error == "node_invalid: f: is odd"
+    stand_in = Graph((Node("a", "my_trigger", invalid), Node("b", "exit", Exit())), (Edge("", "a", "b"),))
+    assert advance(stand_in, START, FACTS, NOW).run.node_id == "b"
+    broken = Graph((Node("a", "send_inapp", invalid),), ())
+    assert advance(broken, START, FACTS, NOW).run.outcome == "node_invalid"
+
+
+def test_a_loop_in_a_draft_ends() -> None:
+    ring = Graph(
+        (Node("a", "add_tag", AddTag("x")), Node("b", "add_tag", AddTag("y"))), (Edge("", "a", "b"), Edge("", "b", "a"))
+    )
+    decisions = list(walk(ring, START, FACTS, NOW))
+    assert [decision.run.outcome for decision in decisions] == [None, None, "loop"]
+    assert decisions[-1].run.state is State.DEAD
+
+
+def test_a_walk_takes_all_steps_that_need_no_wait() -> None:
+    graph = line(AddTag("vip"), Condition((Filter("contact.tags", "contains", "vip"),)), SendInapp("t", "b"), Exit())
+    decisions = list(walk(graph, START, FACTS, NOW))
+    assert [decision.step.outcome for decision in decisions if decision.step] == [
+        "entered",
+        "tagged",
+        "branched",
+        "sent",
+        "exited",
+    ]
+    assert decisions[-1].run == Run("e1", "a1", State.EXITED, "4", 5, 1, "exit")
+
+
+def test_conditions_and_texts_see_the_flat_context_and_the_real_contact() -> None:
+    payload: dict[str, Any] = {"contact": "mine", "payload": 5, "email": "x", "amount": 1}
+    facts = Facts("paid", Identifiers("0xe", None, "u2"), payload, ANN)
+    assert full_context(facts) == {
+        "event": "paid",
+        "contactId": "c1",
+        "walletAddress": "0xe",
+        "email": "x",
+        "externalId": "u2",
+        "amount": 1,
+        "payload": payload,
+        "contact": {
+            "id": "c1",
+            "tier": "gold",
+            "walletAddress": "0xc",
+            "email": "ann@b.co",
+            "externalId": "u1",
+            "tags": ["old"],
+            "segments": ["whales"],
+        },
+    }
+
+
+def test_attributes_cannot_pass_for_identifiers() -> None:
+    contact = Contact("c1", Identifiers(email="ann@b.co"), {"email": "x", "id": "y", "tags": "z", "segments": 1})
+    seen = full_context(Facts("paid", Identifiers(), {}, contact))["contact"]
+    assert seen == {"email": "ann@b.co", "id": "c1", "tags": [], "segments": []}
+
+
+def test_identifiers_of_the_event_come_first() -> None:
+    found = identifiers_of(Identifiers("w", None, None, "W"), Identifiers("v", "e", "x", "V"))
+    assert found == Identifiers("w", "e", "x")
+
+
+actions = st.one_of(
+    st.builds(AddTag, st.sampled_from(["a", "b", "old"])),
+    st.builds(SendInapp, st.just("t"), st.sampled_from(["b", "{{ amount }}", "{{ nope }}"])),
+    st.builds(
+        Condition,
+        st.tuples(st.builds(Filter, st.sampled_from(["amount", "contact.tags"]), st.just("contains"), st.just("a"))),
+    ),
+    st.just(Exit()),
+    st.just(Invalid((Problem("f", "is odd"),))),
+)
+
+
+@st.composite
+def acyclic_graphs(draw: st.DrawFn) -> Graph:
+    """Return any graph whose edges lead forward."""
+    chosen = draw(st.lists(actions, max_size=8))
+    nodes = [Node(str(index), _kind(action), action) for index, action in enumerate([Entered(), *chosen])]
+    pairs = [(low, high) for high in range(len(nodes)) for low in range(high)]
+    edges = draw(st.lists(st.sampled_from(pairs), max_size=12)) if pairs else []
+    handles = st.sampled_from([None, "true", "false"])
+    return Graph(tuple(nodes), tuple(Edge("", str(low), str(high), draw(handles)) for low, high in edges))
+
+
+@st.composite
+def facts(draw: st.DrawFn) -> Facts:
+    """Return what may be known at some step."""
+    sent = draw(st.sampled_from([Identifiers(), Identifiers("0xe")]))
+    contact = draw(st.sampled_from([ANN, Contact("c2"), Contact("c3", tags=("a",))]))
+    cancelled = draw(st.sampled_from([None, None, None, "automation_inactive"]))
+    return Facts("paid", sent, {"amount": Decimal("2.50")}, contact, cancelled)
+
+
+@given(acyclic_graphs(), facts())
+def test_a_walk_ends_in_a_legal_state_along_the_edges(graph: Graph, known: Facts) -> None:
+    run, decisions = START, list(walk(graph, START, known, NOW))
+    for decision in decisions:
+        assert decision.run.state is State.RUNNING or (run.state, decision.run.state) in MOVES
+        assert run.step <= decision.run.step <= run.step + 1
+        run = decision.run
+    assert run.state not in (State.RUNNING, State.PENDING)
+    assert (run.due_at is not None) is (run.state is State.RETRYING)
+    steps = [decision.step for decision in decisions if decision.step]
+    assert len(steps) <= len(graph.nodes)
+    for step, following in pairwise(steps):
+        assert graph.following[step.node_id, step.handle] == following.node_id
+
+
+@given(acyclic_graphs(), facts())
+def test_a_walk_depends_on_nothing_but_its_arguments(graph: Graph, known: Facts) -> None:
+    first = list(walk(graph, START, known, NOW))
+    assert list(walk(graph, START, known, NOW)) == first
+    ids = [effect.id for decision in first for effect in decision.effects if isinstance(effect, InappMessage)]
+    assert len(ids) == len(set(ids))
+
+
+@given(acyclic_graphs(), facts())
+def test_a_step_resumed_from_its_record_goes_on_as_if_never_stopped(graph: Graph, known: Facts) -> None:
+    """What the engine does after a crash: load run and facts, advance once, and so on."""
+    whole = list(walk(graph, START, known, NOW))
+    run, current = START, known
+    seen: list[Effect] = []
+    while run.state is State.RUNNING:
+        decision = advance(graph, Run(*(getattr(run, name) for name in Run.__struct_fields__)), current, NOW)
+        seen += decision.effects
+        run, current = decision.run, after(current, decision.effects)
+    assert run == whole[-1].run
+    assert seen == [effect for decision in whole for effect in decision.effects]

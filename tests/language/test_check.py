@@ -1,0 +1,218 @@
+"""What refuses publication and what is only said; every remark on a node names it."""
+
+from typing import Any
+
+import pytest
+
+from api.language.check import Remark, check, errors
+from api.language.filter import Filter
+from api.language.graph import AddTag, Condition, Edge, Entered, Exit, Graph, Node, SendInapp, read_graph
+from api.language.trigger import Trigger
+
+PAID = Trigger(frozenset({"paid"}))
+T: dict[str, Any] = {"id": "t", "type": "app_event"}
+TAG: dict[str, Any] = {"id": "tag", "type": "add_tag", "data": {"tag": "vip"}}
+EXIT: dict[str, Any] = {"id": "x", "type": "exit"}
+
+
+def condition(name: str, *filters: tuple[str, str, Any]) -> dict[str, Any]:
+    written = [{"path": path, "operator": operator, "value": value} for path, operator, value in filters]
+    return {"id": name, "type": "condition", "data": {"filters": written}}
+
+
+def message(name: str, title: str = "Hi", body: str = "there") -> dict[str, Any]:
+    return {"id": name, "type": "send_inapp", "data": {"title": title, "body": body}}
+
+
+def remarks(nodes: list[dict[str, Any]], *edges: str, trigger: Trigger = PAID) -> list[tuple[str, str | None, str]]:
+    """Check a graph whose edges are written `source>target` or `source:handle>target`."""
+    written = []
+    for index, edge in enumerate(edges):
+        source, _, target = edge.partition(">")
+        name, _, handle = source.partition(":")
+        written.append({"id": str(index), "source": name, "target": target, "sourceHandle": handle or None})
+    graph = read_graph({"nodes": nodes, "edges": written})
+    assert isinstance(graph, Graph), graph
+    return [(remark.level, remark.node_id, remark.message) for remark in check(trigger, graph)]
+
+
+def found(said: list[tuple[str, str | None, str]], level: str, node_id: str | None, part: str) -> bool:
+    return any(one[:2] == (level, node_id) and part in one[2] for one in said)
+
+
+def test_a_sound_graph_has_no_remarks() -> None:
+    assert remarks([T, TAG, EXIT], "t>tag", "tag>x") == []
+
+
+def test_an_empty_graph_is_refused() -> None:
+    assert found(remarks([]), "error", None, "is empty")
+
+
+def test_a_trigger_alone_is_refused() -> None:
+    assert found(remarks([T]), "error", "t", "nothing follows")
+
+
+def test_a_graph_without_trigger_starts_at_its_first_node() -> None:
+    said = remarks([TAG, EXIT], "tag>x")
+    assert [one[:2] for one in said] == [("warning", "tag")]
+    assert "first node" in said[0][2]
+
+
+def test_the_trigger_should_come_first() -> None:
+    assert found(remarks([TAG, T], "t>tag"), "warning", "t", "should be the first")
+
+
+def test_a_second_trigger_is_refused() -> None:
+    second = T | {"id": "t2"}
+    assert found(remarks([T, second, TAG], "t>tag", "t2>tag"), "error", "t2", "second trigger")
+
+
+def test_duplicate_ids_are_refused() -> None:
+    assert found(remarks([T, TAG, TAG], "t>tag"), "error", "tag", "same id")
+
+
+@pytest.mark.parametrize(
+    ("edge", "node_id", "part"),
+    [
+        ("tag>nowhere", "tag", "leads to a node 'nowhere'"),
+        ("nowhere>tag", "tag", "comes from a node 'nowhere'"),
+        ("nowhere>away", None, "comes from a node 'nowhere'"),
+        ("tag:true>x", "tag", "carries no sourceHandle"),
+        ("t:a>x", "t", "carries no sourceHandle"),
+        ("x>tag", "x", "no edge leaves it"),
+        ("c>x", "c", "without sourceHandle"),
+        ("c:maybe>x", "c", "no way out called 'maybe'"),
+        ("t>x", "t", "two edges from the same way out"),
+    ],
+)
+def test_edges_lead_from_a_way_out_to_a_node(edge: str, node_id: str | None, part: str) -> None:
+    nodes = [T, TAG, condition("c", ("a", "exists", None)), EXIT]
+    assert found(remarks(nodes, "t>tag", "tag>c", "c:true>x", edge), "error", node_id, part)
+
+
+def test_a_condition_may_use_one_way_out_but_not_none() -> None:
+    nodes = [T, condition("c", ("a", "exists", None)), EXIT]
+    assert remarks(nodes, "t>c", "c:false>x") == []
+    assert found(remarks(nodes, "t>c"), "error", "c", "leads nowhere")
+
+
+def test_what_cannot_be_reached_is_refused() -> None:
+    said = remarks([T, TAG, EXIT, message("m")], "t>tag", "m>x")
+    assert found(said, "error", "m", "cannot be reached")
+    assert found(said, "error", "x", "cannot be reached")
+
+
+@pytest.mark.parametrize(
+    ("edges", "node_id"),
+    [
+        (["t>tag", "tag>tag"], "tag"),
+        (["t>tag", "tag>t"], "tag"),
+        (["t>tag", "tag>c", "c:true>tag", "c:false>x"], "c"),
+        (["t>x", "tag>c", "c:true>tag"], "c"),
+    ],
+)
+def test_loops_are_refused(edges: list[str], node_id: str) -> None:
+    nodes = [T, TAG, condition("c", ("a", "exists", None)), EXIT]
+    assert found(remarks(nodes, *edges), "error", node_id, "leads back")
+
+
+def test_two_ways_to_one_node_are_no_loop() -> None:
+    nodes = [T, condition("c", ("a", "exists", None)), TAG]
+    assert remarks(nodes, "t>c", "c:true>tag", "c:false>tag") == []
+
+
+def test_an_unknown_kind_and_a_broken_text_are_refused_by_field() -> None:
+    nodes = [T, message("m", title="{{ x", body="{% set a = 1 %}"), {"id": "u", "type": "teleport"}]
+    graph = read_graph({"nodes": nodes, "edges": []})
+    assert isinstance(graph, Graph)
+    refused = {(remark.node_id, remark.field) for remark in errors(check(PAID, graph))}
+    assert {
+        ("m", "graph.nodes[1].data.title"),
+        ("m", "graph.nodes[1].data.body"),
+        ("u", "graph.nodes[2].type"),
+    } <= refused
+
+
+def test_a_wildcard_trigger_is_said() -> None:
+    assert found(remarks([T, TAG], "t>tag", trigger=Trigger()), "warning", None, "every custom event")
+
+
+def test_a_name_that_no_event_can_have_is_said() -> None:
+    trigger = Trigger(frozenset({"first deposit", "paid"}))
+    said = remarks([T, TAG], "t>tag", trigger=trigger)
+    assert said == [("warning", None, "no event can be called 'first deposit'")]
+
+
+def test_an_operator_that_will_be_dropped_is_said_where_it_stands() -> None:
+    trigger = Trigger(frozenset({"paid"}), (Filter("amount", "gt", 5),))
+    said = remarks([T, condition("c", ("a", "lt", 1)), EXIT], "t>c", "c:true>x", trigger=trigger)
+    assert found(said, "warning", None, "'gt' on 'amount'")
+    assert found(said, "warning", "c", "'lt' on 'a'")
+
+
+def test_a_condition_without_filters_is_said() -> None:
+    assert found(remarks([T, condition("c"), EXIT], "t>c", "c:true>x"), "warning", "c", "no filters")
+
+
+@pytest.mark.parametrize(
+    ("path", "part"), [("payload.amount", "write 'amount'"), ("contact.tier", "in a condition"), ("amount", None)]
+)
+def test_a_path_that_the_trigger_does_not_see_is_said(path: str, part: str | None) -> None:
+    trigger = Trigger(frozenset({"paid"}), (Filter(path, "eq", 5),))
+    said = remarks([T, TAG], "t>tag", trigger=trigger)
+    assert said == [] if part is None else found(said, "warning", None, part)
+
+
+def test_a_shadowed_built_in_is_said_where_it_is_used() -> None:
+    nodes = [
+        T,
+        condition("c", ("email", "exists", None), ("walletAddress", "exists", None)),
+        message("m", "Hi {{ payload.email }}", "{{ email }} {{ contact.email }}"),
+    ]
+    said = remarks(nodes, "t>c", "c:true>m")
+    assert {one[1] for one in said if "'email' is the payload's key" in one[2]} == {"c", "m"}
+    assert len(said) == 2
+
+
+def test_a_message_for_contacts_without_a_wallet_is_said() -> None:
+    assert found(remarks([T, message("m")], "t>m"), "warning", "m", "without a wallet")
+
+
+@pytest.mark.parametrize("path", ["walletAddress", "contact.walletAddress"])
+def test_a_condition_on_the_wallet_settles_its_true_way_only(path: str) -> None:
+    nodes = [T, condition("c", (path, "exists", None)), message("yes"), message("no")]
+    said = remarks(nodes, "t>c", "c:true>yes", "c:false>no")
+    assert [one[1] for one in said] == ["no"]
+
+
+def test_a_wallet_filter_on_the_trigger_settles_all() -> None:
+    trigger = Trigger(frozenset({"paid"}), (Filter("walletAddress", "exists"),))
+    assert remarks([T, message("m")], "t>m", trigger=trigger) == []
+
+
+def test_errors_come_first_and_are_those_that_refuse() -> None:
+    graph = read_graph({"nodes": [TAG, T, T], "edges": []})
+    assert isinstance(graph, Graph)
+    levels = [remark.level for remark in check(Trigger(), graph)]
+    assert levels == sorted(levels)
+    assert {remark.level for remark in errors(check(Trigger(), graph))} == {"error"}
+    assert str(Remark("error", "is odd", "n")) == "n: is odd"
+
+
+def test_ten_thousand_nodes_in_a_row_are_checked() -> None:
+    nodes = (Node("0", "app_event", Entered()), *(Node(str(n), "add_tag", AddTag("a")) for n in range(1, 10_000)))
+    edges = tuple(Edge("", str(n), str(n + 1)) for n in range(9_999))
+    assert check(PAID, Graph(nodes, edges)) == ()
+    ring = check(PAID, Graph(nodes, (*edges, Edge("", "9999", "0"))))
+    assert [(remark.level, remark.node_id) for remark in ring] == [("error", "9999")]
+
+
+def test_an_adversarial_graph_is_checked_in_one_go() -> None:
+    same = tuple(Node("n", "exit", Exit()) for _ in range(10_000))
+    loops = tuple(Edge("", "n", "n", handle) for handle in (None, "true") * 5_000)
+    assert len(errors(check(PAID, Graph(same, loops)))) >= 20_000
+    ladder = tuple(Node(str(n), "condition", Condition((Filter("a", "exists"),))) for n in range(2_000))
+    rungs = tuple(Edge("", str(n), str(n + 1), handle) for n in range(1_999) for handle in ("true", "false"))
+    end = (Node("end", "send_inapp", SendInapp("t", "b")), Edge("", "1999", "end", "true"))
+    said = check(PAID, Graph((*ladder, end[0]), (*rungs, end[1])))
+    assert [(remark.level, remark.node_id) for remark in said] == [("warning", "0"), ("warning", "end")]

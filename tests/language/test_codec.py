@@ -1,0 +1,166 @@
+"""Numbers stay exact, odd texts are refused, equality does not coerce."""
+
+from decimal import Decimal
+
+import pytest
+
+from api.language.codec import (
+    MalformedJsonError,
+    compact,
+    decode,
+    encode,
+    json_equal,
+    mend_surrogates,
+    normalise,
+    unfit,
+)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1e308",
+        "1E+2",
+        "-0.0",
+        "18446744073709551616",
+        "1" * 100,
+        "0.1000000000000000055511151231257827",
+        "1.10",
+        "-1e-308",
+        "9007199254740993",
+    ],
+)
+def test_a_number_is_read_and_written_back_exactly(number: str) -> None:
+    value = decode(number.encode())
+    assert Decimal(value) == Decimal(number)
+    assert decode(encode(value)) == value
+    assert unfit(value) is None
+
+
+def test_minus_zero_is_zero() -> None:
+    assert decode(b"-0") == 0 == decode(b"-0.0")
+
+
+@pytest.mark.parametrize("number", [b"1e309", b"-1e309", b"1e-309", b"1e400", b"1e130000", b"0e130000", b"0e-20000"])
+def test_a_number_past_1e308_is_unfit_whatever_its_form(number: bytes) -> None:
+    assert "number outside" in (unfit(decode(number)) or "")
+
+
+@pytest.mark.parametrize(("digits", "fits"), [(308, True), (309, True), (310, False), (4_000, False)])
+def test_a_long_integer_is_judged_by_its_value(digits: int, fits: bool) -> None:
+    assert (unfit(decode(b"9" * digits)) is None) is fits
+
+
+@pytest.mark.parametrize(("digits", "fits"), [(399, True), (400, True), (401, False), (9_000, False)])
+def test_a_decimal_has_at_most_400_digits(digits: int, fits: bool) -> None:
+    assert (unfit(decode(b"0." + b"1" * digits)) is None) is fits
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"01", b"+1", b".5", b"1.", b"NaN", b"Infinity", b"-Infinity", b"1e99999999999999999999", b"9" * 5_000],
+)
+def test_what_is_no_number_of_json_is_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedJsonError):
+        decode(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"[1] 2", b"[1,]", b'{"a":1,}', b"// x\n1", b"{'a':1}", b"\xef\xbb\xbf1", '"a"'.encode("utf-16"), b'"\x01"'],
+)
+def test_json_is_read_strictly(raw: bytes) -> None:
+    with pytest.raises(MalformedJsonError):
+        decode(raw)
+
+
+@pytest.mark.parametrize("raw", [b'"\xff"', b'"\xc0\xaf"', b'"\xed\xa0\x80"', b'{"\xff":1}'])
+def test_text_must_be_utf_8(raw: bytes) -> None:
+    with pytest.raises(MalformedJsonError):
+        decode(raw)
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+@pytest.mark.parametrize("depth", [1_025, 5_000, 100_000])
+def test_nesting_without_end_is_malformed_and_harmless(opening: bytes, depth: int) -> None:
+    with pytest.raises(MalformedJsonError):
+        decode(opening * depth)
+
+
+@pytest.mark.parametrize(("depth", "fits"), [(31, True), (32, True), (33, False), (500, False)])
+def test_values_are_at_most_32_levels_deep(depth: int, fits: bool) -> None:
+    assert (unfit(decode(b"[" * depth + b"]" * depth)) is None) is fits
+    assert (unfit(decode(b'{"a":' * depth + b"1" + b"}" * depth)) is None) is fits
+
+
+@pytest.mark.parametrize("value", ["\0", {"\0": 1}, [[{"a": "x\0"}]], "\ud800"])
+def test_nul_and_lone_surrogates_are_unfit_at_any_depth(value: object) -> None:
+    assert unfit(value) == "contains U+0000 or an unpaired surrogate"  # type: ignore[arg-type]
+
+
+def test_duplicate_keys_keep_the_last_value() -> None:
+    assert decode(b'{"a":1,"a":{"b":1,"b":2}}') == {"a": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "mended"),
+    [
+        (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
+        (rb'"\ud83d"', rb'"\u0000"'),
+        (rb'"\ude00\ud83d"', rb'"\u0000\u0000"'),
+        (rb'"\ud83d\ud83d\ude00"', rb'"\u0000\ud83d\ude00"'),
+        (rb'"\\ud83d"', rb'"\\ud83d"'),
+        (rb'"\\\ud83d"', rb'"\\\u0000"'),
+        (rb'"\uD83Dx\uDE00"', rb'"\u0000x\u0000"'),
+    ],
+)
+def test_unpaired_surrogate_escapes_are_mended_and_nothing_else(raw: bytes, mended: bytes) -> None:
+    assert mend_surrogates(raw) == mended
+
+
+def test_a_compact_text_keeps_decimals_as_they_were_written() -> None:
+    assert compact(b' { "a" : 1.50e2 , "b" : "\\u00e9\\/" , "c" : [ 1E5 , 2.0 ] } ') == (
+        '{"a":1.50e2,"b":"é/","c":[1E5,2.0]}'.encode()
+    )
+
+
+def test_python_values_become_what_the_service_would_receive() -> None:
+    assert normalise({"a": 0.1, "b": (1, 2), "c": 1e22}) == {"a": Decimal("0.1"), "b": [1, 2], "c": Decimal("1e22")}
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (1, Decimal("1.0")),
+        (Decimal("1E+2"), 100),
+        ([1, {"a": None}], [Decimal("1.0"), {"a": None}]),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (None, None),
+        (True, True),
+    ],
+)
+def test_json_values_are_equal_by_value(left: object, right: object) -> None:
+    assert json_equal(left, right)  # type: ignore[arg-type]
+    assert json_equal(right, left)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (1, True),
+        (0, False),
+        (1, "1"),
+        (None, False),
+        (None, 0),
+        ("", None),
+        ([1], [True]),
+        ({"a": 1}, {"a": True}),
+        ([1], [1, 2]),
+        ({"a": 1}, {"b": 1}),
+        ([], {}),
+        (Decimal("0.1"), Decimal("0.10000000000000001")),
+    ],
+)
+def test_json_values_of_different_types_are_never_equal(left: object, right: object) -> None:
+    assert not json_equal(left, right)  # type: ignore[arg-type]
+    assert not json_equal(right, left)  # type: ignore[arg-type]

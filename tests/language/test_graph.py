@@ -1,0 +1,169 @@
+"""Reading graphs: React Flow's shape in, typed actions out, and never an exception."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.language.filter import Filter
+from api.language.graph import (
+    AddTag,
+    Condition,
+    Edge,
+    Entered,
+    Exit,
+    Graph,
+    Invalid,
+    Node,
+    SendInapp,
+    read_graph,
+)
+
+
+def graph(value: Any) -> Graph:
+    found = read_graph(value)
+    assert isinstance(found, Graph), found
+    return found
+
+
+def problems(value: Any) -> list[str]:
+    found = read_graph(value)
+    assert isinstance(found, tuple), found
+    return [problem.field for problem in found]
+
+
+def only_action(kind: str, data: Any = None) -> Any:
+    return graph({"nodes": [{"id": "n", "type": kind, "data": data}]}).nodes[0].action
+
+
+def reasons(kind: str, data: Any = None) -> list[str]:
+    action = only_action(kind, data)
+    assert isinstance(action, Invalid), action
+    return [problem.field for problem in action.problems]
+
+
+def test_the_contracts_in_app_flow_is_read() -> None:
+    found = graph(
+        {
+            "nodes": [
+                {
+                    "id": "t",
+                    "type": "app_event",
+                    "position": {"x": 0, "y": 0},
+                    "data": {"actionType": "app_event", "event": "paid"},
+                },
+                {
+                    "id": "m",
+                    "type": "send_inapp",
+                    "data": {
+                        "actionType": "send_inapp",
+                        "recipientMode": "triggering_profile",
+                        "title": "Hi",
+                        "body": "You paid",
+                    },
+                },
+            ],
+            "edges": [{"id": "e", "source": "t", "target": "m"}],
+        }
+    )
+    assert found == Graph(
+        (Node("t", "app_event", Entered()), Node("m", "send_inapp", SendInapp("Hi", "You paid"))),
+        (Edge("e", "t", "m"),),
+    )
+
+
+@pytest.mark.parametrize("kind", ["app_event", "custom_event", "app-event", "custom-event", "appevent"])
+def test_trigger_nodes_know_all_aliases(kind: str) -> None:
+    assert only_action(kind) == Entered()
+
+
+def test_each_kind_has_its_action() -> None:
+    assert only_action("add_tag", {"tag": "vip"}) == AddTag("vip")
+    assert only_action("exit") == Exit()
+    filters = [{"path": "a", "operator": "eq", "value": 1}]
+    assert only_action("condition", {"filters": filters}) == Condition((Filter("a", "eq", 1),))
+    assert only_action("send_inapp", {"title": "t", "body": "b", "data": {"k": 1}}) == SendInapp("t", "b", {"k": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "field"),
+    [
+        ("teleport", {}, "graph.nodes[0].type"),
+        ("", {}, "graph.nodes[0].type"),
+        ("send_inapp", {"body": "b"}, "graph.nodes[0].data.title"),
+        ("send_inapp", {"title": "", "body": "b"}, "graph.nodes[0].data.title"),
+        ("send_inapp", {"title": 5, "body": "b"}, "graph.nodes[0].data.title"),
+        ("send_inapp", {"title": "{{ x", "body": "b"}, "graph.nodes[0].data.title"),
+        ("send_inapp", {"title": "t", "body": "{% include 'x' %}"}, "graph.nodes[0].data.body"),
+        ("send_inapp", {"title": "t", "body": "b", "recipientMode": "all"}, "graph.nodes[0].data.recipientMode"),
+        ("send_inapp", {"title": "t", "body": "b", "data": [1]}, "graph.nodes[0].data.data"),
+        ("add_tag", {}, "graph.nodes[0].data.tag"),
+        ("add_tag", {"tag": ""}, "graph.nodes[0].data.tag"),
+        ("add_tag", {"tag": "x" * 65}, "graph.nodes[0].data.tag"),
+        ("add_tag", {"tag": 5}, "graph.nodes[0].data.tag"),
+        ("condition", {"filters": [{"path": "a"}]}, "graph.nodes[0].data.filters[0].operator"),
+        ("condition", {"filters": "x"}, "graph.nodes[0].data.filters"),
+    ],
+)
+def test_a_node_that_cannot_run_is_read_and_says_why(kind: str, data: Any, field: str) -> None:
+    assert reasons(kind, data) == [field]
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (None, "graph"),
+        ([], "graph"),
+        ("x", "graph"),
+        ({"nodes": {}}, "graph.nodes"),
+        ({"edges": 5}, "graph.edges"),
+        ({"nodes": [5]}, "graph.nodes[0].id"),
+        ({"nodes": [{"id": ""}]}, "graph.nodes[0].id"),
+        ({"nodes": [{"id": 5, "type": "exit"}]}, "graph.nodes[0].id"),
+        ({"nodes": [{"id": "a"}]}, "graph.nodes[0].type"),
+        ({"nodes": [{"id": "a", "type": []}]}, "graph.nodes[0].type"),
+        ({"nodes": [{"id": "a", "type": "exit", "data": []}]}, "graph.nodes[0].data"),
+        ({"edges": [5]}, "graph.edges[0]"),
+        ({"edges": [{"source": "a"}]}, "graph.edges[0].target"),
+        ({"edges": [{"source": [], "target": "a"}]}, "graph.edges[0].source"),
+        ({"edges": [{"source": "a", "target": "b", "sourceHandle": 5}]}, "graph.edges[0].sourceHandle"),
+        ({"edges": [{"source": "a", "target": "b", "id": {}}]}, "graph.edges[0].id"),
+        ({"nodes": [{"id": "a\0", "type": "exit"}]}, "graph"),
+        ({"nodes": [{"id": "a", "type": "exit", "data": {"x": [[[]]] * 2, "y": "\ud800"}}]}, "graph"),
+    ],
+)
+def test_a_shape_that_is_no_graph_is_refused(value: Any, field: str) -> None:
+    assert problems(value) == [field]
+
+
+def test_null_is_absent() -> None:
+    assert graph({"nodes": None, "edges": None}) == Graph() == graph({})
+    edge = {"id": None, "source": "a", "target": "b", "sourceHandle": None}
+    assert graph({"edges": [edge]}).edges == (Edge("", "a", "b"),)
+    assert graph({"edges": [edge | {"sourceHandle": ""}]}).edges == (Edge("", "a", "b"),)
+
+
+def test_the_start_is_the_trigger_or_else_the_first_node() -> None:
+    first, trigger = {"id": "a", "type": "exit"}, {"id": "t", "type": "app_event"}
+    assert graph({"nodes": [first, trigger]}).start == Node("t", "app_event", Entered())
+    assert graph({"nodes": [first]}).start == Node("a", "exit", Exit())
+    assert Graph().start is None
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.sampled_from(["send_inapp", "{{ x", "t"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["id", "type", "data", "nodes", "edges", "source", "target", "filters", "title"]), inner
+        )
+    ),
+    max_leaves=15,
+)
+
+
+@given(values)
+def test_reading_never_raises(value: Any) -> None:
+    assert isinstance(read_graph(value), Graph | tuple)
+    assert isinstance(read_graph({"nodes": [value], "edges": [value]}), Graph | tuple)

@@ -1,0 +1,122 @@
+"""Who an event is about: contract §4.5, design §3 and trust.md H1-H4."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.language.identity import Conflict, Key, Kind, Resolution, resolve
+
+WALLET, EMAIL, EXTERNAL = (Kind.WALLET, "w"), (Kind.EMAIL, "e"), (Kind.EXTERNAL_ID, "x")
+OTHER_EMAIL = (Kind.EMAIL, "e2")
+
+
+def has(**kinds: set[Kind]) -> dict[str, frozenset[Kind]]:
+    return {contact: frozenset(known) for contact, known in kinds.items()}
+
+
+def test_nobody_known_is_a_new_contact_with_all_identifiers() -> None:
+    assert resolve((EXTERNAL, WALLET), {}, {}) == Resolution(None, (WALLET, EXTERNAL))
+
+
+def test_h4_a_wallet_alone_is_a_contact() -> None:
+    assert resolve((WALLET,), {}, {}) == Resolution(None, (WALLET,))
+
+
+def test_the_first_match_wins_in_the_order_wallet_email_external_id() -> None:
+    owners = {WALLET: "a", EMAIL: "b", EXTERNAL: "c"}
+    kinds = has(a={Kind.WALLET}, b={Kind.EMAIL}, c={Kind.EXTERNAL_ID})
+    assert resolve((EXTERNAL, EMAIL, WALLET), owners, kinds).contact_id == "a"
+    assert resolve((EXTERNAL, EMAIL), owners, kinds).contact_id == "b"
+    assert resolve((EXTERNAL,), owners, kinds).contact_id == "c"
+
+
+def test_h1_an_email_moves_to_the_contact_of_the_wallet_it_came_with() -> None:
+    found = resolve((WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, has(a={Kind.WALLET}, b={Kind.EMAIL}))
+    assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"),))
+
+
+def test_h2_an_email_with_a_matching_wallet_replaces_the_own_one() -> None:
+    found = resolve((WALLET, EMAIL), {WALLET: "a"}, has(a={Kind.WALLET, Kind.EMAIL}))
+    assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "replaced", None),))
+
+
+def test_h2_a_moved_email_that_replaces_one_leaves_both_facts() -> None:
+    kinds = has(a={Kind.WALLET, Kind.EMAIL}, b={Kind.EMAIL})
+    found = resolve((WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, kinds)
+    assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"), Conflict(EMAIL, "replaced", None)))
+
+
+def test_h3_an_external_id_is_not_overwritten() -> None:
+    found = resolve((WALLET, EXTERNAL), {WALLET: "a"}, has(a={Kind.WALLET, Kind.EXTERNAL_ID}))
+    assert found == Resolution("a", (), (Conflict(EXTERNAL, "kept", None),))
+
+
+def test_an_external_id_of_another_contact_is_left_there() -> None:
+    owners = {WALLET: "a", EXTERNAL: "b"}
+    found = resolve((WALLET, EXTERNAL), owners, has(a={Kind.WALLET}, b={Kind.EXTERNAL_ID}))
+    assert found == Resolution("a", (), (Conflict(EXTERNAL, "left", "b"),))
+
+
+def test_a_new_wallet_does_not_replace_that_of_the_contact_its_email_matched() -> None:
+    found = resolve((WALLET, EMAIL), {EMAIL: "a"}, has(a={Kind.EMAIL, Kind.WALLET}))
+    assert found == Resolution("a", (), (Conflict(WALLET, "kept", None),))
+
+
+def test_another_email_beside_a_matching_external_id_is_kept_out() -> None:
+    found = resolve((OTHER_EMAIL, EXTERNAL), {EXTERNAL: "a"}, has(a={Kind.EMAIL, Kind.EXTERNAL_ID}))
+    assert found == Resolution("a", (), (Conflict(OTHER_EMAIL, "kept", None),))
+
+
+def test_missing_identifiers_are_filled_in() -> None:
+    found = resolve((WALLET, EMAIL, EXTERNAL), {EMAIL: "a"}, has(a={Kind.EMAIL}))
+    assert found == Resolution("a", (WALLET, EXTERNAL))
+    assert not found.settled
+
+
+def test_a_contact_that_has_everything_is_settled() -> None:
+    owners = {WALLET: "a", EMAIL: "a"}
+    assert resolve((WALLET, EMAIL), owners, has(a={Kind.WALLET, Kind.EMAIL})).settled
+
+
+keys = st.sampled_from([(kind, name) for kind in Kind for name in "pqr"])
+arrivals = st.lists(st.lists(keys, min_size=1, max_size=3, unique_by=lambda key: key[0]).map(tuple), max_size=25)
+
+
+@given(arrivals)
+def test_an_identifier_has_one_owner_and_the_first_match_wins(events: list[tuple[Key, ...]]) -> None:
+    owners: dict[Key, str] = {}
+    kinds: dict[str, frozenset[Kind]] = {}
+    for number, sent in enumerate(events):
+        before = dict(owners)
+        found = resolve(sent, before, kinds)
+        contact = found.contact_id or f"c{number}"
+        owners.update(dict.fromkeys(found.gained, contact))
+        kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in found.gained}
+        matched = [before[key] for key in sorted(sent) if key in before]
+        assert contact == (matched[0] if matched else f"c{number}")
+        assert set(found.gained) <= set(sent)
+        assert all(before.get(key) != contact for key in found.gained)
+        assert all(key in owners for key in sent if not _kept(key, found))
+        assert _moved_ones_are_emails(found, before, contact)
+
+
+@given(arrivals)
+def test_the_same_event_again_changes_nothing(events: list[tuple[Key, ...]]) -> None:
+    owners: dict[Key, str] = {}
+    kinds: dict[str, frozenset[Kind]] = {}
+    for number, sent in enumerate(events):
+        for _ in range(2):
+            found = resolve(sent, owners, kinds)
+            contact = found.contact_id or f"c{number}"
+            owners.update(dict.fromkeys(found.gained, contact))
+            kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in found.gained}
+        assert resolve(sent, owners, kinds).settled
+
+
+def _kept(key: Key, found: Resolution) -> bool:
+    return any(conflict.key == key and conflict.outcome == "kept" for conflict in found.conflicts)
+
+
+def _moved_ones_are_emails(found: Resolution, before: dict[Key, str], contact: str) -> bool:
+    taken = {key for key in found.gained if before.get(key) not in (None, contact)}
+    moved = {conflict.key for conflict in found.conflicts if conflict.outcome == "moved"}
+    return taken == moved and all(key[0] is Kind.EMAIL for key in moved)

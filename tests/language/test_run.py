@@ -1,0 +1,89 @@
+"""The table of moves, and the same table in SQL."""
+
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from api.language.run import MOVES, TERMINAL, IllegalMoveError, Run, State, Step, message_id
+
+SQL = Path(__file__).parents[2] / "sql"
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+@pytest.fixture(params=["schema.sql", "migrations"])
+def schema(request: pytest.FixtureRequest) -> str:
+    """The schema as it is read, and as it is built."""
+    path = SQL / request.param
+    files = [path] if path.is_file() else sorted(path.glob("*.sql"))
+    return "\n".join(re.sub(r"--[^\n]*", "", file.read_text()) for file in files)
+
+
+def check_after(schema: str, table: str, start: str) -> str:
+    """Return the text of the CHECK that begins at `start` in the definition of a table."""
+    definition = schema[schema.index(f"CREATE TABLE workbench.{table} ") :]
+    text = definition[definition.index(start) :]
+    return text[: text.index(")))" if "((" in text[:40] else "))") + 2]
+
+
+def test_the_database_knows_the_states(schema: str) -> None:
+    check = check_after(schema, "entries", "state ")
+    assert set(re.findall(r"'(\w+)'", check)) == {state.value for state in State}
+
+
+def test_the_database_knows_the_moves(schema: str) -> None:
+    check = check_after(schema, "entry_transitions", "CONSTRAINT known_move")
+    found = re.findall(r"\('(\w+)', *'(\w+)'\)", check)
+    assert len(found) == len(set(found))
+    assert set(found) == {(old.value, new.value) for old, new in MOVES}
+
+
+@pytest.mark.parametrize("new", list(State))
+@pytest.mark.parametrize("old", list(State))
+def test_only_moves_of_the_table_can_be_made(old: State, new: State) -> None:
+    run = Run("e", "a", old)
+    if (old, new) in MOVES:
+        assert run.to(new).state is new
+    else:
+        with pytest.raises(IllegalMoveError):
+            run.to(new)
+
+
+def test_a_terminal_state_is_left_only_by_replaying_a_dead_entry() -> None:
+    assert {(old, new) for old, new in MOVES if old in TERMINAL} == {(State.DEAD, State.PENDING)}
+
+
+def test_every_state_can_be_reached_from_pending_and_end() -> None:
+    reached = {State.PENDING}
+    for _ in State:
+        reached |= {new for old, new in MOVES if old in reached}
+    assert reached == set(State)
+    assert {old for old, _ in MOVES} >= set(State) - TERMINAL
+
+
+def test_a_claim_is_an_attempt() -> None:
+    run = Run("e", "a", State.RETRYING, "n", step=2, attempt=1, due_at=NOW)
+    assert run.claimed() == Run("e", "a", State.RUNNING, "n", step=2, attempt=2)
+
+
+def test_the_next_node_starts_with_its_first_attempt() -> None:
+    run = Run("e", "a", State.RUNNING, "n", step=2, attempt=3, error="x")
+    assert run.at("m") == Run("e", "a", State.RUNNING, "m", step=3, attempt=1)
+
+
+def test_a_message_has_one_id_for_ever() -> None:
+    assert message_id("5e6f", "welcome") == "e58d412d-3b2d-8d6f-8b64-37c67ba28cc7"
+
+
+def test_message_ids_are_uuids_of_version_8_and_differ() -> None:
+    ids = [message_id(entry, node, visit) for entry in ("e", "f") for node in ("a", "a/1", "ä") for visit in (1, 2, 11)]
+    assert len(set(ids)) == len(ids)
+    assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in ids} == {(8, uuid.RFC_4122)}
+    assert all(str(uuid.UUID(each)) == each for each in ids)
+
+
+def test_a_step_is_shown_without_what_is_not_there() -> None:
+    step = Step("n", "exit", NOW + timedelta(0), "exited")
+    assert (step.attempt, step.handle, step.detail) == (1, None, {})

@@ -1,0 +1,238 @@
+"""Texts: what they can say, exactly (trust.md M4, M6, M7, M9)."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from api.language.codec import decode
+from api.language.template import MAX_OUTPUT, TemplateError, compile_template, render
+
+CONTEXT = decode(
+    b"""{"name": "Ann", "amount": 0.1, "whole": 12345678901234567890123, "large": 123456789012345678901234567890.125,
+         "hundred": 1E+2, "yes": true, "nothing": null, "list": [1, "b", 2.50], "object": {"k": {"z": [true, 1E+2]}},
+         "evil": "{{ 7 * 7 }}<script>", "small": -0.001, "loop": "own", "max": 1e308,
+         "payload": {"self": 1}, "contact": {"tier": "gold"}}"""
+)
+
+LARGE = "123456789012345678901234567890.125"
+
+
+def failure(source: str, context: dict[str, Any] | None = None) -> str:
+    with pytest.raises(TemplateError) as caught:
+        render(source, CONTEXT if context is None else context)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("", ""),
+        ("plain {text}", "plain {text}"),
+        ("Hi {{ name }}!", "Hi Ann!"),
+        ("{{ contact.tier }} {{ contact['tier'] }} {{ object.k.z[0] }} {{ list[-1] }}", "gold gold true 2.50"),
+        ("{{ payload['self'] }} {{ loop }}", "1 own"),
+        ("{{ nothing }}|{{ yes }}|{{ hundred }}|{{ amount }}", "|true|100|0.1"),
+        ("{{ object }} {{ list }}", '{"k":{"z":[true,1E+2]}} [1,"b",2.50]'),
+        ("{{ name ~ yes ~ nothing ~ hundred ~ list }}", 'Anntrue100[1,"b",2.50]'),
+        ("{{ name + '!' }}", "Ann!"),
+        ("{% if amount > 0 and yes %}a{% elif yes %}b{% else %}c{% endif %}", "a"),
+        ("{{ 'a' if nothing else 'b' }}{{ 'c' if nothing }}", "b"),
+        ("{% for x in list %}{{ loop.index }}/{{ loop.length }}:{{ x }} {% endfor %}", "1/3:1 2/3:b 3/3:2.50 "),
+        ("{% for k in object %}{{ k }}{% else %}-{% endfor %}", "k"),
+        ("{% for x in list if x is number %}{{ x }},{% endfor %}", "1,2.50,"),
+        ("{{ 1 in list }} {{ 'k' in object }} {{ 'nn' in name }} {{ 5 not in list }}", "true true true true"),
+        ("{{ nowhere|default('x') }} {{ object.a.b.c|default('y') }} {{ nothing|d('z') }}", "x y "),
+        ("{% if nowhere is defined %}a{% else %}b{% endif %}", "b"),
+        ("{# a comment #}{% raw %}{{ name }}{% endraw %}", "{{ name }}"),
+        ("line\n", "line\n"),
+        ("{{ name }}\r\n", "Ann\n"),
+        ("a\r\nb\r", "a\nb\n"),
+    ],
+)
+def test_texts_say_what_they_mean(source: str, text: str) -> None:
+    assert render(source, CONTEXT) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ 0.1 + 0.2 }}", "0.3"),
+        ("{{ amount == 0.1 }} {{ amount >= 0.1 }} {{ amount * 3 == 0.3 }}", "true true true"),
+        ("{{ 7 / 2 }} {{ 10 / 5 }} {{ 1 / 8 }}", "3.5 2 0.125"),
+        ("{{ whole + 1 }} {{ whole * whole }}", f"{12345678901234567890124} {12345678901234567890123**2}"),
+        ("{{ whole / 1000 }}", "12345678901234567890.123"),
+        ("{{ large + 1 }}", "123456789012345678901234567891.125"),
+        ("{{ -large }} {{ -large|abs }}", f"-{LARGE} {LARGE}"),
+        ("{{ large|number(2) }}", "123,456,789,012,345,678,901,234,567,890.13"),
+        ("{{ whole|number(2) }}", "12,345,678,901,234,567,890,123.00"),
+        ("{{ small|number(2) }} {{ small|round(2) }}", "0.00 0.00"),
+        ("{{ 2.675|round(2) }} {{ 2.5|round }} {{ -2.5|round }} {{ 7|round(3) }}", "2.68 3 -3 7"),
+        ("{{ 1.005|number(2) }} {{ 1234.5|number }}", "1.01 1,235"),
+        ("{{ 1 < 2 < 3 }} {{ 1 == 1.0 }} {{ '1' == 1 }}", "true true false"),
+    ],
+)
+def test_arithmetic_is_exact(source: str, text: str) -> None:
+    assert render(source, CONTEXT) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ 'ann lee'|upper }} {{ 'ANN'|lower }} {{ 'ann lee'|title }} {{ 'ann LEE'|capitalize }}", "ANN LEE ann Ann Lee Ann lee"),
+        ("[{{ ' a '|trim }}] {{ list|length }} {{ name|count }}", "[a] 3 3"),
+        ("{{ list|first }} {{ list|last }} {{ name|first }} {{ []|first|default('none') }}", "1 2.50 A none"),
+        ("{{ list|join(', ') }} {{ ['a', yes, nothing]|join }}", "1, b, 2.50 atrue"),
+        ("{{ 'a-b-c'|replace('-', '+') }} {{ 'ab'|replace('', '.') }} {{ 5|replace(5, 6) }}", "a+b+c .a.b. 6"),
+        ("{{ 'abcdef'|truncate(4) }} {{ 'abc'|truncate(3) }} {{ 'ab cd'|truncate(4) }}", "abc… abc ab…"),
+        ("{{ 5|abs }} {{ -5|abs }}", "5 5"),
+    ],
+)  # fmt: skip
+def test_filters(source: str, text: str) -> None:
+    assert render(source, CONTEXT) == text
+
+
+def test_m7_values_are_never_rendered_again() -> None:
+    assert render("{{ evil }} {{ '{{ 1 }}' }}", CONTEXT) == "{{ 7 * 7 }}<script> {{ 1 }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("{{ nowhere }}", "no value 'nowhere'"),
+        ("{{ contact.nope }}", "no 'nope'"),
+        ("{{ contact.nope.deeper }}", "no 'nope'"),
+        ("{{ list[9] }}", "no 9"),
+        ("{% if nowhere %}{% endif %}", "no value 'nowhere'"),
+        ("{{ nowhere ~ 'a' }}", "no value 'nowhere'"),
+        ("{{ nowhere|upper }}", "no value 'nowhere'"),
+        ("{{ nowhere + 1 }}", "no value 'nowhere'"),
+        ("{{ nowhere|number }}", "no value 'nowhere'"),
+        ("{{ nowhere|length }}", "no value 'nowhere'"),
+        ("{{ nowhere|join }}", "no value 'nowhere'"),
+        ("{{ nowhere|first }}", "no value 'nowhere'"),
+        ("{{ nowhere == 1 }}", "no value 'nowhere'"),
+        ("{{ 1 in nowhere }}", "no value 'nowhere'"),
+        ("{% for x in nowhere %}{% endfor %}", "no value 'nowhere'"),
+        ("{{ name.upper }}", "no 'upper'"),
+        ("{{ []|last }}", "empty list"),
+    ],
+)
+def test_m6_a_missing_value_fails_and_is_named(source: str, part: str) -> None:
+    assert part in failure(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("{{ name + 1 }}", "needs a number where there is a text"),
+        ("{{ yes + 1 }}", "true or false"),
+        ("{{ nothing * 2 }}", "null"),
+        ("{{ 'a' * 2 }}", "a text"),
+        ("{{ list + list }}", "a list"),
+        ("{{ -name }}", "a text"),
+        ("{{ name|number }}", "a text"),
+        ("{{ amount|number('x') }}", "a text"),
+        ("{{ name|truncate(list) }}", "a list"),
+        ("{{ name < 1 }}", "have no order"),
+        ("{{ list == list }}", "only texts and numbers"),
+        ("{{ 1 in 5 }}", "nothing can be in a number"),
+        ("{{ 5|length }}", "a number has no length"),
+        ("{{ object|first }}", "an object has no first"),
+        ("{{ name|join }}", "needs a list"),
+        ("{% for x in 5 %}{% endfor %}", "cannot loop over a number"),
+        ("{% for a, b in list %}{% endfor %}", "wrong type"),
+        ("{{ name|upper(1, 2) }}", "wrong type"),
+        ("{{ 1 / 0 }}", "divides by zero"),
+        ("{{ 0 / 0.0 }}", "divides by zero"),
+        ("{{ max * max * max * max }}", "too many digits"),
+    ],
+)
+def test_a_value_of_the_wrong_type_fails_and_is_told_without_its_content(source: str, part: str) -> None:
+    said = failure(source)
+    assert part in said
+    assert "Ann" not in said
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% include 'x' %}",
+        "{% import 'x' as x %}",
+        "{% from 'x' import y %}",
+        "{% extends 'x' %}",
+        "{% block a %}{% endblock %}",
+        "{% macro a() %}{% endmacro %}",
+        "{% call a() %}{% endcall %}",
+        "{% set a = 1 %}",
+        "{% set a %}b{% endset %}",
+        "{% with a = 1 %}{% endwith %}",
+        "{% filter upper %}{% endfilter %}",
+        "{% autoescape true %}{% endautoescape %}",
+        "{% do name %}",
+        "{% debug %}",
+        "{% for x in list recursive %}{% endfor %}",
+        "{{ name() }}",
+        "{{ name|nope }}",
+        "{{ name is nope }}",
+        "{{ name is eq(1) }}",
+        "{{ 2 ** 2 }}",
+        "{{ 5 % 2 }}",
+        "{{ 5 // 2 }}",
+        "{{ name[0:1] }}",
+        "{{ {'a': 1} }}",
+        "{{ list|join(*list) }}",
+        "{{ list|join(**object) }}",
+        "{{ _budget }}",
+        "{% for _budget in list %}{% endfor %}",
+        "{{ self }}",
+        "{{ x",
+        "{% if x %}",
+        "{{ 1e400 }}",
+        "{{ " + "9" * 400 + " }}",
+        "{{ '\\x' }}",
+        "a\0b",
+        "a\ud800b",
+    ],
+)
+def test_m4_what_is_not_allowed_is_refused_when_it_is_written(source: str) -> None:
+    with pytest.raises(TemplateError):
+        compile_template(source)
+
+
+@pytest.mark.parametrize("source", ["{{ '\\x00' }}", "{{ '\\ud83d' ~ name }}", "{{ ['\\udc00']|first }}"])
+def test_a_text_that_cannot_be_stored_is_a_failure(source: str) -> None:
+    assert failure(source) == "contains U+0000 or an unpaired surrogate"
+
+
+def test_m9_a_text_sees_its_context_and_nothing_else() -> None:
+    for name in ("range", "dict", "lipsum", "cycler", "joiner", "namespace", "config", "environment", "context", "env"):
+        assert failure(f"{{{{ {name} }}}}", {}) == f"there is no value {name!r}"
+
+
+def test_rendering_leaves_the_context_alone() -> None:
+    context = {"list": [1, 2], "_budget": "own"}
+    assert render("{% for x in list %}{{ x }}{% endfor %}", context) == "12"
+    assert context == {"list": [1, 2], "_budget": "own"}
+
+
+def test_paths_are_what_a_text_looks_at() -> None:
+    source = "{{ a }} {{ payload.b.c }} {{ contact['tier']|upper }} {% for x in l.m %}{{ x.y }}{{ loop.index }}{{ z }}{% endfor %}"
+    assert compile_template(source).paths == {"a", "payload.b.c", "contact.tier", "l.m", "z"}
+    assert compile_template("plain").paths == frozenset()
+
+
+@pytest.mark.parametrize(("size", "fits"), [(MAX_OUTPUT - 1, True), (MAX_OUTPUT, True), (MAX_OUTPUT + 1, False)])
+@pytest.mark.parametrize("character", ["x", "é"])
+def test_output_is_at_most_256_kb(size: int, fits: bool, character: str) -> None:
+    wide = len(character.encode())
+    context = {"a": character * (size // wide), "b": "x" * (size % wide)}
+    if fits:
+        assert len(render("{{ a }}{{ b }}", context).encode()) == size
+    else:
+        assert "makes more than" in failure("{{ a }}{{ b }}", context)
+
+
+def test_floats_of_python_are_printed_as_the_numbers_they_show() -> None:
+    assert render("{{ a }} {{ a + 0.2 }} {{ b }}", {"a": 0.1, "b": 1e22}) == "0.1 0.3 10000000000000000000000"
+    assert render("{{ a == 0.1 }}", {"a": 0.1}) == "true" == render("{{ a == 0.1 }}", {"a": Decimal("0.1")})

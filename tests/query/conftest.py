@@ -1,0 +1,128 @@
+"""Two organizations with a row in every table, and the real API in front of them."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+import psycopg
+import pytest
+from psycopg import sql
+
+from api.access import keys, orgs
+from api.app import App, create_app
+from api.clock import token
+from api.embedded import Server
+from api.keyring import Keyring
+from api.settings import Settings
+from api.store.database import Database
+from tests.sockets import listening_socket
+
+SECRET = "a secret of the query tests"
+ARROW = "application/vnd.apache.arrow.stream"
+
+_ROWS = """
+INSERT INTO workbench.contacts (org_id, id, email, email_domain, wallet_address, external_id, attributes, tags, created_at, updated_at)
+VALUES (%(org)s, %(id)s, %(email)s, 'example.com', %(canary)s, %(canary)s, '{"tier": "gold"}', ARRAY['vip', 'a "b", c'], %(at)s, %(at)s);
+INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key)
+VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, %(at)s, %(at)s, '{"amountUsd": 12345678901234567890.10, "ok": true}', %(canary)s);
+INSERT INTO workbench.entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, outcome, due_at, created_at, updated_at)
+VALUES (%(org)s, %(id)s, %(id)s, %(id)s, %(at)s, %(id)s, 'completed', %(canary)s, %(at)s, %(at)s, %(at)s);
+INSERT INTO workbench.messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, subject, body, created_at)
+VALUES (%(org)s, %(id)s, %(id)s, %(id)s, %(id)s, %(canary)s, 1, 'inapp', 'sent', 'hi', %(canary)s, %(at)s);
+INSERT INTO workbench.segment_members (org_id, segment, contact_id, entered_at) VALUES (%(org)s, %(canary)s, %(id)s, %(at)s);
+INSERT INTO workbench.onchain_events (org_id, id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time)
+VALUES (%(org)s, %(id)s, %(id)s, 1, %(canary)s, 'Transfer', %(canary)s, 0, 1, %(at)s);
+"""
+
+
+class Asker(msgspec.Struct, frozen=True):
+    """An analyst of one organization, over HTTP."""
+
+    org_id: int
+    key: str
+    client: httpx.AsyncClient
+
+    async def post(self, text: str, params: Any = None, accept: str = "application/json") -> httpx.Response:
+        body = {"sql": text} if params is None else {"sql": text, "params": params}
+        headers = {"Authorization": f"Bearer {self.key}", "Accept": accept}
+        return await self.client.post("/api/v1/sql", json=body, headers=headers)
+
+    async def rows(self, text: str, params: Any = None) -> list[list[Any]]:
+        response = await self.post(text, params)
+        assert response.status_code == 200, response.text
+        return response.json()["rows"]
+
+
+class World(msgspec.Struct, frozen=True):
+    """A served database: `ann` of organization a, `ben` of b, `pia` of a who may see addresses."""
+
+    dsn: str
+    app: App
+    ann: Asker
+    ben: Asker
+    pia: Asker
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres: Server, template: str) -> Iterator[str]:
+    """A migrated database for the tests of one file, which only read."""
+    name = f"test_{token(8).hex()}"
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, template))))
+        yield urlsplit(postgres.dsn)._replace(path=f"/{name}").geturl()
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="module")
+def keyring() -> Keyring:
+    return Keyring(SECRET)
+
+
+@pytest.fixture(scope="module")
+async def filled(module_database: str, keyring: Keyring) -> dict[str, int]:
+    """Organizations a and b, each with one row in every table; their ids by name."""
+    ids = {name: await orgs.create(module_database, name) for name in ("a", "b")}
+    with psycopg.connect(module_database, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
+        for name, org_id in ids.items():
+            email = keyring.of(org_id).seal_email(f"{name}nn@example.com")
+            values = {"org": org_id, "canary": f"canary_{name}", "email": email, "at": "2026-01-02 03:04:05.060+00"}
+            connection.execute(_ROWS, values | {"id": f"00000000-0000-0000-0000-00000000000{org_id}"})
+    return ids
+
+
+@pytest.fixture(scope="module")
+async def database(module_database: str) -> AsyncIterator[Database]:
+    opened = Database(module_database)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(scope="module")
+async def world(module_database: str, filled: dict[str, int], keyring: Keyring) -> AsyncIterator[World]:
+    """The API over the filled database."""
+    app = create_app(Settings(), module_database, SECRET, name=f"query-{token(4).hex()}")
+    app.config.TOUCHUP = False  # rewrites methods of Sanic, which works once per process
+    sock = listening_socket("127.0.0.1", 0)
+    server = await app.create_server(sock=sock, return_asyncio_server=True)
+    assert server is not None
+    await server.startup()
+    await server.before_start()
+    plain = ["sql:read", "events:read"]
+
+    async def asker(org: str, scopes: list[str]) -> Asker:
+        return Asker(filled[org], await keys.create(module_database, keyring, org, "workbench", scopes), client)
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{sock.getsockname()[1]}", timeout=60) as client:
+        yield World(
+            module_database,
+            app,
+            await asker("a", plain),
+            await asker("b", plain),
+            await asker("a", [*plain, "pii:read"]),
+        )
+    await server.before_stop()
+    server.close()
+    await server.wait_closed()

@@ -1,0 +1,48 @@
+"""Addresses leave in clear only for a key that may see them, and sealed for nobody."""
+
+import pytest
+
+from api.keyring import SEALED_PREFIX
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+async def test_an_address_is_clear_or_masked(world):
+    assert await world.pia.rows("SELECT email, email_domain FROM contacts") == [["ann@example.com", "example.com"]]
+    assert await world.ann.rows("SELECT email, email_domain FROM contacts") == [["a•••@example.com", "example.com"]]
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/csv", ARROW])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "email",
+        "array_agg(email)",
+        "jsonb_build_object('email', email)",
+        "'<' || email || '>'",
+        "row(email, 1)",
+        "max(email)",
+    ],
+)
+async def test_the_sealed_form_never_leaves(world, accept, expression):
+    response = await world.ann.post(f"SELECT {expression} AS x FROM contacts GROUP BY email", accept=accept)
+    assert response.status_code == 200
+    assert SEALED_PREFIX.encode() not in response.content
+    assert "a•••@example.com".encode() in response.content
+
+
+@pytest.mark.parametrize("address", ["ann@example.com", "ANN@Example.com"])
+async def test_a_parameter_that_is_an_address_finds_the_contact(world, address):
+    statement = "SELECT external_id FROM contacts WHERE email = :address"
+    assert await world.ann.rows(statement, {"address": address}) == [["canary_a"]]
+    assert await world.ben.rows(statement, {"address": address}) == []
+    many = "SELECT external_id FROM contacts WHERE email = ANY ($1)"
+    assert await world.ann.rows(many, [[address, "other@example.com"]]) == [["canary_a"]]
+
+
+async def test_an_address_in_the_statement_stays_text(world):
+    assert await world.ann.rows("SELECT 'ann@example.com'") == [["ann@example.com"]]
+
+
+async def test_what_only_looks_sealed_stays_as_it_is(world):
+    assert await world.pia.rows("SELECT 'enc1_00ff'") == [["enc1_00ff"]]

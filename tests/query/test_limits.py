@@ -1,0 +1,156 @@
+"""A query that asks too much is stopped, says so, and leaves nothing behind."""
+
+import asyncio
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+import polars
+import psycopg
+import pytest
+from psycopg import sql
+
+from api.query.formats import FORMATS, stream
+from api.query.run import BusyError, Gateway, Limits, Places, Question, TooLargeError, TooLongError
+from api.store.database import UnavailableError
+from api.store.readers import stop_backend
+
+ARROW = "application/vnd.apache.arrow.stream"
+ENDLESS = "SELECT count(*) FROM " + ", ".join(f"generate_series(1, 1000) s{n}" for n in range(4))  # no temporary files
+
+
+async def ask(gateway: Gateway, text: str, org_id: int = 1) -> bytes:
+    async with gateway.ask(Question(org_id, text, None, clear_emails=False)) as answer:
+        return b"".join([piece async for piece in stream(answer, FORMATS["text/csv"])])
+
+
+def backends(dsn: str, role: str) -> list[str]:
+    with psycopg.connect(dsn) as connection:
+        statement = "SELECT pid::text FROM pg_stat_activity WHERE usename = %s AND datname = current_database()"
+        return [pid for (pid,) in connection.execute(statement, (role,))]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the server's list of connections gives no signal
+            await asyncio.sleep(0.02)
+
+
+async def test_a_slow_query_is_stopped_by_the_server(database, keyring, filled, module_database):
+    gateway = Gateway(database, keyring, Limits(step_seconds=0.2))
+    with pytest.raises(TooLongError, match=r"the query took longer than 0.2 s"):
+        await ask(gateway, ENDLESS)
+    await until(lambda: not backends(module_database, keyring.reader_role(1)))
+
+
+async def test_a_query_the_server_does_not_stop_is_stopped_all_the_same(database, keyring, filled):
+    gateway = Gateway(database, keyring, Limits(step_seconds=600, watch_seconds=0.1))
+    with pytest.raises(TooLongError, match=r"the query took longer than 0.1 s"):
+        await ask(gateway, ENDLESS)
+
+
+async def test_the_application_may_end_a_readers_connection(database, keyring, filled, module_database):
+    asking = asyncio.create_task(ask(Gateway(database, keyring), ENDLESS, org_id=2))
+    role = keyring.reader_role(2)
+    await until(lambda: bool(backends(module_database, role)))
+    async with database.transaction() as tx:
+        assert await stop_backend(tx, int(backends(module_database, role)[0]))
+    with pytest.raises((TooLongError, UnavailableError)):
+        await asking
+
+
+async def test_an_answer_that_goes_on_for_ever_is_ended(database, keyring, filled):
+    gateway = Gateway(database, keyring, Limits(answer_seconds=0.2))
+    with pytest.raises(TooLongError, match=r"the answer took longer than 0.2 s"):
+        await ask(gateway, "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n) SELECT x FROM n")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT count(*) FROM generate_series(1, 100000000)",
+        "SELECT repeat('a', 100000000) FROM generate_series(1, 100)",
+    ],
+)
+async def test_temporary_files_are_limited(world, postgres, keyring, statement):
+    assert (await world.ann.post("SELECT 1")).status_code == 200  # the role is there
+    names = [*map(sql.Identifier, (keyring.reader_role(world.ann.org_id), urlsplit(world.dsn).path[1:]))]
+    with psycopg.connect(postgres.admin_dsn, autocommit=True) as admin:  # a small limit is reached at any speed
+        admin.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} SET temp_file_limit = '8MB'").format(*names))
+        response = await world.ann.post(statement)
+        admin.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} RESET temp_file_limit").format(*names))
+    assert response.status_code == 400
+    assert response.json()["sqlstate"] == "53400"
+    assert response.json()["error"].startswith("sql: temporary file size exceeds")
+
+
+async def test_rows_too_large_to_pass_on_are_refused(database, keyring, filled):
+    gateway = Gateway(database, keyring, Limits(fetch_bytes=1_000_000))
+    with pytest.raises(TooLargeError, match="are larger than 1000000 bytes together"):
+        await ask(gateway, "SELECT repeat('a', 2000000)")
+
+
+async def test_a_timeout_is_408(world, keyring, database):
+    gateway = Gateway(database, keyring, Limits(step_seconds=0.1))
+    before = world.app.ctx.parts
+    world.app.ctx.parts = msgspec.structs.replace(before, gateway=gateway)
+    response = await world.ann.post(ENDLESS)
+    world.app.ctx.parts = before
+    assert response.status_code == 408
+    assert response.json()["error"] == "sql: the query took longer than 0.1 s"
+
+
+async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, keyring, filled):
+    gateway = Gateway(database, keyring, Limits(step_seconds=2), Places(wait_seconds=0.1))
+    running = [asyncio.create_task(ask(gateway, ENDLESS)) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(BusyError, match="other queries are still running"):
+        await ask(gateway, "SELECT 1")
+    assert await ask(gateway, "SELECT 1 AS one", org_id=2) == b"one\r\n1\r\n"
+    for task in running:
+        task.cancel()
+    assert all(
+        isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*running, return_exceptions=True)
+    )
+
+
+async def test_quick_queries_follow_each_other_closely(database, keyring, filled):
+    gateway = Gateway(database, keyring)  # a closed connection counts for a moment longer: more than the role's limit
+    answers = await asyncio.gather(*(ask(gateway, "SELECT 1 AS one") for _ in range(40)))
+    assert set(answers) == {b"one\r\n1\r\n"}
+
+
+async def test_the_query_ends_when_the_client_leaves(world, keyring):
+    body = {
+        "sql": "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n) SELECT x, repeat('x', 1000) FROM n"
+    }
+    headers = {"Authorization": f"Bearer {world.ben.key}"}
+    role = keyring.reader_role(world.ben.org_id)
+    async with world.ben.client.stream("POST", "/api/v1/sql", json=body, headers=headers) as response:
+        await anext(response.aiter_bytes())
+        assert backends(world.dsn, role)
+    await until(lambda: not backends(world.dsn, role))
+
+
+async def test_the_query_ends_when_the_client_leaves_before_the_first_row(world, keyring):
+    role = keyring.reader_role(world.ben.org_id)
+    asking = asyncio.create_task(world.ben.post(ENDLESS))
+    await until(lambda: bool(backends(world.dsn, role)))
+    asking.cancel()
+    await until(lambda: not backends(world.dsn, role))
+
+
+async def test_an_answer_that_breaks_off_does_not_look_whole(world):
+    statement = "SELECT 1 / (5000 - x) FROM generate_series(1, 10000) x"
+    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+        await world.ann.post(statement)
+
+
+async def test_a_hundred_thousand_rows_stream(world):
+    statement = (
+        "SELECT x, md5(x::text) AS hash, now() AS at, jsonb_build_object('x', x) AS o FROM generate_series(1, 100000) x"
+    )
+    frame = polars.read_ipc_stream((await world.ann.post(statement, accept=ARROW)).content)
+    assert frame.height == 100_000
+    assert frame["x"].to_list() == list(range(1, 100_001))

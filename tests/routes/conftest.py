@@ -1,0 +1,181 @@
+"""The API over real HTTP: one server and one database for the tests of a file, an organization of its own for each test."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+
+from api.access import keys
+from api.access.format import Kind
+from api.access.scopes import choose
+from api.app import App, create_app
+from api.clock import token
+from api.embedded import Server
+from api.keyring import Keyring
+from api.language.codec import decode, encode
+from api.routes.entrance import Parts
+from api.settings import Settings
+from api.store import access
+from tests.conftest import clone
+from tests.sockets import listening_socket
+
+SECRET = "a secret of the tests of routes"
+UNLIMITED = Settings(ingest_rate=0)
+
+_numbers = count(1)
+
+
+class Service:
+    """One API process in the test's event loop."""
+
+    def __init__(self, dsn: str, app: App, port: int, client: httpx.AsyncClient) -> None:
+        self.dsn, self.app, self.port, self.client = dsn, app, port, client
+        self.keyring = Keyring(SECRET)
+
+    @property
+    def parts(self) -> Parts:
+        return self.app.ctx.parts  # type: ignore[no-any-return]
+
+    async def organization(self) -> "Org":
+        name = f"org-{next(_numbers)}"
+        async with self.parts.database.transaction() as tx:
+            org_id = await access.insert_organization(tx, name, self.parts.clock.now())
+        assert org_id is not None
+        return Org(self, name, org_id)
+
+    async def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return what is in the database; jsonb is decoded."""
+        async with self.parts.database.transaction() as tx:
+            cursor = await tx.execute(statement, values)
+            rows = await cursor.fetchall() if cursor.description else []
+        return [tuple(decode(value) if isinstance(value, bytes) else value for value in row) for row in rows]
+
+    async def talk(self, *pieces: bytes, answers: int = 1) -> bytes:
+        """Send bytes as they are; return what comes back until that is so many answers, or the server closes or is silent."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        said = b""
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            while not _whole(said, answers) and (more := await asyncio.wait_for(reader.read(65_536), 2)):
+                said += more
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+        return said
+
+    async def leave(self, piece: bytes) -> None:
+        """Send bytes and go away without waiting for an answer."""
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(piece)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+def _whole(said: bytes, answers: int) -> bool:
+    for _ in range(answers):
+        head, _, rest = said.partition(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
+        if not length or len(rest) < int(length):
+            return False
+        said = rest[int(length) :]
+    return True
+
+
+class Org:
+    """An organization that calls the API with keys of its own."""
+
+    def __init__(self, service: Service, name: str, org_id: int) -> None:
+        self.service, self.name, self.id = service, name, org_id
+        self._keys: dict[tuple[str, ...], str] = {}
+
+    async def key(self, kind: Kind = "live", *scopes: str) -> str:
+        if (kind, *scopes) not in self._keys:
+            wish = keys.Wish(self.id, self.name, kind, choose(kind, scopes or None), "")
+            async with self.service.parts.database.transaction() as tx:
+                self._keys[kind, *scopes], _ = await keys.issue(
+                    tx, self.service.keyring, wish, self.service.parts.clock.now()
+                )
+        return self._keys[kind, *scopes]
+
+    async def call(
+        self, method: str, path: str, body: Any = None, kind: Kind = "live", **headers: str
+    ) -> httpx.Response:
+        """Call with a key of the organization; a body that is not bytes is sent as JSON."""
+        content = body if isinstance(body, bytes) or body is None else encode(body)
+        sent = {"authorization": f"Bearer {await self.key(kind)}", "content-type": "application/json", **headers}
+        return await self.service.client.request(method, path, content=content, headers=sent)
+
+    async def post(self, event: Any, kind: Kind = "live") -> tuple[int, dict[str, Any]]:
+        """Send one event; return status and body."""
+        response = await self.call("POST", "/events", event, kind)
+        return response.status_code, decode(response.content)
+
+    async def post_batch(self, *events: Any, kind: Kind = "live") -> list[dict[str, Any]]:
+        """Send a batch; return its results."""
+        response = await self.call("POST", "/events/batch", {"events": list(events)}, kind)
+        assert response.status_code == 202, response.text
+        results: list[dict[str, Any]] = decode(response.content)["results"]
+        return results
+
+    async def get(self, path: str, kind: Kind = "live") -> tuple[int, dict[str, Any]]:
+        response = await self.call("GET", path, kind=kind)
+        return response.status_code, decode(response.content)
+
+    async def traces(self) -> dict[str, int]:
+        """Return how many rows the organization has in the tables of ingest, where there are any."""
+        tables = ("events", "idempotency_keys", "contacts", "identities", "entries", "dry_runs", "identity_conflicts")
+        counts = ", ".join(f"(SELECT count(*) FROM {table} WHERE org_id = {self.id})" for table in tables)
+        (row,) = await self.service.rows(f"SELECT {counts}")
+        return {table: number for table, number in zip(tables, row, strict=True) if number}
+
+    async def rows(self, columns: str, table: str, order: str = "id") -> list[tuple[Any, ...]]:
+        """Return columns of the organization's rows of a table."""
+        return await self.service.rows(f"SELECT {columns} FROM {table} WHERE org_id = {self.id} ORDER BY {order}")
+
+
+@asynccontextmanager
+async def serving(dsn: str, settings: Settings = UNLIMITED) -> AsyncIterator[Service]:
+    """Run an API on a free port until the block ends."""
+    app = create_app(settings, dsn, SECRET, f"routes-{token(4).hex()}")
+    app.config.TOUCHUP = False  # rewrites methods in place: works once per process
+    sock = listening_socket("127.0.0.1", 0)
+    server = await app.create_server(sock=sock, return_asyncio_server=True)
+    assert server is not None
+    await server.startup()
+    await server.before_start()
+    await server.start_serving()
+    await server.after_start()
+    port = int(sock.getsockname()[1])
+    limits = httpx.Limits(max_connections=200)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", limits=limits, timeout=20) as client:
+        yield Service(dsn, app, port, client)
+    await server.before_stop()
+    server.close()
+    await server.wait_closed()
+    await server.after_stop()
+
+
+@pytest.fixture(scope="module")
+async def service(postgres: Server, template: str) -> AsyncIterator[Service]:
+    with clone(postgres, template) as dsn:
+        async with serving(dsn) as started:
+            yield started
+
+
+@pytest.fixture
+async def acme(service: Service) -> Org:
+    return await service.organization()
+
+
+@pytest.fixture
+async def globex(service: Service) -> Org:
+    """Another organization."""
+    return await service.organization()

@@ -1,0 +1,105 @@
+"""`GET /api/v1/events/catalog` (contract §4.3) and what is inside one event."""
+
+from typing import Any
+
+import pytest
+
+from tests.routes.conftest import Org
+
+
+async def send(org: Org, **counts: int) -> None:
+    """Store so many events of each name."""
+    wanted = [{"event": name, "contact": {"externalId": "u"}} for name, number in counts.items() for _ in range(number)]
+    for start in range(0, len(wanted), 100):
+        await org.post_batch(*wanted[start : start + 100])
+
+
+async def names(org: Org, query: str = "") -> list[str]:
+    return [each["event"] for each in (await org.get(f"/events/catalog{query}"))[1]["events"]]
+
+
+async def test_names_come_with_counts_most_frequent_first_ties_by_name(acme: Org) -> None:
+    await send(acme, b=2, c=1, A=2, d=3)
+    counts = {"d": 3, "a": 2, "b": 2, "c": 1}
+    expected = {"events": [{"event": name, "count": count} for name, count in counts.items()], "windowDays": 30}
+    assert await acme.get("/events/catalog") == (200, expected)
+
+
+async def test_nothing_received_is_an_empty_catalog(acme: Org) -> None:
+    assert await acme.get("/events/catalog") == (200, {"events": [], "windowDays": 30})
+
+
+async def test_only_the_own_organizations_live_events_of_30_days_are_counted(acme: Org, globex: Org) -> None:
+    await send(acme, mine=2, old=1)
+    await send(globex, theirs=1)
+    await acme.post({"event": "dry", "contact": {"externalId": "u"}, "test": True})
+    await acme.post({"event": "dry", "contact": {"externalId": "u"}}, "test")
+    await age(acme, "old", "30 days 1 second")
+    assert (await acme.get("/events/catalog"))[1]["events"] == [{"event": "mine", "count": 2}]
+    assert await names(globex) == ["theirs"]
+
+
+async def test_the_catalog_stops_at_200_names(acme: Org) -> None:
+    await send(acme, **{f"name{n:03}": 1 for n in range(205)}, often=2)
+    assert await names(acme) == ["often", *(f"name{n:03}" for n in range(199))]
+
+
+async def test_days_limit_and_prefix_narrow_it(acme: Org) -> None:
+    await send(acme, app_a=2, app_b=1, web_a=3, app_old=1)
+    await age(acme, "app_old", "2 days")
+    queries = {
+        "?limit=1": ["web_a"],
+        "?prefix=APP_": ["app_a", "app_b", "app_old"],
+        "?prefix=app%5F&days=1": ["app_a", "app_b"],
+        "?prefix=app.": [],
+        "?prefix=%25": [],
+        "?days=30&limit=200&prefix=": ["web_a", "app_a", "app_b", "app_old"],
+    }
+    assert {query: await names(acme, query) for query in queries} == queries
+    assert (await acme.get("/events/catalog?days=7"))[1]["windowDays"] == 7
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        (f"{name}={value}", name)
+        for name in ("days", "limit")
+        for value in ("0", "-1", "1e1", "x", "+1", "%D9%A3", "9" * 30)
+    ]
+    + [("days=31", "days"), ("limit=201", "limit"), ("prefix=%00", "prefix")],
+)
+async def test_a_bad_parameter_is_refused_by_its_name(acme: Org, query: str, field: str) -> None:
+    status, body = await acme.get(f"/events/catalog?{query}")
+    assert (status, body["field"]) == (400, field)
+    assert body["error"].startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("kind", ["live", "test", "workbench"])
+async def test_any_secret_or_workbench_key_may_look(acme: Org, kind: str) -> None:
+    await send(acme, a=1)
+    assert (await acme.get("/events/catalog", kind))[0] == (await acme.get("/events/catalog/a", kind))[0] == 200
+
+
+async def test_one_event_is_described_by_its_properties(acme: Org) -> None:
+    payloads: list[dict[str, Any]] = [{"usd": 5, "to": {"chain": "base"}}, {"usd": "5"}, {"usd": None, "tags": ["x"]}]
+    for payload in payloads:
+        await acme.post({"event": "pay:in", "contact": {"externalId": "u"}, "payload": payload})
+    status, body = await acme.get("/events/catalog/PAY%3Ain")
+    assert (status, body["event"], body["count"], body["sampled"], body["windowDays"]) == (200, "pay:in", 3, 3, 30)
+    assert body["firstSeen"] < body["lastSeen"]
+    assert {each["path"] for each in body["paths"]} >= {"usd", "to.chain"}
+    assert (await acme.get("/events/catalog/pay:in?days=1"))[1] == body | {"windowDays": 1}
+
+
+@pytest.mark.parametrize("name", ["nothing", "%00", "%FF", "a%20b", "x" * 65, "%2e%2e", "a%2Fb"])
+async def test_an_event_never_received_is_unknown(acme: Org, globex: Org, name: str) -> None:
+    await send(globex, nothing=1)
+    status, body = await acme.get(f"/events/catalog/{name}")
+    assert (status, set(body)) == (404, {"error", "requestId"})
+
+
+async def age(org: Org, event: str, by: str) -> None:
+    """Let all events of a name have been received earlier."""
+    await org.service.rows(
+        f"UPDATE events SET created_at = created_at - interval '{by}' WHERE org_id = {org.id} AND event = '{event}'"
+    )

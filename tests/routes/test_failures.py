@@ -1,0 +1,122 @@
+"""What nobody foresaw is a 503 in our shape and one line in the log, without anything of what was sent."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from api.access.format import CHANCE_BYTES, make
+from api.store.database import Database, libpq_dsn
+from tests.routes.conftest import Service, serving
+
+CANARY = "canary-7d1f"
+EVENT = {"event": "deposit", "contact": {"externalId": CANARY}, "payload": {"secret": CANARY}, "idempotencyKey": "k1"}
+WENT_WRONG = {"error": "something went wrong here; the request id finds it in the server's log"}
+KEEP_KEY = {
+    "error": "ingestion temporarily unavailable, retry with the same idempotencyKey",
+    "code": "INGEST_UNAVAILABLE",
+}
+
+
+@pytest.fixture
+async def service(database_url: str) -> AsyncIterator[Service]:
+    """A server whose database the test may break."""
+    async with serving(database_url) as started:
+        yield started
+
+
+async def test_a_bug_in_a_route_is_a_503_and_a_log_line(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    acme = await service.organization()
+    await acme.post(EVENT)
+    await service.rows("ALTER TABLE events RENAME COLUMN event TO renamed")
+    status, body = await acme.get("/events/catalog")
+    request_id = body.pop("requestId")
+    assert (status, body) == (503, WENT_WRONG)
+    (record,) = [each for each in caplog.records if each.message == "request_failed"]
+    assert (record.levelno, vars(record)["request_id"]) == (logging.ERROR, request_id)
+    assert record.exc_info is not None
+
+
+async def test_a_bug_in_the_writer_is_a_503_that_names_no_cause(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    acme = await service.organization()
+    await service.rows("ALTER TABLE events RENAME COLUMN payload TO renamed")
+    for path, body in (("/events", EVENT), ("/events/batch", {"events": [EVENT, EVENT]})):
+        response = await acme.call("POST", path, body)
+        answer = response.json()
+        del answer["requestId"]
+        assert (response.status_code, answer) == (503, KEEP_KEY)
+    assert {each.message for each in caplog.records} >= {"write_failed"}
+    assert CANARY not in caplog.text
+    await service.rows("ALTER TABLE events RENAME COLUMN renamed TO payload")
+    assert (await acme.post(EVENT))[1]["deduplicated"] is False  # nothing of the failures was left behind
+
+
+async def test_what_postgres_refuses_is_a_400_and_its_text_stays_inside(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    acme = await service.organization()
+    await service.rows("ALTER TABLE events ADD CONSTRAINT none CHECK (payload ->> 'secret' IS NULL)")
+    status, body = await acme.post(EVENT)
+    assert (status, body["error"]) == (400, "cannot be stored")
+    (item, good) = await acme.post_batch(EVENT, EVENT | {"payload": {}, "idempotencyKey": "k2"})
+    assert (item["error"], good["accepted"]) == ("cannot be stored", True)
+    logged = [vars(each) for each in caplog.records if each.message == "refused_by_database"]
+    assert {each["reason"].rpartition(" ")[2] for each in logged} == {"none"}
+    assert CANARY not in caplog.text + repr(logged)
+
+
+async def test_health_tells_the_process_apart_from_what_it_needs(service: Service) -> None:
+    root = str(service.client.base_url).replace("/api/v1/", "")
+    alive, ready = [await service.client.get(f"{root}/{path}") for path in ("healthz", "readyz")]
+    assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+    expected = {"status": "ready", "database": "ok", "writer": "ok", "engine": "not running"}
+    assert (ready.status_code, ready.json()) == (200, expected)
+
+
+async def test_without_a_database_the_process_lives_but_is_not_ready() -> None:
+    async with serving("postgresql://nobody:secret@127.0.0.1:1/nothing") as lonely:
+        root = str(lonely.client.base_url).replace("/api/v1/", "")
+        alive, ready = [await lonely.client.get(f"{root}/{path}") for path in ("healthz", "readyz")]
+        key = make("live", "", bytes(CHANCE_BYTES))
+        asked = await lonely.client.post("/events", json=EVENT, headers={"authorization": f"Bearer {key}"})
+    assert alive.status_code == 200
+    expected = {"status": "unavailable", "database": "away", "writer": "waiting", "engine": "unknown"}
+    assert (ready.status_code, ready.json()) == (503, expected)
+    assert (asked.status_code, asked.json()["code"]) == (503, "INGEST_UNAVAILABLE")
+
+
+async def test_a_connection_that_ended_while_idle_costs_no_request(service: Service, database_url: str) -> None:
+    acme = await service.organization()
+    assert (await acme.post(EVENT))[0] == 202
+    nemesis = Database(database_url, size=1)
+    await nemesis.open()
+    for _ in range(3):
+        async with nemesis.transaction() as tx:
+            await tx.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        assert (await acme.post(EVENT))[0] == 202
+        assert (await acme.get("/events/catalog"))[0] == 200
+    await nemesis.close()
+
+
+async def test_while_postgres_stands_still_answers_come_within_two_seconds(service: Service) -> None:
+    acme = await service.organization()
+    await acme.post(EVENT)
+    events = [EVENT | {"idempotencyKey": str(number)} for number in range(60)]
+    async with await psycopg.AsyncConnection.connect(libpq_dsn(service.dsn)) as blocker:
+        await blocker.execute("LOCK TABLE workbench.events IN ACCESS EXCLUSIVE MODE")
+        async with asyncio.timeout(3):  # two, and what the clients in this process add
+            answers = await asyncio.gather(acme.get("/events/catalog"), *map(acme.post, events))
+    assert {status for status, _ in answers} == {503}
+    assert [body.get("code") for _, body in answers] == [None, *["INGEST_UNAVAILABLE"] * 60]  # only ingest has a code
+    async with asyncio.timeout(5):
+        while {status for status, _ in await asyncio.gather(*map(acme.post, events))} != {202}:
+            pass
+    ((stored, keys),) = await acme.rows("count(*), count(DISTINCT idempotency_key)", "events", "1")
+    assert stored == keys == 61

@@ -1,0 +1,278 @@
+"""HTTP as no client library would send it: trust.md D1-D6, D9-D16, D18, D20-D24. (D19, smuggling, has its own place.)
+
+Every answer has the one shape, nothing is a 5xx, and the server goes on serving.
+"""
+
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.routes.conftest import Org
+
+EVENT = b'{"event": "deposit", "contact": {"externalId": "u1"}}'
+MEGABYTE = 1_048_576
+
+
+@pytest.fixture
+async def acme(acme: Org) -> AsyncIterator[Org]:
+    """An organization whose server must still work when the test is over."""
+    yield acme
+    assert (await acme.post(EVENT))[0] == 202
+
+
+class Answer:
+    """One HTTP response."""
+
+    def __init__(self, said: bytes) -> None:
+        head, _, rest = said.partition(b"\r\n\r\n")
+        self.status = int(head.split()[1])
+        self.headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        length = int(self.headers.get(b"content-length", 0))
+        self.body, self.rest = rest[:length], rest[length:]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The body, which must be of the one shape."""
+        body: dict[str, Any] = json.loads(self.body)
+        assert set(body) <= {"error", "field", "errors", "code", "requestId"}
+        assert {"error", "requestId"} <= set(body)
+        return body
+
+
+async def request(
+    org: Org, body: bytes = EVENT, *headers: str, line: str = "POST /api/v1/events", **changes: str
+) -> bytes:
+    """Return a request as bytes; `changes` replace headers, an empty text leaves one out."""
+    sent = {
+        "Host": "x",
+        "Authorization": f"Bearer {await org.key()}",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+    } | {name.replace("_", "-").title(): value for name, value in changes.items()}
+    lines = [f"{line} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items() if value), *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+async def ask(org: Org, *args: Any, **changes: str) -> Answer:
+    return Answer(await org.service.talk(await request(org, *args, **changes)))
+
+
+NOT_JSON: dict[str, bytes] = {
+    "empty": b"",
+    "null": b"null",
+    "array": b"[]",
+    "string": b'"x"',
+    "number": b"1",
+    "trailing data": EVENT + b" x",
+    "two bodies": EVENT + EVENT,
+    "trailing comma": EVENT[:-1] + b",}",
+    "comment": b"/* x */" + EVENT,
+    "single quotes": EVENT.replace(b'"', b"'"),
+    "bom": b"\xef\xbb\xbf" + EVENT,
+    "utf-16": EVENT.decode().encode("utf-16"),
+    "utf-16 without bom": EVENT.decode().encode("utf-16-le"),
+    "utf-32": EVENT.decode().encode("utf-32"),
+    "cut off": EVENT[:-1],
+    "gzip as it is": gzip.compress(EVENT),
+    "zip as it is": b"PK\x03\x04" + bytes(100),
+    "deep arrays": b"[" * 100_000,
+    "deep objects": b'{"a":' * 100_000,
+} | {
+    f"{name} in a {where}": EVENT[:-1] + text + b"}"
+    for name, bad in {
+        "byte ff": b"\xff",
+        "overlong": b"\xc0\xaf",
+        "cesu": b"\xed\xa0\x80",
+        "control": b"\x01",
+        "newline": b"\n",
+        "half an escape": b"\\u12",
+    }.items()
+    for where, text in {"value": b', "payload": {"k": "' + bad + b'"}', "key": b', "payload": {"' + bad + b'": 1}'}.items()
+} | {
+    f"the number {number}": EVENT[:-1] + b', "payload": {"n": ' + number.encode() + b"}}"
+    for number in ("NaN", "Infinity", "-Infinity", "01", "+1", ".5", "1.", "0x1", "1_000", "--1", "1e")
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON.keys())
+async def test_d1_to_d12_what_is_not_one_json_object_is_refused(acme: Org, body: bytes) -> None:
+    found = await ask(acme, body)
+    assert (found.status, found.headers[b"content-type"]) == (400, b"application/json")
+    assert found.error["error"].startswith(
+        ("malformed JSON: ", "the body must be one JSON object", "is nested too deeply")
+    )
+    assert await acme.traces() == {}
+
+
+@pytest.mark.parametrize("number", ["1e400", "1e130000", "-1e400", "1e99999999999999999999"])
+async def test_d6_d9_a_number_out_of_range_is_refused_by_its_field(acme: Org, number: str) -> None:
+    found = await ask(acme, EVENT[:-1] + b', "payload": {"n": ' + number.encode() + b"}}")
+    assert (found.status, found.error["field"]) == (400, "payload")
+
+
+async def test_d11_of_equal_keys_the_last_one_counts_everywhere(acme: Org) -> None:
+    twice = b'{"event": "a", "event": "b", "contact": {"externalId": "u1", "externalId": "u2"}, "payload": {"n": 1, "n": 2}}'
+    assert (await ask(acme, twice)).status == 202
+    assert await acme.rows("event, external_id, payload", "events") == [("b", "u2", {"n": 2})]
+
+
+@pytest.mark.parametrize(
+    ("media", "status"),
+    [
+        ("", 202),
+        ("application/json", 202),
+        ("APPLICATION/JSON", 202),
+        ("application/json; charset=utf-8", 202),
+        ('application/json;charset="UTF-8"', 202),
+        ("text/plain", 415),
+        ("application/jsonx", 415),
+        ("application/json; charset=latin1", 415),
+        ("multipart/form-data; boundary=x", 415),
+        ("application/x-www-form-urlencoded", 415),
+    ],
+)
+async def test_d13_the_declared_media_type_must_be_json(acme: Org, media: str, status: int) -> None:
+    found = await ask(acme, content_type=media)
+    assert (found.status, status == 202 or found.error["error"]) == (
+        status,
+        status == 202 or "Content-Type must be application/json",
+    )
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "gzip, identity"])
+async def test_d14_a_compressed_body_is_not_inflated(acme: Org, coding: str) -> None:
+    bomb = gzip.compress(bytes(10 * MEGABYTE))
+    assert (await ask(acme, bomb, f"Content-Encoding: {coding}")).status == 415
+    assert (await ask(acme, EVENT, "Content-Encoding: identity")).status == 202
+
+
+async def test_d16_a_body_over_the_limit_is_refused_and_the_connection_closed(acme: Org) -> None:
+    chunks = [b"100000\r\n" + bytes(MEGABYTE) + b"\r\n"] * 9
+    chunked = [await request(acme, b"", "Transfer-Encoding: chunked", content_length=""), *chunks, b"0\r\n\r\n"]
+    for pieces in ([await request(acme, b"", content_length=str(9 * MEGABYTE))], chunked):
+        found = Answer(await acme.service.talk(*pieces))
+        assert (found.status, found.headers[b"connection"]) == (413, b"close")
+        assert found.error["error"] == "the request is too large: at most 8388608 bytes, and 8192 of headers"
+
+
+async def test_a_chunked_body_is_as_good_as_any(acme: Org) -> None:
+    chunked = b"5\r\n" + EVENT[:5] + b"\r\n%x\r\n" % len(EVENT[5:]) + EVENT[5:] + b"\r\n0\r\n\r\n"
+    head = await request(acme, b"", "Transfer-Encoding: chunked", content_length="")
+    assert Answer(await acme.service.talk(head, chunked)).status == 202
+
+
+async def test_d18_expect_100_continue_works(acme: Org) -> None:
+    said = await acme.service.talk(await request(acme, EVENT, "Expect: 100-continue", "Connection: close"), answers=2)
+    assert said.startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert Answer(said.partition(b"\r\n\r\n")[2]).status == 202
+    refused = await ask(acme, EVENT, "Expect: 200-ok")
+    assert (refused.status, refused.error["error"]) == (417, "Expect can only be 100-continue")
+
+
+@pytest.mark.parametrize("headers", [["X-A: " + "a" * 9_000], [f"X-Header-{n}: value-{n}" for n in range(500)]])
+async def test_d20_too_much_of_headers_is_refused_and_the_connection_closed(acme: Org, headers: list[str]) -> None:
+    found = await ask(acme, EVENT, *headers)
+    assert (found.status, found.headers[b"connection"], bool(found.error)) == (413, b"close", True)
+
+
+async def test_d20_too_long_an_address_is_refused(acme: Org) -> None:
+    assert (await ask(acme, line="POST /" + "a" * 9_000)).status == 413
+
+
+@pytest.mark.parametrize("sent", ["\x1b[31mred", "a" * 4_000, "00000000-0000-0000-0000-000000000000"])
+async def test_d21_the_id_of_a_request_is_ours(acme: Org, sent: str) -> None:
+    found = await ask(acme, EVENT, f"X-Request-ID: {sent}", authorization="Bearer nobody")
+    assert found.status == 401
+    assert len(found.error["requestId"]) == 36
+    assert sent.encode() not in found.body + b"".join(found.headers.values())
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "FOO"])
+async def test_d22_other_methods_are_not_allowed(acme: Org, method: str) -> None:
+    found = await ask(acme, line=f"{method} /api/v1/events")
+    assert (found.status, found.headers[b"allow"]) == (405, b"post")
+    assert found.error["error"] == "this address does not take that method"
+
+
+async def test_d22_head_is_answered_without_a_body_and_the_connection_goes_on(acme: Org) -> None:
+    for path in ("/api/v1/events", "/api/v1/events/catalog", "/nothing"):
+        said = await acme.service.talk(
+            await request(acme, b"", line=f"HEAD {path}") + await request(acme, EVENT, "Connection: close"), answers=3
+        )
+        first, _, rest = said.partition(b"\r\n\r\n")
+        assert first.split()[1] in (b"404", b"405")
+        assert Answer(rest).status == 202
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//api//v1//events",
+        "/api/v1/%2e%2e/v1/events",
+        "/api/v1/../v1/events",
+        "/api/v1/events%2fbatch",
+        "/api/v1/events\\batch",
+        "/api/v1/events;x",
+        "/api/v1/events/batch/x",
+        "/api/v1/event",
+        "/api/v2/events",
+        "/API/V1/EVENTS",
+        "/",
+        "*",
+    ],
+)
+async def test_d22_other_addresses_lead_nowhere(acme: Org, path: str) -> None:
+    found = await ask(acme, line=f"POST {path}")
+    assert found.status in (400, 404)
+    assert await acme.traces() == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_refused_and_the_connection_closed(acme: Org, text: bytes) -> None:
+    found = Answer(await acme.service.talk(text))
+    assert (found.status, found.headers[b"connection"], found.error["error"]) == (
+        400,
+        b"close",
+        "the request is not valid HTTP",
+    )
+
+
+async def test_a_connection_goes_on_after_refusals(acme: Org) -> None:
+    refused = [
+        await request(acme, b"{"),
+        await request(acme, content_type="text/plain"),
+        await request(acme, authorization="Bearer nobody"),
+        await request(acme, authorization="Bearer"),
+        await request(acme, line="POST /nothing"),
+    ]
+    said = await acme.service.talk(b"".join(refused) + await request(acme), answers=6)
+    statuses = []
+    while said:
+        found = Answer(said)
+        statuses.append(found.status)
+        said = found.rest
+    assert statuses == [400, 415, 401, 401, 404, 202]
+
+
+async def test_d24_a_client_that_leaves_harms_nobody(acme: Org) -> None:
+    whole = await request(acme, EVENT[:-1] + b', "idempotencyKey": "left"}')
+    for _ in range(20):
+        await acme.service.leave(whole)
+        await acme.service.leave(whole[:-10])
+    keys = [f"k{n}" for n in range(20)]
+    results = await acme.post_batch(*[{**json.loads(EVENT), "idempotencyKey": key} for key in keys])
+    assert [each["idempotencyKey"] for each in results] == keys
+    stored = [key for (key,) in await acme.rows("idempotency_key", "events")]
+    assert stored.count("left") <= 1
+    assert acme.service.app.ctx.parts.pipeline.alive

@@ -1,0 +1,101 @@
+"""`sql/schema.sql` is the migrations' outcome, and keeps the rules that let the same code run on Citus."""
+
+import re
+
+import psycopg
+
+from api.store.statements import load, sql_folder
+
+_CATALOG = """
+    SELECT 'column', c.relname || '.' || a.attname,
+           format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' ' || a.attidentity::text
+           || ' ' || coalesce(pg_get_expr(d.adbin, d.adrelid), '')
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+    WHERE n.nspname IN ('workbench', 'analyst') AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r', 'p', 'v')
+          AND c.relname !~ '^events_[0-9]'
+    UNION ALL
+    SELECT 'table', c.relname, c.relkind::text || ' ' || c.relrowsecurity || ' ' || coalesce(array_to_string(c.reloptions, ','), '')
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname IN ('workbench', 'analyst') AND c.relkind IN ('r', 'p', 'v') AND c.relname !~ '^events_[0-9]'
+    UNION ALL
+    SELECT 'index', tablename, indexdef FROM pg_indexes WHERE schemaname = 'workbench' AND tablename !~ '^events_[0-9]'
+    UNION ALL
+    SELECT 'constraint', conrelid::regclass::text || '.' || conname, pg_get_constraintdef(oid)
+    FROM pg_constraint WHERE connamespace = 'workbench'::regnamespace AND conrelid::regclass::text !~ 'events_[0-9]'
+    UNION ALL
+    SELECT 'view', viewname, definition FROM pg_views WHERE schemaname = 'analyst'
+    ORDER BY 1, 2, 3
+"""
+
+
+def catalog(dsn: str) -> list[tuple[str, str, str]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(_CATALOG).fetchall()
+
+
+def test_the_migrations_build_what_the_schema_shows(database_url: str) -> None:
+    migrated = catalog(database_url)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute("DROP SCHEMA workbench CASCADE")
+        connection.execute("DROP SCHEMA IF EXISTS analyst CASCADE")
+        connection.execute((sql_folder() / "schema.sql").read_bytes())
+    assert catalog(database_url) == migrated
+
+
+def test_every_key_of_tenant_data_is_led_by_the_organization(database_url: str) -> None:
+    keys = {
+        name: definition
+        for kind, name, definition in catalog(database_url)
+        if kind == "constraint" and definition.startswith(("PRIMARY KEY", "UNIQUE", "FOREIGN KEY"))
+    }
+    not_led = {name for name, definition in keys.items() if not definition.split("(")[1].startswith("org_id")}
+    assert not_led == {
+        "organizations.organizations_pkey",  # the table of organizations itself
+        "organizations.organizations_name_key",
+        "api_keys.api_keys_key_hash_key",  # a key is looked up before its organization is known
+        "engines.engines_pkey",  # processes, not tenants
+    }
+
+
+def statements() -> dict[str, str]:
+    files = sorted((sql_folder() / "queries").glob("*.sql"))
+    return {f"{file.stem}.{name}": body for file in files for name, body in load(file.stem).items()}
+
+
+_FORBIDDEN = {
+    r"\bMERGE\s+INTO\b": "MERGE",
+    r"\bCREATE\s+TRIGGER\b": "a trigger",
+    r"DO UPDATE SET[^;]*\bnow\(\)": "now() in DO UPDATE",
+}
+
+
+def test_no_statement_has_a_form_that_citus_refuses() -> None:
+    found = {
+        (name, word)
+        for name, body in statements().items()
+        for form, word in _FORBIDDEN.items()
+        if re.search(form, body, re.IGNORECASE)
+    }
+    assert found == set()
+
+
+def test_rows_are_locked_only_within_one_organization() -> None:
+    locking = {name: body for name, body in statements().items() if re.search(r"FOR (NO KEY )?UPDATE", body)}
+    assert locking
+    assert {name for name, body in locking.items() if "org_id = %(org_id)s" not in body} == set()
+
+
+def tenant_tables() -> set[str]:
+    schema = (sql_folder() / "schema.sql").read_text()
+    tables = re.findall(r"CREATE TABLE workbench\.(\w+) \((.*?)^\)", schema, re.DOTALL | re.MULTILINE)
+    return {name for name, columns in tables if re.search(r"^    org_id ", columns, re.MULTILINE)}
+
+
+def test_every_statement_on_tenant_data_names_the_organization() -> None:
+    tables = "|".join(tenant_tables())
+    on_tenant_data = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:workbench\.)?(?:{tables})\b")
+    reaching = {name for name, body in statements().items() if on_tenant_data.search(body)}
+    assert {"ingest.add_events", "engine.claim_ready", "access.find_keys"} <= reaching
+    assert {name for name in reaching if "org_id" not in statements()[name]} == set()

@@ -1,0 +1,64 @@
+"""One line of JSON per record, whatever is in it."""
+
+import json
+import logging
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from api import logs
+
+ODD = "a\nb\x1b[31m\x7f\u2028\x85\udc80"
+
+
+@pytest.fixture
+def said() -> Iterator[StringIO]:
+    """What is logged; afterwards logging is as it was."""
+    root, ours = logging.getLogger(), logging.getLogger(logs.OURS)
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    root.handlers = []  # pytest's own must not be closed
+    stream = StringIO()
+    logs.install(stream)
+    yield stream
+    logging.captureWarnings(capture=False)
+    root.handlers = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+def lines(said: StringIO) -> list[dict[str, Any]]:
+    text = said.getvalue()
+    assert text.isascii()
+    assert text.replace("\n", "").isprintable()
+    return [json.loads(line) for line in text.removesuffix("\n").split("\n") if line]
+
+
+def test_a_record_is_one_line_whatever_its_values_hold(said: StringIO) -> None:
+    logging.getLogger("workbench.ingest").info("refused", extra={"reason": ODD, "events": 3, ODD: set})
+    (line,) = lines(said)
+    assert (line["level"], line["logger"], line["word"]) == ("info", "workbench.ingest", "refused")
+    assert (line["reason"], line["events"], line[ODD]) == (ODD, 3, "<class 'set'>")
+    assert line["time"].endswith("+00:00")
+
+
+def test_an_exception_is_text_within_the_line(said: StringIO) -> None:
+    try:
+        raise ValueError(ODD)
+    except ValueError:
+        logging.getLogger("workbench.api").exception("request_failed", extra={"request_id": "r1"})
+    (line,) = lines(said)
+    assert (line["word"], line["request_id"]) == ("request_failed", "r1")
+    assert "Traceback" in line["exception"]
+    assert ODD in line["exception"]
+
+
+def test_libraries_are_heard_from_warnings_on(said: StringIO) -> None:
+    for name in ("sanic.root", "psycopg.pool", "workbench"):
+        logging.getLogger(name).debug("debug")
+        logging.getLogger(name).info("info")
+        logging.getLogger(name).warning("%s", "warning")
+    assert [(line["logger"], line["word"]) for line in lines(said)] == [
+        *(("sanic.root", "warning"), ("psycopg.pool", "warning"), ("workbench", "info"), ("workbench", "warning")),
+    ]

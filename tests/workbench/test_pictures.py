@@ -1,0 +1,75 @@
+"""Layout and drawing: every node has its place, nothing overlaps, and the document is XML whatever is written in it."""
+
+from itertools import combinations
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.workbench.test_writing import branching, new, thanks
+from workbench import Automation
+from workbench.display.graph import draw
+from workbench.display.layout import place
+
+NODES = st.integers(1, 12).map(lambda count: [str(number) for number in range(count)])
+GRAPHS = NODES.flatmap(
+    lambda nodes: st.tuples(
+        st.just(nodes), st.lists(st.tuples(st.sampled_from([*nodes, "?"]), st.sampled_from(nodes)), max_size=24)
+    )
+)
+
+
+@given(GRAPHS)
+def test_nodes_never_overlap_and_edges_lead_down(graph) -> None:
+    nodes, links = graph
+    layout = place(nodes, links)
+    assert layout.places.keys() == set(nodes)
+    for (left, row), (right, other) in combinations(layout.places.values(), 2):
+        assert row != other or abs(left - right) > 0.99
+    for source, target in layout.passing:
+        assert layout.places[source][1] < layout.places[target][1]
+
+
+def test_a_chain_is_a_straight_line() -> None:
+    assert place(["a", "b", "c"], [("a", "b"), ("b", "c")]).places == {"a": (0, 0), "b": (0, 1), "c": (0, 2)}
+
+
+def test_yes_is_left_of_no() -> None:
+    places = place(["if", "no", "yes"], [("if", "yes"), ("if", "no")]).places
+    assert places["yes"][0] < places["if"][0] < places["no"][0]
+
+
+def test_an_edge_passes_beside_the_node_it_skips() -> None:
+    layout = place(["if", "a", "end"], [("if", "a"), ("if", "end"), ("a", "end")])
+    ((across, row),) = layout.passing["if", "end"]
+    assert row == 1
+    assert abs(across - layout.places["a"][0]) > 0.6
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
+
+
+@given(TEXTS, TEXTS)
+def test_any_text_makes_a_valid_document(title: str, body: str) -> None:
+    automation = new().on("x").send_inapp(title=title, body=body)
+    ElementTree.fromstring(automation.svg())
+
+
+@pytest.mark.parametrize("automation", [thanks(), branching()])
+def test_the_same_automation_makes_the_same_picture(automation: Automation) -> None:
+    assert automation.svg() == Automation.from_json(automation.to_json()).svg()
+
+
+def test_the_path_taken_stands_out() -> None:
+    simulation = branching().simulate({"event": "trade", "payload": {}}, contact={"walletAddress": "0x1"})
+    page = simulation._repr_html_()
+    assert "data:image/svg+xml;base64," in page
+    plain = draw(*branching()._draft.language())[0]
+    assert "stroke-dasharray" not in plain
+
+
+def test_a_broken_draft_is_drawn_with_what_is_wrong() -> None:
+    automation = new().on("deposit").send_inapp(title="{{", body="x")
+    assert "Cannot be published" in automation._repr_html_()
+    assert "send_inapp" in automation._repr_html_()

@@ -1,0 +1,167 @@
+"""Sending against a server that is busy, away, or breaks off: one key, bounded tries, and the truth about the outcome."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from workbench import RefusedError, UnavailableError, UnknownOutcomeError, UnreachableError
+from workbench.events import Events, Patience
+
+BREAK = object()
+OK = (202, {"accepted": True, "deduplicated": False, "idempotencyKey": "k"})
+BUSY = (429, {"error": "rate limit exceeded", "code": "RATE_LIMITED"})
+AWAY = (503, {"error": "try later", "code": "INGEST_UNAVAILABLE"})
+PATIENCE = Patience(tries=4, first=0.001, longest=0.002)
+
+
+class Script(HTTPServer):
+    """Answers requests one after the other as written, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Line)
+        self.answers: list[Any] = []
+        self.bodies: list[Any] = []
+
+    @property
+    def events(self) -> Events:
+        return Events(f"http://127.0.0.1:{self.server_port}", "sk_live_x", PATIENCE)
+
+    @property
+    def keys(self) -> set[str]:
+        return {body["idempotencyKey"] for body in self.bodies}
+
+
+class _Line(BaseHTTPRequestHandler):
+    server: Script
+
+    def do_POST(self) -> None:
+        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        answer = self.server.answers.pop(0)
+        if answer is BREAK:
+            self.close_connection = True
+            return
+        status, body = answer
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    with Script() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_busy_server_is_asked_again_with_the_same_key(script: Script) -> None:
+    script.answers = [BUSY, AWAY, OK]
+    assert script.events.send("deposit", email="ada@example.com").accepted
+    assert len(script.bodies) == 3
+    assert len(script.keys) == 1
+
+
+def test_a_broken_connection_is_tried_again_with_the_same_key(script: Script) -> None:
+    script.answers = [BREAK, OK]
+    assert script.events.send("deposit", email="ada@example.com").accepted
+    assert len(script.keys) == 1
+
+
+def test_each_call_has_a_key_of_its_own(script: Script) -> None:
+    script.answers = [OK, OK]
+    events = script.events
+    events.send("deposit", external_id="1")
+    events.send("deposit", external_id="1")
+    assert len(script.keys) == 2
+
+
+def test_a_server_that_stays_busy_is_given_up_and_nothing_was_stored(script: Script) -> None:
+    script.answers = [BUSY] * 4
+    with pytest.raises(UnavailableError, match="Nothing was stored"):
+        script.events.send("deposit", external_id="1")
+    assert script.answers == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[BREAK, BUSY, BUSY, BUSY], [AWAY] * 4, [BUSY, AWAY, BUSY, BUSY], [BREAK] * 4, [(502, {})] * 4],
+    ids=["broke off, then busy", "503", "one 503 among 429", "broke off", "gateway"],
+)
+def test_an_unknown_outcome_is_called_unknown_and_names_the_key(script: Script, answers: list[Any]) -> None:
+    script.answers = answers
+    with pytest.raises(UnknownOutcomeError, match="nobody can say whether this was stored") as unknown:
+        script.events.send("deposit", external_id="1", idempotency_key="mine")
+    assert 'Send it again with idempotency_key="mine"' in str(unknown.value)
+    assert "othing was stored" not in str(unknown.value)
+
+
+def test_an_answer_of_something_else_is_no_receipt(script: Script) -> None:
+    script.answers = [(200, ["hello"])]
+    with pytest.raises(UnknownOutcomeError, match="not this service"):
+        script.events.send("deposit", external_id="1")
+
+
+def test_a_refusal_is_final(script: Script) -> None:
+    script.answers = [(400, {"error": "contact.email: not a valid email address", "field": "contact.email"})]
+    with pytest.raises(RefusedError, match=r"contact\.email") as refused:
+        script.events.send("deposit", email="nope")
+    assert [each.field for each in refused.value.problems] == ["contact.email"]
+
+
+def test_nobody_listening_is_said_in_words() -> None:
+    with pytest.raises(UnreachableError, match=r"make up.*Nothing was stored.*idempotency_key="):
+        Events("http://127.0.0.1:9", "sk_live_x", PATIENCE).send("deposit", external_id="1")
+
+
+def test_of_a_batch_only_the_surplus_is_sent_again(script: Script) -> None:
+    fine, later = {"accepted": True, "deduplicated": False}, {"accepted": False, "error": "RATE_LIMITED: slow down"}
+    wrong = {"accepted": False, "error": "contact: is required"}
+    script.answers = [(202, {"results": [fine, wrong, later]}), (202, {"results": [fine]})]
+    receipts = script.events.send_many([{"event": name, "contact": {"externalId": "1"}} for name in "abc"])
+    assert [each.accepted for each in receipts] == [True, False, True]
+    assert [[event["event"] for event in body["events"]] for body in script.bodies] == [["a", "b", "c"], ["c"]]
+    assert script.bodies[0]["events"][2] == script.bodies[1]["events"][0]
+
+
+def test_an_event_of_a_batch_that_may_be_stored_is_not_called_refused(script: Script) -> None:
+    away = {"accepted": False, "error": "INGEST_UNAVAILABLE: try again"}
+    busy = {"accepted": False, "error": "RATE_LIMITED: slow down"}
+    script.answers = [(202, {"results": [away, busy]}), *[(202, {"results": [busy, busy]})] * 3]
+    receipts = script.events.send_many([{"event": name, "contact": {"externalId": "1"}} for name in "ab"])
+    assert [each.unknown for each in receipts] == [True, False]
+    assert "Not known to be stored" in repr(receipts[0])
+    assert f'idempotency_key="{receipts[0].idempotency_key}"' in repr(receipts[0])
+    assert repr(receipts[1]).startswith("Not stored: RATE_LIMITED")
+    assert repr(receipts).startswith("0 accepted, 0 known before, 1 not stored, 1 not known to be stored")
+
+
+def test_many_events_travel_a_hundred_at_a_time(script: Script) -> None:
+    fine = {"accepted": True, "deduplicated": False, "idempotencyKey": "k"}
+    script.answers = [(202, {"results": [fine] * size}) for size in (100, 100, 30)]
+    receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
+    assert len(receipts) == 230
+    assert receipts.refused == []
+    assert receipts.frame().height == 230
+
+
+def test_when_the_server_goes_away_the_receipts_say_which_events_are_stored(script: Script) -> None:
+    fine = {"accepted": True, "deduplicated": False}
+    script.answers = [(202, {"results": [fine] * 100}), BREAK, BREAK, BREAK, BREAK]
+    receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
+    assert [index for index, _ in receipts.refused] == list(range(100, 230))
+    assert "nobody can say" in str(receipts[100].error)
+    assert [receipts[index].unknown for index in (0, 100, 200)] == [False, True, False]
+    assert "NOT_SENT" in str(receipts[200].error)
+    assert len(script.bodies) == 5

@@ -1,0 +1,127 @@
+"""Simulations without a server: the engine's interpreter, and the words in which its answer is shown."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from api.language.run import State
+from tests.workbench.test_writing import branching, new, thanks
+from workbench import DraftError
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+WALLET = {"walletAddress": "0xA11CE"}
+
+
+def test_a_matching_event_shows_the_message_as_it_would_arrive() -> None:
+    simulation = thanks().simulate({"payload": {"amountUsd": 100}}, contact=WALLET, now=NOW)
+    assert simulation.matched
+    assert simulation.path == ("trigger", "send_inapp")
+    assert [(each.wallet_address, each.body) for each in simulation.messages] == [("0xa11ce", "100 USD arrived")]
+    assert (simulation.state, simulation.outcome) == (State.COMPLETED, "completed")
+    assert simulation.headline() == "Would send 1 message"
+
+
+def test_a_near_miss_is_explained() -> None:
+    simulation = thanks().simulate({"payload": {"amountUsd": "100"}}, contact=WALLET, now=NOW)
+    assert not simulation.matched
+    assert simulation.headline() == "Nothing would happen"
+    assert simulation.reason() == (
+        "It asks whether amountUsd is 100; it is “100”, a text, and 100 is a number: they are not the same."
+    )
+
+
+def test_a_missing_value_is_explained() -> None:
+    assert "there is no amountUsd" in thanks().simulate({}, contact=WALLET, now=NOW).reason()
+
+
+def test_an_event_of_another_name_is_explained() -> None:
+    simulation = thanks().simulate({"event": "trade"}, contact=WALLET, now=NOW)
+    assert simulation.reason() == "This automation starts on deposit, not on trade."
+
+
+def test_the_contacts_traits_choose_the_branch() -> None:
+    event = {"event": "deposit", "payload": {"amountUsd": 1}}
+    pro = branching().simulate(event, contact=WALLET | {"attributes": {"plan": "pro"}}, now=NOW)
+    other = branching().simulate(event, contact=WALLET, now=NOW)
+    assert pro.tags == ("Pro customer", "seen")
+    assert other.path == ("trigger", "if_plan", "send_inapp", "add_tag_seen")
+
+
+def test_a_contact_without_a_wallet_fails_after_every_try() -> None:
+    simulation = thanks().simulate({"payload": {"amountUsd": 100}}, contact={"email": "ada@example.com"}, now=NOW)
+    assert (simulation.state, simulation.outcome) == (State.DEAD, "no_wallet")
+    assert len(simulation.steps) == 7
+    assert "Failed for good" in repr(simulation)
+
+
+def test_steps_are_a_frame() -> None:
+    frame = thanks().simulate({"payload": {"amountUsd": 100}}, contact=WALLET, now=NOW).frame()
+    assert frame["node_id"].to_list() == ["trigger", "send_inapp"]
+
+
+@pytest.mark.parametrize(
+    ("event", "contact", "words"),
+    [
+        ({}, None, "who is it about"),
+        ({"contact": {}}, WALLET, "contact: needs at least one"),
+        ({"payload": 1}, WALLET, "payload: must be an object"),
+        ({"event": ""}, WALLET, "event: must be 1 to 64"),
+    ],
+)
+def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
+    with pytest.raises(DraftError, match=words):
+        thanks().simulate(event, contact=contact, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("contact", "words"),
+    [
+        ("ada", "contact: must be an object"),
+        ({"walletAddress": 1}, r"contact\.walletAddress: must be a string"),
+        ({"email": "nope"}, r"contact\.email: not a valid email"),
+        ({"externalId": "1", "attributes": {"plan": object()}}, r"contact\.attributes: must hold"),
+    ],
+)
+def test_an_impossible_contact_is_refused_by_its_field(contact, words) -> None:
+    with pytest.raises(DraftError, match=words):
+        thanks().simulate({"payload": {"amountUsd": 100}}, contact=contact, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("event", "now", "words"),
+    [
+        ("deposit", NOW, "written like"),
+        ({}, NOW.replace(tzinfo=None), "time zone"),
+        ({"payload": {1: object()}}, NOW, "JSON"),
+    ],
+)
+def test_an_impossible_trial_is_refused_in_words(event, now, words) -> None:
+    with pytest.raises(DraftError, match=words):
+        thanks().simulate(event, contact=WALLET, now=now)
+
+
+def test_an_event_name_is_needed_where_several_start_it() -> None:
+    with pytest.raises(DraftError, match="which event"):
+        branching().simulate({}, contact=WALLET, now=NOW)
+
+
+def test_the_page_shows_message_reasons_and_steps() -> None:
+    page = branching().simulate({"event": "trade", "payload": {}}, contact=WALLET, now=NOW)._repr_html_()
+    for words in (
+        "Upgrade?",
+        "Why if_plan says no",
+        "there is no contact.plan",
+        "Step by step",
+        "data:image/svg+xml;base64,",
+    ):
+        assert words in page
+    assert "<svg" not in page
+
+
+def test_texts_from_events_are_shown_not_run() -> None:
+    automation = new().on("x").send_inapp(title="{{ name }}", body="b")
+    page = automation.simulate(
+        {"payload": {"name": "<script>alert(1)</script>"}}, contact=WALLET, now=NOW
+    )._repr_html_()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page

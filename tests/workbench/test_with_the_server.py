@@ -1,0 +1,367 @@
+"""The workbench against the real service: what it shows is what is stored, and what it predicts is what happens."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+
+from tests.running import Running
+from workbench import (
+    Automation,
+    KeyRefusedError,
+    NotThereError,
+    PublishError,
+    RefusedError,
+    SqlError,
+    StaleError,
+    StillRunningError,
+    UnreachableError,
+    Workbench,
+    WorkbenchError,
+)
+from workbench.automation import Place
+from workbench.connection import Connection
+
+WALLET = "0xAbCd000000000000000000000000000000001234"
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+def greeting(wb: Workbench, name: str) -> Automation:
+    return (
+        wb.automation(name)
+        .on(f"{name}:event")
+        .send_inapp(title="Hi {{ who }}", body="{{ contact.plan | default('no plan') }}")
+    )
+
+
+# Catalog and SQL
+
+
+def test_the_catalog_lists_events_by_frequency(wb: Workbench) -> None:
+    counts = [each.count for each in wb.catalog]
+    assert counts == sorted(counts, reverse=True)
+    assert wb.catalog.frame().columns == ["event", "count"]
+    assert "deposit" in wb.catalog
+    assert wb.catalog(prefix="dep").names == ("deposit",)
+
+
+def test_one_event_shows_its_paths_types_and_samples(wb: Workbench) -> None:
+    shape = wb.catalog.deposit
+    assert {"amountUsd", "asset", "first"} <= {each.path for each in shape.paths}
+    assert shape.example(amountUsd=7)["payload"]["amountUsd"] == 7
+    assert "amountUsd" in shape.frame()["path"]
+    assert "data:image/svg+xml" in shape._repr_html_()
+
+
+def test_a_misspelt_event_is_met_with_the_nearest_name(wb: Workbench) -> None:
+    with pytest.raises(NotThereError, match="did you mean 'deposit'"):
+        wb.catalog["depositt"]
+
+
+def test_names_complete(wb: Workbench) -> None:
+    assert "deposit" in dir(wb.catalog)
+    shell = InteractiveShell()
+    shell.push({"wb": wb})
+    with provisionalcompleter():
+        keys = {each.text for each in shell.Completer.completions('wb.catalog["depo', 16)}
+        verbs = {each.text for each in shell.Completer.completions("wb.events.send_", 15)}
+    assert "deposit" in keys
+    assert any(each.endswith("send_many") for each in verbs)
+
+
+def test_sql_answers_with_exact_types(wb: Workbench) -> None:
+    frame = wb.sql(
+        """
+        SELECT 9007199254740993::bigint AS big, 0.1::numeric AS exact, now() AS at, :word AS word, true AS yes,
+               array['a', 'b'] AS list, NULL::text AS nothing
+        """,
+        word="it's",
+    )
+    assert frame["big"][0] == 9_007_199_254_740_993
+    assert isinstance(frame.schema["exact"], pl.Decimal)
+    assert frame.schema["at"] == pl.Datetime("us", "UTC")
+    assert frame["word"][0] == "it's"
+    assert frame["list"][0].to_list() == ["a", "b"]
+
+
+def test_a_wrong_query_points_at_the_spot(wb: Workbench) -> None:
+    with pytest.raises(SqlError) as refused:
+        wb.sql("SELECT event\nFROM app_events\nWHERE evnt = 'x'")
+    assert "line 3: WHERE evnt = 'x'\n" + " " * 14 + "^" in str(refused.value)
+    assert "Perhaps you meant" in str(refused.value)
+    assert refused.value.sqlstate == "42703"
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("select 1; select 2", "One statement at a time"),
+        ("drop table contacts", "Only SELECT"),
+        ("-- all of them\nDELETE FROM contacts", "Only SELECT"),
+    ],
+)
+def test_what_is_no_question_is_refused_in_plain_words(wb: Workbench, query: str, words: str) -> None:
+    with pytest.raises(SqlError, match=words):
+        wb.sql(query)
+
+
+def test_the_help_on_sql_lists_every_table_with_its_columns(wb: Workbench) -> None:
+    listed = dict(re.findall(r"- (\w+): ([\w, \n]+?)(?=\n +- |\n +$)", Workbench.sql.__doc__ or ""))
+    for name, columns in listed.items():
+        assert wb.sql(f"SELECT * FROM {name} LIMIT 0").columns == re.split(r",\s+", columns)
+    assert len(listed) == 6
+
+
+# Automations
+
+
+def test_what_is_predicted_is_what_happens(wb: Workbench) -> None:
+    automation = (
+        wb.automation("predicted")
+        .on("predicted")
+        .where("amount", is_in=[1, 2])
+        .when("contact.plan", eq="pro")
+        .then(lambda b: b.add_tag("predicted-pro"))
+        .otherwise(lambda b: b.exit())
+        .send_inapp(title="{{ amount }}", body="for {{ contact.plan }}")
+        .publish()
+    )
+    wb.events.send("unrelated", wallet_address=WALLET, attributes={"plan": "pro"})
+    predicted = automation.simulate({"contact": {"walletAddress": WALLET}, "payload": {"amount": 2}})
+    entry = automation.wait_for(wb.events.send("predicted", wallet_address=WALLET, payload={"amount": 2}))
+    assert [(each.node_id, each.outcome, each.handle) for each in entry.steps] == [
+        (each.node_id, each.outcome, each.handle) for each in predicted.steps
+    ]
+    assert [(each.title, each.body) for each in entry.messages] == [("2", "for pro")]
+    assert (entry.state, entry.outcome) == (predicted.state, predicted.outcome)
+
+
+def test_publishing_twice_makes_one_version_and_a_change_another(wb: Workbench) -> None:
+    greeting(wb, "twice").publish()
+    same = greeting(wb, "twice").publish()
+    assert [each.version for each in same.versions()] == [1]
+    changed = greeting(wb, "twice").add_tag("x").publish()
+    assert [each.version for each in changed.versions()] == [2, 1]
+    assert [each.name for each in wb.automations].count("twice") == 1
+    assert "twice" in wb.automations()._repr_html_()
+
+
+def test_what_is_opened_is_what_was_saved(wb: Workbench) -> None:
+    saved = greeting(wb, "opened").save()
+    assert wb.automation("opened").to_json() == saved.to_json()
+    assert "draft" in repr(wb.automation("opened"))
+
+
+def test_publishing_is_refused_with_every_problem_and_its_node(wb: Workbench) -> None:
+    automation = greeting(wb, "refused").send_inapp(title="{{", body="").add_tag("")
+    with pytest.raises(PublishError) as refused:
+        automation.publish()
+    assert {each.field for each in refused.value.problems} == {"send_inapp_2", "add_tag"}
+    assert "'refused' cannot be published yet" in str(refused.value)
+
+
+def test_a_stale_draft_does_not_overwrite_what_others_did(wb: Workbench) -> None:
+    greeting(wb, "stale").save()
+    mine, theirs = wb.automation("stale").add_tag("mine"), wb.automation("stale").add_tag("theirs")
+    theirs.save()
+    with pytest.raises(StaleError, match="somebody changed 'stale' since you opened it"):
+        mine.save()
+    mine.save(overwrite=True)
+    assert wb.automation("stale").to_json() == mine.to_json()
+
+
+def test_a_deactivated_automation_is_not_started(wb: Workbench) -> None:
+    automation = greeting(wb, "paused").publish().deactivate()
+    receipt = wb.events.send("paused:event", wallet_address=WALLET, payload={"who": "Ada"})
+    with pytest.raises(NotThereError, match="did not start 'paused'"):
+        automation.wait_for(receipt)
+    assert (
+        automation.activate()
+        .wait_for(wb.events.send("paused:event", wallet_address=WALLET, payload={"who": "Ada"}))
+        .ended
+    )
+
+
+def test_an_archived_name_is_free_again_and_that_is_said(wb: Workbench) -> None:
+    greeting(wb, "archived").publish().archive()
+    note = "an archived automation is called 'archived' too"
+    assert note in repr(greeting(wb, "archived"))
+    assert "archived automation" in wb.automation("archived")._repr_html_()
+    assert "draft, not saved" in repr(greeting(wb, "archived"))
+    again = repr(greeting(wb, "archived").publish())
+    assert "version 1" in again
+    assert note not in again
+
+
+def test_a_simulation_says_when_the_automation_is_off(wb: Workbench) -> None:
+    automation = greeting(wb, "off").publish()
+    event = {"contact": {"walletAddress": WALLET}, "payload": {"who": "Ada"}}
+    assert automation.simulate(event).note == ""
+    simulation = automation.deactivate().simulate(event)
+    assert "It is off now" in repr(simulation)
+    assert "It is off now" in simulation._repr_html_()
+    assert "published, version 1, off" in repr(automation)
+
+
+def test_a_simulation_with_a_contact_asks_the_server_too(wb: Workbench) -> None:
+    automation = greeting(wb, "described")
+    event = {"payload": {"who": "Ada"}}
+    simulation = automation.simulate(event, contact={"walletAddress": WALLET, "attributes": {"plan": "gold"}})
+    assert [(each.title, each.body) for each in simulation.messages] == [("Hi Ada", "gold")]
+    away = Automation(automation._draft, Place(Connection("http://127.0.0.1:9", "wb_x")))
+    with pytest.raises(UnreachableError):
+        away.simulate(event, contact={"walletAddress": WALLET})
+
+
+def test_an_unseen_event_name_is_worth_a_look(wb: Workbench) -> None:
+    remarks = wb.automation("unseen").on("depositt").add_tag("x").check()
+    assert [each.message for each in remarks] == [
+        "no event 'depositt' came in the last 30 days; did you mean 'deposit'?"
+    ]
+
+
+def test_a_misspelt_value_is_worth_a_look(wb: Workbench) -> None:
+    automation = (
+        wb.automation("misspelt")
+        .on("deposit")
+        .where("amontUsd", eq=100)
+        .where("walletAddress", exists=True)
+        .when("payload.Asset", eq="ETH")
+        .then(lambda b: b.send_inapp("{{ amountUsd }} {{ aset }}", "{{ contact.plan }} {{ payload.amountUsd }}"))
+    )
+    assert [(each.node_id, each.message) for each in automation.check()] == [
+        (None, "'amontUsd' was never seen in deposit: did you mean 'amountUsd'?"),
+        ("if_payload_asset", "'Asset' was never seen in deposit: did you mean 'asset'?"),
+        ("send_inapp", "'aset' was never seen in deposit: did you mean 'asset'?"),
+    ]
+
+
+# Entries
+
+
+def test_entries_are_a_table_and_a_frame(wb: Workbench) -> None:
+    automation = greeting(wb, "table").publish()
+    for number in range(3):
+        wb.events.send("table:event", wallet_address=WALLET, payload={"who": str(number)})
+    entry = automation.entries().latest.wait()
+    assert [each.title for each in entry.messages] == ["Hi 2"]
+    frame = automation.entries().frame()
+    assert frame.height == 3
+    assert frame.schema["created_at"] == pl.Datetime("us", "UTC")
+    assert "Sent 1 message" in wb.entry(entry.id)._repr_html_()
+
+
+def test_an_entry_without_a_wallet_keeps_trying_and_waiting_ends_in_time(wb: Workbench) -> None:
+    automation = greeting(wb, "walletless").publish()
+    receipt = wb.events.send("walletless:event", email="nobody@example.com", payload={"who": "Ada"})
+    with pytest.raises(StillRunningError, match=r"still retrying after 2 seconds.*wallet"):
+        automation.wait_for(receipt, timeout=2)
+    with pytest.raises(RefusedError, match="failed for good"):
+        automation.entries().latest.replay()
+
+
+def test_a_dead_entry_can_be_replayed(wb: Workbench) -> None:
+    automation = greeting(wb, "dead").publish()
+    entry = automation.wait_for(wb.events.send("dead:event", wallet_address=WALLET, payload={}))
+    assert (entry.state.value, entry.outcome) == ("dead", "template_error")
+    assert "who" in repr(entry)
+    assert entry.replay().wait().state.value == "dead"
+
+
+# Sending
+
+
+def test_the_curl_line_does_the_same_once(wb: Workbench, running: Running) -> None:
+    line = wb.events.curl("curled", wallet_address=WALLET, payload={"note": "it's $HOME `x`"})
+    assert running.keys["live"] not in str(line)
+    ran = [
+        subprocess.run(["sh", "-c", str(line)], env=running.environment(), capture_output=True, text=True, check=True)
+        for _ in "12"
+    ]
+    assert ['"deduplicated":true' in each.stdout for each in ran] == [False, True]
+    stored = wb.sql(
+        "SELECT payload ->> 'note' AS note FROM app_events WHERE idempotency_key = :key", key=line.idempotency_key
+    )
+    assert stored["note"].to_list() == ["it's $HOME `x`"]
+
+
+def test_a_dry_run_says_what_it_would_start(wb: Workbench) -> None:
+    greeting(wb, "dry").publish()
+    receipt = wb.events.send("dry:event", wallet_address=WALLET, test=True)
+    assert (receipt.dry_run, receipt.matched_automations) == (True, 1)
+    assert receipt.sentence() == (
+        "Dry run: it would start 1 automation. Nothing was sent; no contact, event or entry was stored."
+    )
+    with pytest.raises(NotThereError, match="dry runs make no entries"):
+        wb.automation("dry").wait_for(receipt)
+
+
+# Errors and the entrance
+
+
+def test_a_wrong_key_is_explained(running: Running) -> None:
+    with pytest.raises(KeyRefusedError, match="does not know this key"):
+        len(Workbench(running.url, "wb_wrong").catalog)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda wb: wb.events.send(), r"'event'.*wb\.events\.send\("),
+        (lambda wb: wb.events.send("x", amount=1), "'amount'"),
+        (lambda wb: wb.events.send("x"), "who is it about"),
+        (lambda wb: wb.events.send("x", contact="ada"), "contact is written like"),
+        (lambda wb: wb.events.send("x", email="a@b.example", payload={"a": object()}), "written as JSON"),
+        (lambda wb: wb.events.send_many(["x"]), "an event is written like"),
+        (lambda wb: wb.events.sent("x"), r"did you mean \.send"),
+        (lambda wb: wb.automation(5), "opened by its name"),
+        (lambda wb: wb.automations["x"], r"wb\.automation\('x'\)"),
+        (lambda wb: wb.catalog[5], "not the name of an event"),
+        (lambda wb: wb.catalog(weeks=1), "'weeks'"),
+        (lambda wb: wb.sql(), "'query'"),
+        (lambda wb: wb.sql("select :a", a=object()), "written as JSON"),
+        (lambda wb: wb.automation("x").wait_for(None), "Give the receipt"),
+    ],
+)
+def test_every_slip_is_answered_in_plain_words(wb: Workbench, call, words) -> None:
+    with pytest.raises(WorkbenchError, match=words):
+        call(wb)
+
+
+def test_errors_show_one_paragraph_instead_of_a_traceback(wb: Workbench) -> None:
+    shell = InteractiveShell()
+    shell.push({"wb": wb})
+    result = shell.run_cell("wb.sql('selec 1')", silent=True)
+    assert result.error_in_exec._render_traceback_() == [f"SqlError: {result.error_in_exec}"]
+
+
+def test_the_entrance_says_what_the_key_may_do(wb: Workbench, running: Running) -> None:
+    assert "Your key may look at events, ask SQL, write automations and publish them." in repr(wb)
+    sender = Workbench(running.url, running.keys["live"])
+    assert "Your key may look at events, but not ask SQL, write automations and publish them." in repr(sender)
+
+
+def test_the_entrance_says_when_nobody_answers() -> None:
+    assert "not connected" in Workbench("http://127.0.0.1:9", "wb_x")._repr_html_()
+
+
+def test_importing_the_workbench_is_quick_and_loads_no_polars() -> None:
+    code = "import sys, time; t = time.perf_counter(); import workbench; print(time.perf_counter() - t, 'polars' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        for _ in "123"
+    ]
+    seconds, polars = min(runs, key=lambda run: float(run.stdout.split()[0])).stdout.split()
+    assert polars == "False"
+    assert float(seconds) < 1.0

@@ -1,0 +1,268 @@
+"""The DSL: what is written is exactly the contract's payload, and reads back without loss."""
+
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.language.check import errors
+from workbench import Automation, DraftError
+from workbench.author import Draft
+
+
+def new(name: str = "Thanks") -> Automation:
+    return Automation(Draft(name))
+
+
+def thanks() -> Automation:
+    return new().on("deposit").where("amountUsd", eq=100).send_inapp(title="Thanks", body="{{ amountUsd }} USD arrived")
+
+
+def branching() -> Automation:
+    return (
+        new("Branching")
+        .on("deposit", "trade")
+        .when("contact.plan", eq="pro")
+        .and_("amountUsd", exists=True)
+        .then(lambda b: b.add_tag("Pro customer"))
+        .otherwise(lambda b: b.send_inapp(title="Upgrade?", body="Go pro"))
+        .add_tag("seen")
+    )
+
+
+def ways(automation: Automation) -> set[tuple[str, str | None, str]]:
+    return {
+        (each["source"], each.get("sourceHandle"), each["target"]) for each in automation.to_json()["graph"]["edges"]
+    }
+
+
+def test_an_automation_is_written_as_the_contracts_payload() -> None:
+    payload = thanks().to_json()
+    assert payload == {
+        "name": "Thanks",
+        "triggerSpec": {
+            "type": "app_event",
+            "event": "deposit",
+            "filters": [{"path": "amountUsd", "operator": "eq", "value": 100}],
+        },
+        "graph": {
+            "nodes": [
+                {
+                    "id": "trigger",
+                    "type": "app_event",
+                    "position": {"x": 0, "y": 0},
+                    "data": {"actionType": "app_event", "event": "deposit"},
+                },
+                {
+                    "id": "send_inapp",
+                    "type": "send_inapp",
+                    "position": {"x": 0, "y": 130},
+                    "data": {
+                        "actionType": "send_inapp",
+                        "recipientMode": "triggering_profile",
+                        "title": "Thanks",
+                        "body": "{{ amountUsd }} USD arrived",
+                    },
+                },
+            ],
+            "edges": [{"id": "trigger-send_inapp", "source": "trigger", "target": "send_inapp"}],
+        },
+    }
+
+
+def test_branches_join_again_in_what_follows_them() -> None:
+    assert ways(branching()) == {
+        ("trigger", None, "if_plan"),
+        ("if_plan", "true", "add_tag_pro_customer"),
+        ("if_plan", "false", "send_inapp"),
+        ("add_tag_pro_customer", None, "add_tag_seen"),
+        ("send_inapp", None, "add_tag_seen"),
+    }
+
+
+def test_without_otherwise_the_others_go_on_with_what_follows() -> None:
+    automation = new().on("deposit").when("a", eq=1).then(lambda b: b.add_tag("one")).add_tag("all")
+    assert ("if_a", "false", "add_tag_all") in ways(automation)
+
+
+def test_nothing_follows_an_exit() -> None:
+    automation = new().on("deposit").when("a", eq=1).then(lambda b: b.exit()).add_tag("others")
+    assert ways(automation) == {
+        ("trigger", None, "if_a"),
+        ("if_a", "true", "exit"),
+        ("if_a", "false", "add_tag_others"),
+    }
+
+
+def test_conditions_may_stand_inside_branches() -> None:
+    inner = new().on("deposit").when("a", eq=1).then(lambda b: b.when("b", eq=2).then(lambda c: c.add_tag("both")))
+    assert ways(inner.add_tag("end")) >= {
+        ("if_b", "true", "add_tag_both"),
+        ("if_b", "false", "add_tag_end"),
+        ("if_a", "false", "add_tag_end"),
+    }
+
+
+def test_equal_steps_get_numbered_ids() -> None:
+    automation = new().on("deposit").send_inapp(title="a", body="a").send_inapp(title="b", body="b")
+    assert [node["id"] for node in automation.to_json()["graph"]["nodes"]] == ["trigger", "send_inapp", "send_inapp_2"]
+
+
+def test_every_operator_is_written_in_the_contracts_words() -> None:
+    automation = (
+        new()
+        .on("x")
+        .where("a", eq=None)
+        .where("b", neq=1.5)
+        .where("c", is_in=("x", "y"))
+        .where("d", contains="z")
+        .where("e", exists=True)
+    )
+    assert automation.to_json()["triggerSpec"]["filters"] == [
+        {"path": "a", "operator": "eq", "value": None},
+        {"path": "b", "operator": "neq", "value": 1.5},
+        {"path": "c", "operator": "in", "value": ["x", "y"]},
+        {"path": "d", "operator": "contains", "value": "z"},
+        {"path": "e", "operator": "exists"},
+    ]
+
+
+def test_a_verb_leaves_the_value_it_is_called_on_as_it_was() -> None:
+    before = thanks()
+    payload = before.to_json()
+    before.add_tag("more")
+    assert before.to_json() == payload
+
+
+def test_on_begins_anew_so_that_a_cell_can_run_twice() -> None:
+    assert thanks().on("trade").add_tag("x").to_json() == new().on("trade").add_tag("x").to_json()
+
+
+def test_a_wildcard_is_said_aloud() -> None:
+    assert new().on_any_event().add_tag("x").to_json()["triggerSpec"] == {"type": "app_event"}
+    with pytest.raises(DraftError, match="on_any_event"):
+        new().on()
+
+
+@pytest.mark.parametrize("automation", [thanks(), branching(), new().on_any_event().exit()])
+def test_json_reads_back_without_loss(automation: Automation) -> None:
+    payload = automation.to_json()
+    assert Automation.from_json(payload).to_json() == payload
+
+
+def test_foreign_json_stays_as_it_was() -> None:
+    payload = {
+        "name": "From elsewhere",
+        "triggerSpec": {"type": "custom-event", "eventNames": ["A"], "extra": [1]},
+        "graph": {
+            "nodes": [{"id": "n1", "type": "app_event", "data": {}, "measured": {"width": 3}}],
+            "edges": [],
+            "viewport": {"zoom": 2},
+        },
+    }
+    assert Automation.from_json(payload).to_json() == payload
+
+
+def test_what_was_read_can_be_continued() -> None:
+    read = Automation.from_json(branching().to_json()).add_tag("later")
+    assert ("add_tag_seen", None, "add_tag_later") in ways(read)
+    assert not errors(read.check())
+
+
+STEPS = st.recursive(
+    st.sampled_from(["tag", "send", "exit"]).map(lambda kind: [kind]),
+    lambda inner: st.tuples(inner, st.none() | inner, inner).map(lambda parts: [("if", parts[0], parts[1]), *parts[2]]),
+    max_leaves=8,
+)
+
+
+def write(steps, into):
+    for step in steps:
+        match step:
+            case "tag":
+                into = into.add_tag("t")
+            case "send":
+                into = into.send_inapp(title="t", body="b")
+            case "exit":
+                into = into.add_tag("before").exit()
+            case (_, then, otherwise):
+                into = into.when("a", eq=1).then(lambda b, then=then: write(then, b))
+                if otherwise is not None:
+                    into = into.otherwise(lambda b, otherwise=otherwise: write(otherwise, b))
+    return into
+
+
+@given(STEPS)
+def test_whatever_is_written_reads_back_can_be_told_and_drawn(steps) -> None:
+    automation = write(steps, new().on("x"))
+    payload = automation.to_json()
+    assert Automation.from_json(payload).to_json() == payload
+    assert automation.describe().startswith("When a x event arrives:")
+    assert automation.svg().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda: new().add_tag("x"), "say first what starts"),
+        (lambda: new().where("a", eq=1), "say first which event"),
+        (lambda: new().on("two words"), "not an event name"),
+        (lambda: thanks().where("a"), "say one thing about 'a'"),
+        (lambda: thanks().where("a", eq=1, neq=2), "say one thing about 'a'"),
+        (lambda: thanks().where("a", exists=False), "otherwise"),
+        (lambda: thanks().where("a", is_in="abc"), "takes a list"),
+        (lambda: thanks().where("a", eq=object()), "written as JSON"),
+        (lambda: thanks().add_tag("\ud800"), "written as JSON"),
+        (lambda: thanks().otherwise(lambda b: b), "right after"),
+        (lambda: thanks().when("a", eq=1).then(lambda b: None), "returns its steps"),
+        (lambda: thanks().publish(), "not connected"),
+        (lambda: new().on(["deposit", "trade"]), r"\.on\('deposit', 'trade'\)"),
+        (lambda: new().on(5), "5 is not an event name"),
+        (lambda: thanks().where("amountUsd", gt=5), r"'gt'.*eq=…, neq=…, is_in=\[…\], contains=… or exists=True"),
+        (lambda: thanks().when(5, eq=1), "5 is not a path"),
+        (lambda: thanks().send_inapp("hi"), r"'body'.*send_inapp\(title="),
+        (lambda: thanks().add_tag(), r"'tag'.*\.add_tag\(\"vip\"\)"),
+        (lambda: thanks().when("a", eq=1).add_tag("x"), r"say \.then\(…\) first"),
+        (lambda: thanks().when("a", eq=1).publish(), r"say \.then\(…\) first"),
+        (lambda: thanks().when("a", eq=1).then(lambda b: b.when("b", eq=1)), r"say \.then\(…\) first"),
+        (lambda: thanks().when("a", eq=1).then("x"), "is a function"),
+        (lambda: thanks().when("a", eq=1).then(lambda: None), "is a function"),
+        (lambda: thanks().send_inap(title="a", body="b"), r"did you mean \.send_inapp"),
+        (lambda: Automation.from_json("x"), "triggerSpec and graph"),
+        (lambda: Automation.from_json({"name": "x"}), "triggerSpec and graph"),
+    ],
+)
+def test_misuse_is_answered_with_what_to_write_instead(write, words) -> None:
+    with pytest.raises(DraftError, match=words):
+        write()
+
+
+def test_title_and_body_may_stand_without_their_names() -> None:
+    assert new().on("x").send_inapp("a", "b").to_json() == new().on("x").send_inapp(title="a", body="b").to_json()
+
+
+def test_an_objection_to_a_tag_names_the_tag() -> None:
+    found = errors(thanks().add_tag("").add_tag("x" * 65).check())
+    assert [each.message.partition(" must")[0] for each in found] == ["the tag ''", f"the tag '{'x' * 47}…"]
+
+
+def test_a_verb_shows_its_keywords() -> None:
+    assert list(inspect.signature(new().where).parameters) == ["path", "eq", "neq", "is_in", "contains", "exists"]
+    assert not hasattr(new(), "there_is_no_such_verb")
+
+
+def test_check_names_the_node_that_cannot_run() -> None:
+    automation = thanks().send_inapp(title="", body="{% macro x() %}{% endmacro %}")
+    assert [(each.level, each.node_id) for each in errors(automation.check())] == [("error", "send_inapp_2")] * 2
+
+
+def test_an_automation_is_told_in_sentences() -> None:
+    assert branching().describe() == (
+        "When a deposit or trade event arrives:\n"
+        "  • If contact.plan is “pro” and amountUsd is present:\n"
+        "    • Add the tag “Pro customer”.\n"
+        "    Otherwise:\n"
+        "    • Send the in-app message “Upgrade?”.\n"
+        "  • Add the tag “seen”."
+    )

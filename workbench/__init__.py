@@ -1,0 +1,51 @@
+"""The notebook side of Event Workbench: see events, ask SQL, write, try, publish and watch automations.
+
+from workbench import Workbench
+wb = Workbench()
+"""
+
+from workbench.automation import Automation
+from workbench.catalog import Catalog
+from workbench.entries import Entries, Entry
+from workbench.errors import (
+    DraftError,
+    KeyRefusedError,
+    NoSuchVerbError,
+    NotThereError,
+    PublishError,
+    RefusedError,
+    SqlError,
+    StaleError,
+    StillRunningError,
+    UnavailableError,
+    UnknownOutcomeError,
+    UnreachableError,
+    WorkbenchError,
+)
+from workbench.events import Receipt, Receipts
+from workbench.simulate import Simulation
+from workbench.workbench import Workbench
+
+__all__ = [
+    "Automation",
+    "Catalog",
+    "DraftError",
+    "Entries",
+    "Entry",
+    "KeyRefusedError",
+    "NoSuchVerbError",
+    "NotThereError",
+    "PublishError",
+    "Receipt",
+    "Receipts",
+    "RefusedError",
+    "Simulation",
+    "SqlError",
+    "StaleError",
+    "StillRunningError",
+    "UnavailableError",
+    "UnknownOutcomeError",
+    "UnreachableError",
+    "Workbench",
+    "WorkbenchError",
+]

@@ -1,0 +1,343 @@
+"""Automations written in Python: every verb adds a node to the graph behind the ends that are still open.
+
+A draft *is* the contract's payload (trigger spec, nodes, edges) plus the list of open ends, so reading JSON and writing it again
+loses nothing, whoever made it. Node ids are readable and follow from what the node does. Values are never changed: every verb
+returns a new draft.
+"""
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from api.language.check import Remark, check
+from api.language.codec import encode, normalise
+from api.language.graph import Graph, read_graph
+from api.language.problem import Problem
+from api.language.trigger import Trigger, read_trigger
+from workbench.display.layout import place
+from workbench.errors import DraftError, Helpful, spoken
+
+JsonObject: TypeAlias = dict[str, Any]
+End: TypeAlias = tuple[str, str | None]
+"""A way out of a node that leads nowhere yet: node id and handle."""
+
+_EVENT_NAME = re.compile(r"[a-z0-9_.:-]{1,64}")
+_WIDTH, _HEIGHT = 300, 130  # of a node with the room around it, on a canvas
+_TAG_SHOWN = 48
+
+
+class Asked(TypedDict, total=False):
+    """What may be asked of a value, one of these at a time; None is a value: null."""
+
+    eq: object
+    neq: object
+    is_in: object
+    contains: object
+    exists: object
+
+
+OPERATORS = "eq=…, neq=…, is_in=[…], contains=… or exists=True"
+
+
+class Steps(Helpful, ABC):
+    """The verbs that add steps. Each returns a new value; the one it is called on stays as it was."""
+
+    _draft: "Draft"
+
+    @abstractmethod
+    def _with(self, draft: "Draft") -> Self:
+        """Return the same thing with another draft."""
+
+    @spoken('.send_inapp(title="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
+    def send_inapp(self, title: str, body: str, *, data: JsonObject | None = None) -> Self:
+        """Push a message to the wallet of the contact that the event is about.
+
+        Texts may hold values of the event and the contact: `"Thanks for {{ amountUsd }} USD, {{ contact.name | default('you') }}"`.
+        `data` travels along for the app that shows the message.
+        """
+        words = {"recipientMode": "triggering_profile", "title": title, "body": body}
+        return self._add("send_inapp", "send_inapp", words | ({"data": data} if data is not None else {}))
+
+    @spoken('.add_tag("vip")')
+    def add_tag(self, tag: str) -> Self:
+        """Add a tag to the contact."""
+        return self._add("add_tag", f"add_tag_{tag}", {"tag": tag})
+
+    @spoken(".exit()")
+    def exit(self) -> Self:
+        """Stop here; nothing can follow. Useful at the end of a branch."""
+        return self._with(extended(self._draft, "exit", "exit", {}, ways=()))
+
+    @spoken(f'.when("contact.plan", eq="pro").then(lambda b: b.add_tag("vip")); ask with {OPERATORS}')
+    def when(self, path: str, **asked: Unpack[Asked]) -> "When[Self]":
+        """Ask something about the event (`amountUsd`) or the contact (`contact.plan`, `contact.tags`).
+
+        Go on with `.then(lambda b: b.add_tag("vip"))`, and if you like `.otherwise(lambda b: …)`. Steps written after that are for
+        everybody again: both branches lead there, unless they end in `.exit()`. Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`.
+        """
+        return When(self, (condition(path, asked),))
+
+    @spoken('.otherwise(lambda b: b.add_tag("others"))')
+    def otherwise(self, steps: "Branch") -> Self:
+        """Say what happens when the condition just before does not hold."""
+        draft, last_if = self._draft, self._draft.last_if
+        if last_if is None:
+            raise DraftError(".otherwise(…) comes right after .when(…).then(…)")
+        others = tuple(end for end in draft.ends if end != (last_if, "false"))
+        inside = _inside(msgspec.structs.replace(draft, ends=((last_if, "false"),), last_if=None), steps)
+        return self._with(msgspec.structs.replace(inside, ends=(*others, *inside.ends), last_if=None))
+
+    def _add(self, kind: str, stem: str, data: JsonObject) -> Self:
+        return self._with(extended(self._draft, kind, stem, data))
+
+    def _branch(self, filters: tuple[JsonObject, ...], steps: "Branch") -> Self:
+        stem = "if_" + filters[0]["path"].removeprefix("contact.")
+        draft = extended(self._draft, "condition", stem, {"filters": [*filters]}, ways=("true", "false"))
+        condition_id = draft.nodes[-1]["id"]
+        inside = _inside(msgspec.structs.replace(draft, ends=((condition_id, "true"),)), steps)
+        ends = (*inside.ends, (condition_id, "false"))
+        return self._with(msgspec.structs.replace(inside, ends=ends, last_if=condition_id))
+
+
+class BranchSteps(Steps):
+    """What a branch function is given: it adds its steps and returns the result."""
+
+    def __init__(self, draft: "Draft") -> None:
+        self._draft = draft
+
+    def _with(self, draft: "Draft") -> Self:
+        return type(self)(draft)
+
+
+Branch: TypeAlias = Callable[[BranchSteps], BranchSteps]
+S = TypeVar("S", bound=Steps)
+
+
+class When(Helpful, Generic[S]):
+    """A condition that waits for its `then`."""
+
+    _instead = 'after .when(…) say .then(…) first: .then(lambda b: b.add_tag("vip"))'
+
+    def __init__(self, before: S, filters: tuple[JsonObject, ...]) -> None:
+        self._before = before
+        self._filters = filters
+
+    @spoken(f'.and_("amountUsd", exists=True); ask with {OPERATORS}')
+    def and_(self, path: str, **asked: Unpack[Asked]) -> "When[S]":
+        """Ask one more thing; all have to hold."""
+        return When(self._before, (*self._filters, condition(path, asked)))
+
+    @spoken('.then(lambda b: b.add_tag("vip"))')
+    def then(self, steps: Branch) -> S:
+        """Say what happens when the condition holds: `.then(lambda b: b.add_tag("vip"))`."""
+        return self._before._branch(self._filters, steps)
+
+    def __repr__(self) -> str:
+        return "a condition without steps: go on with .then(lambda b: b.add_tag(…))"
+
+
+def _inside(draft: "Draft", steps: Branch) -> "Draft":
+    if not _takes_one(steps):
+        raise DraftError('a branch is a function of its steps: .then(lambda b: b.add_tag("vip"))')
+    result = steps(BranchSteps(draft))
+    if isinstance(result, When):
+        raise DraftError("the condition inside the branch has no steps: say .then(…) first")
+    if not isinstance(result, BranchSteps):
+        raise DraftError('a branch returns its steps: .then(lambda b: b.add_tag("vip"))')
+    return result._draft
+
+
+def _takes_one(steps: object) -> bool:
+    """Return whether this is a function that can be called with the steps so far."""
+    if not callable(steps):
+        return False
+    try:
+        inspect.signature(steps).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """An automation as it is written so far.
+
+    `last_if`: the condition whose `otherwise` may still be said. `as_read`: untouched since it was read from JSON.
+    `beside`: what a canvas keeps in the graph besides nodes and edges.
+    """
+
+    name: str
+    trigger: JsonObject = msgspec.field(default_factory=lambda: {"type": "app_event"})
+    nodes: tuple[JsonObject, ...] = ()
+    edges: tuple[JsonObject, ...] = ()
+    ends: tuple[End, ...] = ()
+    last_if: str | None = None
+    as_read: bool = False
+    beside: JsonObject = {}
+
+    def payload(self) -> JsonObject:
+        """Return the contract's payload: `name`, `triggerSpec`, `graph` with places for the nodes that have none."""
+        return {
+            "name": self.name,
+            "triggerSpec": self.trigger,
+            "graph": {"nodes": self._placed(), "edges": [*self.edges]} | self.beside,
+        }
+
+    def language(self) -> tuple[Trigger, Graph]:
+        """Return the draft as the engine reads it; raise DraftError when its shape is wrong."""
+        payload = normalise(self.payload())
+        trigger, graph = read_trigger(payload["triggerSpec"]), read_graph(payload["graph"])
+        problems = [*(trigger if isinstance(trigger, tuple) else ()), *(graph if isinstance(graph, tuple) else ())]
+        if isinstance(trigger, tuple) or isinstance(graph, tuple):
+            raise DraftError("; ".join(map(str, problems)))
+        return trigger, graph
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return what stands against publishing, and what the author should know."""
+        payload = normalise(self.payload())
+        trigger, graph = read_trigger(payload["triggerSpec"]), read_graph(payload["graph"])
+        found = [*_as_remarks(trigger), *_as_remarks(graph)]
+        if isinstance(trigger, Trigger) and isinstance(graph, Graph):
+            tags = {node["id"]: node["data"].get("tag") for node in payload["graph"]["nodes"] if _is_tag(node)}
+            found += [_with_tag(each, tags) for each in check(trigger, graph)]
+        return tuple(found)
+
+    def _placed(self) -> list[JsonObject]:
+        if self.as_read:
+            return [*self.nodes]
+        links = [(edge["source"], edge["target"]) for edge in self.edges]
+        places = place([node["id"] for node in self.nodes], links).places
+        return [
+            {"id": node["id"], "type": node["type"], "position": _point(*places[node["id"]])} | node
+            for node in self.nodes
+        ]
+
+
+def _point(across: float, down: int) -> JsonObject:
+    return {"x": round(across * _WIDTH), "y": down * _HEIGHT}
+
+
+def _as_remarks(read: Trigger | Graph | tuple[Problem, ...]) -> list[Remark]:
+    return [Remark("error", each.reason, field=each.field) for each in read] if isinstance(read, tuple) else []
+
+
+def _is_tag(node: JsonObject) -> bool:
+    return node.get("type") == "add_tag" and isinstance(node.get("data"), dict)
+
+
+def _with_tag(remark: Remark, tags: Mapping[str, Any]) -> Remark:
+    """Name the tag in what stands against it: the node's id seldom shows what is wrong."""
+    if remark.node_id is None or remark.node_id not in tags or remark.field is None:
+        return remark
+    tag = repr(tags[remark.node_id])
+    shown = tag if len(tag) <= _TAG_SHOWN else f"{tag[:_TAG_SHOWN]}…"
+    return msgspec.structs.replace(remark, message=f"the tag {shown} {remark.message}")
+
+
+def from_json(payload: Mapping[str, Any]) -> Draft:
+    """Return the draft in a payload; raise DraftError when it is not one. Writing it again gives the same payload."""
+    if not isinstance(payload, Mapping):
+        raise DraftError("an automation is an object with name, triggerSpec and graph")
+    spec, graph = payload.get("triggerSpec"), payload.get("graph")
+    if not isinstance(spec, dict) or not isinstance(graph, dict):
+        raise DraftError("an automation is an object with name, triggerSpec and graph")
+    read = read_graph(normalise(graph))
+    if isinstance(read, tuple):
+        raise DraftError("; ".join(map(str, read)))
+    taken = {(edge.source, edge.handle) for edge in read.edges}
+    ends = tuple((node.id, way) for node in read.nodes for way in node.handles if (node.id, way) not in taken)
+    nodes, edges = tuple(graph.get("nodes", ())), tuple(graph.get("edges", ()))
+    beside = {key: value for key, value in graph.items() if key not in ("nodes", "edges")}
+    return Draft(str(payload.get("name", "")), spec, nodes, edges, ends, as_read=True, beside=beside)
+
+
+def started(name: str, events: tuple[str, ...]) -> Draft:
+    """Return a draft with a trigger and nothing else; no events at all is the wildcard."""
+    names = [_event_name(each) for each in events]
+    spec: JsonObject = {"type": "app_event"}
+    if len(names) == 1:
+        spec["event"] = names[0]
+    elif names:
+        spec["eventNames"] = names
+    data = {"actionType": "app_event"} | {key: spec[key] for key in ("event", "eventNames") if key in spec}
+    node = {"id": "trigger", "type": "app_event", "data": data}
+    return Draft(name, spec, (node,), (), (("trigger", None),))
+
+
+def narrowed(draft: Draft, each: JsonObject) -> Draft:
+    """Return the draft with one more filter on its trigger."""
+    _writable(each)
+    spec = {**draft.trigger, "filters": [*draft.trigger.get("filters", ()), each]}
+    return msgspec.structs.replace(draft, trigger=spec, last_if=None, as_read=False)
+
+
+def extended(draft: Draft, kind: str, stem: str, data: JsonObject, ways: tuple[str | None, ...] = (None,)) -> Draft:
+    """Return the draft with one more node behind every open end; its own ways out are the open ends then."""
+    if not draft.nodes:
+        raise DraftError(f'say first what starts {draft.name!r}: .on("deposit") or .on_any_event()')
+    _writable(data)
+    node_id = _free_id(stem, {node["id"] for node in draft.nodes})
+    node = {"id": node_id, "type": kind, "data": {"actionType": kind} | data}
+    return msgspec.structs.replace(
+        draft,
+        nodes=(*draft.nodes, node),
+        edges=(*draft.edges, *(_edge(end, node_id) for end in draft.ends)),
+        ends=tuple((node_id, way) for way in ways),
+        last_if=None,
+        as_read=False,
+    )
+
+
+def _writable(data: JsonObject) -> None:
+    try:
+        encode(data)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DraftError(f"{data!r} cannot be written as JSON: {error}") from None
+
+
+def _edge(end: End, target: str) -> JsonObject:
+    source, handle = end
+    if handle is None:
+        return {"id": f"{source}-{target}", "source": source, "target": target}
+    return {"id": f"{source}-{handle}-{target}", "source": source, "sourceHandle": handle, "target": target}
+
+
+def _free_id(stem: str, taken: set[str]) -> str:
+    stem = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40] or "step"
+    number = next(number for number in range(1, len(taken) + 2) if _numbered(stem, number) not in taken)
+    return _numbered(stem, number)
+
+
+def _numbered(stem: str, number: int) -> str:
+    return stem if number == 1 else f"{stem}_{number}"
+
+
+def _event_name(name: object) -> str:
+    if isinstance(name, list | tuple | set) and all(isinstance(each, str) for each in name):
+        raise DraftError(f"event names stand side by side, without a list: .on({', '.join(map(repr, name))})")
+    if not isinstance(name, str):
+        raise DraftError(f'{name!r} is not an event name: write a text, like .on("deposit")')
+    if not _EVENT_NAME.fullmatch(name.lower()):
+        raise DraftError(f"{name!r} is not an event name: 1 to 64 characters of a-z 0-9 _ . : -")
+    return name.lower()
+
+
+def condition(path: object, asked: Mapping[str, object]) -> JsonObject:
+    """Return one filter; raise DraftError unless exactly one thing is asked of a path."""
+    if not isinstance(path, str) or not path:
+        raise DraftError(f'{path!r} is not a path: write the name of a value, like "amountUsd" or "contact.plan"')
+    if len(asked) != 1:
+        raise DraftError(f"say one thing about {path!r}: {OPERATORS}")
+    ((name, value),) = asked.items()
+    if name == "exists":
+        if value is not True:
+            raise DraftError(f"there is no operator for “missing”: use .when({path!r}, exists=True) and .otherwise(…)")
+        return {"path": path, "operator": "exists"}
+    if name != "is_in":
+        return {"path": path, "operator": name, "value": value}
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DraftError(f"is_in takes a list, like is_in=[{value!r}]")
+    return {"path": path, "operator": "in", "value": list(value)}

@@ -1,0 +1,209 @@
+"""Dry runs: what the engine would do with one event, shown on the graph.
+
+The server knows contacts as they are stored and how often it retries, so it is asked when there is one; without, the same
+interpreter runs here.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from api.language.advance import Contact, InappMessage
+from api.language.codec import encode
+from api.language.event import Event, read_event
+from api.language.graph import Graph
+from api.language.run import State, Step
+from api.language.simulate import Automation, Trace, read_contact, simulate
+from api.language.trigger import Trigger
+from workbench import surroundings
+from workbench.author import Draft, JsonObject
+from workbench.connection import Connection
+from workbench.display import words
+from workbench.display.graph import Taken, picture, taken
+from workbench.display.run import RunPage, whys
+from workbench.errors import DraftError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Simulation:
+    """What would happen, step by step. Shows itself; `messages`, `tags`, `steps`, `state` and `outcome` are for code.
+
+    `note`: what else to know, such as that the automation is off now.
+    """
+
+    def __init__(self, name: str, trigger: Trigger, graph: Graph, event: JsonObject, trace: Trace) -> None:
+        self._name, self._trigger, self._graph = name, trigger, graph
+        self.event = event
+        self.trace = trace
+        self.note = ""
+
+    @property
+    def matched(self) -> bool:
+        """Whether the event starts the automation at all."""
+        return self.trace.matched
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What would happen, in order, in the words of an entry's own history."""
+        return self.trace.steps
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The ids of the nodes that would be visited."""
+        return tuple(dict.fromkeys(step.node_id for step in self.trace.steps))
+
+    @property
+    def messages(self) -> tuple[InappMessage, ...]:
+        """The messages that would be sent, with their texts filled in."""
+        return self.trace.messages
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that would be added."""
+        return self.trace.tags
+
+    @property
+    def state(self) -> State | None:
+        """The state that the entry would end in; None when nothing would start."""
+        return self.trace.state
+
+    @property
+    def outcome(self) -> str | None:
+        """Why it would end there, in one word."""
+        return self.trace.outcome
+
+    def frame(self) -> "pl.DataFrame":
+        """Return the steps as a polars frame."""
+        import polars as pl
+
+        columns = ("node_id", "kind", "at", "outcome", "attempt", "handle")
+        return pl.DataFrame({name: [getattr(step, name) for step in self.steps] for name in columns}, strict=False)
+
+    def headline(self) -> str:
+        """Say in one sentence what would happen."""
+        if not self.matched:
+            return "Nothing would happen"
+        deeds = words.deeds(len(self.messages), self.tags, done=False)
+        fails = "" if self.state in _FINE else "fail for good"
+        return (
+            f"Would {' and '.join(filter(None, (deeds, fails)))}"
+            if deeds or fails
+            else "Would neither send nor change anything"
+        )
+
+    def reason(self) -> str:
+        """Say why it ends as it does, or why it does not start."""
+        if self.matched:
+            return words.ending(self.state, self.outcome, self.trace.error)
+        if not self.trace.name_matched:
+            return f"This automation starts on {words.events(self._trigger)}, not on {self.event.get('event')}."
+        failed = next(each for each in self.trace.verdicts if not each.passed)
+        return f"It asks whether {words.condition(failed)}; {words.found(failed)}."
+
+    def __repr__(self) -> str:
+        lines = [f"{self.headline()}. {self.reason()}", *([self.note] if self.note else [])]
+        lines += [
+            f"  {number}. {step.node_id}: {words.outcome(step.outcome)}" for number, step in enumerate(self.steps, 1)
+        ]
+        lines += [f"  → “{message.title}” {message.body}" for message in self.messages]
+        return "\n".join(lines)
+
+    def _taken(self) -> Taken:
+        """Return the path; an event that does not start it stops at the trigger."""
+        start = self._graph.start
+        return taken(self.steps) if self.matched or start is None else Taken({start.id: "failed"}, frozenset())
+
+    def _repr_html_(self) -> str:
+        return RunPage(
+            headline=self.headline(),
+            subtitle=f"{self._name}: {self.reason()}",
+            note=self.note,
+            state=self.state,
+            picture=picture(self._trigger, self._graph, self._taken()),
+            receives="What the contact would receive",
+            messages=self.messages,
+            whys=whys(self.trace.verdicts if self.trace.name_matched else (), self.steps),
+            steps=self.steps,
+        ).html()
+
+
+_FINE = frozenset({State.COMPLETED, State.EXITED, State.WAITING})
+
+
+def simulated(
+    draft: Draft,
+    event: Mapping[str, Any],
+    *,
+    contact: Mapping[str, Any] | None,
+    now: datetime | None,
+    connection: Connection | None,
+) -> Simulation:
+    """Return what would happen with `event`, from the server when there is one, otherwise from here."""
+    trigger, graph = draft.language()
+    _check_moment(now)
+    described = _described(contact)
+    whole = _completed(event, trigger, contact)
+    if connection is not None:
+        trace = _asked(connection, draft, whole, contact, now)
+    else:
+        at = now or surroundings.now()
+        trace = simulate(Automation(trigger, graph), _read(whole, at), described, at)
+    return Simulation(draft.name, trigger, graph, whole, trace)
+
+
+def _check_moment(now: object) -> None:
+    if now is not None and (not isinstance(now, datetime) or now.tzinfo is None):
+        raise DraftError("now is a moment with a time zone: now=datetime(…, tzinfo=UTC)")
+
+
+def _described(contact: Mapping[str, Any] | None) -> Contact:
+    """Return the contact as the language reads it; raise DraftError naming the field that is wrong."""
+    read = read_contact(contact)
+    if isinstance(read, Contact):
+        return read
+    raise DraftError("; ".join(map(str, read)))
+
+
+def _completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, Any] | None) -> JsonObject:
+    """Fill in what goes without saying: the event's name when only one is meant, and the contact given beside it."""
+    if not isinstance(event, Mapping):
+        raise DraftError(
+            'an event is written like {"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}}'
+        )
+    whole = dict(event)
+    if "event" not in whole and len(trigger.names) == 1:
+        whole["event"] = next(iter(trigger.names))
+    if "event" not in whole:
+        raise DraftError(
+            f'which event? Write {{"event": "deposit", …}}; this automation starts on {words.events(trigger)}'
+        )
+    if "contact" not in whole and contact is not None:
+        given = {name: contact[name] for name in ("walletAddress", "email", "externalId") if contact.get(name)}
+        whole["contact"] = given or {"externalId": "simulated"}
+    if "contact" not in whole:
+        raise DraftError('who is it about? Add "contact": {"walletAddress": "0x…"} to the event, or contact={…}')
+    return whole
+
+
+def _asked(
+    connection: Connection, draft: Draft, event: JsonObject, contact: Mapping[str, Any] | None, now: datetime | None
+) -> Trace:
+    payload = draft.payload()
+    beside = {name: value for name, value in (("contact", contact), ("now", now)) if value is not None}
+    body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "event": event} | beside
+    return msgspec.convert(connection.post("/simulate", body), Trace)
+
+
+def _read(event: JsonObject, now: datetime) -> Event:
+    try:
+        written = encode(event)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DraftError(f"this event cannot be written as JSON: {error}") from None
+    read = read_event(written, round(now.timestamp() * 1_000_000))
+    if isinstance(read, tuple):
+        raise DraftError("this event would be refused: " + "; ".join(map(str, read)))
+    return read

@@ -1,0 +1,45 @@
+"""The only place of the package that reads the environment or the clock, sleeps, or takes chances."""
+
+import os
+import random
+import time
+import uuid
+from datetime import UTC, datetime
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+EVENTS_KEY_VARIABLE = "WORKBENCH_EVENTS_KEY"
+
+
+def variable(name: str) -> str | None:
+    """Return an environment variable, or None when it is unset or empty."""
+    return os.environ.get(name) or None
+
+
+def now() -> datetime:
+    """Return this moment in UTC by this machine's clock."""
+    return datetime.now(UTC)
+
+
+def new_key() -> str:
+    """Return an idempotency key that nobody has used."""
+    return str(uuid.uuid4())
+
+
+def seconds() -> float:
+    """Return seconds on a clock that never steps back, for measuring spans."""
+    return time.monotonic()
+
+
+def sleep(span: float) -> None:
+    """Wait for `span` seconds."""
+    time.sleep(span)
+
+
+def chance() -> float:
+    """Return a number from 0 up to 1, for jitter."""
+    return random.random()  # noqa: S311  spreads retries; no secret depends on it
+
+
+def environment() -> dict[str, str]:
+    """Return a copy of the whole environment, for a program that is started."""
+    return dict(os.environ)

@@ -1,0 +1,111 @@
+"""The entrance: `wb = Workbench()`."""
+
+from typing import TYPE_CHECKING, Any
+
+from workbench import entries, publish, surroundings
+from workbench.author import Draft
+from workbench.automation import Automation, Place
+from workbench.catalog import Catalog
+from workbench.connection import Connection
+from workbench.display.page import html
+from workbench.display.words import both
+from workbench.entries import Entry
+from workbench.errors import DraftError, WorkbenchError, spoken
+from workbench.events import Events
+from workbench.publish import Automations
+from workbench.query import sql
+from workbench.rights import rights
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_HOW = (
+    ("see which events there are", "wb.catalog"),
+    ("look into one of them", 'wb.catalog["deposit"]'),
+    ("ask SQL, get a polars frame", 'wb.sql("select event, count(*) from app_events group by 1")'),
+    (
+        "write or open an automation",
+        'wb.automation("Thanks for the deposit").on("deposit").send_inapp(title="…", body="…")',
+    ),
+    ("try it on an event", 'a.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})'),
+    ("see the automations there are", "wb.automations"),
+    ("let it run, and watch it", "a.publish(), then a.entries()"),
+    ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
+)
+
+
+class Workbench:
+    """A server and your key for it.
+
+    `url` and `key` (`wb_…`) come from WORKBENCH_URL and WORKBENCH_KEY, `events_key` (`sk_…`, only for sending events)
+    from WORKBENCH_EVENTS_KEY; `make up` sets all three. Every error is a `WorkbenchError` in plain words.
+    """
+
+    def __init__(self, url: str | None = None, key: str | None = None, *, events_key: str | None = None) -> None:
+        self.url = (url or surroundings.variable("WORKBENCH_URL") or surroundings.DEFAULT_URL).rstrip("/")
+        self._connection = Connection(self.url, key or surroundings.variable("WORKBENCH_KEY"))
+        self.catalog = Catalog(self._connection)
+        self.events = Events(self.url, events_key or surroundings.variable(surroundings.EVENTS_KEY_VARIABLE))
+
+    @spoken('wb.sql("select * from contacts where id = :id", id="…")')
+    def sql(self, query: str, **params: Any) -> "pl.DataFrame":
+        """Return the result of one read-only query as a polars frame.
+
+        Write `:name` in the query and give `name=value`: values never become part of the text. Raises SqlError pointing at the spot.
+
+        Tables and their columns:
+
+        - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key
+        - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain
+        - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at, sent_at, delivered_at
+        - automation_entries: id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts,
+          last_error, created_at, updated_at
+        - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
+        - segment_members: segment, contact_id, entered_at
+        """
+        return sql(self._connection, query, params)
+
+    @spoken('wb.automation("Thanks for the deposit")')
+    def automation(self, name: str) -> Automation:
+        """Open the automation of that name, or begin a new one."""
+        if not isinstance(name, str):
+            raise DraftError('an automation is opened by its name: wb.automation("Thanks for the deposit")')
+        record = publish.find(self._connection, name)
+        archived = record is None and publish.was_archived(self._connection, name)
+        place = Place(self._connection, record, archived=archived)
+        return Automation(Draft(name) if record is None else record.draft(), place)
+
+    @property
+    def automations(self) -> Automations:
+        """The automations of the organization, newest first: a table, and a sequence."""
+        return publish.listed(self._connection)
+
+    @spoken('wb.entry("0198c0de-…")')
+    def entry(self, entry_id: str) -> Entry:
+        """Return one entry by its id."""
+        return entries.one(self._connection, entry_id)
+
+    def __repr__(self) -> str:
+        _, note, _ = self._standing()
+        width = max(len(purpose) for purpose, _ in _HOW)
+        return "\n".join(["Event Workbench", note, *(f"  {purpose.ljust(width)}  {code}" for purpose, code in _HOW)])
+
+    def _repr_html_(self) -> str:
+        state, note, look = self._standing()
+        return html("welcome.html.j2", state=state, note=note, look=look, lines=_HOW)
+
+    def _standing(self) -> tuple[str, str, str]:
+        """Return whether the server answers this key, and what it may do: a word, sentences, a colour."""
+        try:
+            seen = len(self.catalog)
+            asked = rights(self._connection)
+        except WorkbenchError as error:
+            return "not connected", str(error), "bad"
+        may = both([deed for deed, allowed in asked if allowed])
+        may_not = both([deed for deed, allowed in asked if not allowed])
+        sending = "Events are sent with a key of their own." if self.events.has_key else _NO_EVENTS_KEY
+        note = f"{self.url}, {seen} kinds of events in the last 30 days. Your key may {may}"
+        return "connected", f"{note}{f', but not {may_not}' if may_not else ''}. {sending}", "good"
+
+
+_NO_EVENTS_KEY = "There is no key for sending events: set WORKBENCH_EVENTS_KEY."
