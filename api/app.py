@@ -1,40 +1,38 @@
-"""The API process: its long-lived parts, the routes, and the one place where failures become answers."""
+"""The application of an API process: its long-lived parts, the routes, and the one place where failures become answers."""
 
 import asyncio
 import contextlib
-import gc
 import logging
 from typing import Any
 
 from sanic import HTTPResponse, Request, Sanic
 from sanic.exceptions import SanicException
-from sanic.server.protocols.websocket_protocol import WebSocketProtocol
 
-from api import logs
 from api.access.verify import Verifier
 from api.clock import Clock
+from api.ingest.notices import Notices
 from api.ingest.pipeline import Pipeline
 from api.ingest.rate import Buckets
+from api.ingest.recent import Followers
 from api.ingest.upkeep import keep_up
 from api.keyring import Keyring
 from api.language.problem import Problem
 from api.query.run import Gateway
-from api.routes import automations, catalog, entries, events, health, sql
+from api.routes import automations, catalog, entries, events, health, recent, sql
 from api.routes.answers import RefusedError, refusal
 from api.routes.entrance import Parts
 from api.settings import Settings
 from api.store.database import ConflictError, Database, UnavailableError
+from api.wire.http1 import TransportError
 
-MAX_BODY = 8 * 1024 * 1024
-MAX_HEADERS = 8_192
+MAX_BODY = 262_144  # bytes, where nothing else is said
+BODY_LIMITS = {"/api/v1/events": 1_048_576, "/api/v1/events/batch": 8_388_608}
 
-_TRANSPORT = {
+_SANIC = {
     400: "the request is not valid HTTP",
     404: "there is nothing at this address",
     405: "this address does not take that method",
     408: "the request did not arrive in time",
-    413: f"the request is too large: at most {MAX_BODY} bytes, and {MAX_HEADERS} of headers",
-    417: "Expect can only be 100-continue",
 }
 
 App = Sanic[Any, Any]
@@ -42,61 +40,43 @@ App = Sanic[Any, Any]
 _log = logging.getLogger("workbench.api")
 
 
-def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench") -> App:
-    """Return the application; it connects when it starts, and answers 503 while the database is away."""
+def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench", rates: int = -1) -> App:
+    """Return the application; it connects when it starts, and answers 503 while the database is away.
+
+    `rates`: a file in which other processes count the ingest rate, too.
+    """
     app = Sanic(name, configure_logging=False)
     app.config.update(
         AUTO_EXTEND=False,
         REQUEST_MAX_SIZE=MAX_BODY,
-        REQUEST_MAX_HEADER_SIZE=MAX_HEADERS,
+        BODY_LIMITS=BODY_LIMITS,
         REQUEST_TIMEOUT=10,
         RESPONSE_TIMEOUT=60,
         KEEP_ALIVE_TIMEOUT=75,
-        GRACEFUL_SHUTDOWN_TIMEOUT=15.0,
         REQUEST_ID_HEADER="",  # ids are ours: a caller's would end in logs as it came
         FALLBACK_ERROR_FORMAT="json",
         NOISY_EXCEPTIONS=False,
     )
-    app.ctx.connections = set()
     database, keyring, clock = Database(dsn), Keyring(secret), Clock()
-    pipeline = Pipeline(
-        Database(dsn, size=2, hot=True), keyring, clock, Buckets(settings.ingest_rate, settings.ingest_burst)
-    )
+    buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
+    notices = Notices(database, clock)
+    pipeline = Pipeline(Database(dsn, size=2, hot=True), keyring, clock, buckets, notices=notices)
     app.ctx.parts = Parts(
-        settings, database, keyring, clock, Verifier(database, keyring, clock), pipeline, Gateway(database, keyring)
+        settings,
+        database,
+        keyring,
+        clock,
+        Verifier(database, keyring, clock),
+        pipeline,
+        notices,
+        Followers(),
+        Gateway(database, keyring),
     )
-    for module in (events, catalog, automations, entries, sql, health):
+    for module in (events, recent, catalog, automations, entries, sql, health):
         app.blueprint(module.blueprint)
     _start_and_stop(app)
     app.error_handler.add(Exception, _answer_failure)
     return app
-
-
-def serve(settings: Settings, dsn: str, secret: str, host: str, port: int) -> None:
-    """Serve until told to stop; requests in flight are answered first."""
-    logs.install()
-    app = create_app(settings, dsn, secret)
-    gc.freeze()  # what is loaded by now stays; collections need not walk it,
-    gc.set_threshold(20_000, 20, 50)  # and a request leaves no cycles to hurry after
-    app.run(host=host, port=port, single_process=True, protocol=Connection, motd=False, access_log=False, backlog=4096)
-
-
-class Connection(WebSocketProtocol):
-    """A client's connection. Sanic knows which there are; a stopping application has to, so that it waits for no idle one."""
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin, as one of the connections of the application."""
-        super().connection_made(transport)  # type: ignore[no-untyped-call]
-        self.app.ctx.connections = self.connections
-
-
-def _end_connections(app: App) -> None:
-    """Close the idle connections, and let the others be closed as soon as their request is answered."""
-    app.config.KEEP_ALIVE = False
-    for connection in tuple(app.ctx.connections):
-        busy = connection.recv_buffer or not connection.close_if_idle()  # a request may just have arrived
-        if busy and connection.http is not None:
-            connection.http.keep_alive = False
 
 
 def _start_and_stop(app: App) -> None:
@@ -106,15 +86,20 @@ def _start_and_stop(app: App) -> None:
     async def start(app: App) -> None:
         await parts.database.open()
         await parts.pipeline.start()
+        await parts.notices.start()
         with contextlib.suppress(UnavailableError):
             await parts.database.calibrate(parts.clock)
         app.ctx.chores = asyncio.create_task(keep_up(parts.database, parts.clock))
 
     @app.before_server_stop
+    async def part(app: App) -> None:
+        parts.followers.ended = True
+
+    @app.after_server_stop
     async def stop(app: App) -> None:
-        _end_connections(app)
         app.ctx.chores.cancel()
         await parts.pipeline.stop()
+        await parts.notices.stop()
         await parts.verifier.close()
         await parts.database.close()
 
@@ -123,8 +108,10 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
     match error:
         case RefusedError(status=status, problems=problems, code=code):
             return refusal(request, status, problems, code)
+        case TransportError(status_code=status):
+            return refusal(request, status, (Problem("", str(error)),))
         case SanicException(status_code=status) if 400 <= status < 500:
-            refused = refusal(request, status, (Problem("", _TRANSPORT.get(status) or str(error)),))
+            refused = refusal(request, status, (Problem("", _SANIC.get(status) or str(error)),))
             refused.headers.update(error.headers)  # 405: what is allowed
             return refused
         case UnavailableError() | ConflictError():

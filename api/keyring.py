@@ -12,7 +12,6 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 SEALED_PREFIX = "enc1_"
-_REMEMBERED = 100_000
 
 
 class Keyring:
@@ -53,11 +52,10 @@ class OrgKeys:
         self._siv = AESSIV(_expand(root, b"email/%d" % org_id) + _expand(root, b"email-mac/%d" % org_id))
         self._aad = [b"email/%d" % org_id]
 
-    @lru_cache(maxsize=_REMEMBERED)  # noqa: B019  bounded, and organizations live as long as the process
     def digest(self, kind: str, value: str) -> str:
         """Return the blind index of an identifier, 16 bytes in hex; `kind` keeps wallets, emails and external ids apart.
 
-        BLAKE2b in its keyed mode (RFC 7693), remembered for identifiers that come again.
+        BLAKE2b in its keyed mode (RFC 7693).
         """
         return hashlib.blake2b(f"{kind}\0{value}".encode(), digest_size=16, key=self._index).hexdigest()
 
@@ -70,7 +68,6 @@ class OrgKeys:
         """Return the 16 bytes, in hex, under which an idempotency key is remembered for ever."""
         return hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
 
-    @lru_cache(maxsize=_REMEMBERED)  # noqa: B019
     def seal_email(self, email: str) -> str:
         """Encrypt a normalised address; equal addresses of one organization give equal text."""
         return SEALED_PREFIX + self._siv.encrypt(email.encode(), self._aad).hex()

@@ -1,15 +1,13 @@
-"""Automations written in Python: every verb adds a node to the graph behind the ends that are still open.
+"""An automation as it is written: the graph, and the ends that are still open. The verbs that write it are in `verbs`.
 
 A draft *is* the contract's payload (trigger spec, nodes, edges) plus the list of open ends, so reading JSON and writing it again
 loses nothing, whoever made it. Node ids are readable and follow from what the node does. Values are never changed: every verb
 returns a new draft.
 """
 
-import inspect
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 import msgspec
 
@@ -17,9 +15,10 @@ from api.language.check import Remark, check
 from api.language.codec import encode, normalise
 from api.language.graph import Graph, read_graph
 from api.language.problem import Problem
+from api.language.settings import read_settings
 from api.language.trigger import Trigger, read_trigger
 from workbench.display.layout import place
-from workbench.errors import DraftError, Helpful, spoken
+from workbench.errors import DraftError
 
 JsonObject: TypeAlias = dict[str, Any]
 End: TypeAlias = tuple[str, str | None]
@@ -43,130 +42,18 @@ class Asked(TypedDict, total=False):
 OPERATORS = "eq=…, neq=…, is_in=[…], contains=… or exists=True"
 
 
-class Steps(Helpful, ABC):
-    """The verbs that add steps. Each returns a new value; the one it is called on stays as it was."""
+class Fork(msgspec.Struct, frozen=True):
+    """A node that branches, and those of its ways that have not been told yet."""
 
-    _draft: "Draft"
-
-    @abstractmethod
-    def _with(self, draft: "Draft") -> Self:
-        """Return the same thing with another draft."""
-
-    @spoken('.send_inapp(title="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
-    def send_inapp(self, title: str, body: str, *, data: JsonObject | None = None) -> Self:
-        """Push a message to the wallet of the contact that the event is about.
-
-        Texts may hold values of the event and the contact: `"Thanks for {{ amountUsd }} USD, {{ contact.name | default('you') }}"`.
-        `data` travels along for the app that shows the message.
-        """
-        words = {"recipientMode": "triggering_profile", "title": title, "body": body}
-        return self._add("send_inapp", "send_inapp", words | ({"data": data} if data is not None else {}))
-
-    @spoken('.add_tag("vip")')
-    def add_tag(self, tag: str) -> Self:
-        """Add a tag to the contact."""
-        return self._add("add_tag", f"add_tag_{tag}", {"tag": tag})
-
-    @spoken(".exit()")
-    def exit(self) -> Self:
-        """Stop here; nothing can follow. Useful at the end of a branch."""
-        return self._with(extended(self._draft, "exit", "exit", {}, ways=()))
-
-    @spoken(f'.when("contact.plan", eq="pro").then(lambda b: b.add_tag("vip")); ask with {OPERATORS}')
-    def when(self, path: str, **asked: Unpack[Asked]) -> "When[Self]":
-        """Ask something about the event (`amountUsd`) or the contact (`contact.plan`, `contact.tags`).
-
-        Go on with `.then(lambda b: b.add_tag("vip"))`, and if you like `.otherwise(lambda b: …)`. Steps written after that are for
-        everybody again: both branches lead there, unless they end in `.exit()`. Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`.
-        """
-        return When(self, (condition(path, asked),))
-
-    @spoken('.otherwise(lambda b: b.add_tag("others"))')
-    def otherwise(self, steps: "Branch") -> Self:
-        """Say what happens when the condition just before does not hold."""
-        draft, last_if = self._draft, self._draft.last_if
-        if last_if is None:
-            raise DraftError(".otherwise(…) comes right after .when(…).then(…)")
-        others = tuple(end for end in draft.ends if end != (last_if, "false"))
-        inside = _inside(msgspec.structs.replace(draft, ends=((last_if, "false"),), last_if=None), steps)
-        return self._with(msgspec.structs.replace(inside, ends=(*others, *inside.ends), last_if=None))
-
-    def _add(self, kind: str, stem: str, data: JsonObject) -> Self:
-        return self._with(extended(self._draft, kind, stem, data))
-
-    def _branch(self, filters: tuple[JsonObject, ...], steps: "Branch") -> Self:
-        stem = "if_" + filters[0]["path"].removeprefix("contact.")
-        draft = extended(self._draft, "condition", stem, {"filters": [*filters]}, ways=("true", "false"))
-        condition_id = draft.nodes[-1]["id"]
-        inside = _inside(msgspec.structs.replace(draft, ends=((condition_id, "true"),)), steps)
-        ends = (*inside.ends, (condition_id, "false"))
-        return self._with(msgspec.structs.replace(inside, ends=ends, last_if=condition_id))
-
-
-class BranchSteps(Steps):
-    """What a branch function is given: it adds its steps and returns the result."""
-
-    def __init__(self, draft: "Draft") -> None:
-        self._draft = draft
-
-    def _with(self, draft: "Draft") -> Self:
-        return type(self)(draft)
-
-
-Branch: TypeAlias = Callable[[BranchSteps], BranchSteps]
-S = TypeVar("S", bound=Steps)
-
-
-class When(Helpful, Generic[S]):
-    """A condition that waits for its `then`."""
-
-    _instead = 'after .when(…) say .then(…) first: .then(lambda b: b.add_tag("vip"))'
-
-    def __init__(self, before: S, filters: tuple[JsonObject, ...]) -> None:
-        self._before = before
-        self._filters = filters
-
-    @spoken(f'.and_("amountUsd", exists=True); ask with {OPERATORS}')
-    def and_(self, path: str, **asked: Unpack[Asked]) -> "When[S]":
-        """Ask one more thing; all have to hold."""
-        return When(self._before, (*self._filters, condition(path, asked)))
-
-    @spoken('.then(lambda b: b.add_tag("vip"))')
-    def then(self, steps: Branch) -> S:
-        """Say what happens when the condition holds: `.then(lambda b: b.add_tag("vip"))`."""
-        return self._before._branch(self._filters, steps)
-
-    def __repr__(self) -> str:
-        return "a condition without steps: go on with .then(lambda b: b.add_tag(…))"
-
-
-def _inside(draft: "Draft", steps: Branch) -> "Draft":
-    if not _takes_one(steps):
-        raise DraftError('a branch is a function of its steps: .then(lambda b: b.add_tag("vip"))')
-    result = steps(BranchSteps(draft))
-    if isinstance(result, When):
-        raise DraftError("the condition inside the branch has no steps: say .then(…) first")
-    if not isinstance(result, BranchSteps):
-        raise DraftError('a branch returns its steps: .then(lambda b: b.add_tag("vip"))')
-    return result._draft
-
-
-def _takes_one(steps: object) -> bool:
-    """Return whether this is a function that can be called with the steps so far."""
-    if not callable(steps):
-        return False
-    try:
-        inspect.signature(steps).bind(None)
-    except (TypeError, ValueError):
-        return False
-    return True
+    node_id: str
+    ways: tuple[str, ...]
 
 
 class Draft(msgspec.Struct, frozen=True):
     """An automation as it is written so far.
 
-    `last_if`: the condition whose `otherwise` may still be said. `as_read`: untouched since it was read from JSON.
-    `beside`: what a canvas keeps in the graph besides nodes and edges.
+    `fork`: the node just written whose ways may still be told one by one. `as_read`: untouched since it was read from JSON.
+    `beside`: what is in the graph besides nodes and edges, such as its settings and what a canvas keeps there.
     """
 
     name: str
@@ -174,7 +61,7 @@ class Draft(msgspec.Struct, frozen=True):
     nodes: tuple[JsonObject, ...] = ()
     edges: tuple[JsonObject, ...] = ()
     ends: tuple[End, ...] = ()
-    last_if: str | None = None
+    fork: Fork | None = None
     as_read: bool = False
     beside: JsonObject = {}
 
@@ -225,7 +112,7 @@ def _as_remarks(read: Trigger | Graph | tuple[Problem, ...]) -> list[Remark]:
 
 
 def _is_tag(node: JsonObject) -> bool:
-    return node.get("type") == "add_tag" and isinstance(node.get("data"), dict)
+    return node.get("type") in ("add_tag", "remove_tag") and isinstance(node.get("data"), dict)
 
 
 def _with_tag(remark: Remark, tags: Mapping[str, Any]) -> Remark:
@@ -256,7 +143,7 @@ def from_json(payload: Mapping[str, Any]) -> Draft:
 
 def started(name: str, events: tuple[str, ...]) -> Draft:
     """Return a draft with a trigger and nothing else; no events at all is the wildcard."""
-    names = [_event_name(each) for each in events]
+    names = [event_name(each) for each in events]
     spec: JsonObject = {"type": "app_event"}
     if len(names) == 1:
         spec["event"] = names[0]
@@ -271,7 +158,19 @@ def narrowed(draft: Draft, each: JsonObject) -> Draft:
     """Return the draft with one more filter on its trigger."""
     _writable(each)
     spec = {**draft.trigger, "filters": [*draft.trigger.get("filters", ()), each]}
-    return msgspec.structs.replace(draft, trigger=spec, last_if=None, as_read=False)
+    return msgspec.structs.replace(draft, trigger=spec, fork=None, as_read=False)
+
+
+def settled(draft: Draft, name: str, value: JsonObject) -> Draft:
+    """Return the draft with one of its settings; raise DraftError saying what is wrong with it."""
+    if not draft.nodes:
+        raise DraftError('say first which event: .on("deposit")')
+    _writable(value)
+    if problems := read_settings(normalise({name: value}), "").problems:
+        raise DraftError("; ".join(f"{each.field.lstrip('.')} {each.reason}" for each in problems))
+    known = draft.beside.get("settings")
+    settings = {**(known if isinstance(known, dict) else {}), name: value}
+    return msgspec.structs.replace(draft, beside={**draft.beside, "settings": settings}, as_read=False)
 
 
 def extended(draft: Draft, kind: str, stem: str, data: JsonObject, ways: tuple[str | None, ...] = (None,)) -> Draft:
@@ -286,7 +185,7 @@ def extended(draft: Draft, kind: str, stem: str, data: JsonObject, ways: tuple[s
         nodes=(*draft.nodes, node),
         edges=(*draft.edges, *(_edge(end, node_id) for end in draft.ends)),
         ends=tuple((node_id, way) for way in ways),
-        last_if=None,
+        fork=None,
         as_read=False,
     )
 
@@ -315,7 +214,8 @@ def _numbered(stem: str, number: int) -> str:
     return stem if number == 1 else f"{stem}_{number}"
 
 
-def _event_name(name: object) -> str:
+def event_name(name: object) -> str:
+    """Return the name of an event as it is stored; raise DraftError when no event can be called that."""
     if isinstance(name, list | tuple | set) and all(isinstance(each, str) for each in name):
         raise DraftError(f"event names stand side by side, without a list: .on({', '.join(map(repr, name))})")
     if not isinstance(name, str):
@@ -341,3 +241,16 @@ def condition(path: object, asked: Mapping[str, object]) -> JsonObject:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise DraftError(f"is_in takes a list, like is_in=[{value!r}]")
     return {"path": path, "operator": "in", "value": list(value)}
+
+
+def conditions(where: Mapping[str, object] | None) -> list[JsonObject]:
+    """Return the filters in `{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`; raise DraftError when it is not like that."""
+    if where is None:
+        return []
+    if not isinstance(where, Mapping):
+        raise DraftError(f'where={where!r}: write {{"plan": "pro"}} or {{"plan": {{"is_in": ["pro", "max"]}}}}')
+    return [condition(path, asked if _is_question(asked) else {"eq": asked}) for path, asked in where.items()]
+
+
+def _is_question(asked: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(asked, Mapping) and len(asked) == 1 and asked.keys() <= Asked.__annotations__.keys()

@@ -1,23 +1,25 @@
 """An automation at the notebook: the verbs that write it, and those that check, simulate, publish and watch it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack
 
+from api.language.catalog import events_of, never_seen
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
-from workbench.author import OPERATORS, Asked, Draft, Steps, condition, from_json, narrowed, started
-from workbench.catalog import Catalog, never_seen
+from workbench.author import OPERATORS, Asked, Draft, condition, from_json, narrowed, started
+from workbench.catalog import Catalog, seen
 from workbench.connection import Connection
-from workbench.display import words
 from workbench.display.graph import draw, picture
 from workbench.display.page import html
+from workbench.display.sentences import sentences
 from workbench.entries import Entries, Entry
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
 from workbench.publish import Record, Versions
-from workbench.simulate import Simulation, simulated
+from workbench.simulate import Simulation, Trial, simulated
+from workbench.verbs import Rules
 
 
 class Place:
@@ -35,7 +37,7 @@ class Place:
         self.catalog = Catalog(connection) if connection is not None and connection.has_key else None
 
 
-class Automation(Steps):
+class Automation(Rules):
     """An automation: what starts it, and its steps. Every writing verb returns a new value.
 
     ```
@@ -103,7 +105,7 @@ class Automation(Steps):
 
     def describe(self) -> str:
         """Return the automation in plain sentences."""
-        return "\n".join(words.sentences(*self._draft.language()))
+        return "\n".join(sentences(*self._draft.language()))
 
     def svg(self) -> str:
         """Return the graph as an SVG document."""
@@ -113,17 +115,23 @@ class Automation(Steps):
 
     @spoken('.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})')
     def simulate(
-        self, event: Mapping[str, Any], contact: Mapping[str, Any] | None = None, now: datetime | None = None
+        self,
+        event: Mapping[str, Any],
+        contact: Mapping[str, Any] | None = None,
+        now: datetime | None = None,
+        *,
+        events: Sequence[Mapping[str, Any]] = (),
     ) -> Simulation:
-        """Return what would happen with `event`, without doing it.
+        """Return what would happen with `event`, without doing it. Days of waiting pass at once.
 
         `event` is as it would be posted; its name may be left out when only one starts this automation. The server looks the contact up as it is
         stored. With `contact` (`walletAddress, email, externalId, attributes, tags, segments`) it is that one instead.
+        `events` of the same contact come later: `[{"event": "purchase", "after": "2h", "payload": {…}}]`.
         Without a connection the same interpreter runs here.
         """
         connection, record = self._place.connection, self._place.record
         speaks = connection if connection is not None and connection.has_key else None
-        simulation = simulated(self._draft, event, contact=contact, now=now, connection=speaks)
+        simulation = simulated(self._draft, Trial(event, contact, now, events), speaks)
         simulation.note = record.off() if record is not None else ""
         return simulation
 
@@ -171,8 +179,8 @@ class Automation(Steps):
         """Return the newest entries: one per event that started it."""
         return watching.listed(self._connected(), self._saved().id, limit)
 
-    @spoken('.wait_for(receipt), where receipt = wb.events.send("deposit", …)')
-    def wait_for(self, sent: Receipt | str, timeout: float = 30.0) -> Entry:
+    @spoken('.watch(receipt), where receipt = wb.events.send("deposit", …)')
+    def watch(self, sent: Receipt | str, timeout: float = 30.0) -> Entry:
         """Watch the entry that one event started until it ends, and return it.
 
         `sent` is the receipt of `wb.events.send`, an idempotency key or an event id.
@@ -207,7 +215,8 @@ class Automation(Steps):
         if self._place.catalog is None:
             return []
         try:
-            return never_seen(self._place.catalog, *self._draft.language())
+            trigger, graph = self._draft.language()
+            return [*never_seen(trigger, graph, seen(self._place.catalog, events_of(trigger, graph)))]
         except WorkbenchError:
             return []  # the automation can be looked at without a server
 

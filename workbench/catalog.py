@@ -1,21 +1,19 @@
 """Which events there are, how often they come, and what is in them. Every look asks the server anew."""
 
+import contextlib
 import difflib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from api.language.check import Remark
-from api.language.graph import Condition, Graph, Node, SendInapp
-from api.language.template import TemplateError, compile_template
-from api.language.trigger import BUILT_INS, Trigger
+from api.language.catalog import Seen
 from workbench import surroundings
 from workbench.connection import Connection
 from workbench.display.page import bar, moment
 from workbench.display.table import Column, plain, table
-from workbench.display.words import either, short, value
+from workbench.display.words import short, value
 from workbench.errors import DraftError, NotThereError, spoken
 
 if TYPE_CHECKING:
@@ -217,72 +215,14 @@ def _handy(sample: Any) -> Any:
     return float(sample) if isinstance(sample, Decimal) and Decimal(str(float(sample))) == sample else sample
 
 
-def never_seen(catalog: Catalog, trigger: Trigger, graph: Graph) -> list[Remark]:
-    """Return warnings about events and values of the payload that an automation counts on and nobody has sent."""
-    names = sorted(trigger.names)
-    unseen = [name for name in names if name not in catalog.names]
-    if unseen:
-        return [Remark("warning", _never_came(name, catalog), field="triggerSpec") for name in unseen]
-    if not 0 < len(names) <= _MOST_LOOKED_AT:
-        return []
-    known = {path.path for name in names for path in catalog[name].paths}
-    asked: list[tuple[str | None, str | None]] = [(None, _in_trigger(each.path)) for each in trigger.filters]
-    asked += [(node.id, _in_step(each)) for node in graph.nodes for each in _looks_at(node)]
-    events = either(names)
-    return [
-        Remark("warning", _never_sent(path, events, known), node_id, "triggerSpec.filters" if node_id is None else None)
-        for node_id, path in dict.fromkeys(asked)
-        if path is not None and not _sent(path, known)
-    ]
+def seen(catalog: Catalog, wanted: Iterable[str]) -> Seen:
+    """Return what the catalog knows about the events that an automation names: which came, and what was in them."""
+    paths = {}
+    names = list(wanted)
+    for name in names[:_MOST_LOOKED_AT]:
+        with contextlib.suppress(NotThereError):
+            paths[name] = frozenset(path.path for path in catalog[name].paths)
+    return Seen(tuple(dict.fromkeys((*catalog.names, *paths))), paths)
 
 
 _MOST_LOOKED_AT = 8  # events; each costs a look at its newest payloads
-
-
-def _looks_at(node: Node) -> Iterable[str]:
-    """Return the paths that a step looks at."""
-    match node.action:
-        case Condition(filters=filters):
-            return [each.path for each in filters]
-        case SendInapp(title=title, body=body):
-            return sorted({path for text in (title, body) for path in _in_text(text)})
-        case _:
-            return ()
-
-
-def _in_text(text: str) -> Collection[str]:
-    try:
-        return compile_template(text).paths
-    except TemplateError:
-        return ()
-
-
-def _in_trigger(path: str) -> str | None:
-    """Return the path of the payload, None for what is not in it (or is remarked on by the language's own check)."""
-    return None if path in BUILT_INS or path.startswith(("payload.", "contact.")) else path
-
-
-def _in_step(path: str) -> str | None:
-    """Return the path of the payload that a condition or a text means, None for everything else."""
-    if path in (*BUILT_INS, "payload", "contact") or path.startswith("contact."):
-        return None
-    return path.removeprefix("payload.")
-
-
-def _sent(path: str, known: Collection[str]) -> bool:
-    """Return whether a path, something in it, or something around it was seen: what is in a list is not listed."""
-    return path in known or any(each.startswith(f"{path}.") or path.startswith(f"{each}.") for each in known)
-
-
-def _never_came(name: str, catalog: Catalog) -> str:
-    near = catalog.nearest(name)
-    return f"no event {name!r} came in the last 30 days{f'; did you mean {near!r}?' if near else ''}"
-
-
-def _never_sent(path: str, events: str, known: Collection[str]) -> str:
-    by_letters = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(path.lower(), by_letters, 1)
-    meant = (
-        f": did you mean {by_letters[near[0]]!r}?" if near else f'; wb.catalog["{events.split()[0]}"] shows what was'
-    )
-    return f"{path!r} was never seen in {events}{meant}"

@@ -4,7 +4,8 @@ Reading is repeated when the server is briefly away; writing never is, except by
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import httpx
@@ -26,6 +27,7 @@ from workbench.errors import (
 )
 
 JSON: Final = "application/json"
+STREAM: Final = "text/event-stream"
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _READ_PAUSES = (0.2, 0.6)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})  # never by way of a proxy
@@ -107,21 +109,40 @@ class Connection:
         """Return whatever the server answers, of any status; raise when there is no complete answer."""
         headers = {"Accept": accept} | ({"Content-Type": JSON} if body is not None else {})
         content = None if body is None else _written(body)
-        try:
+        with self._in_our_words():
             response = self._client.request(
                 method, f"/api/v1{path}", params=dict(params or {}), content=content, headers=headers
             )
+        return _answer(response)
+
+    @contextmanager
+    def lines(self, path: str, **params: str | int | None) -> Iterator[Iterator[str]]:
+        """Give the lines of a stream of events as they come; raise what `get` raises, also while it lasts."""
+        known = {name: value for name, value in params.items() if value is not None}
+        headers = {"Accept": STREAM}
+        with (
+            self._in_our_words(),
+            self._client.stream("GET", f"/api/v1{path}", params=known, headers=headers) as response,
+        ):
+            if not response.headers.get("Content-Type", "").startswith(STREAM):
+                response.read()
+                self._json(_answer(response))
+            yield response.iter_lines()
+
+    def check(self, answer: Answer) -> Answer:
+        """Return a successful answer as it is; raise the error that fits any other."""
+        return self._checked(answer)
+
+    @contextmanager
+    def _in_our_words(self) -> Iterator[None]:
+        try:
+            yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol) as error:
             raise UnreachableError(self._unreachable(error)) from None
         except httpx.HTTPError as error:
             raise UnknownOutcomeError(
                 f"the connection to {self.url} broke before the answer came ({_said(error)})"
             ) from None
-        return _answer(response)
-
-    def check(self, answer: Answer) -> Answer:
-        """Return a successful answer as it is; raise the error that fits any other."""
-        return self._checked(answer)
 
     def _json(self, answer: Answer) -> Any:
         """Return the JSON of a successful answer; raise UnreachableError when it has none, so is not this service's."""

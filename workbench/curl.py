@@ -14,7 +14,7 @@ from workbench.display.page import html
 class CurlLine:
     """A `curl` command. `print` it, copy the block, write `!{line}` in a cell, or `.run()` it.
 
-    `idempotency_key` is in the line; `automation.wait_for(line.idempotency_key)` watches what it started.
+    `idempotency_key` is in the line; `automation.watch(line.idempotency_key)` watches what it started.
     """
 
     def __init__(

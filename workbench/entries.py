@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from api.language.advance import InappMessage
+from api.language.effect import Message
 from api.language.graph import Graph, read_graph
 from api.language.run import TERMINAL, State, Step
 from api.language.trigger import Trigger, read_trigger
@@ -51,7 +51,7 @@ class _Stored(msgspec.Struct, frozen=True, rename="camel"):
     created_at: str = ""
     updated_at: str = ""
     steps: tuple[Step, ...] = ()
-    messages: tuple[InappMessage, ...] = ()
+    messages: tuple[Message, ...] = ()
 
 
 class Entry:
@@ -108,7 +108,7 @@ class Entry:
         return self._stored.steps
 
     @property
-    def messages(self) -> tuple[InappMessage, ...]:
+    def messages(self) -> tuple[Message, ...]:
         """The messages that it made."""
         return self._stored.messages
 
@@ -158,8 +158,7 @@ class Entry:
         return words.ending(self.state, self.outcome, self.error)
 
     def _headline(self) -> str:
-        tags = [str(step.detail.get("tag")) for step in self.steps if step.outcome == "tagged"]
-        deeds = words.deeds(len(self.messages), tags, done=True)
+        deeds = words.deeds(len(self.messages), words.written(self.steps), done=True)
         if self.state in (State.COMPLETED, State.EXITED) and deeds:
             return deeds[0].upper() + deeds[1:]
         return self._ending().removesuffix(".")
@@ -169,7 +168,7 @@ class Entry:
         lines += [
             f"  {number}. {step.node_id}: {words.outcome(step.outcome)}" for number, step in enumerate(self.steps, 1)
         ]
-        lines += [f"  → “{message.title}” {message.body}" for message in self.messages]
+        lines += [f"  → {words.line(message)}" for message in self.messages]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

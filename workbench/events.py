@@ -26,6 +26,7 @@ from workbench.errors import (
     WorkbenchError,
     spoken,
 )
+from workbench.recent import Outcomes, Tail, recent, rejected
 
 if TYPE_CHECKING:
     import polars as pl
@@ -51,7 +52,7 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, rename="camel"):
-    """What the service said to one event. `idempotency_key` finds it again: `automation.wait_for(receipt)`."""
+    """What the service said to one event. `idempotency_key` finds it again: `automation.watch(receipt)`."""
 
     accepted: bool
     deduplicated: bool = False
@@ -152,13 +153,19 @@ _SEND = '("deposit", email="ada@example.com", payload={"amountUsd": 100})'
 
 
 class Events(Helpful):
-    """Sends events with a secret key (`sk_live_…`, or `sk_test_…` for dry runs)."""
+    """Sends events with a secret key (`sk_live_…`, or `sk_test_…` for dry runs), and shows what became of all that came in.
 
-    def __init__(self, url: str, key: str | None, patience: Patience | None = None) -> None:
+    `reader`: a connection with the key to look with, if that is another one.
+    """
+
+    def __init__(
+        self, url: str, key: str | None, patience: Patience | None = None, *, reader: Connection | None = None
+    ) -> None:
         self._url = url
         self._key = key
         self._patience = patience or Patience()
         self._connection = Connection(url, key)
+        self._reader = reader if reader is not None and reader.has_key else self._connection
 
     @property
     def has_key(self) -> bool:
@@ -203,6 +210,30 @@ class Events(Helpful):
         return CurlLine(
             f"{self._connection.url}/api/v1/events", body, self._needed(), show_key, lambda: self.post(body)
         )
+
+    @spoken('wb.events.recent(outcome="rejected", limit=20)')
+    def recent(self, outcome: Outcomes = None, limit: int = 50) -> "pl.DataFrame":
+        """Return the newest events, up to 500, the newest last, and what became of each: a polars frame.
+
+        `outcome`: only `accepted`, `deduplicated`, `dry_run` or `rejected`, or a list of these.
+        """
+        return recent(self._reader, outcome, limit)
+
+    @spoken("wb.events.rejected()")
+    def rejected(self, limit: int = 50) -> "pl.DataFrame":
+        """Return why events did not arrive: when, which event, which field, the error, and the keys that were sent.
+
+        Values are not kept, only their types; refusals are, for seven days, in SQL too: the table `rejected_events`.
+        """
+        return rejected(self._reader, limit)
+
+    @spoken("wb.events.tail(seconds=30)")
+    def tail(self, seconds: float | None = None, outcome: Outcomes = None) -> Tail:
+        """Return the events from now on, as they come, for some seconds or until you stop: `for event in wb.events.tail(): …`.
+
+        At the end of a cell it prints them.
+        """
+        return Tail(self._reader, outcome, seconds)
 
     def __repr__(self) -> str:
         key = (

@@ -4,18 +4,21 @@ The server knows contacts as they are stored and how often it retries, so it is 
 interpreter runs here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from api.language.advance import Contact, InappMessage
-from api.language.codec import encode
+from api.language.codec import Json, encode, normalise
+from api.language.contact import Contact
+from api.language.described import Later, read_contact, read_later
+from api.language.effect import Message
 from api.language.event import Event, read_event
 from api.language.graph import Graph
+from api.language.problem import Problem
 from api.language.run import State, Step
-from api.language.simulate import Automation, Trace, read_contact, simulate
+from api.language.simulate import EARLIEST, LATEST, Automation, Given, Trace, simulate
 from api.language.trigger import Trigger
 from workbench import surroundings
 from workbench.author import Draft, JsonObject
@@ -24,6 +27,7 @@ from workbench.display import words
 from workbench.display.graph import Taken, picture, taken
 from workbench.display.run import RunPage, whys
 from workbench.errors import DraftError
+from workbench.spans import seconds_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -57,14 +61,24 @@ class Simulation:
         return tuple(dict.fromkeys(step.node_id for step in self.trace.steps))
 
     @property
-    def messages(self) -> tuple[InappMessage, ...]:
-        """The messages that would be sent, with their texts filled in."""
+    def messages(self) -> tuple[Message, ...]:
+        """The in-app messages, emails and webhooks that would be sent, with their texts filled in."""
         return self.trace.messages
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags that would be added."""
         return self.trace.tags
+
+    @property
+    def removed_tags(self) -> tuple[str, ...]:
+        """The tags that would be taken off."""
+        return self.trace.removed_tags
+
+    @property
+    def attributes(self) -> dict[str, Json]:
+        """The attributes of the contact that would be written."""
+        return self.trace.attributes
 
     @property
     def state(self) -> State | None:
@@ -87,7 +101,8 @@ class Simulation:
         """Say in one sentence what would happen."""
         if not self.matched:
             return "Nothing would happen"
-        deeds = words.deeds(len(self.messages), self.tags, done=False)
+        written = words.Written(self.tags, self.removed_tags, tuple(self.attributes))
+        deeds = words.deeds(len(self.messages), written, done=False)
         fails = "" if self.state in _FINE else "fail for good"
         return (
             f"Would {' and '.join(filter(None, (deeds, fails)))}"
@@ -107,15 +122,20 @@ class Simulation:
     def __repr__(self) -> str:
         lines = [f"{self.headline()}. {self.reason()}", *([self.note] if self.note else [])]
         lines += [
-            f"  {number}. {step.node_id}: {words.outcome(step.outcome)}" for number, step in enumerate(self.steps, 1)
+            f"  {number}. {step.node_id}: {words.outcome(step.outcome)}{self._later(step)}"
+            for number, step in enumerate(self.steps, 1)
         ]
-        lines += [f"  → “{message.title}” {message.body}" for message in self.messages]
+        lines += [f"  → {words.line(message)}" for message in self.messages]
         return "\n".join(lines)
+
+    def _later(self, step: Step) -> str:
+        offset = words.offset(step.at - self.steps[0].at)
+        return f" ({offset})" if offset else ""
 
     def _taken(self) -> Taken:
         """Return the path; an event that does not start it stops at the trigger."""
         start = self._graph.start
-        return taken(self.steps) if self.matched or start is None else Taken({start.id: "failed"}, frozenset())
+        return taken(self.steps) if self.matched or start is None else Taken({start.id: "failed"})
 
     def _repr_html_(self) -> str:
         return RunPage(
@@ -134,30 +154,63 @@ class Simulation:
 _FINE = frozenset({State.COMPLETED, State.EXITED, State.WAITING})
 
 
-def simulated(
-    draft: Draft,
-    event: Mapping[str, Any],
-    *,
-    contact: Mapping[str, Any] | None,
-    now: datetime | None,
-    connection: Connection | None,
-) -> Simulation:
-    """Return what would happen with `event`, from the server when there is one, otherwise from here."""
+class Trial(msgspec.Struct, frozen=True):
+    """What is tried: an event as a caller writes it, of whom it is, when it comes, and which of its contact's come later."""
+
+    event: Mapping[str, Any]
+    contact: Mapping[str, Any] | None = None
+    now: datetime | None = None
+    later: Sequence[Mapping[str, Any]] = ()
+
+
+def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simulation:
+    """Return what would happen, from the server when there is one, otherwise from here."""
     trigger, graph = draft.language()
-    _check_moment(now)
-    described = _described(contact)
-    whole = _completed(event, trigger, contact)
+    at = _moment(trial.now)
+    described = _described(trial.contact)
+    whole = _completed(trial.event, trigger, trial.contact)
+    later = [_coming(each, whole) for each in trial.later]
+    given = Given(later=_read_later(later, at))
     if connection is not None:
-        trace = _asked(connection, draft, whole, contact, now)
+        trace = _asked(connection, draft, whole, trial, later)
     else:
-        at = now or surroundings.now()
-        trace = simulate(Automation(trigger, graph), _read(whole, at), described, at)
+        trace = simulate(Automation(trigger, graph), _read(whole, at), described, at, given)
     return Simulation(draft.name, trigger, graph, whole, trace)
 
 
-def _check_moment(now: object) -> None:
-    if now is not None and (not isinstance(now, datetime) or now.tzinfo is None):
+def _moment(now: object) -> datetime:
+    if now is None:
+        return surroundings.now()
+    if not isinstance(now, datetime) or now.tzinfo is None:
         raise DraftError("now is a moment with a time zone: now=datetime(…, tzinfo=UTC)")
+    if not EARLIEST <= now <= LATEST:
+        raise DraftError(f"now is a moment from {EARLIEST.year} to {LATEST.year}")
+    return now
+
+
+def _coming(event: object, first: JsonObject) -> JsonObject:
+    """Return a later event as the server takes it; it is about the same contact unless it says otherwise."""
+    if not isinstance(event, Mapping) or "after" not in event or "event" not in event:
+        raise DraftError('a later event is written like {"event": "purchase", "after": "2h", "payload": {…}}')
+    seconds = seconds_of(event["after"], "after")
+    rest = {name: each for name, each in event.items() if name != "after"}
+    return {"afterSeconds": seconds, "event": {"contact": first["contact"]} | rest}
+
+
+def _read_later(later: Sequence[JsonObject], now: datetime) -> tuple[Later, ...]:
+    problems: list[Problem] = []
+    found = read_later(_written(later), round(now.timestamp() * 1_000_000), "events", problems)
+    if problems:
+        raise DraftError("these events would be refused: " + "; ".join(map(str, problems)))
+    return found
+
+
+def _written(value: object) -> Any:
+    """Return a value as JSON has it; raise DraftError when it cannot be written so."""
+    try:
+        return normalise(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DraftError(f"this event cannot be written as JSON: {error}") from None
 
 
 def _described(contact: Mapping[str, Any] | None) -> Contact:
@@ -189,21 +242,16 @@ def _completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str,
     return whole
 
 
-def _asked(
-    connection: Connection, draft: Draft, event: JsonObject, contact: Mapping[str, Any] | None, now: datetime | None
-) -> Trace:
+def _asked(connection: Connection, draft: Draft, event: JsonObject, trial: Trial, later: list[JsonObject]) -> Trace:
     payload = draft.payload()
-    beside = {name: value for name, value in (("contact", contact), ("now", now)) if value is not None}
+    given = (("contact", trial.contact), ("now", trial.now), ("events", later or None))
+    beside = {name: value for name, value in given if value is not None}
     body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "event": event} | beside
     return msgspec.convert(connection.post("/simulate", body), Trace)
 
 
 def _read(event: JsonObject, now: datetime) -> Event:
-    try:
-        written = encode(event)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise DraftError(f"this event cannot be written as JSON: {error}") from None
-    read = read_event(written, round(now.timestamp() * 1_000_000))
+    read = read_event(encode(_written(event)), round(now.timestamp() * 1_000_000))
     if isinstance(read, tuple):
         raise DraftError("this event would be refused: " + "; ".join(map(str, read)))
     return read

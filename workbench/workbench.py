@@ -31,6 +31,7 @@ _HOW = (
     ("see the automations there are", "wb.automations"),
     ("let it run, and watch it", "a.publish(), then a.entries()"),
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
+    ("see why one did not arrive", "wb.events.rejected()"),
 )
 
 
@@ -45,7 +46,8 @@ class Workbench:
         self.url = (url or surroundings.variable("WORKBENCH_URL") or surroundings.DEFAULT_URL).rstrip("/")
         self._connection = Connection(self.url, key or surroundings.variable("WORKBENCH_KEY"))
         self.catalog = Catalog(self._connection)
-        self.events = Events(self.url, events_key or surroundings.variable(surroundings.EVENTS_KEY_VARIABLE))
+        sending = events_key or surroundings.variable(surroundings.EVENTS_KEY_VARIABLE)
+        self.events = Events(self.url, sending, reader=self._connection)
 
     @spoken('wb.sql("select * from contacts where id = :id", id="…")')
     def sql(self, query: str, **params: Any) -> "pl.DataFrame":
@@ -62,6 +64,7 @@ class Workbench:
           last_error, created_at, updated_at
         - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
         - segment_members: segment, contact_id, entered_at
+        - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
         return sql(self._connection, query, params)
 

@@ -66,6 +66,7 @@ class Verifier:
         self._keyring = keyring
         self._clock = clock
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._believed: dict[str, tuple[Principal, int]] = {}
         self._asked: dict[bytes, asyncio.Future[KeyRow | None]] = {}
         self._lookup: asyncio.Task[None] | None = None
         self._touched_ns: OrderedDict[str, int] = OrderedDict()
@@ -91,7 +92,22 @@ class Verifier:
         if ends and (refusal := _ended(row, self._clock.now())) is not None:
             return refusal
         self._touch(row)
-        return _principal(row, kind)
+        principal = _principal(row, kind)
+        if not ends:
+            self._believe(header_values[0], principal, key_hash)
+        return principal
+
+    def believed(self, header_value: str) -> Principal | None:
+        """Return whom a secret key's header speaks for, if that was found out within the last two seconds."""
+        principal, until_ns = self._believed.get(header_value, (None, 0))
+        return principal if monotonic_ns() < until_ns else None
+
+    def _believe(self, header_value: str, principal: Principal, key_hash: bytes) -> None:
+        if len(self._believed) >= _REMEMBERED:
+            self._believed.clear()
+        entry = self._entries.get(key_hash)
+        if entry is not None and principal.kind in SECRET_KINDS:
+            self._believed[header_value] = principal, entry.until_ns
 
     async def close(self) -> None:
         """Wait for what still writes."""

@@ -1,19 +1,21 @@
 """From bytes to a valid event with its keys: the part of ingest that needs no database."""
 
-import hashlib
-
 import msgspec
 
 from api.clock import Clock, uuid7
-from api.ingest.identifiers import idempotency_key, keys_of
+from api.ingest.identifiers import People, body_digest, idempotency_key
 from api.keyring import OrgKeys
+from api.language.codec import encode
 from api.language.event import Event, read_event
 from api.language.identity import Key
 from api.language.problem import Problems
 
 
 class Arrival(msgspec.Struct):
-    """A valid event on its way into the store. Digests are 32 hex digits; `email` is sealed."""
+    """A valid event on its way into the store. Digests are 32 hex digits; `email` is sealed.
+
+    `attributes`: their JSON text, or empty; `news`: whether its contact may lack any of them.
+    """
 
     org_id: int
     event: Event
@@ -24,8 +26,10 @@ class Arrival(msgspec.Struct):
     occurred_us: int
     keys: tuple[Key, ...]
     email: str | None
+    attributes: str
     dry: bool
     contact_id: str = ""
+    news: bool = True
 
 
 class Reader:
@@ -34,6 +38,7 @@ class Reader:
     def __init__(self, clock: Clock, nonce: str) -> None:
         self._clock = clock
         self._nonce = nonce
+        self._people = People()
 
     def read(self, org_id: int, org_keys: OrgKeys, raw: bytes, test_key: bool) -> Arrival | Problems:
         """Return the arrival of the event in the JSON text `raw`, or what is wrong with it."""
@@ -43,17 +48,18 @@ class Reader:
             return event
         nonce = self._nonce if event.occurred_at_us is None else None
         occurred_us = now_us if event.occurred_at_us is None else event.occurred_at_us
-        key = idempotency_key(org_keys, event, occurred_us, nonce)
-        email = event.identifiers.email
+        key = event.idempotency_key or idempotency_key(org_keys, event, occurred_us, nonce)
+        keys, email = self._people.indexed(org_id, org_keys, event.identifiers)
         return Arrival(
             org_id,
             event,
             uuid7(now_us),
             key,
             org_keys.key_digest(key),
-            hashlib.blake2b(raw, digest_size=16).hexdigest(),
+            body_digest(raw),
             occurred_us,
-            keys_of(org_keys, event.identifiers),
-            None if email is None else org_keys.seal_email(email),
+            keys,
+            email,
+            encode(event.attributes).decode() if event.attributes else "",
             test_key or event.test,
         )

@@ -58,6 +58,33 @@ class Directory:
     def __init__(self, arrivals: list[Arrival]) -> None:
         self._orgs: dict[int, _Organization] = {arrival.org_id: _Organization() for arrival in arrivals}
         self._conflicts: list[tuple[Arrival, Conflict]] = []
+        self._recognised: dict[str, Owner] = {}
+
+    def recognise(self, arrivals: list[Arrival], owners: list[Owner]) -> None:
+        """Give arrivals the contact that owns all they sent; `owners`: of their leading identifiers.
+
+        The others are strangers (no contact yet): `place` is for them, once what they sent is locked and known.
+        """
+        for arrival in arrivals:
+            arrival.contact_id, arrival.news = "", True
+        for owner in owners:
+            arrival = arrivals[owner.position]
+            if _has_all(owner, arrival):
+                arrival.contact_id, arrival.news = owner.contact_id, not owner.knows
+                self._recognised[owner.contact_id] = owner
+
+    def involved(self, arrivals: list[Arrival]) -> list[Arrival]:
+        """Return, in order, the strangers and those recognised on a contact that strangers may change."""
+        touched = {contact_id for org in self._orgs.values() for contact_id in org.known}
+        for contact_id in touched:
+            self._recognised.pop(contact_id, None)
+        found = [each for each in arrivals if not each.contact_id or each.contact_id in touched]
+        for arrival in found:
+            if arrival.contact_id:
+                owners = self._orgs[arrival.org_id].owners
+                for key in arrival.keys:
+                    owners.setdefault(key, arrival.contact_id)
+        return found
 
     def learn(self, owners: list[Owner], keys: list[tuple[int, Key]]) -> None:
         """Note who owns `keys`; those no owner speaks of belong to nobody."""
@@ -84,9 +111,10 @@ class Directory:
                 keys.update(((arrival.org_id, key), None) for key in others)
         return list(keys)
 
-    def known(self, arrival: Arrival) -> Known:
+    def known(self, arrival: Arrival) -> Known | Owner:
         """Return the identifiers of the contact an arrival was placed on (none for one that a dry run imagines)."""
-        return self._orgs[arrival.org_id].known.get(arrival.contact_id) or Known()
+        contact_id = arrival.contact_id
+        return self._recognised.get(contact_id) or self._orgs[arrival.org_id].known.get(contact_id) or Known()
 
     @property
     def changed(self) -> bool:
@@ -109,8 +137,16 @@ class Directory:
             if resolution.gained:
                 _gain(org, arrival, resolution)
             self._conflicts += [(arrival, conflict) for conflict in resolution.conflicts]
-            if arrival.event.attributes:
-                org.attributes.setdefault(contact_id, {}).update(arrival.event.attributes)
+
+    def fold(self, arrivals: list[Arrival]) -> None:
+        """Note the attributes to write: those of every arrival on a contact to which one brings something new, in order."""
+        written = {arrival.contact_id for arrival in arrivals if arrival.news}
+        if not written:
+            return
+        for arrival in arrivals:
+            if arrival.contact_id in written and arrival.event.attributes:
+                attributes = self._orgs[arrival.org_id].attributes
+                attributes.setdefault(arrival.contact_id, {}).update(arrival.event.attributes)
 
     def imagine(self, arrivals: list[Arrival], at_us: int) -> None:
         """Give dry runs the contact they would have; nothing is noted."""
@@ -181,12 +217,12 @@ def _bounded(attributes: dict[str, Json]) -> str:
     return text.decode()
 
 
-def _has_all(known: Known, arrival: Arrival) -> bool:
+def _has_all(known: Known | Owner, arrival: Arrival) -> bool:
     who = arrival.event.identifiers
     return (
-        who.wallet in (None, known.wallet)
-        and arrival.email in (None, known.email)
-        and who.external_id in (None, known.external_id)
+        (who.wallet is None or who.wallet == known.wallet)
+        and (arrival.email is None or arrival.email == known.email)
+        and (who.external_id is None or who.external_id == known.external_id)
     )
 
 

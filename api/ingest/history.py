@@ -5,7 +5,6 @@ limit. A file is stored in chunks, each one transaction with the locks of live i
 an idempotency key, an import that broke off is resumed by starting it again, and one that runs twice stores nothing new.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -15,13 +14,12 @@ import msgspec
 
 from api.clock import Clock, from_us, uuid7
 from api.ingest.arrival import Arrival
-from api.ingest.identifiers import idempotency_key, keys_of
+from api.ingest.identifiers import People, body_digest, idempotency_key
 from api.ingest.past import store_past
 from api.ingest.rows import Row, read_rows
 from api.ingest.writing import refusal_of
 from api.keyring import Keyring, OrgKeys
-from api.language.event import Event, Identifiers, read_event
-from api.language.identity import Key
+from api.language.event import Event, read_event
 from api.language.problem import Problem, Problems
 from api.store import history as store
 from api.store.access import find_organization
@@ -30,7 +28,7 @@ from api.store.database import ConflictError, Database, RefusedDataError
 CHUNK = 5_000  # rows read, and at most stored, at a time
 MOST_IDENTIFIERS = 1_000  # in one transaction: each may be a lock, and Postgres has about 6,400 for everybody
 OLDEST_MONTH = datetime(2010, 1, 1, tzinfo=UTC)  # what is older stays outside the months
-PEOPLE_REMEMBERED = 100_000
+PEOPLE_REMEMBERED = 100_000  # in a history many come again
 TRIES = 5
 _REASONS = 20
 
@@ -102,7 +100,7 @@ class _Import:
     def __init__(self, database: Database, clock: Clock, org_id: int, org_keys: OrgKeys) -> None:
         self._database, self._clock = database, clock
         self._org_id, self._org_keys = org_id, org_keys
-        self._people: dict[Identifiers, tuple[tuple[Key, ...], str | None]] = {}
+        self._people = People(PEOPLE_REMEMBERED)
         self._months: set[datetime] = set()
         self._report = ImportReport()
 
@@ -138,29 +136,20 @@ class _Import:
 
     def _dated(self, event: Event, occurred_us: int, raw: bytes) -> Arrival:
         key = idempotency_key(self._org_keys, event, occurred_us, None)
-        keys, email = self._indexed(event.identifiers)
+        keys, email = self._people.indexed(self._org_id, self._org_keys, event.identifiers)
         return Arrival(
             self._org_id,
             event,
             uuid7(max(occurred_us, 0)),
             key,
             self._org_keys.key_digest(key),
-            hashlib.blake2b(raw, digest_size=16).hexdigest(),
+            body_digest(raw),
             occurred_us,
             keys,
             email,
+            "",
             dry=False,
         )
-
-    def _indexed(self, who: Identifiers) -> tuple[tuple[Key, ...], str | None]:
-        """Return the keys and the sealed email; remembered, because in a history the same people come again and again."""
-        known = self._people.get(who)
-        if known is None:
-            email = None if who.email is None else self._org_keys.seal_email(who.email)
-            if len(self._people) >= PEOPLE_REMEMBERED:
-                self._people.clear()
-            known = self._people[who] = (keys_of(self._org_keys, who), email)
-        return known
 
     async def _store_chunk(self, chunk: _Chunk) -> None:
         await self._add_months(chunk)

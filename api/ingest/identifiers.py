@@ -3,9 +3,31 @@
 Live ingest and the import of history both take them from here: an event is the same event by either road.
 """
 
+from hashlib import blake2b
+
 from api.keyring import OrgKeys
 from api.language.event import Event, Identifiers
 from api.language.identity import Key, Kind
+
+PEOPLE_REMEMBERED = 20_000
+
+
+class People:
+    """The keys and sealed email of identifiers, remembered: the same people come again and again."""
+
+    def __init__(self, most: int = PEOPLE_REMEMBERED) -> None:
+        self._most = most
+        self._known: dict[tuple[int, Identifiers], tuple[tuple[Key, ...], str | None]] = {}
+
+    def indexed(self, org_id: int, org_keys: OrgKeys, who: Identifiers) -> tuple[tuple[Key, ...], str | None]:
+        """Return the keys (see `keys_of`) and the sealed email of somebody."""
+        known = self._known.get((org_id, who))
+        if known is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            sealed = None if who.email is None else org_keys.seal_email(who.email)
+            known = self._known[org_id, who] = keys_of(org_keys, who), sealed
+        return known
 
 
 def keys_of(org_keys: OrgKeys, identifiers: Identifiers) -> tuple[Key, ...]:
@@ -18,6 +40,11 @@ def keys_of(org_keys: OrgKeys, identifiers: Identifiers) -> tuple[Key, ...]:
     if identifiers.external_id is not None:
         keys.append((Kind.EXTERNAL_ID, org_keys.digest("external_id", identifiers.external_id)))
     return tuple(keys)
+
+
+def body_digest(raw: bytes) -> str:
+    """Return 16 bytes, in hex, by which a body that comes again is told from another one."""
+    return blake2b(raw, digest_size=16).hexdigest()
 
 
 def idempotency_key(org_keys: OrgKeys, event: Event, occurred_at_us: int, nonce: str | None) -> str:

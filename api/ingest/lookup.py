@@ -3,8 +3,26 @@
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
 from api.language.identity import Key
+from api.store.calls import Call, run
 from api.store.database import Transaction
 from api.store.ingest import Owner, find_owners
+
+
+def ask(arrivals: list[Arrival]) -> Call[list[Owner]]:
+    """Ask who owns the leading identifier of each arrival, and whether they have its attributes already."""
+    leading = [each.keys[0] for each in arrivals]
+    return find_owners(
+        [each.org_id for each in arrivals],
+        [key[0] for key in leading],
+        [key[1] for key in leading],
+        [each.attributes for each in arrivals],
+    )
+
+
+def ask_for(keys: list[tuple[int, Key]]) -> Call[list[Owner]]:
+    """Ask who owns (organization, identifier)s."""
+    org_ids, kinds, digests = [org_id for org_id, _ in keys], [key[0] for _, key in keys], [key[1] for _, key in keys]
+    return find_owners(org_ids, kinds, digests, [""] * len(keys))
 
 
 async def look_up(tx: Transaction, arrivals: list[Arrival]) -> Directory:
@@ -18,11 +36,8 @@ async def look_up(tx: Transaction, arrivals: list[Arrival]) -> Directory:
 
 
 async def _owners(tx: Transaction, keys: list[tuple[int, Key]]) -> list[Owner]:
-    if not keys:
-        return []
-    return await find_owners(
-        tx, [org_id for org_id, _ in keys], [int(key[0]) for _, key in keys], [key[1] for _, key in keys]
-    )
+    (owners,) = await run(tx, ask_for(keys))
+    return owners
 
 
 def all_keys(arrivals: list[Arrival]) -> list[tuple[int, Key]]:

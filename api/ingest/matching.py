@@ -1,17 +1,18 @@
 """Which automations an event enters. Triggers are cached by the organization's epoch, read in the same transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Known
 from api.keyring import Keyring
-from api.language.advance import identifiers_of
 from api.language.codec import decode
+from api.language.contact import identifiers_of
 from api.language.event import Identifiers
 from api.language.trigger import Trigger, fires, flat_context, needs_email, read_trigger
 from api.store.database import Transaction
+from api.store.ingest import Owner
 from api.store.triggers import active_automations
 
 
@@ -54,16 +55,17 @@ class Matcher:
         self._keyring = keyring
         self._orgs = orgs
 
-    def matches(self, arrival: Arrival, known: Known) -> list[Active]:
-        """Return the automations that the event enters; `known`: the identifiers of its contact."""
+    def matches(self, arrival: Arrival, known: Callable[[Arrival], Known | Owner]) -> Sequence[Active]:
+        """Return the automations that the event enters; `known` tells the identifiers of its contact."""
         cached = self._orgs[arrival.org_id]
         candidates = cached.by_name.get(arrival.event.name, ()) + cached.wildcards
         if not any(active.trigger.filters for active in candidates):
-            return list(candidates)
-        context = self._context(arrival, known, any(needs_email(active.trigger) for active in candidates))
+            return candidates
+        with_email = any(needs_email(active.trigger) for active in candidates)
+        context = self._context(arrival, known(arrival), with_email)
         return [active for active in candidates if fires(active.trigger, arrival.event.name, context)]
 
-    def _context(self, arrival: Arrival, known: Known, with_email: bool) -> dict[str, object]:
+    def _context(self, arrival: Arrival, known: Known | Owner, with_email: bool) -> dict[str, object]:
         sealed = known.email if with_email and arrival.event.identifiers.email is None else None
         email = self._keyring.of(arrival.org_id).open_email(sealed) if sealed else None
         who = identifiers_of(arrival.event.identifiers, Identifiers(known.wallet, email, known.external_id))

@@ -44,4 +44,6 @@ class Unavailable(msgspec.Struct, frozen=True, tag="unavailable"):
     reason: str
 
 
-Outcome: TypeAlias = Stored | Duplicate | DryRun | Rejected | RateLimited | Unavailable
+Accepted: TypeAlias = Stored | Duplicate | DryRun
+Refused: TypeAlias = Rejected | RateLimited | Unavailable
+Outcome: TypeAlias = Accepted | Refused

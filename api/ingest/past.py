@@ -10,20 +10,22 @@ from api.clock import from_us, to_us
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
 from api.ingest.lookup import all_keys, look_up
-from api.ingest.writing import claim_keys, write_contacts
+from api.ingest.writing import claim_keys, contact_writes
 from api.store import history
+from api.store.calls import run
 from api.store.database import Transaction
 from api.store.locks import lock_contacts, lock_identifiers
 
 
 async def store_past(tx: Transaction, org_id: int, arrivals: list[Arrival], at: datetime) -> int:
     """Store the arrivals of one organization whose key is new, in their order, at `at`; return how many they were."""
-    new = await claim_keys(tx, arrivals, at)
+    (new,) = await run(tx, claim_keys(arrivals, at))
     fresh = [each for each in arrivals if each.event_id in new]
     if fresh:
         directory = await _locked(tx, fresh)
         directory.place(fresh, to_us(at))
-        await write_contacts(tx, directory, at)
+        directory.fold(fresh)
+        await run(tx, *contact_writes(directory, at))
         if created := directory.created().ids:
             await history.date_contacts(tx, org_id, _first_seen(fresh, set(created)))
         await history.add_past_events(tx, [_past_event(each) for each in fresh])

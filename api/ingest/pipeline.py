@@ -9,13 +9,16 @@ waiting is forgotten, unless a writer has begun: then the event may be stored, a
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
 from api.clock import Clock, from_us, monotonic_ns, token
 from api.ingest.arrival import Arrival, Reader
 from api.ingest.matching import Triggers
-from api.ingest.outcome import Outcome, RateLimited, Rejected, Unavailable
+from api.ingest.notices import Notices
+from api.ingest.outcome import Outcome, RateLimited, Rejected, Stored, Unavailable
+from api.ingest.queue import Queue
 from api.ingest.rate import Buckets
 from api.ingest.transaction import store_batch
 from api.ingest.writing import refusal_of
@@ -32,36 +35,54 @@ SWEEP_EVERY = 0.1
 BUSY = 8
 GATHER_SECONDS = 0.001
 CROWD = 16  # events; below that a second writer only makes two small batches of one
+FULL: Outcome = Unavailable("too many events are waiting, or the service stops")
 
 _log = logging.getLogger("workbench.ingest")
 
 
+Answer = Callable[[list[Outcome]], None]
+"""Takes the outcomes of a request's events, in order. It must not raise and not wait."""
+
+
 class _Request(msgspec.Struct, eq=False):
-    """The valid events of one HTTP request, and where their outcomes go."""
+    """The valid events of one HTTP request, and where their outcomes go; `answer` None: nobody waits any more."""
 
     arrivals: list[Arrival]
-    answered: "asyncio.Future[dict[str, Outcome]]"
+    answer: Answer | None
     since_ns: int
+
+    def settle(self, outcomes: list[Outcome]) -> None:
+        answer, self.answer = self.answer, None
+        if answer is not None:
+            answer(outcomes)
 
 
 class Pipeline:
     """The way of events into the store, for one API process; it owns `database`."""
 
-    def __init__(self, database: Database, keyring: Keyring, clock: Clock, buckets: Buckets, writers: int = 2) -> None:
+    def __init__(
+        self,
+        database: Database,
+        keyring: Keyring,
+        clock: Clock,
+        buckets: Buckets,
+        writers: int = 2,
+        notices: Notices | None = None,
+    ) -> None:
         self._database = database
         self._keyring = keyring
         self._clock = clock
         self._buckets = buckets
         self._reader = Reader(clock, token(8).hex())
         self._triggers = Triggers(keyring)
-        self._waiting: deque[_Request] = deque()
-        self._waiting_events = 0
+        self._notices = notices or Notices(database, clock)  # which nobody writes
+        self._queue = Queue[_Request](MOST_WAITING)
         self._arrived = asyncio.Event()
         self._writer_count = writers
         self._stopping = False
         self._busy = 0
         self._writers: list[asyncio.Task[None]] = []
-        self._unanswered: list[_Request] = []
+        self._unanswered: deque[_Request] = deque()
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -92,6 +113,8 @@ class Pipeline:
         `since_ns`: from when on the caller has been waiting, on the monotonic clock.
         """
         granted = self._buckets.take(org_id, len(raws), monotonic_ns())
+        if not self._queue.fits(org_id, granted):  # said before they are read, which costs more than to say it
+            return [FULL] * granted + [RateLimited()] * (len(raws) - granted)
         org_keys = self._keyring.of(org_id)
         read: list[Arrival | Problems] = []
         since_breath = 0
@@ -101,68 +124,81 @@ class Pipeline:
             if since_breath > BREATH:  # large bodies let other requests have their turn
                 await asyncio.sleep(0)
                 since_breath = 0
+        for raw, each in zip(raws, read, strict=False):
+            if not isinstance(each, Arrival):
+                self._notices.note_rejected(org_id, raw, each)
         arrivals = [each for each in read if isinstance(each, Arrival)]
-        stored = await self._submit(arrivals, since_ns or monotonic_ns()) if arrivals else {}
-        outcomes: list[Outcome] = [
-            stored[each.event_id] if isinstance(each, Arrival) else Rejected(each) for each in read
-        ]
+        stored = iter(await self._stored(org_id, arrivals, since_ns or monotonic_ns()) if arrivals else ())
+        outcomes: list[Outcome] = [next(stored) if isinstance(each, Arrival) else Rejected(each) for each in read]
         return outcomes + [RateLimited()] * (len(raws) - granted)
 
-    async def _submit(self, arrivals: list[Arrival], since_ns: int) -> dict[str, Outcome]:
-        if self._stopping or self._waiting_events + len(arrivals) > MOST_WAITING:
-            return _all(arrivals, Unavailable("too many events are waiting, or the service stops"))
-        request = _Request(arrivals, asyncio.get_running_loop().create_future(), since_ns)
-        self._waiting.append(request)
-        self._waiting_events += len(arrivals)
+    def accept(self, org_id: int, raw: bytes, test_key: bool, since_ns: int, answer: Answer) -> bool:
+        """Take one event whose outcome is told to `answer`; return False, and leave no trace, for all but the usual case.
+
+        What is invalid, over the rate or too much goes the way of `ingest`, which says so.
+        """
+        if self._stopping or not self._queue.fits(org_id, 1):
+            return False
+        arrival = self._reader.read(org_id, self._keyring.of(org_id), raw, test_key)
+        if not isinstance(arrival, Arrival) or not self._buckets.take(org_id, 1, since_ns):
+            return False
+        return self._submit(org_id, _Request([arrival], answer, since_ns))
+
+    def _submit(self, org_id: int, request: _Request) -> bool:
+        if self._stopping or not self._queue.put(org_id, request, len(request.arrivals)):
+            return False
         self._unanswered.append(request)
         self._arrived.set()
-        return await request.answered
+        return True
+
+    async def _stored(self, org_id: int, arrivals: list[Arrival], since_ns: int) -> list[Outcome]:
+        answered: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        request = _Request(arrivals, answered.set_result, since_ns)
+        if not self._submit(org_id, request):
+            return [FULL] * len(arrivals)
+        try:
+            return await answered
+        finally:
+            request.answer = None
 
     async def _lose_patience(self) -> None:
         """Answer what waits too long. One sweep for all: a timer per request would cost a tenth of its CPU time."""
         while True:
             await asyncio.sleep(SWEEP_EVERY)
             oldest_ns = monotonic_ns() - int(ANSWER_WITHIN * 1e9)
-            self._unanswered = [each for each in self._unanswered if not each.answered.done()]
-            for request in self._unanswered:
-                if request.since_ns < oldest_ns:
-                    request.answered.set_result(_all(request.arrivals, Unavailable("the database takes too long")))
+            while self._unanswered and (self._unanswered[0].answer is None or self._unanswered[0].since_ns < oldest_ns):
+                request = self._unanswered.popleft()
+                request.settle([Unavailable("the database takes too long")] * len(request.arrivals))
 
     async def _write_until_stopped(self) -> None:
         while True:
-            if self._waiting and (not self._busy or self._waiting_events >= CROWD):
+            if self._queue and (not self._busy or self._queue.waiting >= CROWD):
                 self._busy += 1
-                requests = self._take()
+                requests = [each for each in self._queue.take(MOST_PER_BATCH) if each.answer is not None]
                 if requests:
                     await self._answer(requests)
                 self._busy -= 1
                 if len(requests) >= BUSY:
                     await asyncio.sleep(GATHER_SECONDS)
-            elif self._stopping and not self._waiting:
+            elif self._stopping and not self._queue:
                 self._arrived.set()  # for a writer that waits for this one
                 return
             else:
                 self._arrived.clear()
                 await self._arrived.wait()
 
-    def _take(self) -> list[_Request]:
-        taken: list[_Request] = []
-        events = 0
-        while self._waiting and (not taken or events + len(self._waiting[0].arrivals) <= MOST_PER_BATCH):
-            request = self._waiting.popleft()
-            self._waiting_events -= len(request.arrivals)
-            if not request.answered.done():  # done: nobody waits for it any more
-                events += len(request.arrivals)
-                taken.append(request)
-        return taken
-
     async def _answer(self, requests: list[_Request]) -> None:
-        outcomes = await self._write([arrival for request in requests for arrival in request.arrivals])
+        arrivals = [arrival for request in requests for arrival in request.arrivals]
+        outcomes = await self._write(arrivals)
+        for arrival, outcome in zip(arrivals, outcomes, strict=True):
+            if not isinstance(outcome, Stored):
+                self._notices.note_outcome(arrival, outcome)
+        end = 0
         for request in requests:
-            if not request.answered.done():
-                request.answered.set_result({each.event_id: outcomes[each.event_id] for each in request.arrivals})
+            start, end = end, end + len(request.arrivals)
+            request.settle(outcomes[start:end])
 
-    async def _write(self, arrivals: list[Arrival]) -> dict[str, Outcome]:
+    async def _write(self, arrivals: list[Arrival]) -> list[Outcome]:
         """Write a batch; when one event breaks it, write each alone, so that only the poisoned one fails."""
         failure: Outcome
         try:
@@ -174,13 +210,10 @@ class Pipeline:
             _log.exception("write_failed", extra={"events": len(arrivals)})
             failure = Unavailable(type(error).__name__)
         if len(arrivals) == 1:
-            return _all(arrivals, failure)
-        outcomes: dict[str, Outcome] = {}
-        for arrival in arrivals:
-            outcomes.update(await self._write([arrival]))
-        return outcomes
+            return [failure]
+        return [outcome for arrival in arrivals for outcome in await self._write([arrival])]
 
-    async def _commit(self, arrivals: list[Arrival]) -> dict[str, Outcome]:
+    async def _commit(self, arrivals: list[Arrival]) -> list[Outcome]:
         for tries_left in reversed(range(TRIES)):
             at = from_us(self._clock.now_us())
             try:
@@ -188,12 +221,8 @@ class Pipeline:
                     return await store_batch(tx, arrivals, self._triggers, at)
             except ConflictError as error:
                 if not tries_left:
-                    return _all(arrivals, Unavailable(str(error)))
+                    return [Unavailable(str(error))] * len(arrivals)
             except UnavailableError as error:
                 _log.warning("batch_unavailable", extra={"events": len(arrivals), "reason": str(error)})
-                return _all(arrivals, Unavailable(str(error)))
+                return [Unavailable(str(error))] * len(arrivals)
         raise AssertionError("unreachable")
-
-
-def _all(arrivals: list[Arrival], outcome: Outcome) -> dict[str, Outcome]:
-    return {arrival.event_id: outcome for arrival in arrivals}

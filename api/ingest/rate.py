@@ -1,20 +1,34 @@
-"""The ingest rate: a token bucket per organization, in the memory of this process (contract §8)."""
+"""The ingest rate: a token bucket per organization, in the memory of one API instance (contract §8).
+
+A bucket is one number, the moment at which it will be full again, so that 0 is a full one. The numbers lie in a table by
+organization which the workers of an instance share. There is no lock that a stopped process could hold: of two takes
+within the same microsecond one may be forgotten, which gives away as many tokens as it took, and never more than `burst`.
+"""
+
+import mmap
+
+SLOTS = 1 << 20  # organizations; from here on two share a bucket. Memory is only used where one has sent something
+SIZE = 8 * SLOTS
 
 
 class Buckets:
-    """`rate` tokens per second up to `burst`; rate 0 switches the limit off."""
+    """`rate` tokens per second up to `burst`; rate 0 switches the limit off.
 
-    def __init__(self, rate: float, burst: int) -> None:
+    `shared`: a file of SIZE zero bytes that other processes count in too; by default nobody else does.
+    """
+
+    def __init__(self, rate: float, burst: int, shared: int = -1) -> None:
         self._rate = rate
-        self._burst = float(burst)
-        self._levels: dict[int, tuple[float, int]] = {}
+        self._burst = burst
+        self._full_at_ns = memoryview(mmap.mmap(shared, SIZE)).cast("d")
 
     def take(self, org_id: int, wanted: int, now_ns: int) -> int:
         """Return how many of `wanted` events may pass now; the rest are over the limit."""
         if not self._rate:
             return wanted
-        level, then_ns = self._levels.get(org_id, (self._burst, now_ns))
-        level = min(self._burst, level + (now_ns - then_ns) * self._rate / 1e9)
-        granted = min(wanted, int(level))
-        self._levels[org_id] = (level - granted, now_ns)
+        slot = org_id % SLOTS
+        filling_ns = max(0.0, self._full_at_ns[slot] - now_ns)
+        granted = min(wanted, int(self._burst - filling_ns * self._rate / 1e9))
+        if granted:
+            self._full_at_ns[slot] = now_ns + filling_ns + granted * 1e9 / self._rate
         return granted

@@ -1,57 +1,56 @@
 """One micro-batch, one transaction: remember keys, resolve contacts, store events, match, enter.
 
-A handful of statements whatever the size. Locks are taken in the order of everybody (`store.locks`): idempotency keys,
-identifiers, contacts, each sorted; so two batches wait for each other and never in a circle. New entries are inserted last,
-after the locks of contacts: nobody knows their ids or their events yet, so that insert waits for nobody.
+Mostly two round trips: what must be known, and what is written, with the commit. One or two more when events bring new
+contacts or identifiers change hands. A handful of statements whatever the size. Locks are taken in the order of everybody (`store.locks`):
+idempotency keys, identifiers, contacts, each sorted; so two batches wait for each other and never in a circle. New entries are
+inserted last, after the locks of contacts: nobody knows their ids or their events yet, so that insert waits for nobody.
 """
 
-import asyncio
 from datetime import datetime
 
 from api.clock import to_us, uuid7
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
-from api.ingest.lookup import all_keys, look_up
+from api.ingest.lookup import all_keys, ask, ask_for, look_up
 from api.ingest.matching import Active, Matcher, Triggers
 from api.ingest.outcome import DryRun, Duplicate, Outcome, Stored
-from api.ingest.writing import claim_keys, write_contacts
+from api.ingest.writing import claim_keys, contact_writes
 from api.store import ingest as store
+from api.store.calls import COMMIT, Call, run
 from api.store.database import Transaction
-from api.store.locks import lock_contacts, lock_identifiers
+from api.store.locks import hold_contacts, hold_identifiers
 from api.store.triggers import epochs as current_epochs
-from api.store.wake import wake_engine
+from api.store.wake import WAKE_ENGINE
 
 
-async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Triggers, at: datetime) -> dict[str, Outcome]:
-    """Store arrivals received at `at`; return the outcome of each by event id. The caller commits."""
+async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Triggers, at: datetime) -> list[Outcome]:
+    """Store arrivals received at `at` and commit; return the outcome of each, in their order."""
     live = [each for each in arrivals if not each.dry]
     dry = [each for each in arrivals if each.dry]
-    async with tx.pipeline():  # three statements, one round trip
-        asked = (
-            asyncio.create_task(claim_keys(tx, live, at)),
-            asyncio.create_task(current_epochs(tx, list({each.org_id for each in arrivals}))),
-            asyncio.create_task(look_up(tx, live)),
-        )
-        await asyncio.wait(asked)  # all of them: none may touch the connection after another has failed
-        new, epochs, directory = await asyncio.gather(*asked)
+    org_ids = list({each.org_id for each in arrivals})
+    new, epochs, owners = await run(tx, claim_keys(live, at), current_epochs(org_ids), ask(live))
     matcher = await triggers.at(tx, epochs)
-    outcomes: dict[str, Outcome] = {each.event_id: Duplicate(each.idempotency_key) for each in live}
-    fresh = [each for each in live if each.event_id in new]
-    await _note_mismatches(tx, [each for each in live if each.event_id not in new], at)
-    directory = await _place(tx, fresh, directory, at)
-    async with tx.pipeline():
-        await write_contacts(tx, directory, at)
-        await _store(tx, fresh, at)
-        await _enter(tx, fresh, directory, matcher, outcomes, at)
+    directory = Directory(arrivals)
+    directory.recognise(live, owners)
+    fresh = live if len(new) == len(live) else [each for each in live if each.event_id in new]
+    if len(fresh) < len(live):
+        await _note_mismatches(tx, [each for each in live if each.event_id not in new], at)
+    if strangers := [each for each in fresh if not each.contact_id]:
+        await _place(tx, strangers, fresh, directory, at)
+    directory.fold(fresh)
+    outcomes: dict[str, Outcome] = {}
+    writes = _writes(fresh, directory, matcher, outcomes, at)
     if dry:
+        await run(tx, *writes)
         outcomes |= await _dry_run(tx, dry, matcher, at)
-    return outcomes
+        writes = []
+    answers = [outcomes.get(each.event_id) or Duplicate(each.idempotency_key) for each in arrivals]
+    await run(tx, *writes, COMMIT)
+    return answers
 
 
 async def _note_mismatches(tx: Transaction, again: list[Arrival], at: datetime) -> None:
-    if not again:
-        return
-    held = await store.find_remembered(tx, [each.org_id for each in again], [each.key_digest for each in again])
+    (held,) = await run(tx, store.find_remembered([each.org_id for each in again], [each.key_digest for each in again]))
     different = [
         (again[position].org_id, event_id)
         for position, event_id, body in held
@@ -59,62 +58,58 @@ async def _note_mismatches(tx: Transaction, again: list[Arrival], at: datetime) 
     ]
     if different:
         org_ids, event_ids = zip(*different, strict=True)
-        await store.add_mismatches(tx, org_ids, [uuid7(to_us(at)) for _ in different], event_ids, at)
+        await run(tx, store.add_mismatches(org_ids, [uuid7(to_us(at)) for _ in different], event_ids, at))
 
 
-async def _place(tx: Transaction, fresh: list[Arrival], directory: Directory, at: datetime) -> Directory:
-    """Give every arrival its contact. When that changes who owns what, do it again under locks, on what is true then."""
-    directory.place(fresh, to_us(at))
-    if not directory.changed:
-        return directory
-    await lock_identifiers(tx, all_keys(fresh))
-    directory = await look_up(tx, fresh)
-    if owners := directory.contacts():
-        await lock_contacts(tx, owners)
-        directory = await look_up(tx, fresh)
-    directory.place(fresh, to_us(at))
-    return directory
-
-
-async def _store(tx: Transaction, fresh: list[Arrival], at: datetime) -> None:
-    if not fresh:
-        return
-    rows = store.EventRows()
-    for each in fresh:
-        who = each.event.identifiers
-        rows.org_ids.append(each.org_id)
-        rows.ids.append(each.event_id)
-        rows.contact_ids.append(each.contact_id)
-        rows.events.append(each.event.name)
-        rows.occurred_us.append(each.occurred_us)
-        rows.payloads.append(each.event.payload.decode())
-        rows.idempotency_keys.append(each.idempotency_key)
-        rows.wallets.append(who.wallet)
-        rows.emails.append(each.email)
-        rows.external_ids.append(who.external_id)
-    await store.add_events(tx, rows, at)
-
-
-async def _enter(
-    tx: Transaction,
-    fresh: list[Arrival],
-    directory: Directory,
-    matcher: Matcher,
-    outcomes: dict[str, Outcome],
-    at: datetime,
+async def _place(
+    tx: Transaction, strangers: list[Arrival], fresh: list[Arrival], directory: Directory, at: datetime
 ) -> None:
-    rows = store.EntryRows()
+    """Give strangers their contacts under locks: new ones, and contacts that gain or lose identifiers."""
+    keys = all_keys(strangers)
+    _, owners = await run(tx, hold_identifiers(keys), ask_for(keys))
+    if owners:
+        written = {each.contact_id for each in fresh if each.contact_id and each.news}  # later; locks are taken at once
+        _, owners = await run(tx, hold_contacts(written.union(each.contact_id for each in owners)), ask_for(keys))
+    directory.learn(owners, keys)
+    directory.place(directory.involved(fresh), to_us(at))
+
+
+def _writes(
+    fresh: list[Arrival], directory: Directory, matcher: Matcher, outcomes: dict[str, Outcome], at: datetime
+) -> list[Call[None]]:
+    """Return all that is to be written for new events, and note their outcomes."""
+    if not fresh:
+        return []
+    calls = [*contact_writes(directory, at), store.add_events(_event_rows(fresh), at)]
+    entries = store.EntryRows()
     for each in fresh:
-        matched = matcher.matches(each, directory.known(each))
+        matched = matcher.matches(each, directory.known)
         outcomes[each.event_id] = Stored(each.idempotency_key, len(matched))
         for active in matched:
-            _entry_row(rows, each, active, uuid7(to_us(at)))
-    if rows.ids:
-        await store.add_entries(tx, rows, at)
-        await wake_engine(tx)
+            _add_entry(entries, each, active, uuid7(to_us(at)))
+    if entries.ids:
+        calls += store.add_entries(entries, at), WAKE_ENGINE
+    return calls
 
 
-def _entry_row(rows: store.EntryRows, arrival: Arrival, active: Active, entry_id: str) -> None:
+def _event_rows(fresh: list[Arrival]) -> store.EventRows:
+    events = [each.event for each in fresh]
+    who = [event.identifiers for event in events]
+    return store.EventRows(
+        org_ids=[each.org_id for each in fresh],
+        ids=[each.event_id for each in fresh],
+        contact_ids=[each.contact_id for each in fresh],
+        events=[event.name for event in events],
+        occurred_us=[each.occurred_us for each in fresh],
+        payloads=[event.payload.decode() for event in events],
+        idempotency_keys=[each.idempotency_key for each in fresh],
+        wallets=[each.wallet for each in who],
+        emails=[each.email for each in fresh],
+        external_ids=[each.external_id for each in who],
+    )
+
+
+def _add_entry(rows: store.EntryRows, arrival: Arrival, active: Active, entry_id: str) -> None:
     rows.org_ids.append(arrival.org_id)
     rows.ids.append(entry_id)
     rows.automation_ids.append(active.automation_id)
@@ -127,22 +122,23 @@ async def _dry_run(tx: Transaction, dry: list[Arrival], matcher: Matcher, at: da
     """Judge dry runs against what the store knows now, the live events of this batch included; keep them apart."""
     directory = await look_up(tx, dry)
     directory.imagine(dry, to_us(at))
-    matched = {each.event_id: len(matcher.matches(each, directory.known(each))) for each in dry}
+    matched = {each.event_id: len(matcher.matches(each, directory.known)) for each in dry}
     first: dict[tuple[int, str], Arrival] = {}
     for each in dry:
         first.setdefault((each.org_id, each.key_digest), each)
-    rows = store.DryRunRows()
-    for _, each in sorted(first.items()):
-        rows.org_ids.append(each.org_id)
-        rows.key_digests.append(each.key_digest)
-        rows.ids.append(each.event_id)
-        rows.events.append(each.event.name)
-        rows.contact_ids.append(each.contact_id)
-        rows.occurred_us.append(each.occurred_us)
-        rows.payloads.append(each.event.payload.decode())
-        rows.idempotency_keys.append(each.idempotency_key)
-        rows.matched.append(matched[each.event_id])
-    new = await store.add_dry_runs(tx, rows, at)
+    kept = [each for _, each in sorted(first.items())]
+    rows = store.DryRunRows(
+        org_ids=[each.org_id for each in kept],
+        key_digests=[each.key_digest for each in kept],
+        ids=[each.event_id for each in kept],
+        events=[each.event.name for each in kept],
+        contact_ids=[each.contact_id for each in kept],
+        occurred_us=[each.occurred_us for each in kept],
+        payloads=[each.event.payload.decode() for each in kept],
+        idempotency_keys=[each.idempotency_key for each in kept],
+        matched=[matched[each.event_id] for each in kept],
+    )
+    (new,) = await run(tx, store.add_dry_runs(rows, at))
     return {
         each.event_id: DryRun(each.idempotency_key, matched[each.event_id], each.event_id not in new) for each in dry
     }

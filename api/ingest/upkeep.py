@@ -50,12 +50,13 @@ async def _daily(database: Database, clock: Clock) -> None:
         await store.add_coming_months(tx, now)
         org_ids = await store.organizations(tx)
     for org_id in org_ids:
-        await forget_dry_runs(database, org_id, now)
+        await forget(database, org_id, now)
 
 
-async def forget_dry_runs(database: Database, org_id: int, now: datetime) -> None:
-    """Delete an organization's old dry runs, in transactions of a bounded size."""
-    deleted = FORGOTTEN_AT_ONCE
-    while deleted == FORGOTTEN_AT_ONCE:
-        async with database.transaction() as tx:
-            deleted = await store.forget_dry_runs(tx, org_id, now, FORGOTTEN_AT_ONCE)
+async def forget(database: Database, org_id: int, now: datetime) -> None:
+    """Delete what an organization keeps for seven days only, in transactions of a bounded size."""
+    for delete in (store.forget_dry_runs, store.forget_notices):
+        deleted = FORGOTTEN_AT_ONCE
+        while deleted == FORGOTTEN_AT_ONCE:
+            async with database.transaction() as tx:
+                deleted = await delete(tx, org_id, now, FORGOTTEN_AT_ONCE)

@@ -10,22 +10,20 @@ from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
 from api.language.problem import Problem, Problems
 from api.store import ingest as store
-from api.store.database import RefusedDataError, Transaction
-from api.store.locks import lock_contacts
+from api.store.calls import Call
+from api.store.database import RefusedDataError
+from api.store.locks import hold_contacts
 
 _OVERFULL = (Problem("attributes", "the contact would have more than 1,000 attributes, or more than 256 KB of them"),)
 
 
-async def claim_keys(tx: Transaction, arrivals: list[Arrival], at: datetime) -> set[str]:
-    """Claim the idempotency keys, sorted; return the ids of the events whose key was new."""
-    if not arrivals:
-        return set()
+def claim_keys(arrivals: list[Arrival], at: datetime) -> Call[set[str]]:
+    """Claim the idempotency keys, sorted; the ids of the events whose key was new."""
     first: dict[tuple[int, str], Arrival] = {}
     for arrival in arrivals:
         first.setdefault((arrival.org_id, arrival.key_digest), arrival)
     claims = [first[key] for key in sorted(first)]
-    return await store.remember_keys(
-        tx,
+    return store.remember_keys(
         [each.org_id for each in claims],
         [each.key_digest for each in claims],
         [each.event_id for each in claims],
@@ -34,23 +32,27 @@ async def claim_keys(tx: Transaction, arrivals: list[Arrival], at: datetime) -> 
     )
 
 
-async def write_contacts(tx: Transaction, directory: Directory, at: datetime) -> None:
-    """Write what the directory decided about contacts; whoever owns identifiers differently now is locked already."""
+def contact_writes(directory: Directory, at: datetime) -> list[Call[None]]:
+    """Return the calls that write what the directory decided about contacts.
+
+    Whoever owns identifiers differently now is locked already.
+    """
+    calls: list[Call[None]] = []
     if (created := directory.created()).ids:
-        await store.add_contacts(tx, created, at)
+        calls.append(store.add_contacts(created, at))
     if lost := directory.lost():
         org_ids, ids = zip(*lost, strict=True)
-        await store.lose_emails(tx, org_ids, ids, at)
+        calls.append(store.lose_emails(org_ids, ids, at))
     if (gained := directory.gained()).ids:
-        await store.fill_contacts(tx, gained, at)
+        calls.append(store.fill_contacts(gained, at))
     if (owned := directory.owned()).digests:
-        await store.own_identifiers(tx, owned, at)
+        calls.append(store.own_identifiers(owned, at))
     if attributes := directory.attributes():
         org_ids, ids, texts = zip(*attributes, strict=True)
-        await lock_contacts(tx, ids)
-        await store.merge_attributes(tx, org_ids, ids, texts, at)
+        calls += hold_contacts(ids), store.merge_attributes(org_ids, ids, texts, at)
     if (conflicts := directory.conflicts(to_us(at))).ids:
-        await store.add_conflicts(tx, conflicts, at)
+        calls.append(store.add_conflicts(conflicts, at))
+    return calls
 
 
 def refusal_of(error: RefusedDataError) -> Problems:

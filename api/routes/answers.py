@@ -8,6 +8,7 @@ from api.language.codec import encode
 from api.language.problem import Problem, Problems
 
 _JSON = "application/json"
+HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
 
 
 class RefusedError(Exception):
@@ -37,7 +38,13 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 
 
 def refusal(request: Request, status: int, problems: Problems, code: str | None = None) -> HTTPResponse:
-    """Return an error response that names the first problem, and all of them when there are several."""
+    """Return an error response."""
+    body = refusal_body(problems, code, str(request.id))
+    return HTTPResponse(body, status=status, content_type=_JSON, headers=HEADERS.get(status))
+
+
+def refusal_body(problems: Problems, code: str | None, request_id: str) -> bytes:
+    """Return the JSON text that names the first problem, and all of them when there are several."""
     first = problems[0]
     body: dict[str, Any] = {"error": str(first)}
     if first.field:
@@ -46,6 +53,5 @@ def refusal(request: Request, status: int, problems: Problems, code: str | None 
         body["code"] = code
     if len(problems) > 1:
         body["errors"] = [{"error": str(each), "field": each.field} for each in problems]
-    body["requestId"] = str(request.id)
-    headers = {"www-authenticate": "Bearer"} if status == 401 else None
-    return HTTPResponse(encode(body), status=status, content_type=_JSON, headers=headers)
+    body["requestId"] = request_id
+    return encode(body)

@@ -7,7 +7,9 @@ from sanic import Request
 
 from api.access.verify import Principal, Unauthorized, Verifier
 from api.clock import Clock
+from api.ingest.notices import Notices
 from api.ingest.pipeline import Pipeline
+from api.ingest.recent import Followers
 from api.keyring import Keyring
 from api.language.codec import MalformedJsonError, decode
 from api.query.run import Gateway
@@ -25,6 +27,8 @@ class Parts(msgspec.Struct, frozen=True):
     clock: Clock
     verifier: Verifier
     pipeline: Pipeline
+    notices: Notices
+    followers: Followers
     gateway: Gateway
 
 

@@ -6,9 +6,9 @@ import msgspec
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.clock import monotonic_ns
-from api.ingest.outcome import DryRun, Duplicate, Outcome, RateLimited, Rejected, Stored, Unavailable
+from api.ingest.outcome import Accepted, DryRun, Duplicate, Outcome, RateLimited, Refused, Rejected, Stored, Unavailable
 from api.language.codec import cut_depth, mend_surrogates
-from api.language.problem import Problem
+from api.language.problem import Problem, Problems
 from api.routes.answers import RefusedError, answer, refusal
 from api.routes.entrance import expect_json, parts, require
 
@@ -34,19 +34,17 @@ async def ingest_one(request: Request) -> HTTPResponse:
     """Ingest one event."""
     since_ns = monotonic_ns()
     principal = await require(request, "ingest")
-    expect_json(request)
-    if not _is_object(request.body):
-        raise RefusedError(400, "the body must be one JSON object")
+    try:
+        expect_json(request)
+        if not _is_object(request.body):
+            raise RefusedError(400, "the body must be one JSON object")
+    except RefusedError as error:
+        parts(request).notices.note_rejected(principal.org_id, request.body, error.problems)
+        raise
     (outcome,) = await parts(request).pipeline.ingest(principal.org_id, [request.body], principal.test, since_ns)
-    match outcome:
-        case Rejected(problems=problems):
-            return refusal(request, 400, problems)
-        case RateLimited():
-            return refusal(request, 429, (Problem("", _RATE_LIMITED),), "RATE_LIMITED")
-        case Unavailable():
-            return refusal(request, 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE")
-        case _:
-            return answer(_accepted(outcome), 202)
+    if isinstance(outcome, Refused):
+        return refusal(request, *refused(outcome))
+    return answer(accepted(outcome), 202)
 
 
 @blueprint.post("/events/batch")
@@ -54,9 +52,13 @@ async def ingest_batch(request: Request) -> HTTPResponse:
     """Ingest up to 100 events; one bad event never rejects the others."""
     since_ns = monotonic_ns()
     principal = await require(request, "ingest")
-    expect_json(request)
     body = request.body
-    raws = _events(body) if len(body) < LARGE else await asyncio.to_thread(_events, body)
+    try:
+        expect_json(request)
+        raws = _events(body) if len(body) < LARGE else await asyncio.to_thread(_events, body)
+    except RefusedError as error:
+        parts(request).notices.note_rejected(principal.org_id, body, error.problems)
+        raise
     outcomes = await parts(request).pipeline.ingest(principal.org_id, raws, principal.test, since_ns)
     if outcomes and all(isinstance(outcome, Unavailable) for outcome in outcomes):
         return refusal(request, 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE")
@@ -72,10 +74,22 @@ def _item(outcome: Outcome) -> dict[str, object]:
         case Unavailable():
             return {"accepted": False, "deduplicated": False, "error": f"INGEST_UNAVAILABLE: {_UNAVAILABLE}"}
         case _:
-            return _accepted(outcome)
+            return accepted(outcome)
 
 
-def _accepted(outcome: Stored | Duplicate | DryRun) -> dict[str, object]:
+def refused(outcome: Refused) -> tuple[int, Problems, str | None]:
+    """Return status, problems and code of the answer to an event that is not stored."""
+    match outcome:
+        case Rejected(problems=problems):
+            return 400, problems, None
+        case RateLimited():
+            return 429, (Problem("", _RATE_LIMITED),), "RATE_LIMITED"
+        case Unavailable():
+            return 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE"
+
+
+def accepted(outcome: Accepted) -> dict[str, object]:
+    """Return the answer to an event that is stored, or judged."""
     match outcome:
         case Stored(idempotency_key=key):
             return {"accepted": True, "deduplicated": False, "idempotencyKey": key}

@@ -3,8 +3,8 @@
 from typing import Any
 
 from api.keyring import OrgKeys
-from api.language.advance import Contact
 from api.language.codec import decode
+from api.language.contact import Contact
 from api.language.event import Identifiers
 from api.language.identity import Kind
 from api.store.database import Transaction

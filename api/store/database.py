@@ -12,14 +12,12 @@ from typing import Any
 
 import psycopg
 from psycopg import errors
-from psycopg.adapt import Loader
+from psycopg.adapt import Loader, Transformer
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from sqlalchemy.engine import make_url
 
 from api.clock import Clock, monotonic_ns
-
-Transaction = psycopg.AsyncConnection[TupleRow]
 
 _SESSION = (
     "-c statement_timeout={statement_ms} -c lock_timeout=2000 -c idle_in_transaction_session_timeout=5000 "
@@ -43,6 +41,17 @@ class ConflictError(Exception):
 
 class RefusedDataError(Exception):
     """Postgres refuses a value; the transaction was rolled back and would fail again."""
+
+
+class Transaction(psycopg.AsyncConnection[TupleRow]):
+    """A connection, mostly inside a transaction. `store.calls` notes here what it prepared."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.adapters.register_loader("uuid", _TextUuid)
+        self.adapters.register_loader("jsonb", _RawJson)
+        self.prepared: set[bytes] = set()
+        self.reader = Transformer(self)
 
 
 class _TextUuid(Loader):
@@ -69,14 +78,14 @@ class Database:
 
     def __init__(self, dsn: str, size: int = 8, statement_ms: int = 10_000, *, hot: bool = False) -> None:
         self.dsn = libpq_dsn(dsn)
-        self._pool = AsyncConnectionPool(
+        self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             self.dsn,
             min_size=1,
             max_size=size,
             timeout=1.0,
             reconnect_timeout=1.0,  # then whoever needs a connection tries at once: the pool's own pauses would grow
             open=False,
-            configure=_configure,
+            connection_class=Transaction,
             check=self._check,
             kwargs={
                 "options": _SESSION.format(statement_ms=statement_ms) + (_BY_KEY if hot else ""),
@@ -134,11 +143,6 @@ def libpq_dsn(url: str) -> str:
         return url
     parsed = make_url(url.replace("postgres://", "postgresql://", 1))
     return parsed.set(drivername="postgresql").render_as_string(hide_password=False)
-
-
-async def _configure(connection: Transaction) -> None:
-    connection.adapters.register_loader("uuid", _TextUuid)
-    connection.adapters.register_loader("jsonb", _RawJson)
 
 
 def _rule(error: psycopg.Error) -> str:

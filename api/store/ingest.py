@@ -1,4 +1,4 @@
-"""Statements of the ingest transaction (`sql/queries/ingest.sql`): each takes a whole micro-batch.
+"""Statements of the ingest transaction (`sql/queries/ingest.sql`), as calls: each takes a whole micro-batch.
 
 Locks are taken in one order everywhere (`store.locks`). Columns arrive as lists.
 """
@@ -8,11 +8,10 @@ from datetime import datetime
 
 import msgspec
 
-from api.store.arrays import plain, quoted
-from api.store.database import Transaction
-from api.store.statements import load
+from api.store.arrays import plain, quoted, records
+from api.store.calls import Call, Rows, Value, nothing, statements
 
-_SQL = load("ingest")
+_SQL = statements("ingest")
 
 OVERFULL = "NotNullViolation contacts attributes"
 """What a RefusedDataError says of attributes that would pass the bounds of a contact (see `merge_attributes`)."""
@@ -23,13 +22,17 @@ Texts = Sequence[str | None]
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The contact that owns the identifier at `position` (from 0); `email` is sealed."""
+    """The contact that owns the identifier at `position` (from 0); `email` is sealed.
+
+    `knows`: it has the attributes already that came with the question.
+    """
 
     position: int
     contact_id: str
     wallet: str | None
     email: str | None
     external_id: str | None
+    knows: bool
 
 
 class EventRows(msgspec.Struct):
@@ -107,125 +110,132 @@ class ConflictRows(msgspec.Struct):
     outcomes: list[str] = []
 
 
-async def remember_keys(
-    tx: Transaction, org_ids: Ints, digests: Ids, event_ids: Ids, bodies: Ids, at: datetime
-) -> set[str]:
-    """Claim idempotency keys; return the ids of the events whose key was new."""
-    cursor = await tx.execute(
+def remember_keys(org_ids: Ints, digests: Ids, event_ids: Ids, bodies: Ids, at: datetime) -> Call[set[str]]:
+    """Claim idempotency keys; the ids of the events whose key was new."""
+    return Call(
         _SQL["remember_keys"],
-        {
-            "org_ids": plain(org_ids),
-            "key_digests": plain(digests),
-            "event_ids": plain(event_ids),
-            "body_digests": plain(bodies),
-            "created_at": at,
-        },
+        _ids,
+        org_ids=plain(org_ids),
+        key_digests=plain(digests),
+        event_ids=plain(event_ids),
+        body_digests=plain(bodies),
+        created_at=at,
     )
-    return {row[0] for row in await cursor.fetchall()}
 
 
-async def find_remembered(tx: Transaction, org_ids: Ints, digests: Ids) -> list[tuple[int, str, str]]:
-    """Return (position from 0, event id, body digest) of the keys that are taken."""
-    cursor = await tx.execute(_SQL["find_remembered"], {"org_ids": plain(org_ids), "key_digests": plain(digests)})
-    return [(position - 1, event_id, body) for position, event_id, body in await cursor.fetchall()]
+def find_remembered(org_ids: Ints, digests: Ids) -> Call[list[tuple[int, str, str]]]:
+    """Ask who holds the keys that are taken: (position from 0, event id, body digest)."""
+    return Call(
+        _SQL["find_remembered"],
+        lambda rows: [(position - 1, event_id, body) for position, event_id, body in rows],
+        org_ids=plain(org_ids),
+        key_digests=plain(digests),
+    )
 
 
-async def add_mismatches(tx: Transaction, org_ids: Ints, ids: Ids, event_ids: Ids, at: datetime) -> None:
+def add_mismatches(org_ids: Ints, ids: Ids, event_ids: Ids, at: datetime) -> Call[None]:
     """Keep keys that came back with another body."""
-    await tx.execute(
+    return Call(
         _SQL["add_mismatches"],
-        {"org_ids": plain(org_ids), "ids": plain(ids), "event_ids": plain(event_ids), "created_at": at},
+        nothing,
+        org_ids=plain(org_ids),
+        ids=plain(ids),
+        event_ids=plain(event_ids),
+        created_at=at,
     )
 
 
-async def find_owners(tx: Transaction, org_ids: Ints, kinds: Ints, digests: Ids) -> list[Owner]:
-    """Return who owns these identifiers; those nobody owns are left out."""
-    cursor = await tx.execute(
-        _SQL["find_owners"], {"org_ids": plain(org_ids), "kinds": plain(kinds), "digests": plain(digests)}
+def find_owners(org_ids: Ints, kinds: Ints, digests: Ids, attributes: Sequence[str]) -> Call[list[Owner]]:
+    """Ask who owns these identifiers; those nobody owns are left out. `attributes`: JSON objects, empty text for none."""
+    return Call(
+        _SQL["find_owners"],
+        lambda rows: [Owner(row[0] - 1, *row[1:]) for row in rows],
+        org_ids=plain(org_ids),
+        kinds=plain(kinds),
+        digests=plain(digests),
+        attributes=records(attributes),
     )
-    return [Owner(row[0] - 1, *row[1:]) for row in await cursor.fetchall()]
 
 
-async def add_contacts(tx: Transaction, rows: ContactRows, at: datetime) -> None:
+def add_contacts(rows: ContactRows, at: datetime) -> Call[None]:
     """Store new contacts."""
-    await tx.execute(
-        _SQL["add_contacts"], {**_contact_columns(rows), "attributes": quoted(rows.attributes), "created_at": at}
+    return Call(
+        _SQL["add_contacts"], nothing, **_contact_columns(rows), attributes=quoted(rows.attributes), created_at=at
     )
 
 
-async def fill_contacts(tx: Transaction, rows: ContactRows, at: datetime) -> None:
+def fill_contacts(rows: ContactRows, at: datetime) -> Call[None]:
     """Give contacts the identifiers they gained."""
-    await tx.execute(_SQL["fill_contacts"], {**_contact_columns(rows), "updated_at": at})
+    return Call(_SQL["fill_contacts"], nothing, **_contact_columns(rows), updated_at=at)
 
 
-async def lose_emails(tx: Transaction, org_ids: Ints, ids: Ids, at: datetime) -> None:
+def lose_emails(org_ids: Ints, ids: Ids, at: datetime) -> Call[None]:
     """Take the email from contacts it moved away from; their locks are held."""
-    await tx.execute(_SQL["lose_emails"], {"org_ids": plain(org_ids), "ids": plain(ids), "updated_at": at})
+    return Call(_SQL["lose_emails"], nothing, org_ids=plain(org_ids), ids=plain(ids), updated_at=at)
 
 
-async def merge_attributes(tx: Transaction, org_ids: Ints, ids: Ids, attributes: Texts, at: datetime) -> None:
-    """Merge JSON objects into the contacts' attributes; raise RefusedDataError(OVERFULL) rather than pass their bounds."""
-    await tx.execute(
+def merge_attributes(org_ids: Ints, ids: Ids, attributes: Texts, at: datetime) -> Call[None]:
+    """Merge JSON objects into the contacts' attributes; refused (OVERFULL) rather than past their bounds."""
+    return Call(
         _SQL["merge_attributes"],
-        {"org_ids": plain(org_ids), "ids": plain(ids), "attributes": quoted(attributes), "updated_at": at},
+        nothing,
+        org_ids=plain(org_ids),
+        ids=plain(ids),
+        attributes=quoted(attributes),
+        updated_at=at,
     )
 
 
-async def own_identifiers(tx: Transaction, rows: IdentifierRows, at: datetime) -> None:
+def own_identifiers(rows: IdentifierRows, at: datetime) -> Call[None]:
     """Record owners of identifiers; each identifier at most once per call."""
-    await tx.execute(
-        _SQL["own_identifiers"],
-        {
-            "org_ids": plain(rows.org_ids),
-            "kinds": plain(rows.kinds),
-            "digests": plain(rows.digests),
-            "contact_ids": plain(rows.contact_ids),
-            "created_at": at,
-        },
-    )
+    return Call(_SQL["own_identifiers"], nothing, **_columns(rows), created_at=at)
 
 
-async def add_conflicts(tx: Transaction, rows: ConflictRows, at: datetime) -> None:
+def add_conflicts(rows: ConflictRows, at: datetime) -> Call[None]:
     """Keep identity conflicts."""
-    columns = {name: plain(getattr(rows, name)) for name in rows.__struct_fields__}
-    await tx.execute(_SQL["add_conflicts"], {**columns, "created_at": at})
+    return Call(_SQL["add_conflicts"], nothing, **_columns(rows), created_at=at)
 
 
-async def add_events(tx: Transaction, rows: EventRows, at: datetime) -> None:
+def add_events(rows: EventRows, at: datetime) -> Call[None]:
     """Store events received at `at`."""
-    await tx.execute(
+    return Call(
         _SQL["add_events"],
-        {
-            "org_ids": plain(rows.org_ids),
-            "ids": plain(rows.ids),
-            "contact_ids": plain(rows.contact_ids),
-            "events": quoted(rows.events),
-            "occurred_us": plain(rows.occurred_us),
-            "payloads": quoted(rows.payloads),
-            "idempotency_keys": quoted(rows.idempotency_keys),
-            "wallets": quoted(rows.wallets),
-            "emails": plain(rows.emails),
-            "external_ids": quoted(rows.external_ids),
-            "created_at": at,
-        },
+        nothing,
+        org_ids=plain(rows.org_ids),
+        ids=plain(rows.ids),
+        contact_ids=plain(rows.contact_ids),
+        events=quoted(rows.events),
+        occurred_us=plain(rows.occurred_us),
+        payloads=records(rows.payloads),
+        idempotency_keys=quoted(rows.idempotency_keys),
+        wallets=quoted(rows.wallets),
+        emails=plain(rows.emails),
+        external_ids=quoted(rows.external_ids),
+        created_at=at,
     )
 
 
-async def add_entries(tx: Transaction, rows: EntryRows, at: datetime) -> None:
+def add_entries(rows: EntryRows, at: datetime) -> Call[None]:
     """Create pending entries."""
-    columns = {name: plain(getattr(rows, name)) for name in rows.__struct_fields__}
-    await tx.execute(_SQL["add_entries"], {**columns, "created_at": at})
+    return Call(_SQL["add_entries"], nothing, **_columns(rows), created_at=at)
 
 
-async def add_dry_runs(tx: Transaction, rows: DryRunRows, at: datetime) -> set[str]:
-    """Keep dry runs; return the ids of those whose key was new among dry runs."""
-    columns = {name: plain(getattr(rows, name)) for name in rows.__struct_fields__}
-    columns |= {name: quoted(getattr(rows, name)) for name in ("events", "payloads", "idempotency_keys")}
-    cursor = await tx.execute(_SQL["add_dry_runs"], {**columns, "created_at": at})
-    return {row[0] for row in await cursor.fetchall()}
+def add_dry_runs(rows: DryRunRows, at: datetime) -> Call[set[str]]:
+    """Keep dry runs; the ids of those whose key was new among dry runs."""
+    texts = {"events": quoted(rows.events), "idempotency_keys": quoted(rows.idempotency_keys)}
+    values = {**_columns(rows), **texts, "payloads": records(rows.payloads)}
+    return Call(_SQL["add_dry_runs"], _ids, **values, created_at=at)
 
 
-def _contact_columns(rows: ContactRows) -> dict[str, str]:
+def _ids(rows: Rows) -> set[str]:
+    return {row[0] for row in rows}
+
+
+def _columns(rows: msgspec.Struct) -> dict[str, Value]:
+    return {name: plain(getattr(rows, name)) for name in rows.__struct_fields__}
+
+
+def _contact_columns(rows: ContactRows) -> dict[str, Value]:
     return {
         "org_ids": plain(rows.org_ids),
         "ids": plain(rows.ids),

@@ -8,24 +8,32 @@ from collections.abc import Iterable
 
 from api.language.identity import Key
 from api.store.arrays import plain
+from api.store.calls import Call, nothing, run, statements
 from api.store.database import Transaction
-from api.store.statements import load
 
-_SQL = load("locks")
+_SQL = statements("locks")
 
 
 async def lock_identifiers(tx: Transaction, keys: Iterable[tuple[int, Key]]) -> None:
     """Hold the locks of (organization, identifier)s until the transaction ends."""
-    await _lock(tx, {(int(key[1][:16], 16) ^ org_id ^ key[0]) >> 1 for org_id, key in keys})
+    await run(tx, hold_identifiers(keys))
+
+
+def hold_identifiers(keys: Iterable[tuple[int, Key]]) -> Call[None]:
+    """Do the same, as a call."""
+    return _hold({(int(key[1][:16], 16) ^ org_id ^ key[0]) >> 1 for org_id, key in keys})
 
 
 async def lock_contacts(tx: Transaction, contact_ids: Iterable[str]) -> None:
     """Hold the locks of contacts until the transaction ends; whoever writes a contact holds its lock."""
-    await _lock(
-        tx, {-1 - (int(contact_id[19:].replace("-", ""), 16) & 0x3FFFFFFFFFFFFFFF) for contact_id in contact_ids}
-    )
+    await run(tx, hold_contacts(contact_ids))
 
 
-async def _lock(tx: Transaction, locks: set[int]) -> None:
+def hold_contacts(contact_ids: Iterable[str]) -> Call[None]:
+    """Do the same, as a call."""
+    return _hold({-1 - (int(contact_id[19:].replace("-", ""), 16) & 0x3FFFFFFFFFFFFFFF) for contact_id in contact_ids})
+
+
+def _hold(locks: set[int]) -> Call[None]:
     """Take locks sorted: identifiers are positive and contacts negative, so the two never stand for each other."""
-    await tx.execute(_SQL["lock_keys"], {"keys": plain(sorted(locks))})
+    return Call(_SQL["lock_keys"], nothing, keys=plain(sorted(locks)))

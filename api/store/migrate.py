@@ -7,7 +7,6 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psycopg
 from psycopg import sql
 
 from api.store.database import Transaction, libpq_dsn
@@ -24,7 +23,7 @@ class MigrationError(Exception):
 async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
     """Bring the database up to date; return the names applied now. `admin_dsn`: a superuser's, to harden SQL access."""
     applied: list[str] = []
-    async with await psycopg.AsyncConnection.connect(libpq_dsn(dsn), autocommit=True) as connection:
+    async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET client_min_messages = warning")
         await connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
         await connection.execute(
@@ -49,7 +48,7 @@ def migration_files() -> list[Path]:
 
 async def pending(dsn: str) -> list[str]:
     """Return the names of migrations this code has and the database has not."""
-    async with await psycopg.AsyncConnection.connect(libpq_dsn(dsn), autocommit=True) as connection:
+    async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         row = await (await connection.execute("SELECT to_regclass('public.workbench_migrations')")).fetchone()
         known = await _applied(connection) if row is not None and row[0] is not None else {}
     return [path.stem for path in migration_files() if path.stem not in known]
@@ -106,5 +105,5 @@ async def add_months(connection: Transaction, first: datetime, last: datetime) -
 
 async def _harden(admin_dsn: str) -> None:
     script = _read(sql_folder() / "hardening.sql")
-    async with await psycopg.AsyncConnection.connect(libpq_dsn(admin_dsn), autocommit=True) as connection:
+    async with await Transaction.connect(libpq_dsn(admin_dsn), autocommit=True) as connection:
         await connection.execute(script)

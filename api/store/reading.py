@@ -20,9 +20,10 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
+from psycopg.rows import TupleRow
 
 from api.clock import monotonic_ns
-from api.store.database import Database, Transaction, UnavailableError
+from api.store.database import Database, UnavailableError
 from api.store.readers import Reader, stop_backend
 
 _log = logging.getLogger("workbench.reading")
@@ -110,7 +111,7 @@ class BusyError(ReadError):
 class Reading:
     """A query under way: its columns, its first rows, and the rest."""
 
-    def __init__(self, connection: Transaction, database: Database, limits: Limits) -> None:
+    def __init__(self, connection: AsyncConnection[TupleRow], database: Database, limits: Limits) -> None:
         self.columns: tuple[Column, ...] = ()
         self._connection = connection
         self._database = database
@@ -168,7 +169,7 @@ async def reading(database: Database, reader: Reader, limits: Limits) -> AsyncIt
         await connection.close()
 
 
-async def _connect(database: Database, reader: Reader, limits: Limits) -> Transaction:
+async def _connect(database: Database, reader: Reader, limits: Limits) -> AsyncConnection[TupleRow]:
     options = _SESSION.format(statement_ms=int(limits.step_seconds * 1000), idle_ms=int(limits.idle_seconds * 1000))
     conninfo = make_conninfo(
         database.dsn,
@@ -196,7 +197,7 @@ def _is_crowded(error: errors.OperationalError) -> bool:
     return "too many connections" in str(error)  # a refused connection has no SQLSTATE
 
 
-def _execute(connection: Transaction, statement: str, parameters: Sequence[Parameter]) -> PQGen[None]:
+def _execute(connection: AsyncConnection[TupleRow], statement: str, parameters: Sequence[Parameter]) -> PQGen[None]:
     """Run one statement without rows, always through the extended protocol; raise StatementError."""
     connection.pgconn.send_query_params(
         statement.encode(),
@@ -218,7 +219,7 @@ class _Fetch:
         self._bytes = 0
         self._cells: Cells = []
 
-    def run(self, connection: Transaction) -> PQGen[None]:
+    def run(self, connection: AsyncConnection[TupleRow]) -> PQGen[None]:
         """Fetch and keep the rows; raise StatementError or TooLargeError."""
         pgconn = connection.pgconn
         pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % self._wanted, ())

@@ -4,11 +4,12 @@ The name is the verb everywhere: in SQL, as the Python function of the store, an
 """
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from sqlalchemy import text
-from sqlalchemy.dialects.postgresql import psycopg as dialect
+from sqlalchemy.dialects.postgresql import asyncpg, psycopg
 
 _HEADER = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 
@@ -24,13 +25,21 @@ def sql_folder() -> Path:
 @cache
 def load(file: str) -> dict[str, str]:
     """Return the statements of `sql/queries/<file>.sql` by name, with psycopg's `%(name)s` parameters."""
+    dialect = psycopg.dialect()  # type: ignore[no-untyped-call]
+    return {name: str(text(body).compile(dialect=dialect)) for name, body in _named(file)}
+
+
+@cache
+def load_numbered(file: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return the same with the `$1` parameters of the protocol, and the names of the parameters in their order."""
+    dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
+    compiled = {name: text(body).compile(dialect=dialect) for name, body in _named(file)}
+    return {name: (str(each), tuple(each.positiontup or ())) for name, each in compiled.items()}
+
+
+def _named(file: str) -> Iterator[tuple[str, str]]:
     source = (sql_folder() / "queries" / f"{file}.sql").read_text("utf-8")
     parts = _HEADER.split(source)
-    return {name: _compile(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-def _compile(body: str) -> str:
-    lines = [line for line in body.splitlines() if not line.lstrip().startswith("--")]
-    statement = "\n".join(lines).strip().removesuffix(";")
-    psycopg_style = dialect.dialect()  # type: ignore[no-untyped-call]
-    return str(text(statement).compile(dialect=psycopg_style))
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        lines = [line for line in body.splitlines() if not line.lstrip().startswith("--")]
+        yield name, "\n".join(lines).strip().removesuffix(";")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from api.store.arrays import plain
+from api.store.calls import Call, run, statements
 from api.store.database import Transaction
-from api.store.statements import load
 
-_SQL = load("ingest_triggers")
+_SQL = statements("ingest_triggers")
 
 
 class ActiveAutomation(msgspec.Struct, frozen=True):
@@ -24,13 +25,18 @@ class ActiveAutomation(msgspec.Struct, frozen=True):
     trigger_spec: bytes
 
 
-async def epochs(tx: Transaction, org_ids: Sequence[int]) -> dict[int, int]:
-    """Return the epoch of every organization named; 0 for one that never had an automation."""
-    rows = await tx.execute(_SQL["epochs"], {"org_ids": list(org_ids)})
-    return dict.fromkeys(org_ids, 0) | {org_id: epoch async for org_id, epoch in rows}
+def epochs(org_ids: Sequence[int]) -> Call[dict[int, int]]:
+    """Ask for the epoch of every organization named; 0 for one that never had an automation."""
+    return Call(
+        _SQL["epochs"],
+        lambda rows: dict.fromkeys(org_ids, 0) | dict(rows),
+        org_ids=plain(org_ids),
+    )
 
 
 async def active_automations(tx: Transaction, org_id: int) -> list[ActiveAutomation]:
     """Return the automations of an organization that are active and not archived, oldest first."""
-    rows = await tx.execute(_SQL["active_automations"], {"org_id": org_id})
-    return [ActiveAutomation(*row) async for row in rows]
+    (found,) = await run(
+        tx, Call(_SQL["active_automations"], lambda rows: [ActiveAutomation(*row) for row in rows], org_id=org_id)
+    )
+    return found

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from psycopg import sql
 
+from api.clock import to_us, uuid7_from
 from api.store.database import Transaction
 from api.store.migrate import add_months
 from api.store.statements import load
@@ -29,10 +30,18 @@ async def add_coming_months(tx: Transaction, now: datetime) -> None:
 
 async def forget_dry_runs(tx: Transaction, org_id: int, now: datetime, most: int) -> int:
     """Delete up to `most` of an organization's dry runs that are older than seven days; return how many that were."""
-    values = {"org_id": org_id, "before": now - KEPT, "most": most}
-    return (await tx.execute(_SQL["forget_dry_runs"], values)).rowcount
+    return (await tx.execute(_SQL["forget_dry_runs"], _oldest(org_id, now, most))).rowcount
+
+
+async def forget_notices(tx: Transaction, org_id: int, now: datetime, most: int) -> int:
+    """Delete up to `most` of an organization's refusals and duplicates in the same way; return how many that were."""
+    return (await tx.execute(_SQL["forget_notices"], _oldest(org_id, now, most))).rowcount
 
 
 async def organizations(tx: Transaction) -> list[int]:
     """Return the ids of all organizations."""
     return [row[0] for row in await (await tx.execute(_SQL["organizations"])).fetchall()]
+
+
+def _oldest(org_id: int, now: datetime, most: int) -> dict[str, int | str]:
+    return {"org_id": org_id, "before": uuid7_from(to_us(now - KEPT), bytes(8)), "most": most}

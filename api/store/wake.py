@@ -6,18 +6,21 @@ import contextlib
 import psycopg
 from psycopg import sql
 
+from api.store.calls import Call, nothing, run, statements
 from api.store.database import Transaction, libpq_dsn
-from api.store.statements import load
 
 ENTRIES_CHANNEL = "workbench_entries"
 _RECONNECT_SECONDS = 1.0
 
-_SQL = load("wake")
+_SQL = statements("wake")
+
+WAKE_ENGINE = Call(_SQL["wake_engine"], nothing)
+"""Wakes every engine when the transaction commits."""
 
 
 async def wake_engine(tx: Transaction) -> None:
     """Wake every engine when this transaction commits; nothing is sent when it rolls back."""
-    await tx.execute(_SQL["wake_engine"])
+    await run(tx, WAKE_ENGINE)
 
 
 class Listener:

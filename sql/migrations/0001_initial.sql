@@ -129,7 +129,21 @@ CREATE TABLE workbench.dry_runs (
     matched          integer NOT NULL,
     PRIMARY KEY (org_id, key_digest)
 );
-CREATE INDEX dry_runs_by_time ON workbench.dry_runs (org_id, created_at);
+CREATE INDEX dry_runs_by_id ON workbench.dry_runs (org_id, id);
+
+-- What leaves no event behind: refusals and duplicates, kept for seven days. Best effort (api/ingest/notices.py).
+CREATE TABLE workbench.event_notices (
+    org_id           bigint NOT NULL,
+    id               uuid NOT NULL,              -- of the moment of writing, so that the live tail meets it
+    outcome          text NOT NULL CHECK (outcome IN ('deduplicated', 'rejected')),
+    event            text,                       -- as it was sent, where it could be read
+    idempotency_key  text,
+    field            text,
+    reason           text,
+    body             jsonb,                      -- keys, and the JSON types of their values
+    received_at      timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
 
 -- Automations -------------------------------------------------------------------------------------------------------
 
@@ -315,6 +329,7 @@ ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.messages ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events;
@@ -342,3 +357,7 @@ CREATE VIEW analyst.automation_entries WITH (security_invoker = true, security_b
 
 CREATE VIEW analyst.segment_members WITH (security_invoker = true, security_barrier = true) AS
     SELECT segment, contact_id, entered_at FROM workbench.segment_members;
+
+CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, event, field, reason, body, idempotency_key, received_at FROM workbench.event_notices
+    WHERE outcome = 'rejected';

@@ -1,42 +1,44 @@
 -- remember_keys --
 -- Claim idempotency keys, in the order given (sorted by the caller); those already taken are not returned.
 INSERT INTO idempotency_keys (org_id, key_digest, event_id, body_digest, created_at)
-SELECT org_id, key_digest, event_id, body_digest, :created_at
+SELECT org_id, key_digest, event_id, body_digest, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[], :event_ids ::uuid[], :body_digests ::uuid[])
     AS k (org_id, key_digest, event_id, body_digest)
 ON CONFLICT (org_id, key_digest) DO NOTHING
-RETURNING event_id;
+RETURNING event_id::text;
 
 -- find_remembered --
 -- The events that hold these idempotency keys, with the digest of the body they came with; `position` counts from 1.
-SELECT k.position, i.event_id, i.body_digest
+SELECT k.position, i.event_id::text, i.body_digest::text
 FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[]) WITH ORDINALITY AS k (org_id, key_digest, position)
 JOIN idempotency_keys i ON i.org_id = k.org_id AND i.key_digest = k.key_digest;
 
 -- add_mismatches --
 -- Keep keys that came back with another body.
 INSERT INTO idempotency_mismatches (org_id, id, event_id, created_at)
-SELECT org_id, id, event_id, :created_at
+SELECT org_id, id, event_id, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :event_ids ::uuid[]) AS m (org_id, id, event_id);
 
 -- find_owners --
--- The contacts that own these identifiers; `position` counts from 1.
-SELECT k.position, c.id, c.wallet_address, c.email, c.external_id
-FROM unnest(:org_ids ::bigint[], :kinds ::smallint[], :digests ::uuid[]) WITH ORDINALITY AS k (org_id, kind, digest, position)
+-- The contacts that own these identifiers, and whether they have these attributes already; `position` counts from 1.
+SELECT k.position, c.id::text, c.wallet_address, c.email, c.external_id,
+       coalesce(c.attributes @> k.attributes::jsonb, true)
+FROM unnest(:org_ids ::bigint[], :kinds ::smallint[], :digests ::uuid[], string_to_array(:attributes, chr(30), ''))
+    WITH ORDINALITY AS k (org_id, kind, digest, attributes, position)
 JOIN identities i ON i.org_id = k.org_id AND i.kind = k.kind AND i.value_digest = k.digest
 JOIN contacts c ON c.org_id = i.org_id AND c.id = i.contact_id;
 
 -- add_contacts --
 -- New contacts.
 INSERT INTO contacts (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_at, updated_at)
-SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, :created_at, :created_at
+SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, :created_at ::timestamptz, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
             :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[])
     AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes);
 
 -- lose_emails --
 -- Take the email from contacts whose address moved to another contact.
-UPDATE contacts c SET email = NULL, email_domain = NULL, updated_at = :updated_at
+UPDATE contacts c SET email = NULL, email_domain = NULL, updated_at = :updated_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[]) AS l (org_id, id)
 WHERE c.org_id = l.org_id AND c.id = l.id;
 
@@ -45,7 +47,7 @@ WHERE c.org_id = l.org_id AND c.id = l.id;
 UPDATE contacts c
 SET email = coalesce(f.email, c.email), email_domain = coalesce(f.email_domain, c.email_domain),
     wallet_address = coalesce(f.wallet_address, c.wallet_address), wallet_raw = coalesce(f.wallet_raw, c.wallet_raw),
-    external_id = coalesce(f.external_id, c.external_id), updated_at = :updated_at
+    external_id = coalesce(f.external_id, c.external_id), updated_at = :updated_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
             :raw_wallets ::text[], :external_ids ::text[])
     AS f (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id)
@@ -55,7 +57,7 @@ WHERE c.org_id = f.org_id AND c.id = f.id;
 -- Merge attributes shallowly, last write wins; contacts that have them already are not written.
 -- A contact has at most 1,000 attributes and 256 KB of them: past that the value is null, which the column refuses. Under 8,000
 -- bytes uncompressed are 888 attributes at most (9 bytes is the least), far from 256 KB: most rows need no counting.
-UPDATE contacts c SET updated_at = :updated_at, attributes = CASE
+UPDATE contacts c SET updated_at = :updated_at ::timestamptz, attributes = CASE
     WHEN pg_column_size(c.attributes) + pg_column_size(m.attributes) < 8000 AND pg_column_compression(c.attributes) IS NULL
         THEN c.attributes || m.attributes
     WHEN octet_length((c.attributes || m.attributes)::text) <= 262144
@@ -67,7 +69,7 @@ WHERE c.org_id = m.org_id AND c.id = m.id AND NOT c.attributes @> m.attributes;
 -- own_identifiers --
 -- Record who owns identifiers from now on; one that belonged to another contact moves.
 INSERT INTO identities (org_id, kind, value_digest, contact_id, created_at)
-SELECT org_id, kind, digest, contact_id, :created_at
+SELECT org_id, kind, digest, contact_id, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :kinds ::smallint[], :digests ::uuid[], :contact_ids ::uuid[])
     AS o (org_id, kind, digest, contact_id)
 ON CONFLICT (org_id, kind, value_digest) DO UPDATE SET contact_id = excluded.contact_id;
@@ -75,26 +77,28 @@ ON CONFLICT (org_id, kind, value_digest) DO UPDATE SET contact_id = excluded.con
 -- add_conflicts --
 -- Keep every identifier that pointed elsewhere.
 INSERT INTO identity_conflicts (org_id, id, event_id, contact_id, other_contact_id, kind, value_digest, outcome, created_at)
-SELECT org_id, id, event_id, contact_id, other_contact_id, kind, digest, outcome, :created_at
+SELECT org_id, id, event_id, contact_id, other_contact_id, kind, digest, outcome, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :event_ids ::uuid[], :contact_ids ::uuid[], :other_contact_ids ::uuid[],
             :kinds ::smallint[], :digests ::uuid[], :outcomes ::text[])
     AS c (org_id, id, event_id, contact_id, other_contact_id, kind, digest, outcome);
 
 -- add_events --
--- Store events; moments are microseconds since the epoch.
+-- Store events; moments are microseconds since the epoch. Payloads come as one text with record separators between them: no JSON
+-- text contains one, and nothing need be quoted.
 INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
                     wallet_address, email, external_id)
-SELECT org_id, id, contact_id, event, timestamptz 'epoch' + occurred_us * interval '1 microsecond', :created_at,
-       payload::jsonb, idempotency_key, wallet_address, email, external_id
+SELECT org_id, id, contact_id, event, timestamptz 'epoch' + occurred_us * interval '1 microsecond',
+       :created_at ::timestamptz, payload::jsonb, idempotency_key, wallet_address, email, external_id
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :events ::text[], :occurred_us ::bigint[],
-            :payloads ::text[], :idempotency_keys ::text[], :wallets ::text[], :emails ::text[], :external_ids ::text[])
+            string_to_array(:payloads, chr(30)), :idempotency_keys ::text[], :wallets ::text[], :emails ::text[], :external_ids ::text[])
     AS e (org_id, id, contact_id, event, occurred_us, payload, idempotency_key, wallet_address, email, external_id);
 
 -- add_entries --
 -- One entry per automation and event.
 INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state,
                      due_at, created_at, updated_at)
-SELECT org_id, id, automation_id, version, event_id, :created_at, contact_id, 'pending', :created_at, :created_at, :created_at
+SELECT org_id, id, automation_id, version, event_id, :created_at ::timestamptz, contact_id, 'pending',
+       :created_at ::timestamptz, :created_at ::timestamptz, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :automation_ids ::uuid[], :versions ::integer[], :event_ids ::uuid[],
             :contact_ids ::uuid[])
     AS e (org_id, id, automation_id, version, event_id, contact_id)
@@ -103,10 +107,10 @@ ON CONFLICT (org_id, automation_id, event_id) DO NOTHING;
 -- add_dry_runs --
 -- Keep dry runs for the debugger; a key seen before in a dry run is not returned.
 INSERT INTO dry_runs (org_id, key_digest, id, event, contact_id, occurred_at, created_at, payload, idempotency_key, matched)
-SELECT org_id, key_digest, id, event, contact_id, timestamptz 'epoch' + occurred_us * interval '1 microsecond', :created_at,
-       payload::jsonb, idempotency_key, matched
+SELECT org_id, key_digest, id, event, contact_id, timestamptz 'epoch' + occurred_us * interval '1 microsecond',
+       :created_at ::timestamptz, payload::jsonb, idempotency_key, matched
 FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[], :ids ::uuid[], :events ::text[], :contact_ids ::uuid[],
-            :occurred_us ::bigint[], :payloads ::text[], :idempotency_keys ::text[], :matched ::integer[])
+            :occurred_us ::bigint[], string_to_array(:payloads, chr(30)), :idempotency_keys ::text[], :matched ::integer[])
     AS d (org_id, key_digest, id, event, contact_id, occurred_us, payload, idempotency_key, matched)
 ON CONFLICT (org_id, key_digest) DO NOTHING
-RETURNING id;
+RETURNING id::text;

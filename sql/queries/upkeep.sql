@@ -17,7 +17,12 @@ WHERE n.nspname = 'workbench' AND (
 -- forget_dry_runs --
 -- Delete the oldest dry runs; they are kept for seven days.
 DELETE FROM dry_runs WHERE org_id = :org_id AND key_digest IN (
-    SELECT key_digest FROM dry_runs WHERE org_id = :org_id AND created_at < :before ORDER BY created_at LIMIT :most);
+    SELECT key_digest FROM dry_runs WHERE org_id = :org_id AND id < :before ::uuid ORDER BY id LIMIT :most);
+
+-- forget_notices --
+-- Delete the oldest refusals and duplicates; they are kept for seven days.
+DELETE FROM event_notices WHERE org_id = :org_id AND id IN (
+    SELECT id FROM event_notices WHERE org_id = :org_id AND id < :before ::uuid ORDER BY id LIMIT :most);
 
 -- organizations --
 -- Every organization.

@@ -14,6 +14,7 @@ from api.clock import Clock, token, uuid7
 from api.embedded import Server
 from api.ingest.arrival import Arrival, Reader
 from api.ingest.matching import Triggers
+from api.ingest.notices import Notices
 from api.ingest.outcome import Outcome
 from api.ingest.pipeline import Pipeline
 from api.ingest.rate import Buckets
@@ -36,16 +37,20 @@ class Intake:
         self.database = Database(dsn, size=4)
         self.clock = Clock()
         self.keyring = Keyring("a secret of the tests of ingest")
-        self.pipeline = Pipeline(Database(dsn, size=2, hot=True), self.keyring, self.clock, Buckets(0, 1))
+        self.notices = Notices(self.database, self.clock)
+        hot = Database(dsn, size=2, hot=True)
+        self.pipeline = Pipeline(hot, self.keyring, self.clock, Buckets(0, 1), notices=self.notices)
         self._triggers = Triggers(self.keyring)
 
     async def start(self) -> None:
         await self.database.open()
         await self.pipeline.start()
+        await self.notices.start()
         await self.database.calibrate(self.clock)
 
     async def stop(self) -> None:
         await self.pipeline.stop()
+        await self.notices.stop()
         await self.database.close()
 
     async def organization(self) -> "Org":
@@ -57,8 +62,7 @@ class Intake:
     async def write(self, *arrivals: Arrival) -> list[Outcome]:
         """Write arrivals of any organizations as one micro-batch."""
         async with self.database.transaction() as tx:
-            outcomes = await store_batch(tx, list(arrivals), self._triggers, self.clock.now())
-        return [outcomes[each.event_id] for each in arrivals]
+            return await store_batch(tx, list(arrivals), self._triggers, self.clock.now())
 
     async def rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Return what is in the database; jsonb is decoded."""

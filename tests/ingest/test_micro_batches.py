@@ -53,18 +53,17 @@ class UnforeseenError(Exception):
 
 
 class Buggy(Database):
-    """A database on which every batch with more than one event meets a bug."""
+    """A database on which the first batch meets a bug."""
+
+    met = False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         async with super().transaction() as tx:
-            yield tx
-            if (
-                await (
-                    await tx.execute("SELECT count(*) FROM events WHERE xmin = pg_current_xact_id()::xid")
-                ).fetchone()
-            ) != (1,):
+            if not self.met:
+                self.met = True
                 raise UnforeseenError
+            yield tx
 
 
 async def test_a_bug_that_one_batch_meets_is_answered_and_the_events_are_tried_alone(alone: Intake) -> None:
@@ -90,33 +89,28 @@ async def test_outcomes_are_in_the_order_of_the_events(acme: Org) -> None:
     assert [key for (key,) in stored] == [key for n, key in enumerate(keys) if n % 3]
 
 
-class Counted:
-    """A transaction that counts its statements."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._tx, self.statements = tx, 0
-
-    async def execute(self, *args: Any) -> Any:
-        self.statements += 1
-        return await self._tx.execute(*args)
-
-    def pipeline(self) -> Any:
-        return self._tx.pipeline()
-
-
 class Counting(Database):
-    """The real database, counting the statements of each transaction."""
+    """The real database, counting the round trips of each transaction."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn, size=1, hot=True)
         self.counts: list[int] = []
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Any]:
+    async def transaction(self) -> AsyncIterator[Transaction]:
         async with super().transaction() as tx:
-            counted = Counted(tx)
-            yield counted
-            self.counts.append(counted.statements)
+            trips = 0
+            wait = tx.wait
+
+            async def counted(*args: Any) -> Any:
+                nonlocal trips
+                trips += 1
+                return await wait(*args)
+
+            tx.wait = counted  # type: ignore[method-assign]
+            yield tx
+            del tx.wait
+            self.counts.append(trips)
 
 
 def newcomers(size: int, turn: int) -> list[dict[str, Any]]:
@@ -138,8 +132,8 @@ def dry(size: int, turn: int) -> list[dict[str, Any]]:
     return [event(f"{turn}-{n}", external_id=f"u{n % 10}", test=True) for n in range(size)]
 
 
-@pytest.mark.parametrize(("sent", "most"), [(newcomers, 12), (regulars, 6), (changing, 8), (dry, 4)])
-async def test_a_batch_costs_the_same_handful_of_statements_whatever_its_size(
+@pytest.mark.parametrize(("sent", "most"), [(newcomers, 3), (regulars, 2), (changing, 2), (dry, 5)])
+async def test_a_batch_costs_the_same_few_round_trips_whatever_its_size(
     acme: Org, intake: Intake, sent: Any, most: int
 ) -> None:
     await acme.automate("deposit")
@@ -219,7 +213,10 @@ HOT: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "find_remembered": ("idempotency_keys_pkey", {"org_ids": "{1}", "key_digests": f"{{{NOBODY}}}"}),
-    "find_owners": ("identities_pkey contacts_pkey", {"org_ids": "{1}", "kinds": "{1}", "digests": f"{{{NOBODY}}}"}),
+    "find_owners": (
+        "identities_pkey contacts_pkey",
+        {"org_ids": "{1}", "kinds": "{1}", "digests": f"{{{NOBODY}}}", "attributes": ""},
+    ),
     "merge_attributes": (
         "contacts_pkey",
         {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "attributes": ['{"a": 1}'], "updated_at": "now"},

@@ -51,7 +51,7 @@ async def test_old_dry_runs_are_forgotten_batch_by_batch(
     monkeypatch.setattr(upkeep, "FORGOTTEN_AT_ONCE", 2)
     for org in (acme, globex):
         await org.send(*[event(str(n)) for n in range(5)], test=True)
-    await upkeep.forget_dry_runs(intake.database, acme.id, intake.clock.now() + timedelta(days=6))
+    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=6))
     assert (await acme.traces(), await globex.traces()) == ({"dry_runs": 5}, {"dry_runs": 5})
-    await upkeep.forget_dry_runs(intake.database, acme.id, intake.clock.now() + timedelta(days=8))
+    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=8))
     assert (await acme.traces(), await globex.traces()) == ({}, {"dry_runs": 5})

@@ -20,6 +20,7 @@ from api.language.codec import decode, encode
 from api.routes.entrance import Parts
 from api.settings import Settings
 from api.store import access
+from api.routes.express import ExpressConnection
 from tests.conftest import clone
 from tests.sockets import listening_socket
 
@@ -147,7 +148,7 @@ async def serving(dsn: str, settings: Settings = UNLIMITED) -> AsyncIterator[Ser
     app = create_app(settings, dsn, SECRET, f"routes-{token(4).hex()}")
     app.config.TOUCHUP = False  # rewrites methods in place: works once per process
     sock = listening_socket("127.0.0.1", 0)
-    server = await app.create_server(sock=sock, return_asyncio_server=True)
+    server = await app.create_server(sock=sock, protocol=ExpressConnection, return_asyncio_server=True)
     assert server is not None
     await server.startup()
     await server.before_start()

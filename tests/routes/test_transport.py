@@ -1,4 +1,4 @@
-"""HTTP as no client library would send it: trust.md D1-D6, D9-D16, D18, D20-D24. (D19, smuggling, has its own place.)
+"""HTTP as no client library would send it: trust.md D1-D6, D9-D15, D18, D21-D24. (`tests/wire` has what never gets to a route.)
 
 Every answer has the one shape, nothing is a 5xx, and the server goes on serving.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.answers import Answer
 from tests.routes.conftest import Org
 
 EVENT = b'{"event": "deposit", "contact": {"externalId": "u1"}}'
@@ -21,25 +22,6 @@ async def acme(acme: Org) -> AsyncIterator[Org]:
     """An organization whose server must still work when the test is over."""
     yield acme
     assert (await acme.post(EVENT))[0] == 202
-
-
-class Answer:
-    """One HTTP response."""
-
-    def __init__(self, said: bytes) -> None:
-        head, _, rest = said.partition(b"\r\n\r\n")
-        self.status = int(head.split()[1])
-        self.headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
-        length = int(self.headers.get(b"content-length", 0))
-        self.body, self.rest = rest[:length], rest[length:]
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """The body, which must be of the one shape."""
-        body: dict[str, Any] = json.loads(self.body)
-        assert set(body) <= {"error", "field", "errors", "code", "requestId"}
-        assert {"error", "requestId"} <= set(body)
-        return body
 
 
 async def request(
@@ -149,15 +131,6 @@ async def test_d14_a_compressed_body_is_not_inflated(acme: Org, coding: str) -> 
     assert (await ask(acme, EVENT, "Content-Encoding: identity")).status == 202
 
 
-async def test_d16_a_body_over_the_limit_is_refused_and_the_connection_closed(acme: Org) -> None:
-    chunks = [b"100000\r\n" + bytes(MEGABYTE) + b"\r\n"] * 9
-    chunked = [await request(acme, b"", "Transfer-Encoding: chunked", content_length=""), *chunks, b"0\r\n\r\n"]
-    for pieces in ([await request(acme, b"", content_length=str(9 * MEGABYTE))], chunked):
-        found = Answer(await acme.service.talk(*pieces))
-        assert (found.status, found.headers[b"connection"]) == (413, b"close")
-        assert found.error["error"] == "the request is too large: at most 8388608 bytes, and 8192 of headers"
-
-
 async def test_a_chunked_body_is_as_good_as_any(acme: Org) -> None:
     chunked = b"5\r\n" + EVENT[:5] + b"\r\n%x\r\n" % len(EVENT[5:]) + EVENT[5:] + b"\r\n0\r\n\r\n"
     head = await request(acme, b"", "Transfer-Encoding: chunked", content_length="")
@@ -168,21 +141,9 @@ async def test_d18_expect_100_continue_works(acme: Org) -> None:
     said = await acme.service.talk(await request(acme, EVENT, "Expect: 100-continue", "Connection: close"), answers=2)
     assert said.startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
     assert Answer(said.partition(b"\r\n\r\n")[2]).status == 202
-    refused = await ask(acme, EVENT, "Expect: 200-ok")
-    assert (refused.status, refused.error["error"]) == (417, "Expect can only be 100-continue")
 
 
-@pytest.mark.parametrize("headers", [["X-A: " + "a" * 9_000], [f"X-Header-{n}: value-{n}" for n in range(500)]])
-async def test_d20_too_much_of_headers_is_refused_and_the_connection_closed(acme: Org, headers: list[str]) -> None:
-    found = await ask(acme, EVENT, *headers)
-    assert (found.status, found.headers[b"connection"], bool(found.error)) == (413, b"close", True)
-
-
-async def test_d20_too_long_an_address_is_refused(acme: Org) -> None:
-    assert (await ask(acme, line="POST /" + "a" * 9_000)).status == 413
-
-
-@pytest.mark.parametrize("sent", ["\x1b[31mred", "a" * 4_000, "00000000-0000-0000-0000-000000000000"])
+@pytest.mark.parametrize("sent", ["a" * 4_000, "00000000-0000-0000-0000-000000000000"])
 async def test_d21_the_id_of_a_request_is_ours(acme: Org, sent: str) -> None:
     found = await ask(acme, EVENT, f"X-Request-ID: {sent}", authorization="Bearer nobody")
     assert found.status == 401
@@ -228,24 +189,6 @@ async def test_d22_other_addresses_lead_nowhere(acme: Org, path: str) -> None:
     found = await ask(acme, line=f"POST {path}")
     assert found.status in (400, 404)
     assert await acme.traces() == {}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
-        b"hello\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-    ],
-)
-async def test_what_is_no_http_is_refused_and_the_connection_closed(acme: Org, text: bytes) -> None:
-    found = Answer(await acme.service.talk(text))
-    assert (found.status, found.headers[b"connection"], found.error["error"]) == (
-        400,
-        b"close",
-        "the request is not valid HTTP",
-    )
 
 
 async def test_a_connection_goes_on_after_refusals(acme: Org) -> None:

@@ -119,7 +119,7 @@ def test_the_help_on_sql_lists_every_table_with_its_columns(wb: Workbench) -> No
     listed = dict(re.findall(r"- (\w+): ([\w, \n]+?)(?=\n +- |\n +$)", Workbench.sql.__doc__ or ""))
     for name, columns in listed.items():
         assert wb.sql(f"SELECT * FROM {name} LIMIT 0").columns == re.split(r",\s+", columns)
-    assert len(listed) == 6
+    assert len(listed) == 7
 
 
 # Automations
@@ -138,7 +138,7 @@ def test_what_is_predicted_is_what_happens(wb: Workbench) -> None:
     )
     wb.events.send("unrelated", wallet_address=WALLET, attributes={"plan": "pro"})
     predicted = automation.simulate({"contact": {"walletAddress": WALLET}, "payload": {"amount": 2}})
-    entry = automation.wait_for(wb.events.send("predicted", wallet_address=WALLET, payload={"amount": 2}))
+    entry = automation.watch(wb.events.send("predicted", wallet_address=WALLET, payload={"amount": 2}))
     assert [(each.node_id, each.outcome, each.handle) for each in entry.steps] == [
         (each.node_id, each.outcome, each.handle) for each in predicted.steps
     ]
@@ -184,11 +184,9 @@ def test_a_deactivated_automation_is_not_started(wb: Workbench) -> None:
     automation = greeting(wb, "paused").publish().deactivate()
     receipt = wb.events.send("paused:event", wallet_address=WALLET, payload={"who": "Ada"})
     with pytest.raises(NotThereError, match="did not start 'paused'"):
-        automation.wait_for(receipt)
+        automation.watch(receipt)
     assert (
-        automation.activate()
-        .wait_for(wb.events.send("paused:event", wallet_address=WALLET, payload={"who": "Ada"}))
-        .ended
+        automation.activate().watch(wb.events.send("paused:event", wallet_address=WALLET, payload={"who": "Ada"})).ended
     )
 
 
@@ -265,14 +263,14 @@ def test_an_entry_without_a_wallet_keeps_trying_and_waiting_ends_in_time(wb: Wor
     automation = greeting(wb, "walletless").publish()
     receipt = wb.events.send("walletless:event", email="nobody@example.com", payload={"who": "Ada"})
     with pytest.raises(StillRunningError, match=r"still retrying after 2 seconds.*wallet"):
-        automation.wait_for(receipt, timeout=2)
+        automation.watch(receipt, timeout=2)
     with pytest.raises(RefusedError, match="failed for good"):
         automation.entries().latest.replay()
 
 
 def test_a_dead_entry_can_be_replayed(wb: Workbench) -> None:
     automation = greeting(wb, "dead").publish()
-    entry = automation.wait_for(wb.events.send("dead:event", wallet_address=WALLET, payload={}))
+    entry = automation.watch(wb.events.send("dead:event", wallet_address=WALLET, payload={}))
     assert (entry.state.value, entry.outcome) == ("dead", "template_error")
     assert "who" in repr(entry)
     assert entry.replay().wait().state.value == "dead"
@@ -303,7 +301,7 @@ def test_a_dry_run_says_what_it_would_start(wb: Workbench) -> None:
         "Dry run: it would start 1 automation. Nothing was sent; no contact, event or entry was stored."
     )
     with pytest.raises(NotThereError, match="dry runs make no entries"):
-        wb.automation("dry").wait_for(receipt)
+        wb.automation("dry").watch(receipt)
 
 
 # Errors and the entrance
@@ -330,7 +328,7 @@ def test_a_wrong_key_is_explained(running: Running) -> None:
         (lambda wb: wb.catalog(weeks=1), "'weeks'"),
         (lambda wb: wb.sql(), "'query'"),
         (lambda wb: wb.sql("select :a", a=object()), "written as JSON"),
-        (lambda wb: wb.automation("x").wait_for(None), "Give the receipt"),
+        (lambda wb: wb.automation("x").watch(None), "Give the receipt"),
     ],
 )
 def test_every_slip_is_answered_in_plain_words(wb: Workbench, call, words) -> None:

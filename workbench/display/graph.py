@@ -1,29 +1,54 @@
 """A graph as an SVG picture: rounded cards, branch labels, and, for a run, the path it took."""
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Literal, TypeAlias
 
 import msgspec
 from markupsafe import Markup
 
-from api.language.graph import AddTag, Condition, Edge, Entered, Exit, Graph, Invalid, Node, SendInapp
+from api.language.action import (
+    AddTag,
+    Condition,
+    Delay,
+    Entered,
+    Exit,
+    Invalid,
+    RemoveTag,
+    SendEmail,
+    SendInapp,
+    SendWebhook,
+    Split,
+    UpdateContact,
+    WaitForEvent,
+    Way,
+)
+from api.language.graph import Edge, Graph, Node
 from api.language.run import Step
 from api.language.trigger import Trigger
 from workbench.display import words
 from workbench.display.layout import place
 from workbench.display.page import image, svg
+from workbench.display.sentences import sentences
 
-Mark: TypeAlias = Literal["done", "failed"]
+Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal"]
 
 _WIDTH, _ACROSS, _DOWN, _MARGIN = 280, 316, 54, 14
 _TEXT = _WIDTH - 64
 _TITLE, _LINE = 15.5, 12  # sizes for measuring; titles are 14, but bold
-_HANDLE_WORDS = {"true": "yes", "false": "no"}
+_LABEL, _LABEL_ROOM = 11, 18
 _LOOKS = {
     Entered: ("#4c51c6", "bolt"),
     SendInapp: ("#0b7a75", "bubble"),
+    SendEmail: ("#2f6fb0", "letter"),
+    SendWebhook: ("#41566e", "arrow"),
     AddTag: ("#8a4bb8", "tag"),
+    RemoveTag: ("#8a4bb8", "tag"),
+    UpdateContact: ("#a23b72", "person"),
     Condition: ("#a85b0a", "fork"),
+    Delay: ("#7a6a12", "clock"),
+    WaitForEvent: ("#7a6a12", "clock"),
+    Split: ("#a85b0a", "fork"),
     Exit: ("#5d6878", "stop"),
     Invalid: ("#c0392b", "alert"),
 }
@@ -31,10 +56,11 @@ _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMW@%…—")
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """The path of one run: what happened at nodes, and the ways (node, handle) that were followed."""
+    """The path of one run: what happened at nodes, the ways (node, handle) that were followed, and how long it took to get there."""
 
     marks: dict[str, Mark]
-    ways: frozenset[tuple[str, str | None]]
+    ways: frozenset[tuple[str, Way]] = frozenset()
+    offsets: dict[str, timedelta] = {}
 
 
 class _Card(msgspec.Struct, frozen=True):
@@ -49,6 +75,7 @@ class _Card(msgspec.Struct, frozen=True):
     height: float
     mark: Mark | None
     faded: bool
+    offset: str
 
 
 class _Wire(msgspec.Struct, frozen=True):
@@ -56,6 +83,7 @@ class _Wire(msgspec.Struct, frozen=True):
     label: str
     label_x: float
     label_y: float
+    label_width: float
     look: Literal["plain", "strong", "faded"]
 
     @property
@@ -67,25 +95,39 @@ class _Wire(msgspec.Struct, frozen=True):
 def taken(steps: Iterable[Step]) -> Taken:
     """Return the path in a history of steps."""
     marks: dict[str, Mark] = {}
-    ways: set[tuple[str, str | None]] = set()
+    ways: set[tuple[str, Way]] = set()
+    offsets: dict[str, timedelta] = {}
+    began_at = None
     for step in steps:
-        marks[step.node_id] = "failed" if step.outcome == "failed" else "done"
-        if step.outcome != "failed":
+        began_at = began_at or step.at
+        marks[step.node_id] = _MARKS.get(step.outcome, "done")
+        offsets[step.node_id] = step.at - began_at
+        if step.outcome not in _STAYING:
             ways.add((step.node_id, step.handle))
-    return Taken(marks, frozenset(ways))
+    return Taken(marks, frozenset(ways), offsets)
+
+
+_MARKS: dict[str, Mark] = {
+    "failed": "failed",
+    "refused": "failed",
+    "waiting": "waiting",
+    "skipped": "skipped",
+    "goal": "goal",
+}
+_STAYING = frozenset({"failed", "refused", "waiting", "goal"})  # outcomes after which no way is followed
 
 
 def picture(trigger: Trigger, graph: Graph, path: Taken | None = None) -> Markup:
     """Return the graph as an `<img>` whose alternative text is the automation in sentences."""
     source, width, height = draw(trigger, graph, path)
-    return image(source, width, height, "\n".join(words.sentences(trigger, graph)))
+    return image(source, width, height, "\n".join(sentences(trigger, graph)))
 
 
 def draw(trigger: Trigger, graph: Graph, path: Taken | None = None) -> tuple[str, float, float]:
     """Return the SVG document, its width and its height in pixels."""
     edges = _in_order(graph)
     layout = place([node.id for node in graph.nodes], [(edge.source, edge.target) for edge in edges])
-    texts = {node.id: _texts(node, trigger) for node in graph.nodes}
+    texts = {node.id: _texts(node, trigger, graph) for node in graph.nodes}
     tops, bottoms = _rows(layout.places, {node_id: _height(*text) for node_id, text in texts.items()})
     middle = {node_id: _MARGIN + across * _ACROSS + _WIDTH / 2 for node_id, (across, _) in layout.places.items()}
     cards = [
@@ -131,17 +173,32 @@ def _rows(places: dict[str, tuple[float, int]], heights: dict[str, float]) -> tu
     return tops, bottoms
 
 
-def _texts(node: Node, trigger: Trigger) -> tuple[list[str], list[str]]:
+def _texts(  # noqa: C901, PLR0911, PLR0912  a table: one line or two per kind
+    node: Node, trigger: Trigger, graph: Graph
+) -> tuple[list[str], list[str]]:
     """Return the title and the lines below it, both wrapped and cut to the card."""
     match node.action:
         case Entered():
-            return _wrapped(words.events(trigger), _TITLE, 2), _wrapped(words.conditions(trigger.filters), _LINE, 3)
-        case SendInapp(title=title, body=body):
+            rules = [line for rule in words.rules(graph.settings) for line in _wrapped(rule, _LINE, 2)]
+            asked = _wrapped(words.conditions(trigger.filters), _LINE, 3)
+            return _wrapped(words.events(trigger), _TITLE, 2), [*asked, *rules]
+        case SendInapp(title=title, body=body) | SendEmail(subject=title, body=body):
             return _wrapped(title, _TITLE, 2), _wrapped(body, _LINE, 3)
-        case AddTag(tag=tag):
+        case SendWebhook(url=url):
+            return _wrapped(url, _TITLE, 1), []
+        case AddTag(tag=tag) | RemoveTag(tag=tag):
             return _wrapped(tag, _TITLE, 1), []
+        case UpdateContact(attributes=attributes):
+            return _wrapped(words.assignments(attributes), _TITLE, 3), []
         case Condition(filters=filters):
             return _wrapped(words.conditions(filters) or "always", _TITLE, 3), []
+        case Delay(wait=wait):
+            return [words.duration(wait)], []
+        case WaitForEvent(event=event, filters=filters, timeout=timeout):
+            within = f"for {words.duration(timeout)} at most"
+            return _wrapped(event, _TITLE, 1), [within, *_wrapped(words.conditions(filters), _LINE, 3)]
+        case Split(branches=branches):
+            return [f"{len(branches)} ways"], []
         case Exit():
             return ["Nothing more happens"], []
         case Invalid(problems=problems):
@@ -169,6 +226,7 @@ def _card(node: Node, text: tuple[list[str], list[str]], middle: float, y: float
         height=_height(*text),
         mark=mark,
         faded=faded,
+        offset=words.offset(path.offsets.get(node.id, timedelta())) if path else "",
     )
 
 
@@ -190,10 +248,24 @@ def _wire(
         first = first or (at, top)
         x, y = at, bottom
     commands.append(_curve(x, y, end.x + _WIDTH / 2, end.y - 7))
-    label_x, label_y = start.x + _WIDTH * share, start.y + start.height + 14
+    label = _cut(_label(source, edge.handle), _LABEL, _WIDTH / (len(handles) + 1) - _LABEL_ROOM / 2)
     return _Wire(
-        " ".join(commands), _HANDLE_WORDS.get(edge.handle or "", edge.handle or ""), label_x, label_y, _look(edge, path)
+        path=" ".join(commands),
+        label=label,
+        label_x=start.x + _WIDTH * share,
+        label_y=start.y + start.height + 14,
+        label_width=_long(label, _LABEL) + _LABEL_ROOM,
+        look=_look(edge, path),
     )
+
+
+def _label(source: Node, handle: Way) -> str:
+    """Return what stands at a way out of a node that branches."""
+    match source.action:
+        case Split(branches=branches):
+            return next((f"{each.handle} {each.percent} %" for each in branches if each.handle == handle), handle or "")
+        case _:
+            return words.HANDLE_WORDS.get(handle or "", handle or "")
 
 
 def _look(edge: Edge, path: Taken | None) -> Literal["plain", "strong", "faded"]:
@@ -226,10 +298,10 @@ def _wrapped(text: str, size: float, most: int) -> list[str]:
     return [_cut(line, size) for line in shown]
 
 
-def _cut(text: str, size: float) -> str:
-    if _long(text, size) <= _TEXT:
+def _cut(text: str, size: float, room: float = _TEXT) -> str:
+    if _long(text, size) <= room:
         return text
-    while text and _long(text + "…", size) > _TEXT:
+    while text and _long(text + "…", size) > room:
         text = text[:-1]
     return text.rstrip() + "…"
 

@@ -64,6 +64,10 @@ def _environment() -> Environment:
         "condition": words.condition,
         "found": words.found,
         "outcome": words.outcome,
+        "message": words.message,
+        "detail": words.detail,
+        "offset": words.offset,
+        "handle": lambda way: words.HANDLE_WORDS.get(way, way),
         "step": lambda kind: words.STEP_WORDS.get(kind, kind),
     }
     environment.globals |= {"bar": bar}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from api.language.advance import InappMessage
+from api.language.effect import Message
 from api.language.filter import Verdict
 from api.language.run import State, Step
 from workbench.display.page import html
@@ -30,7 +30,7 @@ class RunPage(msgspec.Struct, frozen=True):
     state: State | None
     picture: Markup | str
     receives: str
-    messages: Sequence[InappMessage]
+    messages: Sequence[Message]
     whys: Sequence[Why]
     steps: Sequence[Step]
 

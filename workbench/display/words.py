@@ -1,37 +1,92 @@
-"""Filters, verdicts, outcomes and graphs in plain sentences. Everything the workbench says about an automation is said here."""
+"""Filters, verdicts, steps and outcomes in plain words. Whole automations are told in `sentences`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
+from api.language.action import (
+    AddTag,
+    Condition,
+    Delay,
+    Entered,
+    Exit,
+    Invalid,
+    RemoveTag,
+    SendEmail,
+    SendInapp,
+    SendWebhook,
+    Split,
+    UpdateContact,
+    WaitForEvent,
+)
 from api.language.codec import encode
+from api.language.effect import EmailMessage, InappMessage, Message, WebhookMessage
 from api.language.filter import OPERATORS, Filter, Verdict
-from api.language.graph import AddTag, Condition, Entered, Exit, Graph, Invalid, Node, SendInapp
-from api.language.run import State
+from api.language.graph import Node
+from api.language.run import State, Step
+from api.language.settings import Reentry, Settings
 from api.language.trigger import Trigger
 
 KIND_WORDS = {
     "app_event": "When",
     "send_inapp": "In-app message",
+    "send_email": "Email",
+    "send_webhook": "Webhook",
     "add_tag": "Add tag",
+    "remove_tag": "Remove tag",
+    "update_contact": "Update contact",
     "condition": "If",
+    "delay": "Wait",
+    "wait_for_event": "Wait for event",
+    "split": "Split",
     "exit": "Stop",
 }
+HANDLE_WORDS = {"true": "yes", "false": "no", "matched": "it came", "timeout": "not in time"}
 STEP_WORDS = KIND_WORDS | {"app_event": "Event", "condition": "Decision"}
 OUTCOME_WORDS = {
     "entered": "event arrived",
     "sent": "message sent",
     "tagged": "tag added",
+    "untagged": "tag removed",
+    "updated": "contact updated",
+    "waiting": "waiting",
+    "waited": "waited",
+    "matched": "the event came",
+    "timed_out": "the event did not come in time",
+    "skipped": "skipped",
+    "refused": "not let in",
+    "goal": "goal reached",
     "branched": "decided",
     "exited": "stopped",
     "failed": "failed",
     "completed": "reached the end",
     "exit": "stopped at an exit",
     "no_published_version": "nothing published, so nothing was done",
+    "reentry": "the contact was here before",
+    "loop_guard": "the automation starts itself over and over",
+    "automation_inactive": "the automation was switched off",
+    "automation_archived": "the automation was put away",
     "no_wallet": "the contact has no wallet to send to",
+    "no_email": "the contact has no email address to send to",
     "template_error": "a text could not be filled in",
+    "invalid_header": "the subject of the email cannot be sent",
+    "invalid_url": "the address of the webhook is none",
+    "invalid_attribute": "the contact cannot hold such a value",
     "node_invalid": "a step is not set up correctly",
     "attempts_exhausted": "every try failed",
+}
+CAUSE_WORDS = {
+    "delay": "",
+    "event": "",
+    "quiet_hours": "quiet hours,",
+    "frequency_cap": "the contact had enough messages lately",
+    "once": "it enters once",
+    "once_per": "it was here too recently",
+    "not_while_running": "it has not come to the end yet",
+    "loop_guard": "too many entries in a minute",
 }
 
 _PLAIN_ENDINGS: dict[State | str | None, str] = {
@@ -137,6 +192,8 @@ def ending(state: State | str | None, word: str | None, error: str | None) -> st
     """Say where an entry stands, and why."""
     if state == State.COMPLETED and word == "no_published_version":
         return "Nothing is published, so nothing was done."
+    if state == State.EXITED and word == "goal":
+        return "Stopped: the goal is reached."
     match state:
         case State.CANCELLED:
             return f"Cancelled: {outcome(word)}."
@@ -148,13 +205,37 @@ def ending(state: State | str | None, word: str | None, error: str | None) -> st
             return _PLAIN_ENDINGS.get(state, "Waiting for the engine.")
 
 
-def deeds(messages: int, tags: Sequence[str], *, done: bool) -> str:
+def deeds(messages: int, written: "Written", *, done: bool) -> str:
     """Say what is done: `send 1 message and add the tag “vip”` (`done`: `sent …`); empty when nothing is."""
-    send, add = ("sent", "added") if done else ("send", "add")
-    parts = [f"{send} {counted(messages, 'message')}"] if messages else []
-    if tags:
-        parts.append(f"{add} the {'tag' if len(tags) == 1 else 'tags'} {both([value(tag) for tag in tags])}")
+    parts = [f"{'sent' if done else 'send'} {counted(messages, 'message')}"] if messages else []
+    if written.tags:
+        parts.append(f"{'added' if done else 'add'} {_tags(written.tags)}")
+    if written.removed_tags:
+        parts.append(f"{'removed' if done else 'remove'} {_tags(written.removed_tags)}")
+    if written.attributes:
+        parts.append(f"set {both(written.attributes)}")
     return both(parts)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What steps write to the contact: tags, and names of attributes."""
+
+    tags: Sequence[str] = ()
+    removed_tags: Sequence[str] = ()
+    attributes: Sequence[str] = ()
+
+
+def written(steps: Iterable[Step]) -> Written:
+    """Return what steps have written to the contact."""
+    found: dict[str, list[str]] = {"tagged": [], "untagged": [], "updated": []}
+    for step in steps:
+        if step.outcome in found:
+            found[step.outcome] += step.detail.get("attributes") or [str(step.detail.get("tag"))]
+    return Written(found["tagged"], found["untagged"], tuple(dict.fromkeys(found["updated"])))
+
+
+def _tags(tags: Sequence[str]) -> str:
+    return f"the {'tag' if len(tags) == 1 else 'tags'} {both([value(tag) for tag in tags])}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -162,15 +243,29 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def title(node: Node) -> str:
+def title(node: Node) -> str:  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
     """Name a node in a few words, with what matters about it."""
     match node.action:
         case SendInapp(title=text):
             return f"send the in-app message {value(text)}"
+        case SendEmail(subject=text):
+            return f"send the email {value(text)}"
+        case SendWebhook(url=url):
+            return f"post to {url}"
         case AddTag(tag=tag):
             return f"add the tag {value(tag)}"
+        case RemoveTag(tag=tag):
+            return f"remove the tag {value(tag)}"
+        case UpdateContact(attributes=attributes):
+            return f"set {assignments(attributes)}"
         case Condition(filters=filters):
             return f"if {conditions(filters) or 'always'}"
+        case Delay(wait=wait):
+            return f"wait {duration(wait)}"
+        case WaitForEvent(event=event, filters=filters, timeout=timeout):
+            return f"wait up to {duration(timeout)} for {event}{_where(filters)}"
+        case Split(branches=branches):
+            return f"split: {both([f'{each.percent} % {value(each.handle)}' for each in branches])}"
         case Exit():
             return "stop"
         case Entered():
@@ -179,75 +274,96 @@ def title(node: Node) -> str:
             return f"{node.id}, which cannot run: {problems[0].reason}"
 
 
-def sentences(trigger: Trigger, graph: Graph) -> list[str]:
-    """Return the automation as lines of plain English, indented by branch."""
-    only = f", and {conditions(trigger.filters)}" if trigger.filters else ""
-    arrives = f"a {events(trigger)} event arrives" if trigger.names else "any event arrives"
-    lines = [f"When {arrives}{only}:"]
-    start = graph.start
-    following = graph.following.get((start.id, None)) if start else None
-    if start is None or following is None:
-        return [*lines, "  nothing happens yet."]
-    lines += _Telling(graph).steps(following, None, 1)
-    return lines
+def assignments(attributes: Mapping[str, Any]) -> str:
+    """Write what becomes of attributes: `tier = “gold” and visits = 3`."""
+    return both([f"{name} = {value(each)}" for name, each in attributes.items()])
 
 
-class _Telling:
-    """Walks a graph once; a step told before is only referred to, so that joins and knots stay short."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._told: set[str] = set()
-
-    def steps(self, node_id: str | None, until: str | None, depth: int) -> list[str]:
-        lines: list[str] = []
-        margin = "  " * depth
-        while node_id is not None and node_id != until:
-            node = self._graph.by_id.get(node_id)
-            if node is None:
-                break
-            if node_id in self._told:
-                return [*lines, f"{margin}• go on with “{node_id}” as above."]
-            self._told.add(node_id)
-            if isinstance(node.action, Condition):
-                node_id = self._branch(node, until, depth, lines)
-                continue
-            lines.append(f"{margin}• {_sentence(title(node))}")
-            node_id = self._graph.following.get((node.id, None))
-        return lines
-
-    def _branch(self, node: Node, until: str | None, depth: int, lines: list[str]) -> str | None:
-        yes, no = (self._graph.following.get((node.id, handle)) for handle in ("true", "false"))
-        join = _meeting(self._graph, yes, no) or until
-        margin = "  " * depth
-        lines.append(f"{margin}• {_sentence(title(node)).removesuffix('.')}:")
-        lines += self.steps(yes, join, depth + 1) or [f"{margin}  • nothing more."]
-        other = self.steps(no, join, depth + 1)
-        if other:
-            lines += [f"{margin}  Otherwise:", *other]
-        return join
+def rules(settings: Settings) -> list[str]:
+    """Write what holds for an automation as a whole, one rule each."""
+    goal, hours, cap = settings.goal, settings.quiet_hours, settings.frequency_cap
+    return [
+        *_reentry(settings.reentry),
+        *([f"until {goal.event}{_where(goal.filters)}"] if goal else []),
+        *([f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}"] if hours else []),
+        *([f"at most {counted(cap.messages, 'message')} in {duration(cap.period)}"] if cap else []),
+    ]
 
 
-def _meeting(graph: Graph, first: str | None, second: str | None) -> str | None:
-    """Return the nearest node that both ways lead to."""
-    from_second = set(_reachable(graph, second))
-    return next((node for node in _reachable(graph, first) if node in from_second), None)
+def _reentry(reentry: Reentry) -> list[str]:
+    match reentry.policy:
+        case "always":
+            return []
+        case "once":
+            return ["once per contact"]
+        case "once_per":
+            return [f"once in {counted(reentry.days, 'day')} per contact"]
+        case "not_while_running":
+            return ["not while it runs for the contact"]
 
 
-def _reachable(graph: Graph, start: str | None) -> list[str]:
-    """Return the nodes reached from `start`, itself included, nearest first."""
-    seen = [start] if start is not None else []
-    for node in seen:
-        ways = graph.by_id[node].handles if node in graph.by_id else ()
-        for handle in ways:
-            target = graph.following.get((node, handle))
-            if target is not None and target not in seen:
-                seen.append(target)
-    return seen
+def _where(filters: Sequence[Filter]) -> str:
+    return f", where {conditions(filters)}" if filters else ""
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+def duration(span: timedelta) -> str:
+    """Write a span in its two largest units: `3 days`, `1 hour 30 minutes`."""
+    left, parts = round(span.total_seconds()), []
+    for size, noun in _UNITS:
+        number, left = divmod(left, size)
+        if number:
+            parts.append(counted(number, noun))
+    return " ".join(parts[:2]) or "no time"
+
+
+def offset(span: timedelta) -> str:
+    """Write how long after the beginning something happens: `+3 days`; empty for less than a second."""
+    return f"+{duration(span)}" if span >= timedelta(seconds=1) else ""
+
+
+_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+
+
+def message(sent: Message) -> tuple[str, str, str]:
+    """Return a message's title, its text, and where it goes."""
+    match sent:
+        case InappMessage(title=title, body=body, wallet_address=wallet):
+            return title, body, f"in-app message to wallet {short(wallet)}"
+        case EmailMessage(subject=subject, body=body, email=address):
+            return subject, body, f"email to {address}"
+        case WebhookMessage(url=url, body=body):
+            return f"POST {url}", body, "webhook"
+
+
+def line(sent: Message) -> str:
+    """Write a message in one line."""
+    title, body, _ = message(sent)
+    return f"“{title}” {body}"
+
+
+def detail(step: Step) -> str:  # noqa: PLR0911  a table: one line per outcome
+    """Say what else is known of a step: why it failed, what it waits for, what it wrote."""
+    known = step.detail
+    match step.outcome:
+        case "failed":
+            return str(known.get("error", ""))
+        case "tagged" | "untagged":
+            return str(known.get("tag", ""))
+        case "updated":
+            return both([str(name) for name in known.get("attributes", ())])
+        case "waiting":
+            return f"{CAUSE_WORDS.get(known.get('cause', ''), '')} until {moment_words(known.get('until', ''))} UTC".strip()
+        case "matched" | "timed_out" | "goal":
+            return str(known.get("event", ""))
+        case "skipped" | "refused":
+            return CAUSE_WORDS.get(known.get("cause", ""), "")
+        case _:
+            return ""
+
+
+def moment_words(written: str) -> str:
+    """Write a moment of JSON to the minute: `2026-11-23 08:00`."""
+    return written[:16].replace("T", " ")
 
 
 def _listed(options: Any) -> Sequence[Any]:

@@ -1,0 +1,1 @@
+"""What travels on the wire: the strict reading of HTTP/1 requests, and the connections they come on."""

@@ -1,0 +1,23 @@
+"""HTTP answers as they come out of a socket."""
+
+import json
+from typing import Any
+
+
+class Answer:
+    """The first answer in some bytes, and the rest of them."""
+
+    def __init__(self, said: bytes) -> None:
+        head, _, rest = said.partition(b"\r\n\r\n")
+        self.status = int(head.split()[1])
+        self.headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        length = int(self.headers.get(b"content-length", 0))
+        self.body, self.rest = rest[:length], rest[length:]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The body, which must be of the one shape."""
+        body: dict[str, Any] = json.loads(self.body)
+        assert set(body) <= {"error", "field", "errors", "code", "requestId"}
+        assert {"error", "requestId"} <= set(body)
+        return body

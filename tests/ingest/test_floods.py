@@ -1,0 +1,62 @@
+"""An organization that floods fills its own share of the queue; the others are let in, and their turn comes soon."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from api.ingest.pipeline import MOST_PER_BATCH, MOST_WAITING, Pipeline
+from api.ingest.rate import Buckets
+from api.store.database import Database, Transaction
+from tests.ingest.conftest import Intake, Org, event
+
+REQUESTS = MOST_WAITING // 100
+
+
+class Gated(Database):
+    """A database that lets nobody in until its gate is open."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, size=1, hot=True)
+        self.gate = asyncio.Event()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        await self.gate.wait()
+        async with super().transaction() as tx:
+            yield tx
+
+
+@pytest.fixture
+async def gated(intake: Intake) -> AsyncIterator[tuple[Pipeline, asyncio.Event]]:
+    """A pipeline whose writer is held up until the event is set."""
+    database = Gated(intake.dsn)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), writers=1)
+    await pipeline.start()
+    yield pipeline, database.gate
+    database.gate.set()
+    await pipeline.stop()
+
+
+async def test_an_organization_that_floods_is_refused_at_once_and_the_others_are_served_soon(
+    acme: Org, intake: Intake, gated: tuple[Pipeline, asyncio.Event]
+) -> None:
+    (pipeline, gate), globex = gated, await intake.organization()
+    answered: list[str] = []
+
+    async def send(org: Org, name: str, size: int) -> None:
+        (first, *_) = await org.send(*[event(f"{name}-{n}") for n in range(size)], through=pipeline)
+        answered.append(f"{name} {type(first).__name__}")
+
+    flood = [asyncio.create_task(send(acme, "flood", 100)) for _ in range(REQUESTS)]
+    await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+    assert set(answered) == {"flood Unavailable"}
+    refused = len(answered)
+    quiet = asyncio.create_task(send(globex, "quiet", 1))
+    await asyncio.sleep(0)  # it joins the queue
+    gate.set()
+    await asyncio.gather(*flood, quiet)
+    before = answered.index("quiet Stored") - refused
+    assert REQUESTS // 3 < refused < REQUESTS
+    assert before <= 2 * MOST_PER_BATCH // 100  # those of the batch that was being written, and of its own

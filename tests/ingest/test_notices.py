@@ -1,0 +1,165 @@
+"""Refusals and duplicates leave a trace: why, in which field, and no personal value; nobody's flood hides another's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from api.ingest import notices, upkeep
+from api.ingest.notices import MOST_BODY, SHARE, Notices
+from api.ingest.outcome import DryRun, Duplicate, Rejected
+from api.ingest.pipeline import Pipeline
+from api.ingest.rate import Buckets
+from api.language.codec import encode
+from api.language.problem import Problem
+from api.store.database import Database, Transaction, UnavailableError
+from tests.ingest.conftest import Intake, Org, event
+
+CANARY = "canary-7d1f"
+WHY = (Problem("contact", "is required"), Problem("event", "is required"))
+
+
+@pytest.fixture
+def kept(intake: Intake) -> Notices:
+    """The notices of a process that are written when the test says so."""
+    return Notices(intake.database, intake.clock)
+
+
+@pytest.fixture
+async def pipeline(intake: Intake, kept: Notices) -> AsyncIterator[Pipeline]:
+    database = Database(intake.dsn, size=1, hot=True)
+    started = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), writers=1, notices=kept)
+    await started.start()
+    yield started
+    await started.stop()
+
+
+async def flush(kept: Notices) -> None:
+    """Write what waits, as a process does that stops."""
+    await kept.start()
+    await kept.stop()
+
+
+async def noticed(org: Org, columns: str = "outcome, event, idempotency_key, field, reason") -> list[tuple[Any, ...]]:
+    return await org.rows(columns, "event_notices n", "id")
+
+
+async def test_a_refused_event_of_a_batch_is_found_with_its_field_and_reason(
+    acme: Org, pipeline: Pipeline, kept: Notices
+) -> None:
+    bad = event("k2", email=CANARY, payload={"card": CANARY}, attributes={"name": CANARY}, unknown=CANARY)
+    await acme.send(event("k1"), bad | {"event": "First_Deposit"}, through=pipeline)
+    await flush(kept)
+    assert await noticed(acme) == [("rejected", "First_Deposit", "k2", "contact.email", "not a valid email address")]
+    ((row, body),) = await noticed(acme, "n::text, body")
+    assert CANARY not in row
+    assert body == {
+        "event": "First_Deposit",
+        "contact": {"email": "string"},
+        "payload": {"card": "string"},
+        "attributes": {"name": "string"},
+        "unknown": "string",
+        "idempotencyKey": "k2",
+    }
+
+
+async def test_what_cannot_be_read_is_noted_with_the_reason_alone(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+    (outcome,) = await pipeline.ingest(acme.id, [b'{"event": "' + CANARY.encode()], test_key=False)
+    assert isinstance(outcome, Rejected)
+    await flush(kept)
+    assert await noticed(acme) == [("rejected", None, None, None, outcome.problems[0].reason)]
+    assert CANARY not in (await noticed(acme, "n::text"))[0][0]
+
+
+async def test_an_event_that_comes_again_is_noted_live_and_dry(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+    outcomes = await acme.send(event("a"), event("a"), event("b", test=True), event("b", test=True), through=pipeline)
+    assert (outcomes[1], outcomes[3]) == (Duplicate("a"), DryRun("b", 0, True))
+    await flush(kept)
+    assert await noticed(acme) == [
+        ("deduplicated", "deposit", "a", None, None),
+        ("deduplicated", "deposit", "b", None, None),
+    ]
+
+
+async def test_what_only_the_store_refuses_is_noted_too(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+    for number in range(20):
+        await acme.send(event(str(number), attributes={f"{number}-{n}": n for n in range(50)}), through=pipeline)
+    (outcome,) = await acme.send(event("full", attributes={"one": "more"}), through=pipeline)
+    assert isinstance(outcome, Rejected)
+    await flush(kept)
+    assert await noticed(acme) == [("rejected", "deposit", "full", "attributes", outcome.problems[0].reason)]
+
+
+async def test_a_flood_of_one_organization_hides_nothing_of_another(acme: Org, globex: Org, kept: Notices) -> None:
+    for number in range(10 * SHARE):
+        kept.note_rejected(acme.id, encode(event(f"k{number}")), WHY)
+    kept.note_rejected(globex.id, encode(event("only")), WHY)
+    await flush(kept)
+    assert [key for (key,) in await noticed(acme, "idempotency_key")] == [f"k{9 * SHARE + n}" for n in range(SHARE)]
+    assert await noticed(globex, "idempotency_key") == [("only",)]
+    assert kept.dropped == 9 * SHARE
+
+
+async def test_many_organizations_that_flood_fill_a_bounded_buffer(acme: Org, kept: Notices) -> None:
+    for number in range(10_000):
+        kept.note_rejected(-number, b"{}" + b" " * MOST_BODY, WHY)
+        kept.note_rejected(-number, b"{}" + b" " * (MOST_BODY - 2), WHY)
+    assert kept.dropped == 20_000 - notices.MOST_WAITING
+    held = [notice.raw for share in kept._shares.values() for notice in share]
+    assert sum(map(len, held)) <= notices.MOST_BODIES
+
+
+async def test_of_a_huge_body_only_the_reason_is_kept(acme: Org, kept: Notices) -> None:
+    kept.note_rejected(acme.id, encode(event("huge", payload={"x": "y" * MOST_BODY})), WHY)
+    await flush(kept)
+    assert await noticed(acme, "field, reason, body") == [("contact", "is required", None)]
+
+
+class Fickle(Database):
+    """A database that is away for the first few tries; `written` tells of the first commit."""
+
+    tries = 0
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, size=1)
+        self.written = asyncio.Event()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        self.tries += 1
+        if self.tries <= 3:
+            raise UnavailableError("gone fishing")
+        async with super().transaction() as tx:
+            yield tx
+        self.written.set()
+
+
+async def test_while_the_database_is_away_the_newest_wait_and_one_line_says_so(
+    acme: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notices, "RETRY_SECONDS", 0.01)
+    database = Fickle(intake.dsn)
+    await database.open()
+    kept = Notices(database, intake.clock)
+    for number in range(3 * SHARE):
+        kept.note_rejected(acme.id, encode(event(f"k{number}")), WHY)
+    await kept.start()
+    await asyncio.wait_for(database.written.wait(), 10)
+    await kept.stop()
+    await database.close()
+    assert [key for (key,) in await noticed(acme, "idempotency_key")] == [f"k{2 * SHARE + n}" for n in range(SHARE)]
+    (line,) = [vars(each) for each in caplog.records if each.message == "notices_behind"]
+    assert (line["dropped"], line["waiting"], line["reason"]) == (2 * SHARE, SHARE, "gone fishing")
+
+
+async def test_notices_are_forgotten_after_seven_days(acme: Org, globex: Org, intake: Intake, kept: Notices) -> None:
+    for org in (acme, globex):
+        kept.note_rejected(org.id, b"{}", WHY)
+    await flush(kept)
+    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=6, hours=23))
+    assert len(await noticed(acme)) == 1
+    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=7, seconds=1))
+    assert (len(await noticed(acme)), len(await noticed(globex))) == (0, 1)

@@ -1,0 +1,49 @@
+"""Buckets that several processes share: one limit for all of them."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import pytest
+
+from api.ingest.rate import SIZE, Buckets
+
+SECOND = 1_000_000_000
+TAKING = """
+import sys, time
+from api.ingest.rate import Buckets
+buckets, taken, until = Buckets(1_000, 100, int(sys.argv[1])), 0, time.monotonic() + 0.5
+while time.monotonic() < until:
+    taken += buckets.take(7, 1, time.monotonic_ns())
+print(taken)
+"""
+
+
+@pytest.fixture
+def shared() -> Iterator[BinaryIO]:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(SIZE)
+        yield file
+
+
+def test_what_one_takes_the_others_miss(shared: BinaryIO) -> None:
+    one, other = (Buckets(50, 100, shared.fileno()) for _ in range(2))
+    assert [one.take(1, 70, 0), other.take(1, 70, 0), one.take(1, 1, 0), other.take(2, 70, 0)] == [70, 30, 0, 70]
+    assert [other.take(1, 5, SECOND // 50), one.take(1, 5, SECOND // 50)] == [1, 0]
+
+
+def test_who_starts_later_finds_what_was_taken(shared: BinaryIO) -> None:
+    assert Buckets(50, 100, shared.fileno()).take(1, 100, 0) == 100
+    assert Buckets(50, 100, shared.fileno()).take(1, 100, SECOND) == 50
+
+
+def test_processes_that_take_all_the_time_get_one_rate_together(shared: BinaryIO) -> None:
+    command = [sys.executable, "-c", TAKING, str(shared.fileno())]
+    since = time.monotonic()
+    takers = [subprocess.Popen(command, pass_fds=[shared.fileno()], stdout=subprocess.PIPE) for _ in range(3)]
+    taken = sum(int(taker.communicate(timeout=30)[0]) for taker in takers)
+    forgotten = 100  # a process may be interrupted in the middle of a take; more than one burst is not to be had so
+    assert 100 <= taken <= 100 + 1_000 * (time.monotonic() - since) + forgotten

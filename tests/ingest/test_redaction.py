@@ -1,0 +1,102 @@
+"""What is kept of a refused event: keys and types, no values; 2 KB at most, and always JSON."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from api.ingest.redaction import MOST_BYTES, Excerpt, excerpt, readable
+from api.language.codec import decode, encode
+
+CANARY = "canary-7d1f"
+
+
+def body(raw: bytes) -> Any:
+    kept = excerpt(raw).body
+    return None if kept is None else decode(kept.encode())
+
+
+def test_keys_stay_and_values_become_their_types() -> None:
+    sent = {
+        "event": "First Deposit",
+        "contact": {"email": CANARY, "walletAddress": 7, "externalId": None},
+        "attributes": {"tier": CANARY, "age": 44, "member": True},
+        "payload": {"amountUsd": 9.99, "order": {"lines": [{"sku": CANARY}, 1, None, 2, 3]}, "nothing": {}},
+        "idempotencyKey": "order-7",
+        "occurredAt": "yesterday",
+        "test": False,
+        "unknown": CANARY,
+    }
+    kept = excerpt(encode(sent))
+    assert (kept.event, kept.idempotency_key) == ("First Deposit", "order-7")
+    assert body(encode(sent)) == {
+        "event": "First Deposit",
+        "contact": {"email": "string", "walletAddress": "number", "externalId": "null"},
+        "attributes": {"tier": "string", "age": "number", "member": "boolean"},
+        "payload": {
+            "amountUsd": "number",
+            "order": {"lines": [{"sku": "string"}, "number", "null", "2 more"]},
+            "nothing": {},
+        },
+        "idempotencyKey": "order-7",
+        "occurredAt": "yesterday",
+        "test": False,
+        "unknown": "string",
+    }
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (b'{"event": {"name": "x"}, "test": "yes"}', {"event": {"name": "string"}, "test": "yes"}),
+        (b'{"contact": "ann@example.com"}', {"contact": "string"}),
+        (b'{"payload": {"ann@example.com": 1, "a\\u0000b": 1}}', {"payload": {"•••": "number", "a\ufffdb": "number"}}),
+        (b'{"event": "mail to Ann@Example.com now"}', {"event": "mail to ••• now"}),
+        (b'{"idempotencyKey": "' + b"k" * 500 + b'"}', {"idempotencyKey": "k" * 128 + "…"}),
+        (b"[1, [2]]", ["number", ["number"]]),
+        (b'"text"', "string"),
+        (b"{", None),
+        (b"\xff", None),
+        (b"", None),
+    ],
+)
+def test_values_in_the_wrong_places_do_not_come_through(sent: bytes, kept: Any) -> None:
+    assert body(sent) == kept
+
+
+def test_an_unreadable_body_leaves_nothing() -> None:
+    assert excerpt(b'{"event": "x"') == Excerpt()
+
+
+def test_what_is_nested_without_end_is_still_read() -> None:
+    deep = b'{"event": "x", "payload": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    assert excerpt(deep).event == "x"
+    assert len(excerpt(deep).body or "") <= MOST_BYTES
+
+
+def test_a_long_text_of_addresses_keeps_none_of_them() -> None:
+    assert "@" not in readable("ann@example.com " * 9 + "x" * 200 + "@")
+
+
+_READABLE = ("event", "idempotencyKey", "occurredAt", "test")
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20).map(lambda text: CANARY + text),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=150), inner, max_size=12),
+    max_leaves=25,
+)
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(max_size=20).filter(lambda key: key not in _READABLE), _VALUES, max_size=25))
+def test_no_value_is_kept_and_the_excerpt_stays_small(sent: dict[str, Any]) -> None:
+    kept = excerpt(encode(sent)).body
+    assert kept is not None
+    assert CANARY not in kept
+    assert len(kept.replace('":', '": ').replace(",", ", ").encode()) <= MOST_BYTES  # at least as Postgres writes it
+
+
+@given(st.binary(max_size=200))
+def test_nothing_that_is_sent_breaks_it(raw: bytes) -> None:
+    kept = excerpt(raw).body
+    assert kept is None or decode(kept.encode()) is not ...

@@ -1,0 +1,136 @@
+"""The express lane answers what the ordinary way would, however the bytes of requests are cut."""
+
+import asyncio
+import itertools
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.answers import Answer
+from tests.routes.conftest import Org
+
+
+def event(key: str, **fields: object) -> bytes:
+    return json.dumps({"event": "deposit", "contact": {"externalId": "u1"}, "idempotencyKey": key, **fields}).encode()
+
+
+async def post(org: Org, body: bytes, *headers: str, kind: str = "live") -> bytes:
+    """Return a request that the express lane takes, unless a header keeps it from that."""
+    key = await org.key("test" if kind == "test" else "live")
+    head = ["POST /api/v1/events HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*head, "Content-Type: application/json", *headers]).encode() + b"\r\n\r\n" + body
+
+
+@pytest.fixture
+async def acme(acme: Org) -> Org:
+    """An organization whose keys were verified just now: only then the lane is open."""
+    for kind in ("live", "test"):
+        await acme.service.talk(await post(acme, event(f"first {kind}"), "Expect: 100-continue", kind=kind), answers=1)
+    return acme
+
+
+def answers(said: bytes) -> list[Answer]:
+    """Take apart the answers of one connection."""
+    found = []
+    while said:
+        found.append(Answer(said))
+        said = found[-1].rest
+    return found
+
+
+async def test_both_ways_give_the_same_answer(acme: Org) -> None:
+    express = await acme.service.talk(await post(acme, event("1")))
+    ordinary = await acme.service.talk(await post(acme, event("2"), "Accept: */*", "Accept: */*"))
+    assert sorted(express.lower().replace(b'"1"', b"?").splitlines()) == sorted(
+        ordinary.lower().replace(b'"2"', b"?").splitlines()
+    )
+    assert await acme.rows("count(*)", "events", "1") == [(3,)]
+
+
+async def test_a_test_key_runs_dry(acme: Org) -> None:
+    (answer,) = answers(await acme.service.talk(await post(acme, event("1"), kind="test")))
+    assert (answer.status, json.loads(answer.body)["dryRun"]) == (202, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [(event("1", event=""), "event"), (event("1", payload=[]), "payload"), (b"[]", None), (b" {}", "event")],
+)
+async def test_what_is_refused_names_its_field(acme: Org, body: bytes, field: str | None) -> None:
+    (answer,) = answers(await acme.service.talk(await post(acme, body)))
+    assert (answer.status, answer.error.get("field")) == (400, field)
+
+
+async def test_requests_in_one_packet_are_answered_in_their_order(acme: Org) -> None:
+    catalog = f"GET /api/v1/events/catalog HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {await acme.key()}\r\n\r\n"
+    packet = [
+        await post(acme, event("1")),
+        catalog.encode(),
+        await post(acme, event("1")),
+        await post(acme, event("2")),
+    ]
+    found = answers(await acme.service.talk(b"".join(packet), answers=4))
+    assert [answer.status for answer in found] == [202, 200, 202, 202]
+    assert [json.loads(found[each].body)["deduplicated"] for each in (0, 2, 3)] == [False, True, False]
+
+
+async def test_what_comes_while_an_event_is_stored_waits_for_its_turn(acme: Org) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", acme.service.port)
+    async with acme.service.parts.database.transaction() as tx:
+        await tx.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        writer.write(await post(acme, event("1")))
+        await asyncio.sleep(0.05)
+        writer.write(await post(acme, event("2", event="no name")) + (await post(acme, event("3")))[:40])
+        await asyncio.sleep(0.05)
+        writer.write((await post(acme, event("3")))[40:])
+    said = b""
+    while said.count(b"HTTP/1.1") < 3 or not said.endswith(b"}"):
+        said += await asyncio.wait_for(reader.read(65_536), 5)
+    writer.close()
+    assert [answer.status for answer in answers(said)] == [202, 400, 202]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(0, 1_200), max_size=6))
+async def test_it_does_not_matter_how_requests_are_cut(acme: Org, cuts: list[int]) -> None:
+    bodies = [event("cut 1"), event("cut 2", event="no name"), event("cut 3", payload={"a": 1.5})]
+    raw = b"".join([await post(acme, body) for body in bodies])
+    edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", acme.service.port)
+    for start, end in itertools.pairwise(edges):
+        writer.write(raw[start:end])
+        await asyncio.sleep(0.001)
+    said = b""
+    while said.count(b"HTTP/1.1") < 3 or not said.endswith(b"}"):
+        said += await asyncio.wait_for(reader.read(65_536), 5)
+    writer.close()
+    assert [answer.status for answer in answers(said)] == [202, 400, 202]
+
+
+async def test_a_body_that_does_not_come_is_given_back_to_the_ordinary_way(acme: Org) -> None:
+    raw = await post(acme, event("slow"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", acme.service.port)
+    writer.write(raw[:-10])
+    await asyncio.sleep(0.7)  # longer than the lane waits
+    writer.write(raw[-10:])
+    said = await asyncio.wait_for(reader.read(65_536), 5)
+    writer.close()
+    assert [answer.status for answer in answers(said)] == [202]
+
+
+async def test_a_client_that_leaves_meanwhile_harms_nobody(acme: Org) -> None:
+    await acme.service.leave(await post(acme, event("left")))
+    assert answers(await acme.service.talk(await post(acme, event("after"))))[0].status == 202
+
+
+async def test_a_revoked_key_is_refused_within_five_seconds(acme: Org) -> None:
+    await acme.service.rows("UPDATE api_keys SET revoked_at = now() WHERE org_id = %s RETURNING id", acme.id)
+    raw, status = await post(acme, event("again")), 202
+    async with asyncio.timeout(5):
+        while status == 202:
+            await asyncio.sleep(0.1)
+            (answer,) = answers(await acme.service.talk(raw))
+            status = answer.status
+    assert status == 401

@@ -1,0 +1,58 @@
+"""The API in a process of its own, without a database, with addresses that tell who came.
+
+`python -m tests.wire.process [REQUEST_TIMEOUT RESPONSE_TIMEOUT]` prints its port when it serves.
+"""
+
+import asyncio
+import sys
+from typing import Any
+
+from sanic import HTTPResponse, Request
+
+from api.app import App, create_app
+from api.routes.answers import answer
+from api.serving import serve
+from api.settings import Settings
+from tests.sockets import listening_socket
+
+LARGE = 32 * 1_048_576
+
+
+def main() -> None:
+    app = create_app(Settings(), "postgresql://nobody@127.0.0.1:1/nothing", "a secret of the tests of the wire")
+    app.config.update(zip(("REQUEST_TIMEOUT", "RESPONSE_TIMEOUT"), map(float, sys.argv[1:]), strict=False))
+    _add_probes(app)
+    sock = listening_socket("127.0.0.1", 0)
+    serve(app, [sock], lambda: print(sock.getsockname()[1], flush=True))  # noqa: T201 - the parent reads it
+
+
+def _add_probes(app: App) -> None:
+    seen: list[dict[str, Any]] = []
+
+    async def note(request: Request, what: str) -> HTTPResponse:
+        found = {"what": what, "body": request.body.decode("latin-1")}
+        seen.append(found)
+        return answer(found)
+
+    async def tell(request: Request) -> HTTPResponse:
+        told = answer({"seen": list(seen), "connections": len(request.protocol.connections)})
+        seen.clear()
+        return told
+
+    async def large(request: Request) -> None:
+        response = await request.respond(headers={"content-length": str(LARGE)})
+        for _ in range(LARGE // 65_536):
+            await response.send(bytes(65_536))
+
+    async def slow(request: Request) -> HTTPResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    app.add_route(note, "/probe/<what:str>", methods=["GET", "POST"])
+    app.add_route(tell, "/seen")
+    app.add_route(large, "/large")
+    app.add_route(slow, "/slow")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What is too much: trust.md D16 and D20. The answer names the limit, and it arrives although the client still sends."""
+
+from collections.abc import Callable
+
+import pytest
+
+from api.app import BODY_LIMITS, MAX_BODY
+from api.wire.head import MAX_FIELDS, MAX_HEAD
+from tests.answers import Answer
+from tests.wire.conftest import Process
+
+Form = Callable[[bytes, int], list[bytes]]
+
+HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+TOO_LARGE_HEAD = f"the head of the request is too large: at most {MAX_HEAD} bytes are taken"
+
+
+def by_length(path: bytes, size: int) -> list[bytes]:
+    return [HEAD % path + b"Content-Length: %d\r\n\r\n" % size, bytes(size)]
+
+
+def by_chunks(path: bytes, size: int) -> list[bytes]:
+    """Return a request whose body comes in chunks of 64 KB and what is left."""
+    sizes = [65_536] * (size // 65_536) + [size % 65_536] * bool(size % 65_536)
+    return [
+        HEAD % path + b"Transfer-Encoding: chunked\r\n\r\n",
+        *(b"%x\r\n%b\r\n" % (n, bytes(n)) for n in sizes),
+        b"0\r\n\r\n",
+    ]
+
+
+@pytest.mark.parametrize("form", [by_length, by_chunks])
+@pytest.mark.parametrize(
+    ("path", "limit"),
+    [
+        (b"/api/v1/events", 1_048_576),
+        (b"/api/v1/events/", 1_048_576),
+        (b"/api/v1/events?x=/api/v1/events/batch", 1_048_576),
+        (b"/api/v1/events/batch", 8_388_608),
+        (b"//api/v1/events/batch", 262_144),
+        (b"/api/v1/automations", 262_144),
+        (b"/api/v1/simulate", 262_144),
+        (b"/api/v1/sql", 262_144),
+        (b"/nothing", 262_144),
+    ],
+)
+def test_d16_a_body_over_the_limit_of_its_address_is_refused(
+    process: Process, path: bytes, limit: int, form: Form
+) -> None:
+    (refused,) = process.say(*form(path, limit + 1))
+    assert (refused.status, refused.headers[b"connection"]) == (413, b"close")
+    assert refused.error["error"] == f"the body is too large: at most {limit} bytes are taken here"
+    (let_in,) = process.say(*form(path, limit))
+    assert let_in.status in (401, 404)
+
+
+def test_the_limits_stand_in_one_place() -> None:
+    assert (max(BODY_LIMITS.values()), MAX_BODY) == (8_388_608, 262_144)
+
+
+def test_d16_a_large_body_is_refused_before_it_is_sent(process: Process) -> None:
+    (answer,) = process.say(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 262145\r\n\r\n")
+    assert answer.status == 413
+
+
+def test_d18_a_client_that_asks_is_told_to_go_on(process: Process) -> None:
+    said = process.say(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", b"hello")
+    assert [answer.status for answer in said] == [100, 200]
+    assert process.seen() == [{"what": "a", "body": "hello"}]
+
+
+def test_d18_another_expectation_is_refused(process: Process) -> None:
+    (answer,) = process.say(HEAD % b"/probe/a" + b"Expect: 200-ok\r\nContent-Length: 5\r\n\r\n", b"hello")
+    assert (answer.status, answer.error["error"]) == (417, "Expect can only be 100-continue")
+    assert process.seen() == []
+
+
+def test_d20_a_head_has_so_many_bytes_and_no_more(process: Process) -> None:
+    head = b"GET /probe/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: "
+    (let_in,) = process.say(head + b"a" * (MAX_HEAD - len(head)) + b"\r\n\r\n")
+    assert let_in.status == 200
+    for sent in (
+        head + b"a" * (MAX_HEAD - len(head) + 1) + b"\r\n\r\n",
+        head + b"a" * 1_000_000,
+        b"G" * 1_000_000,
+        b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        head + b"\r\n".join(b"X-Header-%d: value-%d" % (n, n) for n in range(500)) + b"\r\n\r\n",
+    ):
+        (answer,) = process.say(sent)
+        assert (answer.status, answer.error["error"]) == (431, TOO_LARGE_HEAD)
+
+
+def test_d20_a_head_has_so_many_fields_and_no_more(process: Process) -> None:
+    (let_in,) = process.say(_with_fields(MAX_FIELDS))
+    (refused,) = process.say(_with_fields(MAX_FIELDS + 1))
+    assert (let_in.status, refused.status, refused.error["error"]) == (
+        200,
+        431,
+        "there are more than 100 header fields",
+    )
+
+
+def _with_fields(count: int) -> bytes:
+    return HEAD.replace(b"POST", b"GET") % b"/probe/a" + b"X:\r\n" * (count - 2) + b"\r\n"
+
+
+def test_a_connection_that_is_refused_is_read_no_further(process: Process) -> None:
+    process.seen()
+    answers: list[Answer] = process.say(
+        *by_length(b"/probe/a", MAX_BODY + 1), b"GET /probe/smuggled HTTP/1.1\r\nHost: x\r\n\r\n" * 9
+    )
+    assert [answer.status for answer in answers] == [413]
+    assert process.seen() == []

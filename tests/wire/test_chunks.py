@@ -1,0 +1,82 @@
+"""A body in chunks is put together, or refused, however it was cut on its way."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.wire.chunks import Chunks, Progress
+
+
+def take(sent: bytes, limit: int = 100) -> tuple[Progress, bytes, bytes]:
+    """Return how far the bytes led, the body, and what stayed in the buffer."""
+    chunks, buffer = Chunks(limit), bytearray(sent)
+    progress = chunks.take(buffer)
+    return progress, bytes(chunks.body), bytes(buffer)
+
+
+def test_chunks_become_a_body_and_what_follows_stays() -> None:
+    assert take(b"5\r\nhello\r\n1\r\n \r\n00000005\r\nworld\r\n0\r\n\r\nGET /") == ("whole", b"hello world", b"GET /")
+    assert take(b"A\r\n0123456789\r\n0a\r\n0123456789\r\n000\r\n\r\n") == ("whole", b"0123456789" * 2, b"")
+    assert take(b"0\r\n\r\n") == ("whole", b"", b"")
+
+
+def test_a_body_over_the_limit_is_too_large_before_it_is_there() -> None:
+    assert take(b"5\r\nhello\r\n0\r\n\r\n", limit=5)[0] == "whole"
+    assert take(b"5\r\nhello\r\n1\r\n", limit=5)[0] == "too_large"
+    assert take(b"ffffffff\r\n", limit=5)[0] == "too_large"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *(b"%b\r\nhello\r\n0\r\n\r\n" % size for size in (b"0x5", b" 5", b"5 ", b"+5", b"-5", b"5_", b"x", b"", b"000000005")),
+        *(b"%b\r\nhello\r\n0\r\n\r\n" % size for size in (b"5;x=1", b"5;", b"5 ;x", b'5;x="\r\n"', b"5\t", b"\x005", "\u0665".encode())),
+        *(b"5%bhello\r\n0\r\n\r\n" % end for end in (b"\n", b"\r", b"\r\r\n", b"\n\r", b"")),
+        *(b"5\r\nhello%b0\r\n\r\n" % end for end in (b"\n", b"\r", b"", b"XX", b"\n\n", b" \r\n", b"\r\n\r\n")),
+        *(b"5\r\nhello\r\n0\r\n%b" % trailer for trailer in (b"X: y\r\n\r\n", b"GET /smuggled HTTP/1.1\r\n\r\n", b" \r\n", b"\n\n")),
+        b"0\n\n",
+        b"0\r\n\n\r\n",
+        b"0;x\r\n\r\n",
+        b"5\r\nhello\r\n0\r\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_d19_chunks_of_any_other_form_are_malformed(sent: bytes) -> None:
+    assert take(sent)[0] == "malformed"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"5", b"5\r", b"5\r\n", b"5\r\nhell", b"5\r\nhello\r", b"0\r\n", b"0\r\n\r", b"12345678\r"]
+)
+def test_what_may_still_become_one_is_unfinished(sent: bytes) -> None:
+    assert take(sent, limit=1 << 32) == ("unfinished", b"", sent)
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=20), max_size=5),
+    st.lists(st.integers(0, 200), max_size=10),
+    st.binary(max_size=9),
+)
+def test_however_it_is_cut_the_body_is_the_same(parts: list[bytes], cuts: list[int], rest: bytes) -> None:
+    sent = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n" + rest
+    assert by_pieces(sent, cuts) == ("whole", b"".join(parts), rest)
+
+
+pieces = st.sampled_from([b"0", b"1", b"5", b"\r\n", b"\r", b"\n", b"a", b"hello", b";", b" ", b"\x00", b"ff"])
+
+
+@given(st.lists(pieces, max_size=20).map(b"".join))
+def test_whatever_comes_leads_to_the_same_end_byte_by_byte(sent: bytes) -> None:
+    assert by_pieces(sent, list(range(len(sent))))[:2] == take(sent)[:2]
+
+
+def by_pieces(sent: bytes, cuts: list[int]) -> tuple[Progress, bytes, bytes]:
+    """Return what comes out of `take` when the bytes arrive in pieces, and all that was left over."""
+    chunks, buffer = Chunks(100), bytearray()
+    progress: Progress = "unfinished"
+    for begin, end in pairwise(sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})):
+        buffer += sent[begin:end]
+        if progress == "unfinished":
+            progress = chunks.take(buffer)
+    return progress, bytes(chunks.body), bytes(buffer)

@@ -1,0 +1,134 @@
+"""Trust.md D19 on real connections: every doubtful request is a 400, the connection ends, and nothing behind it is handled.
+
+Behind each request stands a second one, which a server that reads the first differently would answer.
+"""
+
+import pytest
+
+from tests.wire.conftest import Process
+
+SMUGGLED = b"GET /probe/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+HELLO = b"5\r\nhello\r\n0\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked"
+LENGTH = b"Content-Length: 5"
+
+
+def request(
+    *fields: bytes, body: bytes = b"", line: bytes = b"POST /probe/first HTTP/1.1", host: bytes = b"Host: x"
+) -> bytes:
+    """Return a request, and the one to be smuggled behind it."""
+    return b"\r\n".join(each for each in (line, host, *fields) if each) + b"\r\n\r\n" + body + SMUGGLED
+
+
+LENGTHS = {
+    "a length and a coding": request(LENGTH, CHUNKED, body=HELLO),
+    "a coding and a length": request(CHUNKED, LENGTH, body=HELLO),
+    "no length and a coding": request(b"Content-Length: 0", CHUNKED, body=HELLO),
+    "a length twice": request(LENGTH, LENGTH, body=b"hello"),
+    "two lengths": request(LENGTH, b"Content-Length: 0", body=b"hello"),
+    "a space before the colon": request(b"Content-Length : 5", body=b"hello"),
+    "a tab before the colon": request(b"Content-Length\t: 5", body=b"hello"),
+    "a folded length": request(b"Content-Length:\r\n 5", body=b"hello"),
+    "a folded line": request(b"X: a\r\n Content-Length: 5", body=b"hello"),
+} | {
+    f"the length {value!r}": request(b"Content-Length: " + value, body=b"hello")
+    for value in (
+        *(b"+5", b"-5", b"0x5", b"5, 5", b"5 5", b"5_0", b"", b"5.0", b"9" * 30),
+        *(digit.encode() for digit in ("\u00b2", "\u0665", "\uff15")),
+    )
+}  # fmt: skip
+
+CODINGS = {
+    f"the coding {value!r}": request(b"Transfer-Encoding: " + value, body=HELLO)
+    for value in (
+        *(b"chunked ", b"Chunked", b"CHUNKED", b"gzip, chunked", b"chunked, chunked", b"chunked, gzip", b"identity", b""),
+        *(b"xchunked", b"\x0bchunked", b"chunked;q=1", b'"chunked"', b"chunked\x00"),
+    )
+} | {
+    "a coding twice": request(CHUNKED, CHUNKED, body=HELLO),
+    "two codings": request(b"Transfer-Encoding: identity", CHUNKED, body=HELLO),
+    "a space before the coding's colon": request(b"Transfer-Encoding : chunked", body=HELLO),
+    "a folded coding": request(b"Transfer-Encoding:\r\n chunked", body=HELLO),
+    "a coding in HTTP/1.0": request(CHUNKED, body=HELLO, line=b"POST /probe/first HTTP/1.0"),
+}  # fmt: skip
+
+CHUNKS = {
+    f"the chunks {body!r}": request(CHUNKED, body=body)
+    for body in (
+        *(b"%b\r\nhello\r\n0\r\n\r\n" % size for size in (b"0x5", b" 5", b"5 ", b"+5", b"-5", b"5_", b"000000005", b"g", b"")),
+        *(b"%b\r\nhello\r\n0\r\n\r\n" % size for size in (b"5;x", b"5;x=1", b"5\t", "\u0665".encode())),
+        *(b"5%bhello\r\n0\r\n\r\n" % end for end in (b"\n", b"\r", b"\r\r\n")),
+        *(b"5\r\nhello%b0\r\n\r\n" % end for end in (b"\n", b"", b"XX", b"\r\n\r\n")),
+        b"5\r\nhello\r\n0\r\nX: y\r\n\r\n",
+        b"5\r\nhello\r\n0\r\n",  # then the smuggled request is a trailer
+        b"5\r\nhello\r\n0\n\n",
+        b"0;\r\n\r\n",
+    )
+}  # fmt: skip
+
+HEADS = {
+    f"{name} in a {where}": text
+    for name, byte in {"line feed": b"\n", "NUL": b"\x00", "carriage return": b"\r", "escape": b"\x1b", "delete": b"\x7f"}.items()
+    for where, text in {
+        "value": request(b"X: a" + byte + b"b"),
+        "name": request(b"X" + byte + b"Y: a"),
+        "request line": request(line=b"GET /probe/first" + byte + b" HTTP/1.1"),
+    }.items()
+} | {
+    "lines that end in line feeds": request(LENGTH, body=b"hello").replace(b"\r\n", b"\n"),
+    "an empty line before": b"\r\n" + request(),
+    "no Host": request(host=b""),
+    "two Hosts": request(b"Host: y"),
+    "two equal Hosts": request(b"host: x"),
+    "an empty Host": request(host=b"Host:"),
+    "a Host that is two": request(host=b"Host: x, y"),
+    "a line without a colon": request(b"Content-Length 5"),
+    "a field without a name": request(b": 5"),
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SMUGGLED,
+    "HTTP/0.9": b"GET /probe/first\r\n\r\n" + SMUGGLED,
+    "two spaces": request(line=b"GET  /probe/first HTTP/1.1"),
+    "a space behind": request(line=b"GET /probe/first HTTP/1.1 "),
+    "a space in the address": request(line=b"GET /probe/first HTTP/1.1 HTTP/1.1"),
+    "an address outside ASCII": request(line=b"GET /probe/first\xff HTTP/1.1"),
+    "an address that is none": request(line=b"GET http://? HTTP/1.1"),
+    "a tunnel": request(line=b"CONNECT x:80 HTTP/1.1"),
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n" + SMUGGLED,
+}  # fmt: skip
+
+DOUBTFUL = LENGTHS | CODINGS | CHUNKS | HEADS
+
+
+@pytest.mark.parametrize("sent", DOUBTFUL.values(), ids=DOUBTFUL.keys())
+@pytest.mark.parametrize("piece", [65_536, 1], ids=["at once", "byte by byte"])
+def test_d19_a_doubtful_request_ends_the_connection_and_nothing_is_handled(
+    process: Process, sent: bytes, piece: int
+) -> None:
+    (answer,) = process.say(*[sent[at : at + piece] for at in range(0, len(sent), piece)])
+    assert (answer.status, answer.headers[b"connection"]) == (400, b"close")
+    assert answer.error["error"].startswith("the request is not valid HTTP")
+    assert process.seen() == []
+
+
+LAST = b"GET /probe/last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+CLEAR = {
+    "a length": (request(LENGTH, body=b"hello"), "hello"),
+    "a length with space around": (request(b"Content-Length:  005\t", body=b"hello"), "hello"),
+    "chunks": (request(CHUNKED, body=b"2\r\nhe\r\n03\r\nllo\r\n00\r\n\r\n"), "hello"),
+    "no chunks": (request(CHUNKED, body=b"0\r\n\r\n"), ""),
+    "no body": (request(), ""),
+    "a body that looks like a request": (request(b"Content-Length: %d" % len(SMUGGLED), body=SMUGGLED), SMUGGLED.decode()),
+    "an address with a host": (request(LENGTH, body=b"hello", line=b"POST http://x/probe/first HTTP/1.1"), "hello"),
+    "HTTP/1.0 that goes on": (request(b"Connection: keep-alive", line=b"GET /probe/first HTTP/1.0", host=b""), ""),
+    "bytes outside ASCII": (request("X: é".encode()), ""),
+    "a trace that is none": (request(b"traceparent: " + b"z" * 4_000, b"tracestate: ,,="), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "body"), CLEAR.values(), ids=CLEAR.keys())
+@pytest.mark.parametrize("piece", [65_536, 1], ids=["at once", "byte by byte"])
+def test_a_clear_request_is_handled_and_the_next_one_too(process: Process, sent: bytes, body: str, piece: int) -> None:
+    answers = process.say(*[(sent + LAST)[at : at + piece] for at in range(0, len(sent + LAST), piece)])
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    expected = [{"what": "first", "body": body}, {"what": "smuggled", "body": ""}, {"what": "last", "body": ""}]
+    assert process.seen() == expected

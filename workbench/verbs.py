@@ -1,0 +1,280 @@
+"""The verbs in which automations are written: each adds a node behind the ends that are still open, or a rule for the whole."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Generic, Self, TypeAlias, TypeVar, Unpack
+
+import msgspec
+
+from workbench.author import (
+    OPERATORS,
+    Asked,
+    Draft,
+    End,
+    Fork,
+    JsonObject,
+    condition,
+    conditions,
+    event_name,
+    extended,
+    settled,
+)
+from workbench.display.words import duration
+from workbench.errors import DraftError, Helpful, spoken
+from workbench.spans import seconds_of
+
+
+class Steps(Helpful, ABC):
+    """The verbs that add steps. Each returns a new value; the one it is called on stays as it was."""
+
+    _draft: Draft
+
+    @abstractmethod
+    def _with(self, draft: Draft) -> Self:
+        """Return the same thing with another draft."""
+
+    # Speaking
+
+    @spoken('.send_inapp(title="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
+    def send_inapp(self, title: str, body: str, *, data: JsonObject | None = None) -> Self:
+        """Push a message to the wallet of the contact that the event is about.
+
+        Texts may hold values of the event and the contact: `"Thanks for {{ amountUsd }} USD, {{ contact.name | default('you') }}"`.
+        `data` travels along for the app that shows the message.
+        """
+        words = {"recipientMode": "triggering_profile", "title": title, "body": body}
+        return self._add("send_inapp", "send_inapp", words | ({"data": data} if data is not None else {}))
+
+    @spoken('.send_email(subject="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
+    def send_email(self, subject: str, body: str) -> Self:
+        """Send the contact an email. A body that begins with `<` is HTML; values stand escaped in it."""
+        return self._add("send_email", "send_email", {"subject": subject, "body": body})
+
+    @spoken('.send_webhook("https://example.com/hook", body={"amount": "{{ amountUsd }}"})')
+    def send_webhook(self, url: str, body: object = None) -> Self:
+        """POST to a URL. `body` is JSON whose texts are filled in, or a text; without one the event is sent as it came.
+
+        A text that is nothing but `{{ amountUsd }}` stays a number. Values in the URL: `{{ contact.id | urlencode }}`.
+        """
+        return self._add("send_webhook", "send_webhook", {"url": url} | ({"body": body} if body is not None else {}))
+
+    # Remembering
+
+    @spoken('.add_tag("vip")')
+    def add_tag(self, tag: str) -> Self:
+        """Add a tag to the contact."""
+        return self._add("add_tag", f"add_tag_{tag}", {"tag": tag})
+
+    @spoken('.remove_tag("vip")')
+    def remove_tag(self, tag: str) -> Self:
+        """Take a tag off the contact."""
+        return self._add("remove_tag", f"remove_tag_{tag}", {"tag": tag})
+
+    @spoken('.update_contact(tier="gold", lastDeposit="{{ amountUsd }}") or .update_contact({"last-deposit": 5})')
+    def update_contact(self, attributes: Mapping[str, object] | None = None, **more: object) -> Self:
+        """Write attributes of the contact. A text that is nothing but `{{ amountUsd }}` stays a number."""
+        return self._add("update_contact", "update_contact", {"attributes": {**(attributes or {}), **more}})
+
+    # Waiting
+
+    @spoken('.delay(days=3) or .delay("36h")')
+    def delay(
+        self, span: str | timedelta | None = None, *, days: float = 0, hours: float = 0, minutes: float = 0
+    ) -> Self:
+        """Go on later: after a span like `"2d"` or `"1h 30m"`, or so many days, hours and minutes."""
+        length = timedelta(days=days, hours=hours, minutes=minutes) if span is None else span
+        seconds = seconds_of(length, "delay")
+        return self._add("delay", f"delay_{duration(timedelta(seconds=seconds))}", {"seconds": seconds})
+
+    @spoken('.wait_for("purchase", within="2d"); what an event has started is watched with .watch(receipt)')
+    def wait_for(self, event: str, *, within: str | timedelta, where: Mapping[str, object] | None = None) -> Self:
+        """Wait until the contact sends an event, but no longer than `within`.
+
+        `where={"plan": "pro"}` waits for one with these values; `{"amountUsd": {"is_in": [1, 2]}}` asks otherwise. Go on with
+        `.then(lambda b: …)` for those who sent it and `.otherwise(lambda b: …)` for the others. Steps written after that are
+        for everybody again.
+        """
+        name = event_name(event)
+        data = {"event": name, "filters": conditions(where), "timeoutSeconds": seconds_of(within, "within")}
+        return self._fork("wait_for_event", f"wait_for_{name}", data, ("matched", "timeout"))
+
+    # Branching
+
+    @spoken(f'.when("contact.plan", eq="pro").then(lambda b: b.add_tag("vip")); ask with {OPERATORS}')
+    def when(self, path: str, **asked: Unpack[Asked]) -> "When[Self]":
+        """Ask something about the event (`amountUsd`) or the contact (`contact.plan`, `contact.tags`).
+
+        Go on with `.then(lambda b: b.add_tag("vip"))`, and if you like `.otherwise(lambda b: …)`. Steps written after that are for
+        everybody again: both branches lead there, unless they end in `.exit()`. Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`.
+        """
+        return When(self, (condition(path, asked),))
+
+    @spoken('.split({"a": 50, "b": 50}).branch("a", lambda b: b.add_tag("a"))')
+    def split(self, percentages: Mapping[str, int]) -> Self:
+        """Send contacts along different ways, so many of a hundred each; the same contact always goes the same way.
+
+        Go on with `.branch("a", lambda b: …)` for what happens on one of the ways. Steps written after that are for everybody again.
+        """
+        if not _by_name(percentages):
+            raise DraftError('a split is written like .split({"a": 50, "b": 50})')
+        branches = [{"handle": name, "percent": percent} for name, percent in percentages.items()]
+        return self._fork("split", "split", {"branches": branches}, tuple(percentages))
+
+    @spoken('.then(lambda b: b.add_tag("buyer"))')
+    def then(self, steps: "Branch") -> Self:
+        """Say what happens when the event that was waited for has come."""
+        return self._along(
+            ("matched",), steps, '.then(…) comes right after .wait_for("purchase", within="2d") or .when(…)'
+        )
+
+    @spoken('.otherwise(lambda b: b.add_tag("others"))')
+    def otherwise(self, steps: "Branch") -> Self:
+        """Say what happens when the condition just before does not hold, or the event waited for has not come."""
+        return self._along(
+            ("false", "timeout"), steps, ".otherwise(…) comes right after .when(…).then(…) or .wait_for(…)"
+        )
+
+    @spoken('.branch("a", lambda b: b.add_tag("a"))')
+    def branch(self, name: str, steps: "Branch") -> Self:
+        """Say what happens on one of the ways of the split just before."""
+        return self._along((name,), steps, f".branch({name!r}, …) comes right after .split({{…}}) with a way {name!r}")
+
+    @spoken(".exit()")
+    def exit(self) -> Self:
+        """Stop here; nothing can follow. Useful at the end of a branch."""
+        return self._with(extended(self._draft, "exit", "exit", {}, ways=()))
+
+    def _add(self, kind: str, stem: str, data: JsonObject) -> Self:
+        return self._with(extended(self._draft, kind, stem, data))
+
+    def _fork(self, kind: str, stem: str, data: JsonObject, ways: tuple[str, ...]) -> Self:
+        draft = extended(self._draft, kind, stem, data, ways)
+        return self._with(msgspec.structs.replace(draft, fork=Fork(draft.nodes[-1]["id"], ways)))
+
+    def _along(self, ways: tuple[str, ...], steps: "Branch", otherwise: str) -> Self:
+        """Write steps behind one way of the fork just before."""
+        fork = self._draft.fork
+        way = next((each for each in fork.ways if each in ways), None) if fork is not None else None
+        if fork is None or way is None:
+            raise DraftError(otherwise)
+        return self._with(_told(self._draft, fork, way, steps))
+
+    def _branch(self, filters: tuple[JsonObject, ...], steps: "Branch") -> Self:
+        stem = "if_" + filters[0]["path"].removeprefix("contact.")
+        asked = self._fork("condition", stem, {"filters": [*filters]}, ("true", "false"))
+        return asked._along(("true",), steps, "")
+
+
+class Rules(Steps):
+    """The verbs that say what holds for the automation as a whole."""
+
+    @spoken(".once()")
+    def once(self) -> Self:
+        """Let every contact in once, however many events it sends."""
+        return self._settled("reentry", {"policy": "once"})
+
+    @spoken(".once_per(days=7)")
+    def once_per(self, *, days: int) -> Self:
+        """Let a contact in again only when so many days have passed, each of 24 hours."""
+        return self._settled("reentry", {"policy": "once_per", "days": days})
+
+    @spoken(".not_while_running()")
+    def not_while_running(self) -> Self:
+        """Let a contact in again only when it has come to the end."""
+        return self._settled("reentry", {"policy": "not_while_running"})
+
+    @spoken('.goal("purchase") or .goal("purchase", where={"plan": "pro"})')
+    def goal(self, event: str, *, where: Mapping[str, object] | None = None) -> Self:
+        """Stop for a contact as soon as it sends this event: what was to be reached is reached."""
+        return self._settled("goal", {"event": event_name(event), "filters": conditions(where)})
+
+    @spoken('.quiet_hours("22:00", "08:00")')
+    def quiet_hours(self, start: str, end: str, *, timezone: str = "timezone") -> Self:
+        """Hold messages and emails back at night, on the contact's clock; they go out when the quiet hours end.
+
+        `timezone` is the attribute that names the contact's time zone, like `Europe/Zurich`; without one it is UTC.
+        """
+        return self._settled("quietHours", {"from": start, "to": end, "timezoneAttribute": timezone})
+
+    @spoken('.frequency_cap(3, per="1d")')
+    def frequency_cap(self, messages: int, *, per: str | timedelta) -> Self:
+        """Skip a message or email to a contact that got so many within a span, from whichever automation; the rest goes on."""
+        return self._settled("frequencyCap", {"messages": messages, "seconds": seconds_of(per, "per")})
+
+    def _settled(self, name: str, value: JsonObject) -> Self:
+        return self._with(settled(self._draft, name, value))
+
+
+class BranchSteps(Steps):
+    """What a branch function is given: it adds its steps and returns the result."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def _with(self, draft: Draft) -> Self:
+        return type(self)(draft)
+
+
+Branch: TypeAlias = Callable[[BranchSteps], BranchSteps]
+S = TypeVar("S", bound=Steps)
+
+
+class When(Helpful, Generic[S]):
+    """A condition that waits for its `then`."""
+
+    _instead = 'after .when(…) say .then(…) first: .then(lambda b: b.add_tag("vip"))'
+
+    def __init__(self, before: S, filters: tuple[JsonObject, ...]) -> None:
+        self._before = before
+        self._filters = filters
+
+    @spoken(f'.and_("amountUsd", exists=True); ask with {OPERATORS}')
+    def and_(self, path: str, **asked: Unpack[Asked]) -> "When[S]":
+        """Ask one more thing; all have to hold."""
+        return When(self._before, (*self._filters, condition(path, asked)))
+
+    @spoken('.then(lambda b: b.add_tag("vip"))')
+    def then(self, steps: Branch) -> S:
+        """Say what happens when the condition holds: `.then(lambda b: b.add_tag("vip"))`."""
+        return self._before._branch(self._filters, steps)
+
+    def __repr__(self) -> str:
+        return "a condition without steps: go on with .then(lambda b: b.add_tag(…))"
+
+
+def _told(draft: Draft, fork: Fork, way: str, steps: Branch) -> Draft:
+    """Return the draft with steps behind one way of a fork; its other ways stay open where they were."""
+    end: End = (fork.node_id, way)
+    inside = _inside(msgspec.structs.replace(draft, ends=(end,), fork=None), steps)
+    place = draft.ends.index(end)
+    ends = (*draft.ends[:place], *inside.ends, *draft.ends[place + 1 :])
+    left = tuple(each for each in fork.ways if each != way)
+    return msgspec.structs.replace(inside, ends=ends, fork=Fork(fork.node_id, left))
+
+
+def _inside(draft: Draft, steps: Branch) -> Draft:
+    if not _takes_one(steps):
+        raise DraftError('a branch is a function of its steps: .then(lambda b: b.add_tag("vip"))')
+    result = steps(BranchSteps(draft))
+    if isinstance(result, When):
+        raise DraftError("the condition inside the branch has no steps: say .then(…) first")
+    if not isinstance(result, BranchSteps):
+        raise DraftError('a branch returns its steps: .then(lambda b: b.add_tag("vip"))')
+    return result._draft
+
+
+def _by_name(percentages: object) -> bool:
+    return isinstance(percentages, Mapping) and all(isinstance(name, str) for name in percentages)
+
+
+def _takes_one(steps: object) -> bool:
+    """Return whether this is a function that can be called with the steps so far."""
+    if not callable(steps):
+        return False
+    try:
+        inspect.signature(steps).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True
