@@ -60,7 +60,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     database, keyring, clock = Database(dsn), Keyring(secret), Clock()
     buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
     notices = Notices(database, clock)
-    pipeline = Pipeline(Database(dsn, size=2, hot=True), keyring, clock, buckets, notices=notices)
+    pipeline = Pipeline(Database(dsn, size=2, hot=True), keyring, clock, buckets, notices)
     app.ctx.parts = Parts(
         settings,
         database,

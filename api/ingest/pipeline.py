@@ -66,8 +66,8 @@ class Pipeline:
         keyring: Keyring,
         clock: Clock,
         buckets: Buckets,
+        notices: Notices,
         writers: int = 2,
-        notices: Notices | None = None,
     ) -> None:
         self._database = database
         self._keyring = keyring
@@ -75,7 +75,7 @@ class Pipeline:
         self._buckets = buckets
         self._reader = Reader(clock, token(8).hex())
         self._triggers = Triggers(keyring)
-        self._notices = notices or Notices(database, clock)  # which nobody writes
+        self._notices = notices
         self._queue = Queue[_Request](MOST_WAITING)
         self._arrived = asyncio.Event()
         self._writer_count = writers

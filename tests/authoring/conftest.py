@@ -11,6 +11,7 @@ from api.authoring.automations import Author
 from api.authoring.draft import read_draft
 from api.clock import Clock, uuid7
 from api.engine.drive import Driver
+from api.ingest.notices import Notices
 from api.ingest.pipeline import Pipeline
 from api.ingest.rate import Buckets
 from api.keyring import Keyring, OrgKeys
@@ -123,7 +124,9 @@ async def hire(database: Database, database_url: str, keyring: Keyring) -> Async
     """Give the desk of a new organization."""
     clock = Clock()
     await database.calibrate(clock)
-    pipeline = Pipeline(Database(database_url, size=2), keyring, clock, Buckets(1e6, 1_000_000))
+    pipeline = Pipeline(
+        Database(database_url, size=2), keyring, clock, Buckets(1e6, 1_000_000), Notices(database, clock)
+    )
     await pipeline.start()
 
     async def new_desk(name: str) -> Desk:

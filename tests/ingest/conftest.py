@@ -39,7 +39,7 @@ class Intake:
         self.keyring = Keyring("a secret of the tests of ingest")
         self.notices = Notices(self.database, self.clock)
         hot = Database(dsn, size=2, hot=True)
-        self.pipeline = Pipeline(hot, self.keyring, self.clock, Buckets(0, 1), notices=self.notices)
+        self.pipeline = Pipeline(hot, self.keyring, self.clock, Buckets(0, 1), self.notices)
         self._triggers = Triggers(self.keyring)
 
     async def start(self) -> None:

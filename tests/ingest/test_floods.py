@@ -32,7 +32,7 @@ class Gated(Database):
 async def gated(intake: Intake) -> AsyncIterator[tuple[Pipeline, asyncio.Event]]:
     """A pipeline whose writer is held up until the event is set."""
     database = Gated(intake.dsn)
-    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), writers=1)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     yield pipeline, database.gate
     database.gate.set()

@@ -68,7 +68,7 @@ class Buggy(Database):
 
 async def test_a_bug_that_one_batch_meets_is_answered_and_the_events_are_tried_alone(alone: Intake) -> None:
     acme = await alone.organization()
-    pipeline = Pipeline(Buggy(alone.dsn, size=1), alone.keyring, Clock(), Buckets(0, 1), writers=1)
+    pipeline = Pipeline(Buggy(alone.dsn, size=1), alone.keyring, Clock(), Buckets(0, 1), alone.notices, writers=1)
     await pipeline.start()
     assert await acme.send(event("1"), event("2"), through=pipeline) == [Stored("1"), Stored("2")]
     assert pipeline.alive
@@ -138,7 +138,7 @@ async def test_a_batch_costs_the_same_few_round_trips_whatever_its_size(
 ) -> None:
     await acme.automate("deposit")
     database = Counting(intake.dsn)
-    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), writers=1)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     await acme.send(*regulars(10, 0), through=pipeline)
     database.counts.clear()
@@ -151,7 +151,7 @@ async def test_a_batch_costs_the_same_few_round_trips_whatever_its_size(
 
 async def test_requests_that_come_while_a_batch_is_written_go_together_in_the_next(acme: Org, intake: Intake) -> None:
     database = Counting(intake.dsn)
-    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), writers=1)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     await acme.send(event("first"), through=pipeline)
     database.counts.clear()
@@ -161,7 +161,9 @@ async def test_requests_that_come_while_a_batch_is_written_go_together_in_the_ne
 
 
 async def test_a_full_queue_refuses_at_once_and_what_waits_is_written(acme: Org, intake: Intake) -> None:
-    pipeline = Pipeline(Database(intake.dsn, size=1), intake.keyring, intake.clock, Buckets(0, 1), writers=1)
+    pipeline = Pipeline(
+        Database(intake.dsn, size=1), intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers=1
+    )
     await pipeline.start()
     requests = [[event(f"{n}-{m}") for m in range(100)] for n in range(MOST_WAITING // 100 + 2)]
     answers = await asyncio.gather(*[acme.send(*request, through=pipeline) for request in requests])
@@ -174,7 +176,9 @@ async def test_a_full_queue_refuses_at_once_and_what_waits_is_written(acme: Org,
 
 @pytest.mark.parametrize("writers", [1, 2, 3])
 async def test_stopping_writes_what_waits_and_refuses_what_comes_later(acme: Org, intake: Intake, writers: int) -> None:
-    pipeline = Pipeline(Database(intake.dsn, size=3), intake.keyring, intake.clock, Buckets(0, 1), writers)
+    pipeline = Pipeline(
+        Database(intake.dsn, size=3), intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers
+    )
     await pipeline.start()
     await acme.send(event("first"), through=pipeline)
     waiting = []

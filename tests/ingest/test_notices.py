@@ -31,7 +31,7 @@ def kept(intake: Intake) -> Notices:
 @pytest.fixture
 async def pipeline(intake: Intake, kept: Notices) -> AsyncIterator[Pipeline]:
     database = Database(intake.dsn, size=1, hot=True)
-    started = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), writers=1, notices=kept)
+    started = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), kept, writers=1)
     await started.start()
     yield started
     await started.stop()

@@ -1,0 +1,27 @@
+"""Array literals arrive as what they were made from, whatever the texts contain."""
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import connect
+
+from api.store.arrays import joined, plain, quoted, records
+
+TEXTS = st.lists(st.one_of(st.none(), st.sampled_from(["null", "NULL", "", "a,b", '"', "\\", "{}", " "]), st.text()))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=TEXTS.map(lambda texts: [text and text.replace("\0", "") for text in texts]))
+def test_any_texts_arrive_as_they_are(database_url: str, texts: list[str | None]) -> None:
+    utf8 = [text if text is None else text.encode("utf-8", "ignore").decode() for text in texts]
+    with connect(database_url) as connection:
+        assert connection.execute("SELECT %s::text[]", (quoted(utf8),)).fetchone() == (utf8,)
+
+
+def test_numbers_ids_and_json_arrive_as_they_are(database_url: str) -> None:
+    objects = ['{"a": "b,c\\n\\u001e"}', "{}", '{"x": [1, 2]}']
+    with connect(database_url) as connection:
+        row = connection.execute(
+            "SELECT %s::bigint[], %s::text[], string_to_array(%s, chr(30))",
+            (plain([1, None, -3]), joined(["a", "b"]), records(objects)),
+        ).fetchone()
+    assert row == ([1, None, -3], ["a", "b"], objects)
