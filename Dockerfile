@@ -20,4 +20,4 @@ USER workbench
 WORKDIR /home/workbench
 ENV PYTHONUNBUFFERED=1 WORKBENCH_DATA_DIR=/home/workbench/data
 EXPOSE 8000 8888
-CMD ["workbench", "serve", "--host", "0.0.0.0", "--port", "8000"]
+CMD ["workbench", "serve", "--host", "0.0.0.0", "--port", "8000", "--workers", "auto"]

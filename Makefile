@@ -7,7 +7,7 @@ INSTALL := $(PIP) install -qq --require-hashes --only-binary :all:
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help up test browser bench format lock clean
+.PHONY: help up test browser bench torture format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -25,8 +25,11 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser
 
-bench: $(VENV)/dev.stamp  ## measure the figures we promise
-	$(BIN)/python -m bench
+bench: $(VENV)/dev.stamp  ## measure the figures we promise, in six minutes (ARGS="singles --quick", "growth --millions 10")
+	$(BIN)/python -m bench $(ARGS)
+
+torture: $(VENV)/dev.stamp  ## kill everything 200 times under load and check that nothing is lost (ARGS="--seed 7")
+	$(BIN)/python -m tests.torture $(ARGS)
 
 format: $(VENV)/dev.stamp  ## rewrite the code in house format
 	$(BIN)/ruff format .

@@ -10,6 +10,8 @@ from sanic.exceptions import SanicException
 
 from api.access.verify import Verifier
 from api.clock import Clock
+from api.inapp.feed import Feed
+from api.inapp.sessions import Sessions
 from api.ingest.notices import Notices
 from api.ingest.pipeline import Pipeline
 from api.ingest.rate import Buckets
@@ -18,7 +20,19 @@ from api.ingest.upkeep import keep_up
 from api.keyring import Keyring
 from api.language.problem import Problem
 from api.query.run import Gateway
-from api.routes import automations, catalog, entries, events, health, recent, sql
+from api.routes import (
+    automations,
+    catalog,
+    entries,
+    events,
+    health,
+    inapp,
+    inapp_sdk,
+    recent,
+    sql,
+    unsubscribe,
+    webhooks,
+)
 from api.routes.answers import RefusedError, refusal
 from api.routes.entrance import Parts
 from api.settings import Settings
@@ -60,6 +74,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     database, keyring, clock = Database(dsn), Keyring(secret), Clock()
     buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
     notices = Notices(database, clock)
+    sessions = Sessions(database, keyring, clock)
     pipeline = Pipeline(Database(dsn, size=2, hot=True), keyring, clock, buckets, notices)
     app.ctx.parts = Parts(
         settings,
@@ -71,8 +86,10 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         notices,
         Followers(),
         Gateway(database, keyring),
+        sessions,
+        Feed(dsn, sessions, clock),
     )
-    for module in (events, recent, catalog, automations, entries, sql, health):
+    for module in (events, recent, catalog, automations, entries, sql, health, unsubscribe, webhooks, inapp, inapp_sdk):
         app.blueprint(module.blueprint)
     _start_and_stop(app)
     app.error_handler.add(Exception, _answer_failure)
@@ -87,6 +104,7 @@ def _start_and_stop(app: App) -> None:
         await parts.database.open()
         await parts.pipeline.start()
         await parts.notices.start()
+        await parts.feed.start()
         with contextlib.suppress(UnavailableError):
             await parts.database.calibrate(parts.clock)
         app.ctx.chores = asyncio.create_task(keep_up(parts.database, parts.clock))
@@ -100,6 +118,7 @@ def _start_and_stop(app: App) -> None:
         app.ctx.chores.cancel()
         await parts.pipeline.stop()
         await parts.notices.stop()
+        await parts.feed.stop()
         await parts.verifier.close()
         await parts.database.close()
 

@@ -1,5 +1,7 @@
 """Every secret value derives from `WORKBENCH_SECRET` here: key hashes, blind indexes, email encryption, derived keys.
 
+Webhook secrets are the exception: they can be rolled, so they are made by chance and kept sealed.
+
 Derivation is HKDF-Expand (RFC 5869) by purpose and organization, so equal emails of two organizations share nothing.
 Emails are sealed with AES-SIV (RFC 5297): deterministic, so equality and joins work in SQL on the sealed form.
 """
@@ -20,6 +22,8 @@ class Keyring:
     def __init__(self, secret: str) -> None:
         self._root = hmac.digest(b"event-workbench/1", secret.encode(), "sha256")
         self._api_key = _expand(self._root, b"api-key")
+        self._unsubscribe = _expand(self._root, b"unsubscribe")
+        self._inapp_session = _expand(self._root, b"inapp-session")
         self._orgs: dict[int, OrgKeys] = {}
 
     def of(self, org_id: int) -> "OrgKeys":
@@ -33,6 +37,14 @@ class Keyring:
     def api_key_hash(self, key: str) -> bytes:
         """Return the 32 bytes by which an API key is stored and looked up."""
         return hmac.digest(self._api_key, key.encode(), "sha256")
+
+    def unsubscribe_mac(self, message: bytes) -> bytes:
+        """Return the 16 bytes that prove an unsubscribe token to be ours."""
+        return hmac.digest(self._unsubscribe, message, "sha256")[:16]
+
+    def inapp_session_mac(self, message: bytes) -> bytes:
+        """Return the 32 bytes that prove a token of an in-app session to be ours."""
+        return hmac.digest(self._inapp_session, message, "sha256")
 
     def reader_password(self, role: str) -> str:
         """Return the password of an analyst login role; derived, so it is stored nowhere."""
@@ -51,6 +63,7 @@ class OrgKeys:
         self._derive = _expand(root, b"idempotency/%d" % org_id)
         self._siv = AESSIV(_expand(root, b"email/%d" % org_id) + _expand(root, b"email-mac/%d" % org_id))
         self._aad = [b"email/%d" % org_id]
+        self._webhook = AESSIV(_expand(root, b"webhook/%d" % org_id) + _expand(root, b"webhook-mac/%d" % org_id))
 
     def digest(self, kind: str, value: str) -> str:
         """Return the blind index of an identifier, 16 bytes in hex; `kind` keeps wallets, emails and external ids apart.
@@ -78,6 +91,17 @@ class OrgKeys:
             return self._siv.decrypt(bytes.fromhex(sealed.removeprefix(SEALED_PREFIX)), self._aad).decode()
         except (InvalidTag, ValueError):
             raise ValueError("not an email sealed for this organization") from None
+
+    def seal_webhook_secret(self, secret: str) -> bytes:
+        """Encrypt a webhook secret of the organization."""
+        return self._webhook.encrypt(secret.encode(), None)
+
+    def open_webhook_secret(self, sealed: bytes) -> str:
+        """Decrypt what `seal_webhook_secret` made; raise ValueError for anything else."""
+        try:
+            return self._webhook.decrypt(sealed, None).decode()
+        except InvalidTag:
+            raise ValueError("not a webhook secret sealed for this organization") from None
 
 
 def _expand(root: bytes, purpose: bytes) -> bytes:

@@ -1,18 +1,36 @@
 """The environment, read once into one frozen value; no other module reads it.
 
-A malformed variable stops the process at start with a sentence naming the variable. `smtp_url`, `email_from`,
-`webhook_allow` and `evm_rpc` are the documented environment of channels and the on-chain follower; nothing reads them yet.
+A malformed variable stops the process at start with a sentence naming the variable. `evm_rpc` is the documented
+environment of the on-chain follower; nothing reads it yet.
 """
 
 import os
 from collections.abc import Mapping
+from email.errors import HeaderParseError
+from email.headerregistry import Address
+from email.utils import parseaddr
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
+from typing import Literal, get_args
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import msgspec
+
+Encryption = Literal["implicit", "required", "offered", "never"]
 
 
 class SettingsError(Exception):
     """An environment variable has a value we cannot use."""
+
+
+class SmtpServer(msgspec.Struct, frozen=True):
+    """Where emails are handed over. `encryption`: TLS from the first byte, by STARTTLS, by STARTTLS where offered, or none."""
+
+    host: str
+    port: int
+    encryption: Encryption
+    username: str | None = None
+    password: str | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,10 +42,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None = None
     ingest_rate: float = 50.0
     ingest_burst: int = 100
-    smtp_url: str | None = None
+    smtp: SmtpServer | None = None
     email_from: str = "workbench@localhost"
     retry_delays: tuple[float, ...] | None = None
-    webhook_allow: tuple[str, ...] = ()
+    webhook_allow: tuple[IPv4Network | IPv6Network, ...] = ()
+    public_url: str = "http://localhost:8000"
     evm_rpc: str | None = None
 
 
@@ -41,12 +60,11 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         secret=source.get("WORKBENCH_SECRET") or None,
         ingest_rate=_number(source, "WORKBENCH_INGEST_RATE", 50.0),
         ingest_burst=int(_number(source, "WORKBENCH_INGEST_BURST", 100.0)),
-        smtp_url=source.get("WORKBENCH_SMTP_URL") or None,
-        email_from=source.get("WORKBENCH_EMAIL_FROM") or "workbench@localhost",
+        smtp=_smtp(source, "WORKBENCH_SMTP_URL"),
+        email_from=_sender(source, "WORKBENCH_EMAIL_FROM", "workbench@localhost"),
         retry_delays=_delays(source, "WORKBENCH_RETRY_DELAYS"),
-        webhook_allow=tuple(
-            part.strip() for part in source.get("WORKBENCH_WEBHOOK_ALLOW", "").split(",") if part.strip()
-        ),
+        webhook_allow=_networks(source, "WORKBENCH_WEBHOOK_ALLOW"),
+        public_url=_origin(source, "WORKBENCH_PUBLIC_URL", "http://localhost:8000"),
         evm_rpc=source.get("WORKBENCH_EVM_RPC") or None,
     )
 
@@ -81,3 +99,77 @@ def _delays(source: Mapping[str, str], name: str) -> tuple[float, ...] | None:
     if any(not 0 <= delay < 1e9 for delay in delays):
         raise SettingsError(f"{name}: {text!r} has a delay that is not between 0 and 1e9 seconds")
     return delays
+
+
+def _networks(source: Mapping[str, str], name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    parts = [part.strip() for part in source.get(name, "").split(",")]
+    try:
+        return tuple(ip_network(part) for part in parts if part)
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}; write CIDRs like 10.1.0.0/16, separated by commas") from None
+
+
+def _origin(source: Mapping[str, str], name: str, default: str) -> str:
+    """Return the address at which browsers and mail programs find the API, without a slash at its end."""
+    text = source.get(name) or default
+    parts = _split(text, name)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
+        raise SettingsError(f"{name}: must be an address like https://workbench.example.com")
+    return text.rstrip("/")
+
+
+def _sender(source: Mapping[str, str], name: str, default: str) -> str:
+    text = source.get(name) or default
+    display, spec = parseaddr(text)
+    try:
+        address = Address(display, addr_spec=spec)
+    except (ValueError, HeaderParseError):
+        address = Address()
+    if not (address.domain and spec.isascii() and text.isprintable()):
+        raise SettingsError(f"{name}: must be an address like Acme <news@acme.example>")
+    return text
+
+
+def _smtp(source: Mapping[str, str], name: str) -> SmtpServer | None:
+    """Return the server in `smtp[s]://[user:password@]host[:port][?starttls=required|offered|never]`.
+
+    `smtp` without a word about it takes STARTTLS where it is offered, and insists on it before a password leaves the machine.
+    """
+    text = source.get(name)
+    if not text:
+        return None
+    parts = _split(text, name)
+    if parts.scheme not in ("smtp", "smtps") or not parts.hostname or parts.path.strip("/"):
+        raise SettingsError(f"{name}: must be like smtp://user:password@mail.example.com:587 or smtps://…")
+    username, password = (None if each is None else unquote(each) for each in (parts.username, parts.password))
+    encryption = _encryption(parts, name)
+    port = parts.port or (465 if encryption == "implicit" else 587 if username else 25)
+    return SmtpServer(parts.hostname, port, encryption, username or None, password)
+
+
+def _encryption(parts: SplitResult, name: str) -> Encryption:
+    chosen = parse_qs(parts.query).get("starttls", [""])[-1]
+    if parts.scheme == "smtps":
+        return "implicit"
+    for each in get_args(Encryption)[1:]:
+        if chosen == each:
+            return each  # type: ignore[no-any-return]
+    if chosen:
+        raise SettingsError(f"{name}: starttls must be one of {', '.join(get_args(Encryption)[1:])}")
+    return "required" if parts.username and not _is_loopback(parts.hostname or "") else "offered"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _split(text: str, name: str) -> SplitResult:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        raise SettingsError(f"{name}: is not an address") from None
+    return parts

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack
 
-from api.language.catalog import events_of, never_seen
+from api.language.catalog import check_against, events_of
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
@@ -216,7 +216,7 @@ class Automation(Rules):
             return []
         try:
             trigger, graph = self._draft.language()
-            return [*never_seen(trigger, graph, seen(self._place.catalog, events_of(trigger, graph)))]
+            return [*check_against(seen(self._place.catalog, events_of(trigger, graph)), trigger, graph)]
         except WorkbenchError:
             return []  # the automation can be looked at without a server
 

@@ -12,12 +12,13 @@ from api.authoring.masking import without_email
 from api.authoring.refusal import Refusal, invalid, unknown
 from api.clock import to_us
 from api.keyring import OrgKeys
-from api.language.advance import Contact
+from api.language.contact import Contact
+from api.language.described import Later, contact_of, read_contact, read_later
 from api.language.event import Event, read_event
 from api.language.graph import Graph, read_graph
 from api.language.problem import Problem, Problems
 from api.language.retry import DEFAULT_POLICY, RetryPolicy, uniform
-from api.language.simulate import Automation, Trace, contact_of, read_contact, simulate
+from api.language.simulate import EARLIEST, LATEST, Automation, Given, Trace, simulate
 from api.language.trigger import Trigger, read_trigger
 from api.store import authoring as store
 from api.store.authoring import AutomationRow, VersionRow
@@ -28,12 +29,13 @@ Version = int | Literal["draft", "published"]
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """An event to try at a moment; `contact` None: whoever the store knows by the event's identifiers."""
+    """An event to try at a moment, and those that come later; `contact` None: whoever the store knows by its identifiers."""
 
     event: Event
     contact: Contact | None
     now: datetime
     version: Version = "draft"
+    later: tuple[Later, ...] = ()
 
 
 class WholeTrial(msgspec.Struct, frozen=True):
@@ -107,7 +109,8 @@ async def try_given(database: Database, around: Surroundings, automation: Automa
 
 def _run(automation: Automation, contact: Contact, around: Surroundings, trial: Trial) -> Trace:
     """Simulate with what is true, as the engine would; what the caller may not see is masked in the answer only."""
-    trace = simulate(automation, trial.event, contact, trial.now, retries=around.retries)
+    given = Given(later=trial.later, retries=around.retries)
+    trace = simulate(automation, trial.event, contact, trial.now, given)
     email = contact.identifiers.email
     if email is None or around.shows_email or trial.contact is not None or email == trial.event.identifiers.email:
         return trace
@@ -131,7 +134,7 @@ def _automation(row: AutomationRow, source: AutomationRow | VersionRow | None) -
     found = read_specs(chosen.trigger_spec, chosen.graph)
     if isinstance(found, tuple):
         return invalid(found)
-    return found if source is not None else Automation(found.trigger, None)
+    return Automation(found.trigger, found.graph if source is not None else None, row.id)
 
 
 async def _contact(tx: Transaction, around: Surroundings, trial: Trial) -> Contact:
@@ -142,12 +145,16 @@ async def _contact(tx: Transaction, around: Surroundings, trial: Trial) -> Conta
 
 def _trial(fields: Fields, now: datetime) -> Trial | Problems:
     given = fields.moment("now") or now
+    if not EARLIEST <= given <= LATEST:
+        fields.refuse("now", f"must be from {EARLIEST.year} to {LATEST.year}")
+        given = now
     event = _event(fields, given)
     contact = _described(fields)
     version = _version(fields)
+    later = read_later(fields.value("events"), to_us(given), "events", fields.problems)
     if fields.problems or event is None:
         return tuple(fields.problems)
-    return Trial(event, contact, given, version)
+    return Trial(event, contact, given, version, later)
 
 
 def _event(fields: Fields, now: datetime) -> Event | None:

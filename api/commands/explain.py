@@ -22,7 +22,17 @@ _TRANSLATED = {  # the first that fits counts
     "sqlalchemy.exc.ArgumentError": "DATABASE_URL is no database address; one looks like postgresql://user:word@host/name",
 }
 _EXTRAS = {
-    "server": {"cryptography", "psycopg", "psycopg_pool", "pyarrow", "sanic", "sqlalchemy", "websockets"},
+    "server": {
+        "cryptography",
+        "eth_hash",
+        "eth_keys",
+        "psycopg",
+        "psycopg_pool",
+        "pyarrow",
+        "sanic",
+        "sqlalchemy",
+        "websockets",
+    },
     "lab": {"jupyterlab", "jupyter_server"},
 }
 

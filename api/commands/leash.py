@@ -1,5 +1,6 @@
-"""A child of `workbench up` ends when `up` dies, even by kill -9: its stdin is a pipe that only `up` holds open."""
+"""A child process ends when its parent dies, even by kill -9: its stdin is a pipe, or a socket, that only the parent holds open."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -11,7 +12,14 @@ def follow_parent() -> None:
     threading.Thread(target=_wait, name="leash", daemon=True).start()
 
 
+def tell_parent() -> None:
+    """Tell the parent that we serve, when our stdin is a socket."""
+    with contextlib.suppress(BrokenPipeError):  # it is gone: then we have been told to end
+        os.write(sys.stdin.fileno(), b".")
+
+
 def _wait() -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+    with contextlib.suppress(ConnectionResetError):  # it died before it heard us
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
     os.kill(os.getpid(), signal.SIGTERM)

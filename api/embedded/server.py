@@ -25,11 +25,14 @@ from api.embedded.binaries import Binaries, locate
 from api.embedded.errors import HomeUnusableError, StartFailedError
 from api.embedded.places import Places, existing, make_run, prepare
 
+_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20  # MB
+
 SETTINGS: Mapping[str, str] = {
-    "shared_buffers": "256MB",
+    # idempotency keys fall anywhere in their index: it has to stay in memory (about 50 MB per million events)
+    "shared_buffers": f"{min(max(_MEMORY // 8, 128), 2048)}MB",
     "work_mem": "16MB",
     "maintenance_work_mem": "128MB",
-    "effective_cache_size": "1GB",
+    "effective_cache_size": f"{max(_MEMORY // 2, 256)}MB",
     "random_page_cost": "1.1",
     "jit": "off",
     "max_connections": "200",

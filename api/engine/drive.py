@@ -13,9 +13,11 @@ from typing import Literal
 from api.clock import Clock, monotonic_ns
 from api.engine.perform import Progress, broken, progress
 from api.keyring import Keyring, OrgKeys
-from api.language.advance import Contact, Facts, walk
+from api.language.advance import walk
 from api.language.codec import decode, encode
+from api.language.contact import Contact
 from api.language.event import Identifiers
+from api.language.facts import Facts
 from api.language.graph import Graph, read_graph
 from api.language.retry import RetryPolicy
 from api.language.run import Run, State

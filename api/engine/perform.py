@@ -5,8 +5,9 @@ In-app messages and tags live in the database, so they commit in one transaction
 
 import msgspec
 
-from api.language.advance import Decision, Effect, InappMessage, TagAdded
 from api.language.codec import encode
+from api.language.decision import Decision
+from api.language.effect import Effect, InappMessage, TagAdded
 from api.language.run import Run, State
 from api.store.engine import Claim, MessageRow, Standing, StepRow
 
@@ -24,10 +25,8 @@ class Progress(msgspec.Struct, frozen=True):
     def standing(self) -> Standing:
         """Where the entry stands now, fenced by the token of its claim."""
         run, claim = self.run, self.claim
-        attempts = 0 if run.state is State.WAITING else run.attempt  # what comes after a wait has not been tried yet
-        return Standing(
-            claim.entry_id, claim.token, run.state, run.outcome, run.node_id, run.step, attempts, run.due_at, run.error
-        )
+        standing = (run.state, run.outcome, run.node_id, run.step, run.attempt, run.due_at, run.error)
+        return Standing(claim.entry_id, claim.token, *standing)
 
     @property
     def size(self) -> int:

@@ -1,14 +1,18 @@
 """The ingest rate: a token bucket per organization, in the memory of one API instance (contract §8).
 
 A bucket is one number, the moment at which it will be full again, so that 0 is a full one. The numbers lie in a table by
-organization which the workers of an instance share. There is no lock that a stopped process could hold: of two takes
-within the same microsecond one may be forgotten, which gives away as many tokens as it took, and never more than `burst`.
+organization, which the workers of an instance share: one that takes locks that one number, and the kernel unlocks it when
+the worker dies. A worker that hangs in the middle of a take is not waited for; going on, it may forget what others took
+in the meantime, which gives away no more than one `burst`.
 """
 
+import fcntl
 import mmap
+import os
 
 SLOTS = 1 << 20  # organizations; from here on two share a bucket. Memory is only used where one has sent something
 SIZE = 8 * SLOTS
+_TRIES = 100  # a take lasts a microsecond
 
 
 class Buckets:
@@ -20,6 +24,7 @@ class Buckets:
     def __init__(self, rate: float, burst: int, shared: int = -1) -> None:
         self._rate = rate
         self._burst = burst
+        self._shared = shared
         self._full_at_ns = memoryview(mmap.mmap(shared, SIZE)).cast("d")
 
     def take(self, org_id: int, wanted: int, now_ns: int) -> int:
@@ -27,8 +32,28 @@ class Buckets:
         if not self._rate:
             return wanted
         slot = org_id % SLOTS
+        if self._shared < 0:
+            return self._take(slot, wanted, now_ns)
+        locked = self._lock(slot)
+        try:
+            return self._take(slot, wanted, now_ns)
+        finally:
+            if locked:
+                fcntl.lockf(self._shared, fcntl.LOCK_UN, 8, 8 * slot)
+
+    def _take(self, slot: int, wanted: int, now_ns: int) -> int:
         filling_ns = max(0.0, self._full_at_ns[slot] - now_ns)
         granted = min(wanted, int(self._burst - filling_ns * self._rate / 1e9))
         if granted:
             self._full_at_ns[slot] = now_ns + filling_ns + granted * 1e9 / self._rate
         return granted
+
+    def _lock(self, slot: int) -> bool:
+        for _ in range(_TRIES):
+            try:
+                fcntl.lockf(self._shared, fcntl.LOCK_EX | fcntl.LOCK_NB, 8, 8 * slot)
+            except BlockingIOError:
+                os.sched_yield()
+            else:
+                return True
+        return False

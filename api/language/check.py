@@ -5,9 +5,10 @@ from typing import Literal
 
 import msgspec
 
+from api.language.action import Condition, Entered, Exit, Invalid, SendEmail, SendInapp, WaitForEvent, Way, texts_of
 from api.language.event import EVENT_NAME
 from api.language.filter import OPERATORS, Filter
-from api.language.graph import Condition, Edge, Entered, Exit, Graph, Invalid, Node, SendInapp
+from api.language.graph import Edge, Graph, Node
 from api.language.template import TemplateError, compile_template
 from api.language.trigger import BUILT_INS, Trigger
 
@@ -34,11 +35,13 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Remark, ...]:
         *_edges(graph),
         *_loops(graph),
         *_reach(graph),
+        *_settings(graph),
         *_names(trigger),
         *_operators(trigger, graph),
         *_trigger_paths(trigger),
         *_shadowed(trigger, graph),
-        *_without_wallet(trigger, graph),
+        *_without_address(trigger, graph, SendInapp, "walletAddress", "a wallet"),
+        *_without_address(trigger, graph, SendEmail, "email", "an email address"),
     ]
     return tuple(sorted(remarks, key=lambda remark: remark.level != "error"))
 
@@ -72,7 +75,7 @@ def _start(graph: Graph) -> Iterator[Remark]:
 
 
 def _edges(graph: Graph) -> Iterator[Remark]:
-    taken: set[tuple[str, str | None]] = set()
+    taken: set[tuple[str, Way]] = set()
     for edge in graph.edges:
         source, target = graph.by_id.get(edge.source), graph.by_id.get(edge.target)
         if source is None:
@@ -87,22 +90,22 @@ def _edges(graph: Graph) -> Iterator[Remark]:
             yield Remark("error", "has two edges from the same way out", source.id)
         taken.add((edge.source, edge.handle))
     for node in graph.nodes:
-        if isinstance(node.action, Condition) and not any((node.id, handle) in taken for handle in node.handles):
-            yield Remark("error", "leads nowhere: connect true, false or both", node.id)
+        if len(node.handles) > 1 and not any((node.id, handle) in taken for handle in node.handles):
+            yield Remark("error", f"leads nowhere: connect {_listed(node.handles, 'or')}", node.id)
 
 
-def _no_way(node: Node, handle: str | None) -> str:
+def _no_way(node: Node, handle: Way) -> str:
     if isinstance(node.action, Exit):
         return "ends the entry: no edge leaves it"
-    named = [known for known in node.handles if known is not None]
-    if not named:
+    if node.handles == (None,):
         return f"has one way out: its edge carries no sourceHandle, such as {handle!r}"
-    ways = " and ".join(named)
-    return (
-        f"has an edge without sourceHandle: its ways out are {ways}"
-        if handle is None
-        else (f"has no way out called {handle!r}: its ways out are {ways}")
-    )
+    said = "has an edge without sourceHandle" if handle is None else f"has no way out called {handle!r}"
+    return f"{said}: its ways out are {_listed(node.handles, 'and')}"
+
+
+def _listed(handles: Iterable[Way], last: str) -> str:
+    *names, final = filter(None, handles)
+    return f"{', '.join(names)} {last} {final}" if names else final
 
 
 def _loops(graph: Graph) -> Iterator[Remark]:
@@ -152,6 +155,10 @@ def _neighbours(edges: Iterable[Edge]) -> dict[str, list[str]]:
     return following
 
 
+def _settings(graph: Graph) -> Iterator[Remark]:
+    yield from (Remark("error", problem.reason, field=problem.field) for problem in graph.settings.problems)
+
+
 def _names(trigger: Trigger) -> Iterator[Remark]:
     if not trigger.names:
         message = "no event name: every custom event of the organization starts this automation"
@@ -162,21 +169,23 @@ def _names(trigger: Trigger) -> Iterator[Remark]:
 
 
 def _operators(trigger: Trigger, graph: Graph) -> Iterator[Remark]:
-    for node_id, filters in _filters(trigger, graph):
-        field = "triggerSpec.filters" if node_id is None else None
-        if node_id is not None and not filters:
-            yield Remark("warning", "has no filters: it always goes on along true", node_id)
-        for each in filters:
-            if each.operator not in OPERATORS:
-                message = f"the operator {each.operator!r} on {each.path!r} is unknown and will be dropped"
-                yield Remark("warning", f"{message}; there are {', '.join(OPERATORS)}", node_id, field)
-
-
-def _filters(trigger: Trigger, graph: Graph) -> Iterator[tuple[str | None, tuple[Filter, ...]]]:
-    yield None, trigger.filters
     for node in graph.nodes:
-        if isinstance(node.action, Condition):
-            yield node.id, node.action.filters
+        if isinstance(node.action, Condition) and not node.action.filters:
+            yield Remark("warning", "has no filters: it always goes on along true", node.id)
+    for node_id, field, each in _filters(trigger, graph):
+        if each.operator not in OPERATORS:
+            message = f"the operator {each.operator!r} on {each.path!r} is unknown and will be dropped"
+            yield Remark("warning", f"{message}; there are {', '.join(OPERATORS)}", node_id, field)
+
+
+def _filters(trigger: Trigger, graph: Graph) -> Iterator[tuple[str | None, str | None, Filter]]:
+    """Yield every filter there is, with the node or the field it stands in."""
+    yield from ((None, "triggerSpec.filters", each) for each in trigger.filters)
+    if graph.settings.goal is not None:
+        yield from ((None, "graph.settings.goal.filters", each) for each in graph.settings.goal.filters)
+    for node in graph.nodes:
+        if isinstance(node.action, Condition | WaitForEvent):
+            yield from ((node.id, None, each) for each in node.action.filters)
 
 
 def _trigger_paths(trigger: Trigger) -> Iterator[Remark]:
@@ -193,7 +202,7 @@ def _trigger_paths(trigger: Trigger) -> Iterator[Remark]:
 
 def _shadowed(trigger: Trigger, graph: Graph) -> Iterator[Remark]:
     """Warn where a built-in is used although the author knows of a payload key of that name, which overrides it."""
-    used = [(None, {each.path for each in trigger.filters}), *((node.id, _paths(node)) for node in graph.nodes)]
+    used = [(None, {each.path for each in trigger.filters}), *((node.id, paths_of(node)) for node in graph.nodes)]
     in_payload = {
         name for _, paths in used for name in BUILT_INS if any(_is_or_in(path, f"payload.{name}") for path in paths)
     }
@@ -211,14 +220,11 @@ def _is_or_in(path: str, root: str) -> bool:
     return path == root or path.startswith(f"{root}.")
 
 
-def _paths(node: Node) -> set[str]:
-    match node.action:
-        case Condition(filters=filters):
-            return {each.path for each in filters}
-        case SendInapp(title=title, body=body):
-            return {*_text_paths(title), *_text_paths(body)}
-        case _:
-            return set()
+def paths_of(node: Node) -> set[str]:
+    """Return the paths that a node looks at in the event that started the entry, and in the contact."""
+    if isinstance(node.action, Condition):
+        return {each.path for each in node.action.filters}
+    return {path for text in texts_of(node.action) for path in _text_paths(text)}
 
 
 def _text_paths(text: str) -> frozenset[str]:
@@ -228,28 +234,28 @@ def _text_paths(text: str) -> frozenset[str]:
         return frozenset()
 
 
-def _without_wallet(trigger: Trigger, graph: Graph) -> Iterator[Remark]:
-    """Warn of in-app messages on a way that asks nowhere for a wallet."""
-    if graph.start is None or _ask_for_wallet(trigger.filters):
+def _without_address(trigger: Trigger, graph: Graph, kind: type, name: str, words: str) -> Iterator[Remark]:
+    """Warn of messages on a way that asks nowhere for the address they go to."""
+    if graph.start is None or _ask_for(name, trigger.filters):
         return
-    unasked = [edge for edge in graph.edges if not _asks(graph.by_id.get(edge.source), edge.handle)]
+    unasked = [edge for edge in graph.edges if not _asks(name, graph.by_id.get(edge.source), edge.handle)]
     reached = _reached(graph.start.id, _neighbours(unasked))
     for node in graph.nodes:
-        if isinstance(node.action, SendInapp) and node.id in reached:
+        if isinstance(node.action, kind) and node.id in reached:
             yield Remark(
-                "warning", "fails for contacts without a wallet: ask for walletAddress in a condition before", node.id
+                "warning", f"fails for contacts without {words}: ask for {name} in a condition before", node.id
             )
 
 
-def _asks(node: Node | None, handle: str | None) -> bool:
+def _asks(name: str, node: Node | None, handle: Way) -> bool:
     return (
         node is not None
         and isinstance(node.action, Condition)
         and handle == "true"
-        and _ask_for_wallet(node.action.filters)
+        and _ask_for(name, node.action.filters)
     )
 
 
-def _ask_for_wallet(filters: Iterable[Filter]) -> bool:
+def _ask_for(name: str, filters: Iterable[Filter]) -> bool:
     asking = ("exists", "eq", "in", "contains")
-    return any(each.path in ("walletAddress", "contact.walletAddress") and each.operator in asking for each in filters)
+    return any(each.path in (name, f"contact.{name}") and each.operator in asking for each in filters)

@@ -5,7 +5,7 @@ refuses what it cannot do exactly; only division stops, at 34 digits.
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import (
     ROUND_HALF_UP,
     Context,
@@ -16,7 +16,9 @@ from decimal import (
     InvalidOperation,
     Overflow,
 )
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import StrictUndefined, Undefined, UndefinedError, pass_context
 from jinja2.filters import FILTERS as STOCK
@@ -24,8 +26,9 @@ from jinja2.runtime import Context as Scope
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
+from markupsafe import escape
 
-from api.language.codec import encode, unfit
+from api.language.codec import Json, encode, unfit
 
 MAX_OUTPUT = 262_144
 MAX_ITERATIONS = 1_000
@@ -72,11 +75,12 @@ def sentence(error: Exception) -> str:
 
 
 class Budget:
-    """What one rendering may still do."""
+    """What one rendering, or several together, may still do."""
 
     def __init__(self) -> None:
         self._iterations = MAX_ITERATIONS
         self._work = MAX_WORK
+        self._output = MAX_OUTPUT
 
     def loop(self, passes: int, work_each: int) -> None:
         """Pay for all passes of a loop."""
@@ -95,6 +99,22 @@ class Budget:
     def look(self, length: int) -> None:
         """Pay for reading so many characters."""
         self._spend(1 + length // _CHARACTERS_PER_WORK)
+
+    def printed(self, size: int) -> None:
+        """Pay for so many bytes of what comes out."""
+        self._output -= size
+        if self._output < 0:
+            raise too_long()
+
+    def paid(self, chunks: Iterator[str]) -> Iterator[str]:
+        """Pay for chunks of text as they come out."""
+        left = self._output
+        for chunk in chunks:
+            left -= len(chunk) if chunk.isascii() else len(chunk.encode(errors="replace"))
+            if left < 0:
+                raise too_long()
+            yield chunk
+        self._output = left
 
     def _spend(self, work: int) -> None:
         self._work -= work
@@ -220,6 +240,16 @@ def _text(value: Any) -> str:
             return str(value)  # raises, unless it is what an `if` without `else` leaves
         case _:
             raise TemplateError("only values of the event and the contact can be printed")
+
+
+def data(value: Any) -> Json:
+    """Return what an expression gave as a value of JSON, with exact numbers; raise when it is none."""
+    _present(value)
+    if isinstance(value, str | int | Decimal | dict | list | tuple | None):
+        return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, float):
+        return _exact(value)
+    raise TemplateError("only values of the event and the contact can be kept")
 
 
 def _exact(value: Decimal | float) -> Decimal:
@@ -355,9 +385,18 @@ def _decimal(digits: str) -> Decimal:
     return Decimal(digits)
 
 
-def _environment() -> _DataEnvironment:
+def _escaped(value: Any) -> str:
+    return str(escape(_text(value)))
+
+
+def _environment(printed: Callable[[Any], str]) -> _DataEnvironment:
     environment = _DataEnvironment(
-        undefined=_Missing, finalize=_text, autoescape=False, cache_size=0, optimized=False, keep_trailing_newline=True
+        undefined=_Missing,
+        finalize=printed,
+        autoescape=False,
+        cache_size=0,
+        optimized=False,
+        keep_trailing_newline=True,
     )
     environment.globals = {}
     environment.tests = {name: environment.tests[name] for name in TESTS}
@@ -368,6 +407,7 @@ def _environment() -> _DataEnvironment:
         "lower": _changing(str.lower),
         "capitalize": _changing(str.capitalize),
         "title": _changing(STOCK["title"]),
+        "urlencode": _changing(partial(quote, safe="")),
         "trim": _changing(str.strip),
         "length": _length,
         "count": _length,
@@ -380,9 +420,10 @@ def _environment() -> _DataEnvironment:
         "join": _join,
         "truncate": _truncate,
     }
+    environment.filters.update(_each=_each, _concat=_concat, _scalar=_scalar, _members=_members, _decimal=_decimal)
     return environment
 
 
-ENVIRONMENT = _environment()
-FILTERS = tuple(sorted(ENVIRONMENT.filters))
-ENVIRONMENT.filters.update(_each=_each, _concat=_concat, _scalar=_scalar, _members=_members, _decimal=_decimal)
+TEXT = _environment(_text)
+HTML = _environment(_escaped)
+FILTERS = tuple(sorted(name for name in TEXT.filters if not name.startswith("_")))

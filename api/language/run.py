@@ -46,7 +46,11 @@ class IllegalMoveError(AssertionError):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """An entry as the interpreter sees it. `attempt` counts the claims of the current step, from 1."""
+    """An entry as the interpreter sees it.
+
+    `attempt` counts the claims of the current step, from 1. `due_at`: when a waiting or retrying run goes on by itself.
+    `since`: when the wait at the current node began, kept while it lasts; None at a node that has not made the run wait.
+    """
 
     entry_id: str
     automation_id: str
@@ -57,6 +61,7 @@ class Run(msgspec.Struct, frozen=True):
     outcome: str | None = None
     error: str | None = None
     due_at: datetime | None = None
+    since: datetime | None = None
 
     def to(self, state: State, **changes: Any) -> "Run":
         """Return the run moved to `state`; raise IllegalMoveError when the table has no such move."""
@@ -70,7 +75,7 @@ class Run(msgspec.Struct, frozen=True):
 
     def at(self, node_id: str) -> "Run":
         """Return the run going on at the next node, still running."""
-        return msgspec.structs.replace(self, node_id=node_id, step=self.step + 1, attempt=1, error=None)
+        return msgspec.structs.replace(self, node_id=node_id, step=self.step + 1, attempt=1, error=None, since=None)
 
 
 class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

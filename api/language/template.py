@@ -8,35 +8,49 @@ makes is paid from one budget of work. Output stops at 256 KB.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
-from jinja2 import TemplateSyntaxError, nodes
+from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.environment import Template as JinjaTemplate
+from jinja2.runtime import Context as Scope
 from jinja2.visitor import NodeTransformer
 
-from api.language.codec import unfit, unfit_text
+from api.language.codec import Json, encode, unfit, unfit_text
 from api.language.expression import (
     BUDGET,
-    ENVIRONMENT,
     FILTERS,
+    HTML,
     MAX_OUTPUT,
     TESTS,
+    TEXT,
     Budget,
     TemplateError,
+    data,
     sentence,
-    too_long,
 )
 
-__all__ = ["FILTERS", "MAX_OUTPUT", "TESTS", "Template", "TemplateError", "compile_template", "render"]
+__all__ = [
+    "FILTERS",
+    "MAX_OUTPUT",
+    "TESTS",
+    "Budget",
+    "Template",
+    "TemplateError",
+    "compile_template",
+    "evaluate",
+    "render",
+]
 
 MAX_SOURCE = 65_536
 MAX_TOKENS = 5_000
 MAX_NODES = 1_000
 MAX_DEPTH = 50
 
+_VALUE = "_value"  # a name that no text can use
 _TOO_DEEP = "is nested too deeply"
 
 _ALLOWED = (
@@ -70,16 +84,40 @@ _ALLOWED = (
 )
 
 
-def compile_template(source: str) -> "Template":
+def compile_template(source: str, *, html: bool = False) -> "Template":
     """Return the compiled template; raise TemplateError saying what is not allowed, and where."""
     if len(source) > MAX_SOURCE:
         raise TemplateError(f"is longer than {MAX_SOURCE} characters")
-    return _compile(source)
+    return _compile(source, html)
 
 
-def render(source: str, context: Mapping[str, Any]) -> str:
-    """Return the text of a template with the values of `context`; raise TemplateError."""
-    return compile_template(source).render(context)
+def render(source: str, context: Mapping[str, Any], *, html: bool = False) -> str:
+    """Return the text of a template with the values of `context`, escaped for `html`; raise TemplateError."""
+    return compile_template(source, html=html).render(context)
+
+
+def evaluate(source: str, context: Mapping[str, Any], budget: Budget) -> Json:
+    """Return the value of a template: a text, but of one that is nothing except `{{ … }}` what stands in there.
+
+    So a number stays a number. Texts of one step share a budget. Raises TemplateError.
+    """
+    template = compile_template(source)
+    expression = _compile_expression(source) if source[:2] == "{{" else None
+    if expression is None:
+        return template.render(context, budget)
+    scope = _scope(expression, context, budget)
+    try:
+        for _ in expression.root_render_func(scope):
+            continue
+        value = data(scope.vars[_VALUE])
+    except TemplateError:
+        raise
+    except Exception as error:  # noqa: BLE001  as above
+        raise TemplateError(sentence(error)) from None
+    if reason := unfit(value):
+        raise TemplateError(reason)
+    budget.printed(len(encode(value)))
+    return value
 
 
 class Template:
@@ -90,13 +128,13 @@ class Template:
         self._source = source
         self._template = template
 
-    def render(self, context: Mapping[str, Any]) -> str:
+    def render(self, context: Mapping[str, Any], budget: Budget | None = None) -> str:
         """Return the text, at most 256 KB of UTF-8; raise TemplateError for a missing value or one of the wrong type."""
         if self._template is None:
             return self._source
-        scope = self._template.new_context({**context, BUDGET: Budget()}, shared=True)
+        budget = budget or Budget()
         try:
-            text = "".join(_capped(self._template.root_render_func(scope)))
+            text = "".join(budget.paid(self._template.root_render_func(_scope(self._template, context, budget))))
         except TemplateError:
             raise
         except Exception as error:  # noqa: BLE001  a template is the customer's program: whatever it raises is its failure
@@ -106,28 +144,50 @@ class Template:
         return text
 
 
-def _capped(chunks: Iterator[str]) -> Iterator[str]:
-    size = 0
-    for chunk in chunks:
-        size += len(chunk) if chunk.isascii() else len(chunk.encode(errors="replace"))
-        if size > MAX_OUTPUT:
-            raise too_long()
-        yield chunk
+def _scope(template: JinjaTemplate, context: Mapping[str, Any], budget: Budget) -> Scope:
+    return template.new_context({**context, BUDGET: budget}, shared=True)
 
 
 @lru_cache(maxsize=2048)
-def _compile(source: str) -> Template:
+def _compile(source: str, html: bool) -> Template:
     if reason := unfit_text(source):
         raise TemplateError(reason)
     if "{" not in source:
         return Template(re.sub("\r\n?", "\n", source))  # as Jinja does
-    try:
-        _check_size(source)
-        tree = ENVIRONMENT.parse(source)
-        _check_all(tree)
+    with _compiling():
+        tree = _checked(source)
         paths = frozenset(_paths(tree))
-        code = ENVIRONMENT.compile(_Guard().visit(tree))
-        return Template(source, JinjaTemplate.from_code(ENVIRONMENT, code, {}), paths)
+        return Template(source, _program(tree, HTML if html else TEXT), paths)
+
+
+@lru_cache(maxsize=2048)
+def _compile_expression(source: str) -> JinjaTemplate | None:
+    """Return the program that keeps the value of a text's only expression; None when there is more to it than that."""
+    with _compiling():
+        tree = _checked(source)
+        match tree.body:
+            case [nodes.Output(nodes=[only])] if not isinstance(only, nodes.TemplateData):
+                kept = nodes.Assign(nodes.Name(_VALUE, "store"), only, lineno=1)
+                return _program(nodes.Template([kept], lineno=1), TEXT)
+            case _:
+                return None
+
+
+def _checked(source: str) -> nodes.Template:
+    _check_size(source)
+    tree = TEXT.parse(source)
+    _check_all(tree)
+    return tree
+
+
+def _program(tree: nodes.Template, environment: Environment) -> JinjaTemplate:
+    return JinjaTemplate.from_code(environment, environment.compile(_Guard().visit(tree)), {})
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    try:
+        yield
     except TemplateError:
         raise
     except TemplateSyntaxError as error:
@@ -142,7 +202,7 @@ def _compile(source: str) -> Template:
 
 def _check_size(source: str) -> None:
     """Refuse what would take long to parse: that costs by the token."""
-    if sum(1 for _ in islice(ENVIRONMENT.lexer.tokeniter(source, None), MAX_TOKENS + 1)) > MAX_TOKENS:
+    if sum(1 for _ in islice(TEXT.lexer.tokeniter(source, None), MAX_TOKENS + 1)) > MAX_TOKENS:
         raise TemplateError(f"has more than {MAX_TOKENS} words and signs")
 
 

@@ -7,6 +7,8 @@ from sanic import Request
 
 from api.access.verify import Principal, Unauthorized, Verifier
 from api.clock import Clock
+from api.inapp.feed import Feed
+from api.inapp.sessions import Sessions
 from api.ingest.notices import Notices
 from api.ingest.pipeline import Pipeline
 from api.ingest.recent import Followers
@@ -30,6 +32,8 @@ class Parts(msgspec.Struct, frozen=True):
     notices: Notices
     followers: Followers
     gateway: Gateway
+    sessions: Sessions
+    feed: Feed
 
 
 def parts(request: Request) -> Parts:

@@ -46,7 +46,7 @@ class AuditRow(msgspec.Struct, frozen=True):
     id: str
     key_id: str
     action: str
-    subject_id: str
+    subject_id: str | None
     detail: str
     created_at: datetime
 

@@ -97,6 +97,7 @@ def _exchange(tx: Transaction, calls: Sequence[Call[Any]]) -> PQGen[list[PGresul
     pgconn.enter_pipeline_mode()
     try:
         for statement in fresh.values():
+            pgconn.send_close_prepared(statement.name)  # after a rollback it may still be there
             pgconn.send_prepare(statement.name, statement.text)
         if begins:
             pgconn.send_query_prepared(BEGIN.name, None)
@@ -108,11 +109,11 @@ def _exchange(tx: Transaction, calls: Sequence[Call[Any]]) -> PQGen[list[PGresul
     except BaseException:
         pgconn.finish()
         raise
-    tx.prepared.update(name for name, result in zip(fresh, results, strict=False) if result.status in _ANSWERED)
+    tx.prepared.update(name for name, result in zip(fresh, results[1::2], strict=False) if result.status in _ANSWERED)
     for result in results:
         if result.status not in _ANSWERED:
             raise errors.error_from_result(result)
-    return results[len(fresh) + begins :]
+    return results[2 * len(fresh) + begins :]
 
 
 def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:

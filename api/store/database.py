@@ -53,6 +53,11 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         self.prepared: set[bytes] = set()
         self.reader = Transformer(self)
 
+    async def rollback(self) -> None:
+        """Roll back; psycopg then drops every statement of the session if it has prepared one itself, ours too."""
+        await super().rollback()
+        self.prepared.clear()
+
 
 class _TextUuid(Loader):
     """Ids are text in Python: they come from our own clock and go into JSON."""

@@ -7,6 +7,7 @@ import msgspec
 
 from api.store.arrays import plain, quoted
 from api.store.database import Transaction
+from api.store.inbox import announce_messages
 from api.store.statements import load
 
 _SQL = load("engine")
@@ -138,7 +139,7 @@ async def rescue(tx: Transaction, org_id: int, now: datetime, most: int) -> list
 async def load_events(tx: Transaction, org_id: int, claims: Sequence[Claim]) -> dict[str, EventRow]:
     """Return the claimed entries' events by id."""
     ids = plain(claim.event_id for claim in claims)
-    created = quoted(claim.event_created_at.isoformat() for claim in claims)
+    created = quoted([claim.event_created_at.isoformat() for claim in claims])
     cursor = await tx.execute(_SQL["load_events"], {"org_id": org_id, "ids": ids, "created": created})
     return {row[0]: EventRow(*row) for row in await cursor.fetchall()}
 
@@ -188,12 +189,12 @@ async def record_entries(tx: Transaction, org_id: int, standings: Sequence[Stand
             "ids": plain(each.entry_id for each in standings),
             "tokens": plain(each.token for each in standings),
             "states": plain(each.state for each in standings),
-            "outcomes": quoted(each.outcome for each in standings),
-            "node_ids": quoted(each.node_id for each in standings),
+            "outcomes": quoted([each.outcome for each in standings]),
+            "node_ids": quoted([each.node_id for each in standings]),
             "steps": plain(each.step for each in standings),
             "attempts": plain(each.attempt for each in standings),
-            "due": quoted(each.due_at.isoformat() if each.due_at else None for each in standings),
-            "errors": quoted(each.error for each in standings),
+            "due": quoted([each.due_at.isoformat() if each.due_at else None for each in standings]),
+            "errors": quoted([each.error for each in standings]),
         },
     )
     return {row[0] for row in await cursor.fetchall()}
@@ -213,7 +214,7 @@ async def add_transitions(
             "entry_ids": plain(move[0] for move in moves),
             "from_states": plain(move[1] for move in moves),
             "to_states": plain(move[2] for move in moves),
-            "reasons": quoted(move[3] for move in moves),
+            "reasons": quoted([move[3] for move in moves]),
         },
     )
 
@@ -231,17 +232,17 @@ async def add_steps(tx: Transaction, org_id: int, steps: Sequence[StepRow], at: 
             "claims": plain(step.claim for step in steps),
             "steps": plain(step.step for step in steps),
             "attempts": plain(step.attempt for step in steps),
-            "node_ids": quoted(step.node_id for step in steps),
-            "kinds": quoted(step.kind for step in steps),
+            "node_ids": quoted([step.node_id for step in steps]),
+            "kinds": quoted([step.kind for step in steps]),
             "outcomes": plain(step.outcome for step in steps),
-            "handles": quoted(step.handle for step in steps),
-            "details": quoted(step.detail for step in steps),
+            "handles": quoted([step.handle for step in steps]),
+            "details": quoted([step.detail for step in steps]),
         },
     )
 
 
 async def add_messages(tx: Transaction, org_id: int, messages: Sequence[MessageRow], at: datetime) -> set[str]:
-    """Store in-app messages; return the ids of those that were not there yet."""
+    """Store in-app messages and announce them; return the ids of those that were not there yet."""
     if not messages:
         return set()
     cursor = await tx.execute(
@@ -253,14 +254,16 @@ async def add_messages(tx: Transaction, org_id: int, messages: Sequence[MessageR
             "contact_ids": plain(each.contact_id for each in messages),
             "automation_ids": plain(each.automation_id for each in messages),
             "entry_ids": plain(each.entry_id for each in messages),
-            "node_ids": quoted(each.node_id for each in messages),
-            "wallets": quoted(each.wallet for each in messages),
-            "subjects": quoted(each.title for each in messages),
-            "bodies": quoted(each.body for each in messages),
-            "extras": quoted(each.extra for each in messages),
+            "node_ids": quoted([each.node_id for each in messages]),
+            "wallets": quoted([each.wallet for each in messages]),
+            "subjects": quoted([each.title for each in messages]),
+            "bodies": quoted([each.body for each in messages]),
+            "extras": quoted([each.extra for each in messages]),
         },
     )
-    return {row[0] for row in await cursor.fetchall()}
+    new = {row[0] for row in await cursor.fetchall()}
+    await announce_messages(tx, org_id, {each.wallet for each in messages if each.id in new})
+    return new
 
 
 async def add_tags(tx: Transaction, org_id: int, tags: Sequence[tuple[str, str]], at: datetime) -> None:
@@ -269,5 +272,5 @@ async def add_tags(tx: Transaction, org_id: int, tags: Sequence[tuple[str, str]]
         return
     await tx.execute(
         _SQL["add_tags"],
-        {"org_id": org_id, "at": at, "ids": plain(each[0] for each in tags), "tags": quoted(each[1] for each in tags)},
+        {"org_id": org_id, "at": at, "ids": plain(each[0] for each in tags), "tags": quoted([each[1] for each in tags])},
     )

@@ -1,7 +1,8 @@
-"""Waking the engine: the statement of `sql/queries/wake.sql`."""
+"""Waking processes that wait: the statement of `sql/queries/wake.sql`, and the ear for notifications."""
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 import psycopg
 from psycopg import sql
@@ -24,10 +25,15 @@ async def wake_engine(tx: Transaction) -> None:
 
 
 class Listener:
-    """Hears the engine's channel on a connection of its own. A hint that is missed costs a poll, never an entry."""
+    """Hears a channel on a connection of its own. A hint that is missed costs a poll, never an entry.
 
-    def __init__(self, dsn: str) -> None:
+    `heard` is given the text of every hint, and an empty one after connecting: what was said before is not known.
+    """
+
+    def __init__(self, dsn: str, channel: str = ENTRIES_CHANNEL, heard: Callable[[str], None] | None = None) -> None:
         self._dsn = libpq_dsn(dsn)
+        self._channel = channel
+        self._heard = heard
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -49,7 +55,12 @@ class Listener:
 
     async def _listen_once(self) -> None:
         async with await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=5) as connection:
-            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(ENTRIES_CHANNEL)))
-            self.wake()
-            async for _ in connection.notifies():
-                self.wake()
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+            self._hear("")
+            async for notification in connection.notifies():
+                self._hear(notification.payload)
+
+    def _hear(self, hint: str) -> None:
+        if self._heard is not None:
+            self._heard(hint)
+        self.wake()

@@ -13,7 +13,8 @@ CREATE SCHEMA analyst;
 CREATE TABLE workbench.organizations (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9-]{1,40}$'),
-    created_at  timestamptz NOT NULL
+    created_at  timestamptz NOT NULL,
+    origins     text[] NOT NULL DEFAULT '{}'     -- pages that may show in-app messages: https://app.example.com
 );
 
 CREATE TABLE workbench.api_keys (
@@ -283,6 +284,50 @@ CREATE TABLE workbench.messages (
 CREATE INDEX messages_inbox ON workbench.messages (org_id, wallet_address, created_at)
     WHERE channel = 'inapp' AND delivered_at IS NULL;
 CREATE INDEX messages_by_contact ON workbench.messages (org_id, contact_id, created_at);
+
+-- Delivery ----------------------------------------------------------------------------------------------------------
+
+-- Addresses that get no more messages of a channel; kept as a blind index, so that erasing a contact need not lift it.
+CREATE TABLE workbench.suppressions (
+    org_id          bigint NOT NULL,
+    channel         text NOT NULL CHECK (channel IN ('email')),
+    address_digest  uuid NOT NULL,
+    reason          text NOT NULL CHECK (reason IN ('unsubscribed')),
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (org_id, channel, address_digest)
+);
+
+-- What webhooks are signed with, sealed. After a roll the previous secret signs, too, until its moment.
+CREATE TABLE workbench.webhook_secrets (
+    org_id          bigint PRIMARY KEY,
+    secret          bytea NOT NULL,
+    previous        bytea,
+    previous_until  timestamptz,
+    created_at      timestamptz NOT NULL,
+    CHECK ((previous IS NULL) = (previous_until IS NULL))
+);
+
+-- Webhook addresses that said 410: nothing is sent there until somebody opens them again.
+CREATE TABLE workbench.closed_endpoints (
+    org_id      bigint NOT NULL,
+    url_digest  uuid NOT NULL,                  -- blind index: an address may carry values of contacts
+    host        text NOT NULL,
+    closed_at   timestamptz NOT NULL,
+    PRIMARY KEY (org_id, url_digest)
+);
+
+-- What wallets were asked to sign and have not yet: a row lives for minutes, and is deleted by the sign-in that uses it.
+CREATE TABLE workbench.inapp_challenges (
+    org_id          bigint NOT NULL,
+    nonce           text NOT NULL,
+    wallet_address  text NOT NULL,
+    key_id          uuid NOT NULL,              -- the publishable key that asked; it ends the session, too
+    origin          text NOT NULL,
+    chain_id        bigint NOT NULL,
+    expires_at      timestamptz NOT NULL,
+    PRIMARY KEY (org_id, nonce)
+);
+CREATE INDEX inapp_challenges_by_end ON workbench.inapp_challenges (org_id, expires_at);
 
 CREATE TABLE workbench.segment_members (
     org_id      bigint NOT NULL,

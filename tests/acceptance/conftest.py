@@ -34,9 +34,9 @@ class House:
             "WORKBENCH_DATA_DIR": str(logs),
         }
 
-    def start_api(self, **environment: str) -> "Api":
+    def start_api(self, *arguments: str, **environment: str) -> "Api":
         port = _free_port()
-        process = self._start(["serve", "--port", str(port)], environment)
+        process = self._start(["serve", "--port", str(port), *arguments], environment)
         api = Api(port, process)
         api.wait_until_ready()
         return api
@@ -70,7 +70,7 @@ class House:
 
 
 class Api:
-    """One API process."""
+    """One API process, or the one that watches several."""
 
     def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
         self.url = f"http://127.0.0.1:{port}"

@@ -11,9 +11,9 @@ from api.authoring import automations, entries, trial
 from api.authoring.entries import Wanted
 from api.authoring.trial import Surroundings
 from api.language.codec import decode, encode
+from api.language.described import SIMULATED
 from api.language.retry import uniform
 from api.language.run import State, message_id
-from api.language.simulate import SIMULATED
 from api.store.histories import Page
 from api.store.wake import ENTRIES_CHANNEL
 

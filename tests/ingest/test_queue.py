@@ -4,7 +4,7 @@ from collections import Counter
 from typing import TypeAlias
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.ingest.queue import QUANTUM, Queue
@@ -14,6 +14,7 @@ MOST = 1_000
 
 Item: TypeAlias = tuple[int, int, int]  # organization, number, weight
 
+unhurried = settings(deadline=None, database=None)  # machines are shared
 weights = st.integers(1, HEAVIEST)
 puts = st.tuples(st.integers(1, 5), weights)
 takes = st.integers(1, 2 * HEAVIEST)
@@ -30,6 +31,7 @@ def weight_of(items: list[Item]) -> int:
     return sum(weight for _, _, weight in items)
 
 
+@unhurried
 @given(st.lists(puts | takes))
 def test_nothing_is_lost_doubled_or_overtaken_by_its_own(moves: list[tuple[int, int] | int]) -> None:
     queue: Queue[Item] = Queue(MOST)
@@ -50,6 +52,7 @@ def test_nothing_is_lost_doubled_or_overtaken_by_its_own(moves: list[tuple[int, 
     assert sorted(taken, key=lambda item: item[0]) == sorted(let_in)  # stable: each organization in its own order
 
 
+@unhurried
 @given(st.lists(st.lists(weights, min_size=30, max_size=30), min_size=2, max_size=5), takes)
 def test_whoever_has_enough_waiting_gets_the_same_share(lines: list[list[int]], most: int) -> None:
     queue: Queue[Item] = Queue(1_000_000)
@@ -67,6 +70,7 @@ def test_whoever_has_enough_waiting_gets_the_same_share(lines: list[list[int]], 
         assert max(got.values()) - min(got.values()) <= QUANTUM + 2 * HEAVIEST  # the bound of deficit round robin
 
 
+@unhurried
 @given(st.integers(1, 5), weights)
 def test_a_single_event_waits_for_one_turn_of_the_others_at_most(others: int, weight: int) -> None:
     queue: Queue[Item] = Queue(MOST)

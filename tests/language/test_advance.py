@@ -8,22 +8,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.advance import (
-    Contact,
-    Decision,
-    Effect,
-    Facts,
-    InappMessage,
-    TagAdded,
-    advance,
-    after,
-    full_context,
-    identifiers_of,
-    walk,
-)
+from api.language.action import Action, AddTag, Condition, Entered, Exit, Invalid, SendInapp
+from api.language.advance import advance, walk
+from api.language.contact import Contact, identifiers_of
+from api.language.decision import Decision
+from api.language.effect import Effect, InappMessage, TagAdded
 from api.language.event import Identifiers
+from api.language.facts import Facts, after, full_context
 from api.language.filter import Filter
-from api.language.graph import Action, AddTag, Condition, Edge, Entered, Exit, Graph, Invalid, Node, SendInapp
+from api.language.graph import Edge, Graph, Node
 from api.language.problem import Problem
 from api.language.retry import RetryPolicy, delay_after
 from api.language.run import MOVES, Run, State, Step, message_id
@@ -63,8 +56,8 @@ def test_a_tag_is_an_effect_that_later_nodes_see() -> None:
     decision = advance(line(AddTag("vip")), at("1"), FACTS, NOW)
     done = Run("e1", "a1", State.COMPLETED, "1", 2, 1, "completed")
     assert decision == Decision(done, Step("1", "add_tag", NOW, "tagged", detail={"tag": "vip"}), (TagAdded("vip"),))
-    assert after(FACTS, decision.effects).contact.tags == ("old", "vip")
-    assert after(FACTS, (TagAdded("old"),)) is FACTS
+    assert after(FACTS, decision.effects, NOW).contact.tags == ("old", "vip")
+    assert after(FACTS, (TagAdded("old"),), NOW) is FACTS
 
 
 def test_a_condition_leaves_by_true_or_false_and_notes_its_verdicts() -> None:
@@ -289,6 +282,6 @@ def test_a_step_resumed_from_its_record_goes_on_as_if_never_stopped(graph: Graph
     while run.state is State.RUNNING:
         decision = advance(graph, Run(*(getattr(run, name) for name in Run.__struct_fields__)), current, NOW)
         seen += decision.effects
-        run, current = decision.run, after(current, decision.effects)
+        run, current = decision.run, after(current, decision.effects, NOW)
     assert run == whole[-1].run
     assert seen == [effect for decision in whole for effect in decision.effects]

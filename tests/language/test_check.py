@@ -4,15 +4,28 @@ from typing import Any
 
 import pytest
 
+from api.language.action import AddTag, Condition, Entered, Exit, SendInapp
 from api.language.check import Remark, check, errors
 from api.language.filter import Filter
-from api.language.graph import AddTag, Condition, Edge, Entered, Exit, Graph, Node, SendInapp, read_graph
+from api.language.graph import Edge, Graph, Node, read_graph
 from api.language.trigger import Trigger
 
 PAID = Trigger(frozenset({"paid"}))
 T: dict[str, Any] = {"id": "t", "type": "app_event"}
 TAG: dict[str, Any] = {"id": "tag", "type": "add_tag", "data": {"tag": "vip"}}
 EXIT: dict[str, Any] = {"id": "x", "type": "exit"}
+WAIT: dict[str, Any] = {"id": "w", "type": "wait_for_event", "data": {"event": "bought", "timeoutSeconds": 60}}
+SPLIT: dict[str, Any] = {
+    "id": "s",
+    "type": "split",
+    "data": {"branches": [{"handle": "a", "percent": 50}, {"handle": "b", "percent": 50}]},
+}
+SETTINGS: dict[str, Any] = {
+    "reentry": {"policy": "once"},
+    "goal": {"event": "bought"},
+    "quietHours": {"from": "22:00", "to": "08:00"},
+    "frequencyCap": {"messages": 3, "seconds": 86_400},
+}
 
 
 def condition(name: str, *filters: tuple[str, str, Any]) -> dict[str, Any]:
@@ -24,14 +37,16 @@ def message(name: str, title: str = "Hi", body: str = "there") -> dict[str, Any]
     return {"id": name, "type": "send_inapp", "data": {"title": title, "body": body}}
 
 
-def remarks(nodes: list[dict[str, Any]], *edges: str, trigger: Trigger = PAID) -> list[tuple[str, str | None, str]]:
+def remarks(
+    nodes: list[dict[str, Any]], *edges: str, trigger: Trigger = PAID, settings: Any = None
+) -> list[tuple[str, str | None, str]]:
     """Check a graph whose edges are written `source>target` or `source:handle>target`."""
     written = []
     for index, edge in enumerate(edges):
         source, _, target = edge.partition(">")
         name, _, handle = source.partition(":")
         written.append({"id": str(index), "source": name, "target": target, "sourceHandle": handle or None})
-    graph = read_graph({"nodes": nodes, "edges": written})
+    graph = read_graph({"nodes": nodes, "edges": written, "settings": settings})
     assert isinstance(graph, Graph), graph
     return [(remark.level, remark.node_id, remark.message) for remark in check(trigger, graph)]
 
@@ -42,6 +57,35 @@ def found(said: list[tuple[str, str | None, str]], level: str, node_id: str | No
 
 def test_a_sound_graph_has_no_remarks() -> None:
     assert remarks([T, TAG, EXIT], "t>tag", "tag>x") == []
+
+
+def test_every_kind_of_node_and_every_setting_can_be_published() -> None:
+    has_email = ("email", "exists", None)
+    has_wallet = ("walletAddress", "exists", None)
+    nodes = [T, condition("c", has_email, has_wallet), message("m"), WAIT, SPLIT, TAG, EXIT]
+    nodes += [
+        {"id": "e", "type": "send_email", "data": {"subject": "s", "body": "<p>{{ amount }}</p>"}},
+        {"id": "h", "type": "send_webhook", "data": {"url": "https://a.co", "body": {"a": "{{ amount }}"}}},
+        {"id": "u", "type": "update_contact", "data": {"attributes": {"tier": "{{ tier }}"}}},
+        {"id": "r", "type": "remove_tag", "data": {"tag": "old"}},
+        {"id": "d", "type": "delay", "data": {"seconds": 60}},
+    ]
+    edges = [
+        "t>c",
+        "c:true>m",
+        "m>e",
+        "e>h",
+        "h>u",
+        "u>r",
+        "r>d",
+        "d>w",
+        "w:matched>s",
+        "w:timeout>x",
+        "s:a>tag",
+        "s:b>x",
+        "tag>x",
+    ]
+    assert remarks(nodes, *edges, settings=SETTINGS) == []
 
 
 def test_an_empty_graph_is_refused() -> None:
@@ -83,17 +127,27 @@ def test_duplicate_ids_are_refused() -> None:
         ("c>x", "c", "without sourceHandle"),
         ("c:maybe>x", "c", "no way out called 'maybe'"),
         ("t>x", "t", "two edges from the same way out"),
+        ("w>x", "w", "has an edge without sourceHandle: its ways out are matched and timeout"),
+        ("w:true>x", "w", "no way out called 'true'"),
+        ("s:c>x", "s", "no way out called 'c': its ways out are a and b"),
     ],
 )
 def test_edges_lead_from_a_way_out_to_a_node(edge: str, node_id: str | None, part: str) -> None:
-    nodes = [T, TAG, condition("c", ("a", "exists", None)), EXIT]
-    assert found(remarks(nodes, "t>tag", "tag>c", "c:true>x", edge), "error", node_id, part)
+    nodes = [T, TAG, condition("c", ("a", "exists", None)), WAIT, SPLIT, EXIT]
+    row = ["t>tag", "tag>c", "c:true>x", "c:false>w", "w:matched>s", "s:a>x"]
+    assert found(remarks(nodes, *row, edge), "error", node_id, part)
 
 
 def test_a_condition_may_use_one_way_out_but_not_none() -> None:
     nodes = [T, condition("c", ("a", "exists", None)), EXIT]
     assert remarks(nodes, "t>c", "c:false>x") == []
     assert found(remarks(nodes, "t>c"), "error", "c", "leads nowhere")
+
+
+@pytest.mark.parametrize(("node", "ways"), [(WAIT, "matched or timeout"), (SPLIT, "a or b")])
+def test_whatever_branches_leads_somewhere(node: dict[str, Any], ways: str) -> None:
+    said = remarks([T, node], f"t>{node['id']}")
+    assert said == [("error", node["id"], f"leads nowhere: connect {ways}")]
 
 
 def test_what_cannot_be_reached_is_refused() -> None:
@@ -150,6 +204,24 @@ def test_an_operator_that_will_be_dropped_is_said_where_it_stands() -> None:
     assert found(said, "warning", "c", "'lt' on 'a'")
 
 
+def test_an_operator_that_will_be_dropped_is_said_in_waits_and_goals_too() -> None:
+    odd = {"filters": [{"path": "a", "operator": "gt", "value": 1}]}
+    nodes = [T, WAIT | {"data": WAIT["data"] | odd}, EXIT]
+    said = remarks(nodes, "t>w", "w:matched>x", settings={"goal": {"event": "bought"} | odd})
+    assert [one[:2] for one in said] == [("warning", None), ("warning", "w")]
+
+
+def test_what_is_wrong_with_the_settings_refuses_publication() -> None:
+    graph = read_graph(
+        {"nodes": [T, TAG], "edges": [{"source": "t", "target": "tag"}], "settings": {"goals": {}, "goal": {}}}
+    )
+    assert isinstance(graph, Graph)
+    assert [(remark.level, remark.field) for remark in check(PAID, graph)] == [
+        ("error", "graph.settings.goals"),
+        ("error", "graph.settings.goal.event"),
+    ]
+
+
 def test_a_condition_without_filters_is_said() -> None:
     assert found(remarks([T, condition("c"), EXIT], "t>c", "c:true>x"), "warning", "c", "no filters")
 
@@ -176,6 +248,12 @@ def test_a_shadowed_built_in_is_said_where_it_is_used() -> None:
 
 def test_a_message_for_contacts_without_a_wallet_is_said() -> None:
     assert found(remarks([T, message("m")], "t>m"), "warning", "m", "without a wallet")
+
+
+def test_an_email_for_contacts_without_an_address_is_said() -> None:
+    email = {"id": "e", "type": "send_email", "data": {"subject": "s", "body": "b"}}
+    assert found(remarks([T, email], "t>e"), "warning", "e", "without an email address")
+    assert remarks([T, condition("c", ("email", "exists", None)), email], "t>c", "c:true>e") == []
 
 
 @pytest.mark.parametrize("path", ["walletAddress", "contact.walletAddress"])

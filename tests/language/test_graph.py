@@ -6,19 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.language.action import AddTag, Condition, Entered, Exit, Invalid, SendInapp
 from api.language.filter import Filter
-from api.language.graph import (
-    AddTag,
-    Condition,
-    Edge,
-    Entered,
-    Exit,
-    Graph,
-    Invalid,
-    Node,
-    SendInapp,
-    read_graph,
-)
+from api.language.graph import Edge, Graph, Node, read_graph
 
 
 def graph(value: Any) -> Graph:

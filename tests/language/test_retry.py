@@ -11,7 +11,7 @@ from api.language.retry import DEFAULT_POLICY, IN_APP, JITTER, RetryPolicy, dela
 
 def test_in_app_messages_are_tried_six_times_over_seven_hours() -> None:
     assert IN_APP == (10, 60, 600, 3_600, 21_600)
-    assert DEFAULT_POLICY.most_attempts == 6
+    assert DEFAULT_POLICY.most_attempts("inapp") == 6
 
 
 @pytest.mark.parametrize(("attempt", "left"), [(1, True), (4, True), (5, True), (6, False), (7, False), (1_000, False)])
@@ -21,11 +21,11 @@ def test_after_the_last_delay_no_try_is_left(attempt: int, left: bool) -> None:
 
 def test_no_delays_mean_one_attempt() -> None:
     assert delay_after((), 1, "e") is None
-    assert RetryPolicy(()).most_attempts == 1
+    assert RetryPolicy(()).most_attempts("inapp") == 1
 
 
 def test_one_schedule_can_be_used_for_every_channel() -> None:
-    assert uniform((1.5, 3)) == RetryPolicy(in_app=(1.5, 3))
+    assert uniform((1.5, 3)) == RetryPolicy((1.5, 3), (1.5, 3), (1.5, 3))
 
 
 @given(st.integers(1, 5), st.text())

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from api.language.advance import Contact, InappMessage
 from api.language.codec import decode, encode, normalise
+from api.language.contact import Contact, meeting
+from api.language.described import SIMULATED, contact_of, read_contact
+from api.language.effect import InappMessage
 from api.language.event import Event, Identifiers, read_event
 from api.language.filter import Verdict
 from api.language.graph import Graph, read_graph
 from api.language.problem import Problem
 from api.language.retry import IN_APP, RetryPolicy, delay_after
 from api.language.run import State, message_id
-from api.language.simulate import SIMULATED, Automation, Trace, contact_of, meeting, read_contact, simulate
+from api.language.simulate import Automation, Given, Trace, simulate
 from api.language.trigger import Trigger, read_trigger
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -110,7 +112,7 @@ def test_without_a_wallet_retries_pass_on_the_virtual_clock_and_the_entry_is_dea
 
 def test_another_retry_policy_is_obeyed() -> None:
     found = event(payload={"amount": 1}, contact={"externalId": "u"}, attributes={"tier": "gold"})
-    trace = simulate(automation(), found, contact_of(None), NOW, retries=RetryPolicy(()))
+    trace = simulate(automation(), found, contact_of(None), NOW, Given(retries=RetryPolicy(())))
     assert [step.attempt for step in trace.steps if step.outcome == "failed"] == [1]
 
 
@@ -184,6 +186,8 @@ def test_a_described_contact_is_taken_as_the_service_would_store_it() -> None:
         ({"walletAddress": ["0xa"]}, "contact.walletAddress"),
         ({"externalId": 5}, "contact.externalId"),
         ({"id": 5}, "contact.id"),
+        ({"id": "\ud800"}, "contact.id"),
+        ({"externalId": "a\0"}, "contact.externalId"),
         ({"attributes": [1]}, "contact.attributes"),
         ({"attributes": {"a": object()}}, "contact.attributes"),
         ({"tags": "vip"}, "contact.tags"),

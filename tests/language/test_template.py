@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.language.codec import decode
-from api.language.template import MAX_OUTPUT, TemplateError, compile_template, render
+from api.language.template import MAX_OUTPUT, Budget, TemplateError, compile_template, evaluate, render
 
 CONTEXT = decode(
     b"""{"name": "Ann", "amount": 0.1, "whole": 12345678901234567890123, "large": 123456789012345678901234567890.125,
@@ -236,3 +236,78 @@ def test_output_is_at_most_256_kb(size: int, fits: bool, character: str) -> None
 def test_floats_of_python_are_printed_as_the_numbers_they_show() -> None:
     assert render("{{ a }} {{ a + 0.2 }} {{ b }}", {"a": 0.1, "b": 1e22}) == "0.1 0.3 10000000000000000000000"
     assert render("{{ a == 0.1 }}", {"a": 0.1}) == "true" == render("{{ a == 0.1 }}", {"a": Decimal("0.1")})
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("{{ amount }}", Decimal("2.50")),
+        ("{{amount * 2}}", Decimal("5.00")),
+        ("{{ flag }}", True),
+        ("{{ nothing }}", None),
+        ("{{ list }}", [1, {"a": "b"}]),
+        ("{{ list[1] }}", {"a": "b"}),
+        ("{{ nope | default(3) }}", 3),
+        ("{{ amount > 2 }}", True),
+        ("{{ 0.1 }}", Decimal("0.1")),
+        ("{{ name | upper }}", "ANN"),
+        (" {{ amount }}", " 2.50"),
+        ("{{ amount }}{{ amount }}", "2.502.50"),
+        ("{% if flag %}{{ amount }}{% endif %}", "2.50"),
+        ("{{ amount }}{# said #}", Decimal("2.50")),
+        ("plain", "plain"),
+    ],
+)
+def test_a_text_that_is_nothing_but_a_value_is_that_value(source: str, value: Any) -> None:
+    context = {"amount": Decimal("2.50"), "flag": True, "nothing": None, "list": [1, {"a": "b"}], "name": "ann"}
+    found = evaluate(source, context, Budget())
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{{ nope }}", "there is no value 'nope'"),
+        ("{{ amount * amount }}", "outside"),
+        ("{{ loop }}", "there is no value 'loop'"),
+        ("{{ text }}", "makes more than"),
+    ],
+)
+def test_a_value_that_cannot_be_kept_is_refused(source: str, reason: str) -> None:
+    with pytest.raises(TemplateError, match=reason):
+        evaluate(source, {"amount": 10**200, "text": "x" * 262_144}, Budget())
+
+
+def test_texts_that_share_a_budget_share_its_output() -> None:
+    budget, context = Budget(), {"text": "x" * 100_000}
+    evaluate("{{ text }}", context, budget)
+    evaluate("> {{ text }}", context, budget)
+    with pytest.raises(TemplateError, match="makes more than"):
+        evaluate("{{ text }}", context, budget)
+
+
+def test_m7_html_escapes_values_once_and_texts_escape_nothing() -> None:
+    context = {"name": "<script>alert('&')</script>", "list": ["<"]}
+    assert render("<b>{{ name }}</b>", context, html=True) == (
+        "<b>&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;</b>"
+    )
+    assert render("<b>{{ name }}</b>", context) == f"<b>{context['name']}</b>"
+    for source in (
+        "{{ name | upper }}",
+        "{{ name ~ name }}",
+        "{{ '<' }}",
+        "{{ list }}",
+        "{{ list | join }}",
+        "{{ nope | d('<') }}",
+    ):
+        assert "<" not in render(source, context, html=True)
+
+
+def test_m7_a_value_with_braces_is_not_filled_in_again() -> None:
+    context = {"name": "{{ secret }}", "secret": "s"}
+    assert render("{{ name }}", context) == render("{{ name }}", context, html=True) == "{{ secret }}"
+    assert evaluate("{{ name }}", context, Budget()) == "{{ secret }}"
+
+
+def test_values_can_stand_in_an_address() -> None:
+    assert render("{{ 'a b/c?d&é' | urlencode }}", {}) == "a%20b%2Fc%3Fd%26%C3%A9"

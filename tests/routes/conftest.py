@@ -18,9 +18,9 @@ from api.embedded import Server
 from api.keyring import Keyring
 from api.language.codec import decode, encode
 from api.routes.entrance import Parts
+from api.routes.express import ExpressConnection
 from api.settings import Settings
 from api.store import access
-from api.routes.express import ExpressConnection
 from tests.conftest import clone
 from tests.sockets import listening_socket
 

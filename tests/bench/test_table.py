@@ -1,0 +1,60 @@
+import pytest
+
+from bench.figures import Slice
+from bench.table import HEADER, Wanted, at_least, at_most, circumstances, line, number, ratio_at_least, row
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_row_compares_with_its_reference_round_by_round() -> None:
+    made = row("singles", "events/s", [4_000.0, 6_000.0, 5_000.0], ("bare route", [10_000.0] * 3), ratio_at_least(0.35))
+    assert made.ratio is not None
+    assert (made.value.median, made.ratio.median, made.ratio.low, made.ratio.high) == (5_000.0, 0.5, 0.4, 0.6)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "met"),
+    [
+        (None, None),
+        (ratio_at_least(0.5), True),
+        (ratio_at_least(0.51), False),
+        (at_least(20), True),
+        (at_least(21), False),
+        (at_most(20), True),
+        (at_most(19), False),
+    ],
+)
+def test_the_median_keeps_the_promise_or_does_not(wanted: Wanted | None, met: bool | None) -> None:
+    assert row("figure", "ms", [20.0], ("reference", [40.0]), wanted).met is met
+
+
+def test_a_line_shows_figure_reference_ratio_spread_and_promise() -> None:
+    made = row("singles", "events/s", [4_000.0, 6_000.0, 5_000.0], ("bare route", [10_000.0] * 3), ratio_at_least(0.6))
+    assert words(line(made)) == "singles 5,000 events/s bare route, 10,000 0.50 0.40 to 0.60 ≥ 0.6 NO"
+
+
+def test_a_line_without_reference_shows_the_spread_of_the_value() -> None:
+    made = row("memory", "MiB", [140.0, 130.0], None, at_most(200))
+    assert words(line(made)) == "memory 135 MiB 130 to 140 ≤ 200 MiB yes"
+
+
+def test_columns_stand_under_their_names() -> None:
+    made = row("figure", "ms", [20.0], ("reference", [40.0]), at_most(25))
+    assert line(made).index("reference") == HEADER.index("reference")
+    assert line(made).index("≤ 25 ms") == HEADER.index("wanted")
+    assert line(made).index("yes") == HEADER.index("met")
+
+
+def test_numbers_have_as_many_digits_as_they_need() -> None:
+    assert [number(each) for each in (0.351, 9.994, 12.34, 20_123.4)] == ["0.35", "9.99", "12.3", "20,123"]
+
+
+def a_slice(others: float | None, refused: int = 0) -> Slice:
+    return Slice(10, 1_000, refused, 1.0, {}, [], {}, others)
+
+
+def test_a_reader_is_told_how_busy_others_were_and_what_was_refused() -> None:
+    assert circumstances([a_slice(0.5), a_slice(1.5), a_slice(None)]) == "others kept 1.00 cores busy, at most 1.50"
+    assert circumstances([a_slice(None, refused=100)]) == "100 of 1,100 events were answered 503"

@@ -1,0 +1,38 @@
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from api.language.event import Event, read_event
+from bench import traffic
+
+NOW_US = 1_763_700_000_000_000
+
+
+def events(bodies: Iterator[bytes], count: int) -> list[dict[str, Any]]:
+    return [each for body in islice(bodies, count) for each in msgspec.json.decode(body).get("events", [])]
+
+
+def test_every_event_is_valid() -> None:
+    for body in islice(traffic.bodies(1, new_every=2), 4):
+        assert isinstance(read_event(body, NOW_US), Event)
+
+
+def test_one_event_in_so_many_is_the_first_of_a_new_contact() -> None:
+    sent = events(traffic.bodies(100, new_every=50), 10)
+    names = [each["event"] for each in sent]
+    newcomers = {each["contact"]["externalId"] for each in sent if each["event"] == traffic.AUTOMATION_EVENT}
+    assert (names.count("first_deposit"), names.count("deposit"), len(newcomers)) == (20, 980, 20)
+
+
+def test_no_key_comes_twice() -> None:
+    keys = [each["idempotencyKey"] for each in events(traffic.bodies(100, new_every=0), 20)]
+    assert len(set(keys)) == 2_000
+
+
+def test_everybody_who_returns_is_introduced_once() -> None:
+    introduced = {each["contact"]["email"] for each in events(traffic.introductions(), 1_000)}
+    returning = {each["contact"]["email"] for each in events(traffic.bodies(100, new_every=0), 300)}
+    assert returning == introduced
+    assert len(introduced) == traffic.CONTACTS

@@ -1,0 +1,134 @@
+"""The SDK and the demo page in Chromium: a wallet with a known key signs in, and what is sent to it appears as a toast."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from api.clock import token
+from tests.inapp.wallet import Wallet
+from tests.running import Running
+
+pytestmark = pytest.mark.browser
+
+PROVIDER = "window.ethereum = { request: (call) => window.askWallet(call) };"
+DATA = {"actionType": "send_inapp", "recipientMode": "triggering_profile"}
+COUNTING = """async (key) => {
+    const { start } = await import("/inapp/client.js");
+    document.title = "given:";
+    const onPush = ({ title }) => { document.title += ` ${title}`; };
+    window.client = start({ publishableKey: key, apiBaseUrl: location.origin + "/api/v1/", provider: window.ethereum, onPush,
+                            onState: (state) => { document.documentElement.dataset.state = state; } });
+    return await window.client.ready;
+}"""
+
+
+class Extension:
+    """A wallet's browser extension, as far as the page sees it."""
+
+    def __init__(self) -> None:
+        self.wallet = Wallet(token(32))
+        self.signed: list[str] = []
+
+    def answer(self, call: dict[str, Any]) -> Any:
+        match call:
+            case {"method": "eth_requestAccounts"}:
+                return [self.wallet.address]
+            case {"method": "eth_chainId"}:
+                return "0x89"
+            case {"method": "personal_sign", "params": [text, self.wallet.address]}:
+                self.signed.append(bytes.fromhex(text[2:]).decode())
+                return self.wallet.sign(self.signed[-1])
+        raise AssertionError(call)
+
+
+@pytest.fixture
+def extension(page: Page) -> Extension:
+    installed = Extension()
+    page.expose_function("askWallet", installed.answer)
+    page.add_init_script(PROVIDER)
+    return installed
+
+
+def send(running: Running, wallet: Wallet, title: str, body: str = "b") -> None:
+    """Have an automation send a message to a wallet."""
+    event = f"inapp_{token(4).hex()}"
+    nodes = [
+        {"id": "t", "type": "app_event", "data": {}},
+        {"id": "n", "type": "send_inapp", "data": {**DATA, "title": title, "body": body}},
+    ]
+    graph = {"nodes": nodes, "edges": [{"id": "e", "source": "t", "target": "n"}]}
+    spec = {"type": "app_event", "event": event}
+    with httpx.Client(base_url=f"{running.url}/api/v1", timeout=10) as client:
+        author = {"authorization": f"Bearer {running.keys['workbench']}"}
+        made = client.post(
+            "/automations", json={"name": event, "triggerSpec": spec, "graph": graph}, headers=author
+        ).raise_for_status()
+        client.post(f"/automations/{made.json()['id']}/publish", json={}, headers=author).raise_for_status()
+        posted = {"event": event, "contact": {"walletAddress": wallet.address}}
+        backend = {"authorization": f"Bearer {running.keys['live']}"}
+        client.post("/events", json=posted, headers=backend).raise_for_status()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_demo_page_shows_toasts(
+    page: Page, running: Running, extension: Extension, pictures: Path, scheme: Any
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{running.url}/inapp/demo")
+    page.get_by_label("Publishable key").fill(running.keys["publishable"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("status")).to_have_text(f"Signed in as {extension.wallet.address}.")
+    assert extension.signed[0].startswith("127.0.0.1:")
+    send(running, extension.wallet, "Your deposit has arrived", "1,250.00 USDC are in your account.\nThank you!")
+    send(running, extension.wallet, "<b>Text</b>, not HTML", "<img src=x onerror=alert(1)>")
+    toasts = page.get_by_role("log").get_by_role("listitem")
+    expect(toasts).to_have_count(2)
+    expect(toasts.last.get_by_role("heading")).to_have_text("<b>Text</b>, not HTML")
+    page.screenshot(path=pictures / f"inapp-demo-{scheme}.png", animations="disabled")
+    page.get_by_role("button", name="Dismiss: Your deposit has arrived").click()
+    expect(toasts).to_have_count(1)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("status")).to_have_text("Stopped.")
+
+
+def test_the_sdk_hands_over_every_message_once(page: Page, running: Running, extension: Extension) -> None:
+    page.goto(f"{running.url}/inapp/demo")
+    send(running, extension.wallet, "missed")
+    assert page.evaluate(COUNTING, running.keys["publishable"]) == extension.wallet.address
+    expect(page).to_have_title("given: missed")
+    page.evaluate("client.stop()")
+    send(running, extension.wallet, "while-away")
+    page.evaluate(COUNTING, running.keys["publishable"])
+    expect(page).to_have_title("given: while-away")
+
+
+def test_a_lost_connection_comes_back_without_asking_the_wallet(
+    page: Page, running: Running, extension: Extension
+) -> None:
+    page.goto(f"{running.url}/inapp/demo")
+    page.evaluate("""() => {
+        const Real = window.WebSocket;
+        window.lines = [];
+        window.WebSocket = class extends Real { constructor(...given) { super(...given); window.lines.push(this); } };
+    }""")
+    page.evaluate(COUNTING, running.keys["publishable"])
+    page.evaluate("window.lines[0].close()")
+    expect(page.locator("html")).to_have_attribute("data-state", "waiting")
+    expect(page.locator("html")).to_have_attribute("data-state", "connected")
+    send(running, extension.wallet, "late")
+    expect(page).to_have_title("given: late")
+    assert len(extension.signed) == 1
+
+
+def test_a_person_who_does_not_sign_is_told_so(page: Page, running: Running) -> None:
+    page.add_init_script("window.ethereum = { request: async () => { throw { code: 4001, message: 'rejected' }; } };")
+    page.goto(f"{running.url}/inapp/demo")
+    page.get_by_label("Publishable key").fill(running.keys["publishable"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("status")).to_have_text(
+        "This did not work: the wallet refused eth_requestAccounts: rejected"
+    )
+    expect(page.get_by_role("button", name="Sign in")).to_be_enabled()

@@ -1,0 +1,267 @@
+"""Webhooks against real endpoints, well-behaved and not (trust.md J2 to J6, K5, K7, K10)."""
+
+import asyncio
+import contextlib
+import gzip
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from api.delivery.guard import Guard
+from api.delivery.outcome import Failed, Outcome, Retry, Sent, Unknown
+from api.delivery.webhook import LANE, MOST_READ, Hook, Webhooks
+from api.delivery.webhook import webhooks as webhooks_of
+from api.settings import Settings
+from tests.delivery.conftest import LOOPBACK, SECRET, Authority, endpoint, status
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def hook(url: str, body: str = '{"type":"paid","name":"Zoë"}') -> Hook:
+    return Hook("0193-1", url, body, (SECRET,))
+
+
+async def test_a_delivery_is_one_signed_post(webhooks: Webhooks) -> None:
+    now = datetime.now(UTC)
+    async with endpoint(status(200)) as there:
+        assert await webhooks.send(hook(there.url(path="/hook?a=b%20c")), now) == Sent("HTTP 200")
+    (request,) = there.requests
+    assert request.line == "POST /hook?a=b%20c HTTP/1.1"
+    assert set(request.headers) == {
+        "host",
+        "user-agent",
+        "content-type",
+        "content-length",
+        "webhook-id",
+        "webhook-timestamp",
+        "webhook-signature",
+    }
+    assert request.headers["host"] == f"127.0.0.1:{there.port}"
+    assert Webhook(SECRET).verify(request.body, request.raw_headers) == {"type": "paid", "name": "Zoë"}
+
+
+async def test_another_attempt_has_the_same_id_and_bytes_and_a_new_timestamp(webhooks: Webhooks) -> None:
+    async with endpoint(status(500), status(204)) as there:
+        assert await webhooks.send(hook(there.url()), NOW) == Retry("refused", detail="HTTP 500")
+        assert await webhooks.send(hook(there.url()), NOW + timedelta(minutes=5)) == Sent("HTTP 204")
+    first, second = there.requests
+    assert first.body == second.body
+    assert first.headers["webhook-id"] == second.headers["webhook-id"] == "0193-1"
+    assert int(second.headers["webhook-timestamp"]) == int(first.headers["webhook-timestamp"]) + 300
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (status(200), Sent("HTTP 200")),
+        (status(204), Sent("HTTP 204")),
+        (status(400), Retry("refused", detail="HTTP 400")),
+        (status(404), Retry("refused", detail="HTTP 404")),
+        (status(410), Failed("gone", "HTTP 410")),
+        (status(429, "retry-after: 120"), Retry("refused", 120.0, "HTTP 429")),
+        (status(503, "Retry-After: 99999999"), Retry("refused", 86_400.0, "HTTP 503")),
+        (status(503), Retry("refused", None, "HTTP 503")),
+        (status(500, "retry-after: 120"), Retry("refused", None, "HTTP 500")),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", Unknown("no_answer")),
+    ],
+)
+async def test_what_an_answer_means(webhooks: Webhooks, reply: bytes, outcome: Outcome) -> None:
+    async with endpoint(reply) as there:
+        assert await webhooks.send(hook(there.url()), NOW) == outcome
+
+
+async def test_a_redirect_is_not_followed(webhooks: Webhooks) -> None:
+    async with endpoint(status(200)) as inside, endpoint(status(301, f"location: {inside.url()}")) as there:
+        assert await webhooks.send(hook(there.url()), NOW) == Retry("refused", detail="HTTP 301")
+        assert inside.connections == 0
+
+
+async def reset(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    raise ConnectionResetError
+
+
+async def silence(writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(60)
+
+
+async def without_end(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10737418240\r\n\r\n")
+    while True:
+        writer.write(bytes(65_536))
+        await writer.drain()
+
+
+async def byte_by_byte(writer: asyncio.StreamWriter) -> None:
+    for byte in status(200, body=bytes(1_000)):
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(0.2)
+
+
+async def slow_body(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+    await silence(writer)
+
+
+async def endless_headers(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        writer.write(b"x-more: and more\r\n" * 1_000)
+        await writer.drain()
+
+
+async def test_an_endpoint_that_breaks_off_may_have_taken_it(webhooks: Webhooks) -> None:
+    async with endpoint(reset) as there:
+        assert await webhooks.send(hook(there.url()), NOW) == Unknown("no_answer")
+
+
+async def test_an_endpoint_has_until_the_deadline() -> None:
+    transport = Webhooks(Guard(LOOPBACK), deadline=2)
+    async with endpoint(silence, byte_by_byte) as there:
+        answers = await asyncio.gather(*(transport.send(hook(there.url()), NOW) for _ in range(2)))
+        assert answers == [Unknown("no_answer")] * 2
+    await transport.close()
+
+
+@pytest.mark.parametrize("reply", [without_end, slow_body])
+async def test_what_follows_the_status_costs_little(webhooks: Webhooks, reply: object) -> None:
+    async with endpoint(reply) as there:  # type: ignore[arg-type]
+        assert await webhooks.send(hook(there.url()), NOW) == Sent("HTTP 200")
+
+
+async def test_a_status_counts_whatever_the_deadline_says_to_its_body() -> None:
+    transport = Webhooks(Guard(LOOPBACK), deadline=2)
+
+    async def late(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(1.5)
+        await slow_body(writer)
+
+    async with endpoint(late) as there:
+        assert await transport.send(hook(there.url()), NOW) == Sent("HTTP 200")
+    await transport.close()
+
+
+async def test_headers_without_end_are_no_answer(webhooks: Webhooks) -> None:
+    async with endpoint(endless_headers) as there:
+        assert await webhooks.send(hook(there.url()), NOW) == Unknown("no_answer")
+
+
+async def test_a_gzip_bomb_stays_packed(webhooks: Webhooks) -> None:
+    bomb = gzip.compress(bytes(50_000_000))
+    assert len(bomb) < MOST_READ
+    async with endpoint(status(200, "content-encoding: gzip", body=bomb)) as there:
+        assert await webhooks.send(hook(there.url()), NOW) == Sent("HTTP 200")
+        assert await webhooks.send(hook(there.url()), NOW) == Sent("HTTP 200")
+        assert there.connections == 1  # read to its end, and used again
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "gopher://127.0.0.1/x",
+        "ftp://127.0.0.1/x",
+        "unix:/var/run/docker.sock",
+        "data:text/plain,x",
+        "http+unix://%2Fvar%2Frun%2Fdocker.sock/x",
+        "http://user:password@127.0.0.1/",
+        "http://127.0.0.1/\r\nx: y",
+        "http://127.0.0.1:99999/",
+        "http://[::1/",
+        "http:///x",
+        "//127.0.0.1/",
+        "",
+    ],
+)
+async def test_what_is_no_address_of_a_webhook_is_not_tried(webhooks: Webhooks, url: str) -> None:
+    assert await webhooks.send(hook(url), NOW) == Failed("invalid_address")
+
+
+async def test_closed_unknown_and_forbidden_look_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    closed, forbidden = Webhooks(Guard(LOOPBACK)), Webhooks(Guard())
+    async with endpoint(status(200)) as there:
+        url = there.url()
+        with caplog.at_level(logging.INFO, "workbench.delivery"):
+            answers = [
+                await forbidden.send(hook(url), NOW),
+                await forbidden.send(hook("http://127.0.0.1:1/"), NOW),
+                await closed.send(hook("http://127.0.0.1:1/"), NOW),
+                await closed.send(hook("http://nowhere.invalid/"), NOW),
+            ]
+    assert answers == [Retry("unreachable")] * 4
+    assert there.connections == 0
+    words = [record.getMessage() for record in caplog.records]
+    assert words == ["webhook_forbidden"] * 2 + ["webhook_broken"] * 2  # operators can tell them apart
+    await closed.close()
+    await forbidden.close()
+
+
+async def test_a_delivery_to_our_own_address_is_not_sent() -> None:
+    async with endpoint(status(200)) as ours:
+        transport = webhooks_of(Settings(public_url=ours.url("localhost")))
+        assert await transport.send(hook(ours.url("localhost")), NOW) == Retry("unreachable")
+        await transport.close()
+        developing = webhooks_of(Settings(public_url=ours.url("localhost"), webhook_allow=LOOPBACK))
+        assert await developing.send(hook(ours.url("localhost")), NOW) == Sent("HTTP 200")
+        await developing.close()
+
+
+async def test_https_is_to_the_name_whose_address_was_judged(webhooks: Webhooks, authority: Authority) -> None:
+    names: list[str] = []
+    context = authority.server("localhost")
+    context.sni_callback = lambda _, name, __: names.append(name)
+    async with endpoint(status(200), tls=context) as there:
+        assert await webhooks.send(hook(there.url("localhost", scheme="https")), NOW) == Sent("HTTP 200")
+    assert names == ["localhost"]
+    assert there.requests[0].headers["host"] == f"localhost:{there.port}"
+
+
+async def test_a_certificate_of_another_name_or_of_nobody_is_not_believed(
+    webhooks: Webhooks, authority: Authority
+) -> None:
+    for tls in (authority.server("another.example"), Authority().server("localhost")):
+        async with endpoint(status(200), tls=tls) as there:
+            assert await webhooks.send(hook(there.url("localhost", scheme="https")), NOW) == Retry("tls_failed")
+            assert there.requests == []
+
+
+@pytest.mark.parametrize("greeting", [b"", b"220 mail.example ESMTP\r\n"])
+async def test_a_server_without_tls_is_not_spoken_to_in_clear(authority: Authority, greeting: bytes) -> None:
+    said: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        while piece := await reader.read(1_000):
+            said.append(piece)
+        writer.close()
+
+    transport = Webhooks(Guard(LOOPBACK), authority.believer, deadline=2)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await transport.send(hook(f"https://localhost:{port}/"), NOW) == Retry("tls_failed")
+    assert b"POST" not in b"".join(said)
+    await transport.close()
+
+
+async def test_an_endpoint_that_hangs_slows_no_other(authority: Authority) -> None:
+    transport = Webhooks(Guard(LOOPBACK), authority.believer, patience=0.2)
+    arrived = asyncio.Semaphore(0)
+
+    async def hang(writer: asyncio.StreamWriter) -> None:
+        arrived.release()
+        await silence(writer)
+
+    async with endpoint(hang) as hanging, endpoint(status(200)) as other:
+        stuck = [asyncio.create_task(transport.send(hook(hanging.url()), NOW)) for _ in range(LANE)]
+        for _ in range(LANE):
+            await arrived.acquire()
+        assert await transport.send(hook(hanging.url()), NOW) == Retry("busy")
+        assert await transport.send(hook(other.url()), NOW) == Sent("HTTP 200")
+        for task in stuck:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*stuck)
+    await transport.close()

@@ -1,0 +1,153 @@
+"""A served API, and people who sign in with wallets of known keys and open sockets."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+
+from api.clock import token, uuid7
+from api.embedded import Server
+from api.language.codec import decode, encode
+from api.store.engine import MessageRow, add_messages
+from tests.conftest import clone
+from tests.inapp.wallet import Wallet
+from tests.routes.conftest import Org, Service, serving
+
+PAGE = "https://app.example.com"
+CONTACT = uuid7(1)
+
+
+class Person:
+    """Somebody with a wallet, on a page of an organization."""
+
+    def __init__(self, org: Org, wallet: Wallet, page: str | None = PAGE) -> None:
+        self.org, self.wallet, self.page = org, wallet, page
+
+    async def ask(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        """Post as the page does; a header that is empty is not sent."""
+        sent = {"authorization": f"Bearer {await self.org.key('publishable')}", "content-type": "application/json"}
+        if self.page is not None:
+            sent["origin"] = self.page
+        sent = {name: value for name, value in (sent | headers).items() if value}
+        return await self.org.service.client.post(f"/inapp/{path}", content=encode(body), headers=sent)
+
+    async def challenge(self, **more: Any) -> str:
+        response = await self.ask("challenge", {"walletAddress": self.wallet.address, **more})
+        assert response.status_code == 200, response.text
+        return str(response.json()["message"])
+
+    async def answer(self, message: str, **headers: str) -> httpx.Response:
+        return await self.ask("session", {"message": message, "signature": self.wallet.sign(message)}, **headers)
+
+    async def token(self) -> str:
+        response = await self.answer(await self.challenge())
+        assert response.status_code == 200, response.text
+        return str(response.json()["token"])
+
+    @asynccontextmanager
+    async def socket(self, session: str | None = None, **options: Any) -> AsyncIterator["Line"]:
+        """Give a socket that has said who it is."""
+        line = await self.dial(self.page, **options)
+        try:
+            await line.say(type="AUTH", token=session or await self.token())
+            yield line
+        finally:
+            await line.connection.close()
+
+    async def dial(self, page: str | None, **options: Any) -> "Line":
+        url = f"ws://127.0.0.1:{self.org.service.port}/api/v1/inapp/socket"
+        return Line(await connect(url, origin=page, open_timeout=10, **options))
+
+    async def receive(self, *titles: str, wallet: str | None = None, body: str = "b") -> list[str]:
+        """Have messages stored, as the engine does; return their ids."""
+        now = self.org.service.parts.clock.unique_now_us
+        rows = [
+            MessageRow(
+                uuid7(now()), CONTACT, CONTACT, uuid7(now()), "n", wallet or self.wallet.address, title, body, None
+            )
+            for title in titles
+        ]
+        async with self.org.service.parts.database.transaction() as tx:
+            for row in rows:
+                await add_messages(tx, self.org.id, [row], self.org.service.parts.clock.now())
+        return [row.id for row in rows]
+
+    async def delivered(self) -> list[str]:
+        """Return the titles that the wallet has acknowledged."""
+        rows = await self.org.service.rows(
+            "SELECT subject FROM messages WHERE org_id = %s AND wallet_address = %s AND delivered_at IS NOT NULL"
+            " AND status = 'delivered' ORDER BY created_at, id",
+            self.org.id,
+            self.wallet.address,
+        )
+        return [row[0] for row in rows]
+
+
+class Line:
+    """The client's end of a socket."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    async def say(self, **frame: Any) -> None:
+        await self.connection.send(encode(frame).decode())
+
+    async def hear(self) -> dict[str, Any]:
+        frame: dict[str, Any] = decode(await self.connection.recv(decode=False))
+        return frame
+
+    async def titles(self, number: int) -> list[str]:
+        """Return the titles of the next messages, which are not acknowledged."""
+        return [(await self.hear())["title"] for _ in range(number)]
+
+    async def take(self, number: int) -> list[str]:
+        """Acknowledge the next messages; return their titles."""
+        titles = []
+        for _ in range(number):
+            frame = await self.hear()
+            titles.append(frame["title"])
+            await self.say(type="ACK", id=frame["id"])
+        return titles
+
+    async def code(self) -> int | None:
+        """Wait until the socket is closed; return the code."""
+        await self.connection.wait_closed()
+        return self.connection.close_code
+
+
+@pytest.fixture(scope="module")
+async def service(postgres: Server, template: str) -> AsyncIterator[Service]:
+    with clone(postgres, template) as dsn:
+        async with serving(dsn) as started:
+            yield started
+
+
+async def organization(service: Service) -> Org:
+    org = await service.organization()
+    await service.rows("UPDATE organizations SET origins = %s WHERE id = %s", [PAGE], org.id)
+    return org
+
+
+@pytest.fixture
+async def acme(service: Service) -> Org:
+    return await organization(service)
+
+
+@pytest.fixture
+async def ann(acme: Org) -> Person:
+    return Person(acme, Wallet(token(32)))
+
+
+@pytest.fixture
+async def bob(acme: Org) -> Person:
+    """Somebody else, with the same organization."""
+    return Person(acme, Wallet(token(32)))
+
+
+@pytest.fixture
+async def eve(service: Service) -> Person:
+    """Somebody with another organization."""
+    return Person(await organization(service), Wallet(token(32)))

@@ -1,0 +1,87 @@
+"""The whole way: an event posted to one API process becomes a push on a socket of another, sent by an engine of its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from api.access import keys
+from api.clock import token
+from api.language.codec import decode, encode
+from tests.acceptance.conftest import Api, House
+from tests.inapp.wallet import Wallet
+
+WALLET = Wallet(token(32))
+GRAPH = {
+    "nodes": [
+        {"id": "t", "type": "app_event", "data": {}},
+        {
+            "id": "n",
+            "type": "send_inapp",
+            "data": {
+                "actionType": "send_inapp",
+                "recipientMode": "triggering_profile",
+                "title": "Deposit of {{ amountUsd }}",
+                "body": "Thank you.",
+            },
+        },
+    ],
+    "edges": [{"id": "e", "source": "t", "target": "n"}],
+}
+
+
+@pytest.fixture
+def house(database_url: str, tmp_path: Path) -> Iterator[House]:
+    built = House(database_url, tmp_path)
+    yield built
+    built.stop()
+
+
+async def test_an_event_becomes_a_push_through_other_processes(house: House) -> None:
+    by_kind = await house.organization("acme")
+    publishable = await keys.create(house.dsn, house.keyring, "acme", "publishable", None, "")
+    first, second = house.start_api(), house.start_api()
+    house.start_engine()
+    _publish(first, by_kind["workbench"])
+    with _signed_in(second, publishable) as line:
+        for amount in (1, 2, 3):
+            _deposit(first, by_kind["live"], amount)
+            frame = decode(line.recv(20, decode=False))
+            assert frame["title"] == f"Deposit of {amount}"
+        line.send(encode({"type": "ACK", "id": frame["id"]}).decode())
+    with _signed_in(first, publishable) as line:
+        assert [decode(line.recv(20, decode=False))["title"] for _ in range(2)] == ["Deposit of 1", "Deposit of 2"]
+
+
+def _publish(api: Api, key: str) -> None:
+    body = {"name": "thanks", "triggerSpec": {"type": "app_event", "event": "deposit"}, "graph": GRAPH}
+    with api.client(key) as client:
+        made = client.post("/automations", json=body)
+        assert made.status_code == 201, made.text
+        assert client.post(f"/automations/{made.json()['id']}/publish", json={}).status_code == 200
+
+
+def _deposit(api: Api, key: str, amount: int) -> None:
+    event = {"event": "deposit", "contact": {"walletAddress": WALLET.address}, "payload": {"amountUsd": amount}}
+    with api.client(key) as client:
+        assert client.post("/events", json=event).status_code == 202
+
+
+@contextmanager
+def _signed_in(api: Api, key: str) -> Iterator[ClientConnection]:
+    with api.client(key) as client:
+        message = _answer(client.post("/inapp/challenge", json={"walletAddress": WALLET.address}))["message"]
+        signed = {"message": message, "signature": WALLET.sign(message)}
+        session = _answer(client.post("/inapp/session", json=signed))
+    with connect(f"{api.url.replace('http', 'ws')}/api/v1/inapp/socket") as line:
+        line.send(encode({"type": "AUTH", "token": session["token"]}).decode())
+        yield line
+
+
+def _answer(response: httpx.Response) -> dict[str, str]:
+    assert response.status_code == 200, response.text
+    said: dict[str, str] = response.json()
+    return said

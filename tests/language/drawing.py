@@ -1,0 +1,163 @@
+"""Random automations, contacts and events, as JSON and as values: for every suite that compares what they do."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+
+from api.language.codec import encode, normalise
+from api.language.contact import Contact
+from api.language.described import Later
+from api.language.event import Event, Identifiers, read_event
+from api.language.graph import Graph, read_graph
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+EVENTS = ("paid", "bought", "sold")
+PATHS = ("plan", "size", "payload.size", "contact.plan", "contact.tags", "email", "nope")
+VALUES = st.sampled_from([None, True, 0, 1, 2.5, "pro", "1", [1, "pro"]])
+TEXTS = st.sampled_from(
+    (
+        "Hi",
+        "Hello",
+        "{{ event }}",
+        "{{ size | default(0) }}",
+        "{{ contact.plan | default('?') }}",
+        "<b>{{ size }}</b>",
+        "{{ nope }}",
+        "a\nb",
+    )
+)
+TAGS = st.sampled_from(["a", "b", "vip"])
+SECONDS = st.sampled_from([1, 60, 3_600, 86_400, 5 * 86_400])
+
+
+def _data(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(fields)
+
+
+filters = st.lists(
+    _data(path=st.sampled_from(PATHS), operator=st.sampled_from(["eq", "neq", "in", "contains", "exists", "gt"]), value=VALUES),
+    max_size=2,
+)  # fmt: skip
+splits = st.sampled_from([(50, 50), (100, 0), (33, 33, 34), (1, 99)]).map(
+    lambda percents: [{"handle": f"way{index}", "percent": percent} for index, percent in enumerate(percents)]
+)
+STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "send_inapp": _data(title=TEXTS, body=TEXTS),
+    "send_email": _data(subject=TEXTS, body=TEXTS),
+    "send_webhook": _data(url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]), body=st.none() | TEXTS | _data(a=TEXTS)),
+    "add_tag": _data(tag=TAGS),
+    "remove_tag": _data(tag=TAGS),
+    "update_contact": _data(attributes=st.dictionaries(st.sampled_from(["plan", "size"]), TEXTS | st.integers(0, 2), min_size=1)),
+    "condition": _data(filters=filters),
+    "delay": _data(seconds=SECONDS),
+    "wait_for_event": _data(event=st.sampled_from(EVENTS), filters=filters, timeoutSeconds=SECONDS),
+    "split": _data(branches=splits),
+    "exit": st.just({}),
+}  # fmt: skip
+nodes = st.sampled_from(list(STEPS)).flatmap(lambda kind: STEPS[kind].map(lambda data: {"type": kind, "data": data}))
+settings = st.fixed_dictionaries(
+    {},
+    optional={
+        "reentry": st.sampled_from([{"policy": "once"}, {"policy": "once_per", "days": 2}, {"policy": "not_while_running"}]),
+        "goal": _data(event=st.sampled_from(EVENTS), filters=filters),
+        "quietHours": st.sampled_from([{"from": "22:00", "to": "08:00"}, {"from": "09:30", "to": "10:30"}]),
+        "frequencyCap": _data(messages=st.integers(1, 2), seconds=SECONDS),
+    },
+)  # fmt: skip
+
+
+def ways_of(node: dict[str, Any]) -> list[str | None]:
+    """Return the handles of a written node."""
+    match node["type"]:
+        case "condition":
+            return ["true", "false"]
+        case "wait_for_event":
+            return ["matched", "timeout"]
+        case "split":
+            return [branch["handle"] for branch in node["data"]["branches"]]
+        case "exit":
+            return []
+        case _:
+            return [None]
+
+
+@st.composite
+def sound_graphs(draw: st.DrawFn) -> dict[str, Any]:
+    """Return a graph that can be published: a trigger, edges that lead forward, every node reached from before."""
+    steps = draw(st.lists(nodes, min_size=1, max_size=7))
+    written = [{"id": "0", "type": "app_event"}, *(step | {"id": str(number)} for number, step in enumerate(steps, 1))]
+    edges: list[dict[str, Any]] = []
+    free = [("0", None)]
+    for node in written[1:]:
+        if not free:
+            break
+        taken = draw(st.lists(st.sampled_from(free), min_size=1, max_size=2, unique=True)) if edges else free
+        edges += [{"source": source, "sourceHandle": handle, "target": node["id"]} for source, handle in taken]
+        free = [end for end in free if end not in taken] + [(node["id"], way) for way in ways_of(node)]
+    reached = {"0"} | {edge["target"] for edge in edges}
+    leaving = {edge["source"] for edge in edges}
+    kept = [node for node in written if node["id"] in reached]
+    kept = [{"id": node["id"], "type": "exit"} if _leads_nowhere(node, leaving) else node for node in kept]
+    return {"nodes": kept, "edges": edges, "settings": draw(settings)}
+
+
+def _leads_nowhere(node: dict[str, Any], leaving: set[str]) -> bool:
+    return len(ways_of(node)) > 1 and node["id"] not in leaving
+
+
+@st.composite
+def any_graphs(draw: st.DrawFn) -> dict[str, Any]:
+    """Return a graph with anything wrong with it: loops, doubles, missing ends, unknown kinds, broken texts and settings."""
+    ids = [str(number) for number in range(draw(st.integers(0, 6)))]
+    odd = st.sampled_from(
+        [{"type": "teleport"}, {"type": "add_tag", "data": {}}, {"type": "split", "data": {"branches": [1]}}]
+    )
+    kinds = (
+        nodes
+        | odd
+        | st.just({"type": "app_event"})
+        | STEPS["send_inapp"].map(lambda data: {"type": "send_inapp", "data": data | {"title": "{{"}})
+    )
+    written = [draw(kinds) | {"id": draw(st.sampled_from([each, each, each, ids[0]]))} for each in ids]
+    ends = st.sampled_from([*ids, "?"])
+    handles = st.sampled_from([None, "true", "false", "matched", "timeout", "way0", "way1"])
+    edges = draw(st.lists(_data(source=ends, target=ends, sourceHandle=handles), max_size=10)) if ids else []
+    return {"nodes": written, "edges": edges, "settings": draw(settings | st.just({"goal": 5}))}
+
+
+def graph_of(written: dict[str, Any]) -> Graph:
+    """Return a written graph as it is read."""
+    graph = read_graph(normalise(written))
+    assert isinstance(graph, Graph), graph
+    return graph
+
+
+contacts = st.tuples(
+    st.sampled_from(["c1", "c2", "c3"]),
+    st.sampled_from([Identifiers("0xa", "ann@b.co")] * 4 + [Identifiers("0xa"), Identifiers()]),
+    st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, True]), max_size=2).flatmap(
+        lambda known: st.sampled_from([known, known | {"timezone": "Asia/Tokyo"}])
+    ),
+    st.lists(TAGS, max_size=2, unique=True).map(tuple),
+).map(lambda parts: Contact(*parts))  # fmt: skip
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Event:
+    """Return a valid event of some contact."""
+    payload = draw(st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, 2.5, None, ["pro"]])))
+    attributes = draw(st.dictionaries(st.just("plan"), st.sampled_from(["pro", "free"])))
+    body = {
+        "event": draw(st.sampled_from(EVENTS)),
+        "contact": {"externalId": "u"},
+        "payload": payload,
+        "attributes": attributes,
+    }
+    found = read_event(encode(body), 0)
+    assert isinstance(found, Event), found
+    return found
+
+
+offsets = st.sampled_from([1, 59, 60, 3_600, 90_000, 500_000]).map(lambda seconds: timedelta(seconds=seconds))
+later = st.lists(st.tuples(offsets, events()).map(lambda parts: Later(*parts)), max_size=4)

@@ -1,0 +1,132 @@
+"""What the catalog knows against an automation, with the nearest name."""
+
+from typing import Any
+
+import pytest
+
+from api.language.catalog import Seen, check_against, events_of
+from api.language.codec import normalise
+from api.language.filter import Filter
+from api.language.graph import Graph, read_graph
+from api.language.trigger import Trigger
+
+SEEN = Seen(
+    ("deposit", "purchase", "trade"),
+    {"deposit": frozenset({"amountUsd", "order.total", "items"}), "purchase": frozenset({"plan"})},
+)
+
+
+def asked(path: str) -> list[dict[str, Any]]:
+    return [{"path": path, "operator": "exists"}]
+
+
+def graph(*nodes: dict[str, Any], **settings: Any) -> Graph:
+    numbered = [node | {"id": str(number)} for number, node in enumerate(nodes)]
+    found = read_graph(normalise({"nodes": numbered, "edges": [], "settings": settings or None}))
+    assert isinstance(found, Graph), found
+    return found
+
+
+def said(trigger: Trigger, shape: Graph, seen: Seen = SEEN) -> list[tuple[str | None, str | None, str]]:
+    return [(remark.node_id, remark.field, remark.message) for remark in check_against(seen, trigger, shape)]
+
+
+def trigger(name: str = "deposit", *paths: str) -> Trigger:
+    return Trigger(frozenset({name}), tuple(Filter(path, "exists") for path in paths))
+
+
+WAIT = {"type": "wait_for_event", "data": {"event": "purchas", "timeoutSeconds": 1}}
+
+
+def test_an_event_that_never_came_is_said_where_it_is_named_with_the_nearest() -> None:
+    came = "came in the last 30 days; did you mean"
+    assert said(trigger("deposits"), graph(WAIT, goal={"event": "trades"})) == [
+        (None, "triggerSpec", f"no event 'deposits' {came} 'deposit'?"),
+        (None, "graph.settings.goal", f"no event 'trades' {came} 'trade'?"),
+        ("0", None, f"no event 'purchas' {came} 'purchase'?"),
+    ]
+    assert said(trigger("zzz"), graph()) == [(None, "triggerSpec", "no event 'zzz' came in the last 30 days")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "amountUsd",
+        "order.total",
+        "order",
+        "items.0.name",
+        "email",
+        "walletAddress",
+        "event",
+        "payload",
+        "contact.plan",
+        "payload.amountUsd",
+    ],
+)
+def test_what_was_seen_or_is_ours_is_not_said(path: str) -> None:
+    nodes = [
+        {"type": "condition", "data": {"filters": asked(path)}},
+        {"type": "send_inapp", "data": {"title": "t", "body": f"{{{{ {path} }}}}"}},
+    ]
+    assert said(trigger(), graph(*nodes)) == []
+
+
+def test_a_value_that_was_never_sent_is_said_with_the_nearest() -> None:
+    message = "'amountUSD' was never seen in deposit: did you mean 'amountUsd'?"
+    nodes: list[dict[str, Any]] = [
+        {"type": "condition", "data": {"filters": asked("payload.amountUSD")}},
+        {"type": "send_email", "data": {"subject": "{{ amountUSD }}", "body": "{{ contact.x }}"}},
+        {"type": "update_contact", "data": {"attributes": {"a": "{{ amountUSD }}"}}},
+        {"type": "send_webhook", "data": {"url": "https://a.co", "body": {"a": ["{{ amountUSD }}"]}}},
+    ]
+    assert said(trigger("deposit", "amountUSD"), graph(*nodes)) == [
+        (None, "triggerSpec.filters", message),
+        *((str(number), None, message) for number in range(4)),
+    ]
+    assert said(trigger("deposit", "qqq"), graph()) == [
+        (None, "triggerSpec.filters", "'qqq' was never seen in deposit; wb.catalog[\"deposit\"] shows what was")
+    ]
+
+
+def test_a_wait_and_a_goal_are_judged_by_their_own_event() -> None:
+    wait = {
+        "type": "wait_for_event",
+        "data": {"event": "purchase", "timeoutSeconds": 1, "filters": asked("amountUsd") + asked("plan")},
+    }
+    goal = {"event": "purchase", "filters": asked("plann")}
+    assert said(trigger(), graph(wait, goal=goal)) == [
+        (None, "graph.settings.goal.filters", "'plann' was never seen in purchase: did you mean 'plan'?"),
+        ("0", None, "'amountUsd' was never seen in purchase; wb.catalog[\"purchase\"] shows what was"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "start", [Trigger(filters=(Filter("x", "exists"),)), trigger("trade", "x")], ids=["a wildcard", "not looked into"]
+)
+def test_values_of_events_that_nobody_looked_into_are_not_judged(start: Trigger) -> None:
+    assert said(start, graph()) == []
+
+
+def test_several_events_together_have_the_paths_of_each() -> None:
+    both = Trigger(
+        frozenset({"deposit", "purchase"}),
+        (Filter("plan", "exists"), Filter("amountUsd", "exists"), Filter("x", "exists")),
+    )
+    assert [message for _, _, message in said(both, graph())] == [
+        "'x' was never seen in deposit or purchase; wb.catalog[\"deposit\"] shows what was"
+    ]
+
+
+def test_a_key_of_the_payload_that_hides_a_built_in_is_said_where_it_is_used() -> None:
+    seen = Seen(("deposit",), {"deposit": frozenset({"email", "event.id"})})
+    nodes = [{"type": "send_inapp", "data": {"title": "{{ email }}", "body": "{{ contact.email }} {{ event }}"}}]
+    message = "'email' is a key of deposit's payload, which hides the built-in value"
+    assert said(trigger("deposit", "email"), graph(*nodes), seen) == [
+        (None, "triggerSpec.filters", message),
+        ("0", None, message),
+        ("0", None, message.replace("email", "event")),
+    ]
+
+
+def test_events_are_known_by_name_once_each() -> None:
+    assert events_of(trigger(), graph(WAIT, WAIT, goal={"event": "deposit"})) == ("deposit", "purchas")

@@ -1,0 +1,59 @@
+"""Later events as callers describe them."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from api.language.codec import normalise
+from api.language.described import Later, read_later
+from api.language.event import Event, Identifiers
+from api.language.problem import Problem
+
+NOW_US = round(datetime(2026, 11, 20, 10, tzinfo=UTC).timestamp() * 1_000_000)
+BOUGHT = {"event": "Bought", "contact": {"externalId": "u"}, "payload": {"size": 2.50}}
+
+
+def read(value: Any) -> tuple[tuple[Later, ...], list[str]]:
+    problems: list[Problem] = []
+    found = read_later(normalise(value), NOW_US, "events", problems)
+    return found, [problem.field for problem in problems]
+
+
+def test_later_events_are_read_as_they_would_be_posted() -> None:
+    event = Event("bought", Identifiers(external_id="u"), payload=b'{"size":2.5}')
+    half = {"afterSeconds": Decimal("0.5"), "event": BOUGHT}
+    assert read([{"afterSeconds": 7_200, "event": BOUGHT}, half]) == (
+        (Later(timedelta(hours=2), event), Later(timedelta(seconds=0.5), event)),
+        [],
+    )
+    assert read(None) == read([]) == ((), [])
+
+
+def test_an_event_is_judged_at_the_moment_at_which_it_comes() -> None:
+    tomorrow = BOUGHT | {"occurredAt": "2026-11-21T10:00:00Z"}
+    assert read([{"afterSeconds": 86_400, "event": tomorrow}])[1] == []
+    assert read([{"afterSeconds": 60, "event": tomorrow}])[1] == ["events[0].event.occurredAt"]
+
+
+@pytest.mark.parametrize(
+    ("value", "fields"),
+    [
+        ({}, ["events"]),
+        ([{}] * 101, ["events"]),
+        ([5], ["events[0].event"]),
+        ([{"afterSeconds": 1}], ["events[0].event"]),
+        ([{"event": BOUGHT}], ["events[0].afterSeconds"]),
+        ([{"afterSeconds": 0, "event": BOUGHT}], ["events[0].afterSeconds"]),
+        ([{"afterSeconds": True, "event": BOUGHT}], ["events[0].afterSeconds"]),
+        ([{"afterSeconds": 366 * 86_400 + 1, "event": BOUGHT}], ["events[0].afterSeconds"]),
+        ([{"afterSeconds": 1, "event": {}}], ["events[0].event.event", "events[0].event.contact"]),
+        (
+            [{"afterSeconds": 1, "event": BOUGHT}, {"afterSeconds": 1, "event": BOUGHT | {"payload": 1}}],
+            ["events[1].event.payload"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_field(value: Any, fields: list[str]) -> None:
+    assert read(value)[1] == fields

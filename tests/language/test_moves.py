@@ -1,0 +1,318 @@
+"""What each kind of node does, one at a time; conditions, tags and in-app messages are in `test_advance`."""
+
+import typing
+from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from api.language.action import (
+    Action,
+    Branch,
+    Delay,
+    Exit,
+    RemoveTag,
+    SendEmail,
+    SendInapp,
+    SendWebhook,
+    Split,
+    UpdateContact,
+    WaitForEvent,
+)
+from api.language.advance import advance
+from api.language.codec import decode
+from api.language.contact import Contact
+from api.language.decision import Decision
+from api.language.effect import ContactUpdated, EmailMessage, InappMessage, TagRemoved, WebhookMessage
+from api.language.event import Identifiers
+from api.language.facts import Arrival, Facts, Past, after
+from api.language.filter import Filter
+from api.language.graph import Edge, Graph, Node
+from api.language.moves import TABLE
+from api.language.retry import EMAIL, delay_after
+from api.language.run import Run, State, Step, message_id
+from api.language.settings import NO_SETTINGS, FrequencyCap, QuietHours, Settings
+from api.language.split import share
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+ANN = Contact("c1", Identifiers("0xc", "ann@b.co"), {"tier": "gold", "timezone": "Asia/Tokyo"}, ("old",))
+FACTS = Facts("paid", Identifiers(), {"amount": Decimal("2.50"), "evil": "a\r\nBcc: x@y.co", "html": "<b>"}, ANN)
+AT = Run("e1", "a1", State.RUNNING, "n", 1, 1)
+
+
+def around(action: Action, settings: Settings = NO_SETTINGS) -> Graph:
+    """Return a graph in which every way out of the node `n` leads to a node named after the way."""
+    ways = action.handles
+    nodes = [Node(str(way), "exit", Exit()) for way in ways]
+    edges = [Edge("", "n", str(way), way) for way in ways]
+    return Graph((Node("n", "kind", action), Node("t", "exit", Exit()), *nodes), tuple(edges), settings)
+
+
+def at(
+    action: Action, facts: Facts = FACTS, now: datetime = NOW, run: Run = AT, settings: Settings = NO_SETTINGS
+) -> Decision:
+    return advance(around(action, settings), run, facts, now)
+
+
+def detail(decision: Decision) -> dict[str, Any]:
+    assert decision.step is not None
+    return decision.step.detail
+
+
+def test_the_table_has_a_row_for_every_action() -> None:
+    assert set(TABLE) == set(typing.get_args(Action))
+
+
+def test_an_email_goes_to_the_contact_with_its_texts_filled_in() -> None:
+    decision = at(SendEmail("Hi {{ contact.tier }}", "{{ amount }} {{ html }}"))
+    message = EmailMessage(message_id("e1", "n"), "n", "ann@b.co", "Hi gold", "2.50 <b>", html=False)
+    step = Step("n", "kind", NOW, "sent", detail={"messageId": message.id})
+    assert decision == Decision(AT.at("None"), step, (message,))
+
+
+def test_the_email_address_of_the_event_wins() -> None:
+    facts = Facts("paid", Identifiers(email="eve@b.co"), {}, ANN)
+    assert [effect.email for effect in at(SendEmail("s", "b"), facts).effects if isinstance(effect, EmailMessage)] == [
+        "eve@b.co"
+    ]
+
+
+def test_m7_values_stand_escaped_in_html_and_as_they_are_in_text() -> None:
+    (message,) = at(SendEmail("{{ html }}", "<p title='{{ html }}'>{{ html | upper }}</p>")).effects
+    assert isinstance(message, EmailMessage)
+    assert (message.subject, message.body, message.html) == ("<b>", "<p title='&lt;b&gt;'>&lt;B&gt;</p>", True)
+
+
+def test_without_an_email_address_the_step_is_tried_again_by_the_schedule_of_emails() -> None:
+    facts = Facts("paid", Identifiers(), {}, Contact("c1"))
+    decision = at(SendEmail("s", "b"), facts)
+    assert (decision.run.state, decision.run.error) == (
+        State.RETRYING,
+        "no_email: neither the event nor the contact has an email address",
+    )
+    assert decision.run.due_at == NOW + (delay_after(EMAIL, 1, "e1") or timedelta())
+    last = at(SendEmail("s", "b"), facts, run=msgspec.structs.replace(AT, attempt=7))
+    assert (last.run.state, last.run.outcome) == (State.DEAD, "no_email")
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "{{ evil }}",
+        "a\nb",
+        "a\rb",
+        "a\x0bb",
+        "a\u2028b",
+        "a\u0085b",
+        "a\x7fb",
+        "=?utf-8?q?=0D=0ABcc:_v?=",
+        "x =?UTF-8?B?YQ==?=",
+    ],
+)
+def test_j8_a_subject_that_would_break_the_header_is_refused(subject: str) -> None:
+    decision = at(SendEmail(subject, "b"))
+    assert (decision.run.state, decision.run.outcome, decision.effects) == (State.DEAD, "invalid_header", ())
+
+
+def test_a_webhook_posts_json_in_which_a_lone_value_stays_what_it_is() -> None:
+    body = {"amount": "{{ amount }}", "text": "got {{ amount }}", "tags": "{{ contact.tags }}", "n": [1, None, True]}
+    (message,) = at(SendWebhook("https://a.co/{{ html | urlencode }}", body)).effects
+    assert isinstance(message, WebhookMessage)
+    assert (message.id, message.url) == (message_id("e1", "n"), "https://a.co/%3Cb%3E")
+    assert message.body == '{"amount":2.50,"text":"got 2.50","tags":["old"],"n":[1,null,true]}'
+
+
+def test_a_webhook_with_a_text_posts_the_text() -> None:
+    (message,) = at(SendWebhook("https://a.co", "amount={{ amount }}")).effects
+    assert isinstance(message, WebhookMessage)
+    assert message.body == "amount=2.50"
+
+
+def test_a_webhook_without_a_body_posts_the_event_as_it_came() -> None:
+    (message,) = at(SendWebhook("https://a.co")).effects
+    assert isinstance(message, WebhookMessage)
+    ids = {"contactId": "c1", "automationId": "a1", "entryId": "e1", "walletAddress": "0xc", "email": "ann@b.co"}
+    assert decode(message.body.encode()) == {"type": "paid", "data": ids | {"payload": FACTS.payload}}
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome"),
+    [
+        (SendWebhook("https://a.co/{{ evil }}"), "invalid_url"),
+        (SendWebhook("https://a.co/{{ nope }}"), "template_error"),
+        (SendWebhook("https://a.co/", {"a": ["{{ nope }}"]}), "template_error"),
+        (SendWebhook("https://a.co/", {"a": "{{ payload.loop }}"}), "template_error"),
+        (UpdateContact({"a": "{{ nope }}"}), "template_error"),
+        (UpdateContact({"a": "{{ contact.tags }}"}), "invalid_attribute"),
+        (UpdateContact({"a": "{{ none }}"}), "invalid_attribute"),
+        (UpdateContact({"a": "x" * 1_000 + "{{ contact.tier * 1 }}"}), "template_error"),
+        (UpdateContact({"a": "x" * 1_024 + "{{ amount }}"}), "invalid_attribute"),
+        (SendEmail("{{ nope }}", "b"), "template_error"),
+    ],
+)
+def test_what_cannot_be_filled_in_is_dead_at_once(action: Action, outcome: str) -> None:
+    decision = at(action)
+    assert (decision.run.state, decision.run.outcome, decision.effects) == (State.DEAD, outcome, ())
+
+
+def test_all_texts_of_a_webhook_share_one_budget() -> None:
+    facts = Facts("paid", Identifiers(), {"text": "x" * 16_000}, ANN)
+    decision = at(SendWebhook("https://a.co", ["{{ text }}"] * 20), facts)
+    assert (decision.run.outcome, decision.run.error) == (
+        "template_error",
+        "template_error: makes more than 262144 characters",
+    )
+    loops = ["{% for x in contact.tags %}" * 9 + "x" + "{% endfor %}" * 9] * 200
+    assert at(SendWebhook("https://a.co", loops)).run.outcome == "template_error"
+
+
+def test_a_tag_is_taken_off_and_later_nodes_see_it() -> None:
+    decision = at(RemoveTag("old"))
+    assert (decision.step, decision.effects) == (
+        Step("n", "kind", NOW, "untagged", detail={"tag": "old"}),
+        (TagRemoved("old"),),
+    )
+    assert after(FACTS, decision.effects, NOW).contact.tags == ()
+    assert after(FACTS, (TagRemoved("other"),), NOW) is FACTS
+
+
+def test_attributes_are_merged_and_later_nodes_see_them() -> None:
+    decision = at(UpdateContact({"tier": "iron", "paid": "{{ amount }}", "said": "got {{ amount }}", "n": 3}))
+    values = {"tier": "iron", "paid": Decimal("2.50"), "said": "got 2.50", "n": 3}
+    assert (decision.effects, detail(decision)) == (
+        (ContactUpdated(values),),
+        {"attributes": ["tier", "paid", "said", "n"]},
+    )
+    assert after(FACTS, decision.effects, NOW).contact.attributes == {"timezone": "Asia/Tokyo"} | values
+
+
+def test_a_contact_with_too_many_attributes_gets_no_more() -> None:
+    full = Facts("paid", Identifiers(), {}, Contact("c1", attributes={str(number): number for number in range(1_000)}))
+    assert at(UpdateContact({"1": 2}), full).run.state is State.RUNNING
+    assert at(UpdateContact({"more": 2}), full).run.outcome == "invalid_attribute"
+
+
+def test_a_delay_waits_from_the_moment_it_is_reached() -> None:
+    decision = at(Delay(DAY))
+    waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW)
+    told = Step("n", "kind", NOW, "waiting", detail={"cause": "delay", "until": "2026-11-21T10:00:00Z"})
+    assert decision == Decision(waiting, told)
+    early = at(Delay(DAY), now=NOW + HOUR, run=waiting.claimed())
+    assert early == Decision(waiting)
+    late = at(Delay(DAY), now=NOW + DAY + HOUR, run=waiting.claimed())
+    assert late == Decision(AT.at("None"), Step("n", "kind", NOW + DAY + HOUR, "waited"))
+
+
+WAIT = WaitForEvent("bought", (Filter("plan", "eq", "pro"), Filter("contact.tier", "eq", "gold")), DAY)
+WAITING = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW)
+
+
+def bought(after: timedelta, plan: str = "pro", event: str = "bought") -> Arrival:
+    return Arrival(NOW + after, event, Identifiers(), {"plan": plan}, "v1")
+
+
+def waited(now: datetime, *arrivals: Arrival) -> Decision:
+    return at(WAIT, msgspec.structs.replace(FACTS, arrivals=arrivals), now, WAITING.claimed())
+
+
+def test_a_wait_begins_when_it_is_reached() -> None:
+    told = Step("n", "kind", NOW, "waiting", detail={"cause": "event", "until": "2026-11-21T10:00:00Z"})
+    assert at(WAIT) == Decision(WAITING, told)
+
+
+def test_the_event_that_passes_the_filters_is_a_match() -> None:
+    decision = waited(NOW + HOUR, bought(HOUR / 2, "free"), bought(HOUR))
+    step = Step("n", "kind", NOW + HOUR, "matched", handle="matched", detail={"event": "bought", "eventId": "v1"})
+    assert decision == Decision(AT.at("matched"), step)
+
+
+@pytest.mark.parametrize(
+    "arrival",
+    [bought(HOUR, "free"), bought(HOUR, event="sold"), bought(timedelta()), bought(-HOUR)],
+    ids=["not the filters", "another event", "the moment it began", "before it began"],
+)
+def test_another_event_changes_nothing_and_is_not_told(arrival: Arrival) -> None:
+    assert waited(NOW + 2 * HOUR, arrival) == Decision(WAITING)
+
+
+def test_the_wait_ends_at_its_time() -> None:
+    decision = waited(NOW + DAY)
+    step = Step("n", "kind", NOW + DAY, "timed_out", handle="timeout", detail={"event": "bought"})
+    assert decision == Decision(AT.at("timeout"), step)
+
+
+def test_what_counts_is_when_the_event_came_not_when_somebody_looks() -> None:
+    late = NOW + 2 * DAY
+    assert waited(late, bought(DAY)).run.node_id == "matched"
+    assert waited(late, bought(DAY + HOUR)).run.node_id == "timeout"
+
+
+def test_a_split_follows_the_contacts_share() -> None:
+    branches = Split((Branch("a", 50), Branch("b", 50)))
+    number = share("a1", "n", "c1")
+    way = "a" if number < 50 else "b"
+    assert at(branches) == Decision(
+        AT.at(way), Step("n", "kind", NOW, "branched", handle=way, detail={"share": number})
+    )
+
+
+NIGHT = Settings(quiet_hours=QuietHours(time(22), time(8)))  # in Tokyo, nine hours ahead, it is 19:00
+LATE = datetime(2026, 11, 20, 13, 30, tzinfo=UTC)  # half past ten in Tokyo
+MORNING = datetime(2026, 11, 20, 23, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("action", [SendInapp("t", "b"), SendEmail("s", "b")])
+def test_a_message_waits_until_the_quiet_hours_end(action: Action) -> None:
+    assert at(action, settings=NIGHT).run.node_id == "None"
+    held = at(action, now=LATE, settings=NIGHT)
+    waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=MORNING, since=LATE)
+    assert held.run == waiting
+    assert detail(held) == {"cause": "quiet_hours", "until": "2026-11-20T23:00:00Z"}
+    assert at(action, now=LATE + HOUR, run=waiting.claimed(), settings=NIGHT) == Decision(waiting)
+    sent = at(action, now=MORNING, run=waiting.claimed(), settings=NIGHT)
+    assert (len(sent.effects), sent.run) == (1, AT.at("None"))
+
+
+def test_quiet_hours_use_up_no_attempt() -> None:
+    held = at(SendInapp("t", "b"), now=LATE, run=msgspec.structs.replace(AT, attempt=4), settings=NIGHT)
+    assert held.run.claimed().attempt == 4
+
+
+def test_systems_do_not_sleep() -> None:
+    assert at(SendWebhook("https://a.co"), now=LATE, settings=NIGHT).run.node_id == "None"
+
+
+CAP = Settings(frequency_cap=FrequencyCap(2, DAY))
+
+
+def sent_at(*moments: datetime) -> Facts:
+    return msgspec.structs.replace(FACTS, past=Past(messages_at=moments))
+
+
+@pytest.mark.parametrize("action", [SendInapp("t", "b"), SendEmail("s", "b")])
+def test_a_message_too_many_is_skipped_and_the_run_goes_on(action: Action) -> None:
+    decision = at(action, sent_at(NOW - HOUR, NOW - DAY / 2), settings=CAP)
+    step = Step("n", "kind", NOW, "skipped", detail={"cause": "frequency_cap", "messages": 2})
+    assert decision == Decision(AT.at("None"), step)
+
+
+def test_the_period_of_the_cap_moves_with_the_clock() -> None:
+    assert at(SendInapp("t", "b"), sent_at(NOW - HOUR, NOW - DAY), settings=CAP).effects
+    assert not at(SendInapp("t", "b"), sent_at(NOW - HOUR, NOW - DAY + HOUR), settings=CAP).effects
+
+
+def test_the_messages_of_a_run_count_too_but_not_its_webhooks() -> None:
+    facts = sent_at()
+    facts = after(facts, (WebhookMessage("w", "n", "https://a.co", ""),), NOW)
+    facts = after(facts, (InappMessage("m", "n", "0xc", "t", "b"), EmailMessage("k", "n", "a@b.co", "s", "b")), NOW)
+    assert facts.past.messages_at == (NOW, NOW)
+    assert at(SendWebhook("https://a.co"), facts, settings=CAP).effects
+    assert not at(SendInapp("t", "b"), facts, settings=CAP).effects
+
+
+def test_whom_nothing_reaches_is_skipped_before_it_fails() -> None:
+    nobody = msgspec.structs.replace(sent_at(NOW, NOW), contact=Contact("c1"))
+    assert at(SendInapp("t", "b"), nobody, settings=CAP).run.state is State.RUNNING

@@ -1,0 +1,87 @@
+"""The settings of an automation: what can be said, and what is wrong with the rest."""
+
+from datetime import time, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.language.filter import Filter
+from api.language.graph import Graph, read_graph
+from api.language.settings import FrequencyCap, Goal, QuietHours, Reentry, Settings, read_settings
+
+
+def test_settings_stand_beside_nodes_and_edges() -> None:
+    written = {
+        "reentry": {"policy": "once_per", "days": 7},
+        "goal": {"event": "Paid", "filters": [{"path": "plan", "operator": "eq", "value": "pro"}]},
+        "quietHours": {"from": "22:00", "to": "08:00", "timezoneAttribute": "tz"},
+        "frequencyCap": {"messages": 3, "seconds": 86_400},
+    }
+    graph = read_graph({"nodes": [], "edges": [], "settings": written})
+    assert isinstance(graph, Graph)
+    assert graph.settings == Settings(
+        Reentry("once_per", 7),
+        Goal("paid", (Filter("plan", "eq", "pro"),)),
+        QuietHours(time(22), time(8), "tz"),
+        FrequencyCap(3, timedelta(days=1)),
+    )
+
+
+@pytest.mark.parametrize("written", [None, {}, {"goal": None}, {"reentry": {"policy": "always"}}])
+def test_nothing_said_means_that_every_event_enters(written: Any) -> None:
+    assert read_settings(written, "s") == Settings()
+
+
+@pytest.mark.parametrize("policy", ["once", "not_while_running"])
+def test_the_other_policies_need_no_days(policy: Any) -> None:
+    assert read_settings({"reentry": {"policy": policy, "days": "x"}}, "s").reentry == Reentry(policy)
+
+
+def test_the_attribute_with_the_zone_is_called_timezone() -> None:
+    hours = read_settings({"quietHours": {"from": "00:00", "to": "23:59", "timezoneAttribute": None}}, "s").quiet_hours
+    assert hours == QuietHours(time(0), time(23, 59), "timezone")
+
+
+@pytest.mark.parametrize(
+    ("written", "fields"),
+    [
+        ([], ["s"]),
+        ({"quiet_hours": {}}, ["s.quiet_hours"]),
+        ({"goal": "paid"}, ["s.goal"]),
+        ({"goal": {}}, ["s.goal.event"]),
+        ({"goal": {"event": "a b", "filters": {}}}, ["s.goal.event", "s.goal.filters"]),
+        ({"reentry": {}}, ["s.reentry.policy"]),
+        ({"reentry": {"policy": ["once"]}}, ["s.reentry.policy"]),
+        ({"reentry": {"policy": "once_per"}}, ["s.reentry.days"]),
+        ({"reentry": {"policy": "once_per", "days": 0}}, ["s.reentry.days"]),
+        ({"reentry": {"policy": "once_per", "days": True}}, ["s.reentry.days"]),
+        ({"reentry": {"policy": "once_per", "days": 3_651}}, ["s.reentry.days"]),
+        ({"quietHours": {"from": "24:00", "to": "8:00"}}, ["s.quietHours.from", "s.quietHours.to"]),
+        ({"quietHours": {"from": "22:00", "to": "22:00"}}, ["s.quietHours.to"]),
+        ({"quietHours": {"from": 22, "to": "08:00"}}, ["s.quietHours.from"]),
+        ({"quietHours": {"from": "22:00", "to": "08:00", "timezoneAttribute": 1}}, ["s.quietHours.timezoneAttribute"]),
+        ({"frequencyCap": {}}, ["s.frequencyCap.messages", "s.frequencyCap.seconds"]),
+        ({"frequencyCap": {"messages": 0, "seconds": 366 * 86_400 + 1}}, ["s.frequencyCap.messages", "s.frequencyCap.seconds"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_and_left_out(written: Any, fields: list[str]) -> None:
+    found = read_settings(written, "s")
+    assert [problem.field for problem in found.problems] == fields
+    assert found == Settings(problems=found.problems)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["once", "once_per", "22:00", "paid", ""]),
+    lambda inner: st.dictionaries(
+        st.sampled_from(["reentry", "goal", "quietHours", "frequencyCap", "policy", "days", "event", "filters", "from", "to"]),
+        inner,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(values)
+def test_reading_settings_never_raises(value: Any) -> None:
+    assert isinstance(read_settings(value, "s"), Settings)

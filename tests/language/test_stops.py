@@ -1,0 +1,184 @@
+"""Who is stopped before a node: those who may not enter, loops, goals; and which facts all of this needs."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from api.language.action import AddTag, Delay, Entered, SendEmail, SendInapp, SendWebhook, WaitForEvent
+from api.language.advance import LOOP_LIMIT, Needs, advance, failed, needs
+from api.language.contact import Contact
+from api.language.decision import Decision, Failure
+from api.language.event import Identifiers
+from api.language.facts import Arrival, Facts, Past
+from api.language.filter import Filter
+from api.language.graph import Edge, Graph, Node
+from api.language.retry import WEBHOOK, RetryPolicy, delay_after
+from api.language.run import Run, State, Step
+from api.language.settings import FrequencyCap, Goal, Policy, Reentry, Settings
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+DAY = timedelta(days=1)
+FACTS = Facts("paid", Identifiers(), {}, Contact("c1"))
+START = Run("e1", "a1").claimed()
+TAG = AddTag("x")
+HOOK = SendWebhook("https://a.co")
+
+
+def graph(action: Any = TAG, **settings: Any) -> Graph:
+    nodes = (Node("t", "app_event", Entered()), Node("n", "kind", action))
+    return Graph(nodes, (Edge("", "t", "n"),), Settings(**settings))
+
+
+def knowing(*arrivals: Arrival, **past: Any) -> Facts:
+    return msgspec.structs.replace(FACTS, past=Past(**past), arrivals=arrivals)
+
+
+def enters(policy: Policy, days: int = 0, **past: Any) -> bool:
+    decision = advance(graph(reentry=Reentry(policy, days)), START, knowing(**past), NOW)
+    return decision.run.state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("policy", "past", "may"),
+    [
+        ("always", {"entered_at": NOW, "running": True}, True),
+        ("once", {}, True),
+        ("once", {"entered_at": NOW - 999 * DAY}, False),
+        ("once_per", {}, True),
+        ("once_per", {"entered_at": NOW - 7 * DAY}, True),
+        ("once_per", {"entered_at": NOW - 7 * DAY + DAY / 24, "running": False}, False),
+        ("once_per", {"entered_at": NOW - 8 * DAY, "running": True}, True),
+        ("not_while_running", {"entered_at": NOW}, True),
+        ("not_while_running", {"entered_at": NOW - 99 * DAY, "running": True}, False),
+    ],
+)
+def test_a_contact_enters_again_as_the_policy_says(policy: Policy, past: dict[str, Any], may: bool) -> None:
+    assert enters(policy, 7 if policy == "once_per" else 0, **past) is may
+
+
+def test_an_entry_that_is_not_let_in_has_taken_no_step_and_says_why() -> None:
+    decision = advance(graph(reentry=Reentry("once")), START, knowing(entered_at=NOW), NOW)
+    step = Step("t", "app_event", NOW, "refused", detail={"cause": "once"})
+    assert decision == Decision(Run("e1", "a1", State.CANCELLED, "t", 0, 1, "reentry"), step)
+
+
+def test_who_is_in_is_not_asked_again() -> None:
+    running = Run("e1", "a1", State.RUNNING, "n", 1, 1)
+    assert advance(graph(reentry=Reentry("once")), running, knowing(entered_at=NOW), NOW).run.state is State.COMPLETED
+
+
+def test_i12_an_automation_that_starts_itself_by_its_webhook_is_stopped() -> None:
+    assert advance(graph(HOOK), START, knowing(recent=LOOP_LIMIT - 1), NOW).run.state is State.RUNNING
+    decision = advance(graph(HOOK), START, knowing(recent=LOOP_LIMIT), NOW)
+    step = Step("t", "app_event", NOW, "refused", detail={"cause": "loop_guard", "entries": 100})
+    assert decision == Decision(Run("e1", "a1", State.CANCELLED, "t", 0, 1, "loop_guard"), step)
+
+
+def test_without_a_webhook_there_is_no_loop_to_guard_against() -> None:
+    assert advance(graph(), START, knowing(recent=10 * LOOP_LIMIT), NOW).run.state is State.RUNNING
+
+
+GOAL = Goal("bought", (Filter("plan", "eq", "pro"), Filter("contact.id", "exists")))
+
+
+def bought(plan: str = "pro", event: str = "bought", event_id: str | None = "v1") -> Arrival:
+    return Arrival(NOW, event, Identifiers(), {"plan": plan}, event_id)
+
+
+@pytest.mark.parametrize("run", [START, Run("e1", "a1", State.RUNNING, "n", 1, 2, since=NOW)])
+def test_the_goal_ends_an_entry_wherever_it_is(run: Run) -> None:
+    decision = advance(graph(Delay(DAY), goal=GOAL), run, knowing(bought("free"), bought()), NOW)
+    at = run.node_id or "t"
+    assert (decision.run.state, decision.run.outcome, decision.run.node_id, decision.run.since) == (
+        State.EXITED,
+        "goal",
+        at,
+        None,
+    )
+    assert decision.step is not None
+    assert (decision.step.outcome, decision.step.detail) == ("goal", {"event": "bought", "eventId": "v1"})
+
+
+@pytest.mark.parametrize("arrival", [bought("free"), bought(event="sold")])
+def test_another_event_is_no_goal(arrival: Arrival) -> None:
+    assert advance(graph(goal=GOAL), START, knowing(arrival), NOW).run.state is State.RUNNING
+
+
+def test_an_event_that_is_goal_and_awaited_ends_the_entry() -> None:
+    waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW - DAY).claimed()
+    decision = advance(graph(WaitForEvent("bought", (), 2 * DAY), goal=Goal("bought")), waiting, knowing(bought()), NOW)
+    assert (decision.run.state, decision.run.outcome) == (State.EXITED, "goal")
+
+
+def test_a_simulated_event_has_no_id_to_tell() -> None:
+    decision = advance(graph(goal=Goal("bought")), START, knowing(bought(event_id=None)), NOW)
+    assert decision.step is not None
+    assert decision.step.detail == {"event": "bought"}
+
+
+AT_N = Run("e1", "a1", State.RUNNING, "n", 1, 1)
+WAITING = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW, since=NOW)
+CAP = FrequencyCap(3, DAY)
+
+
+@pytest.mark.parametrize(
+    ("shape", "run", "wanted"),
+    [
+        (None, START, Needs()),
+        (graph(), START, Needs()),
+        (graph(reentry=Reentry("once")), START, Needs(entries=True)),
+        (graph(reentry=Reentry("once")), AT_N, Needs()),
+        (graph(HOOK), START, Needs(recent=True)),
+        (graph(HOOK), AT_N, Needs()),
+        (graph(SendInapp("t", "b"), frequency_cap=CAP), START, Needs(messages=DAY)),
+        (graph(SendEmail("s", "b"), frequency_cap=CAP), AT_N, Needs(messages=DAY)),
+        (graph(HOOK, frequency_cap=CAP), AT_N, Needs()),
+        (graph(goal=GOAL), START, Needs(arrivals=frozenset({"bought"}))),
+        (graph(WaitForEvent("sold", (), DAY)), START, Needs()),
+        (graph(WaitForEvent("sold", (), DAY)), WAITING, Needs(arrivals=frozenset({"sold"}), since=NOW)),
+        (graph(WaitForEvent("sold", (), DAY), goal=GOAL), WAITING, Needs(arrivals=frozenset({"sold", "bought"}))),
+        (graph(Delay(DAY), goal=GOAL), WAITING, Needs(arrivals=frozenset({"bought"}))),
+        (graph(Delay(DAY)), WAITING, Needs(since=NOW)),
+        (graph(), Run("e1", "a1", State.RUNNING, "gone", 1, 1), Needs()),
+    ],
+)
+def test_only_what_can_matter_is_asked_for(shape: Graph | None, run: Run, wanted: Needs) -> None:
+    assert needs(shape, run) == wanted
+
+
+def test_a_failure_outside_takes_the_place_of_the_decision_that_asked_for_it() -> None:
+    decision = failed(graph(HOOK), AT_N, Failure("http_500", "the receiver answered 500"), FACTS, NOW)
+    delay = delay_after(WEBHOOK, 1, "e1")
+    assert delay is not None
+    error = "http_500: the receiver answered 500"
+    step = Step("n", "kind", NOW, "failed", detail={"cause": "http_500", "error": "the receiver answered 500"})
+    assert decision == Decision(Run("e1", "a1", State.RETRYING, "n", 1, 1, None, error, NOW + delay), step)
+
+
+def test_a_failure_for_good_is_not_tried_again() -> None:
+    decision = failed(graph(HOOK), AT_N, Failure("gone", "410", for_good=True), FACTS, NOW)
+    assert (decision.run.state, decision.run.outcome, decision.run.error) == (State.DEAD, "gone", "gone: 410")
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(timedelta(hours=2), timedelta(hours=2)), (30 * DAY, DAY)])
+def test_a_receiver_may_ask_for_patience_up_to_a_day(asked: timedelta, waits: timedelta) -> None:
+    decision = failed(graph(HOOK), AT_N, Failure("http_429", "too many", not_before=asked), FACTS, NOW)
+    assert decision.run.due_at == NOW + waits
+
+
+@pytest.mark.parametrize(
+    ("action", "most"), [(HOOK, 10), (SendEmail("s", "b"), 7), (SendInapp("t", "b"), 6), (AddTag("x"), 6)]
+)
+def test_each_channel_has_its_own_number_of_attempts(action: Any, most: int) -> None:
+    run = msgspec.structs.replace(AT_N, attempt=most)
+    assert failed(graph(action), run, Failure("x", "y"), FACTS, NOW).run.state is State.DEAD
+    assert failed(graph(action), AT_N, Failure("x", "y"), FACTS, NOW).run.state is State.RETRYING
+    spent = msgspec.structs.replace(run, attempt=most + 1)
+    assert advance(graph(action), spent, FACTS, NOW).run.outcome == "attempts_exhausted"
+
+
+def test_no_schedule_means_one_attempt() -> None:
+    once = msgspec.structs.replace(FACTS, retries=RetryPolicy((), (), ()))
+    assert failed(graph(HOOK), AT_N, Failure("x", "y"), once, NOW).run.state is State.DEAD

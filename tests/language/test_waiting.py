@@ -1,0 +1,194 @@
+"""Simulations through days: the virtual clock, events that come later, goals and quiet hours."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from api.language.codec import decode, encode, normalise
+from api.language.described import Later, contact_of
+from api.language.event import Event, read_event
+from api.language.facts import Past
+from api.language.graph import Graph, read_graph
+from api.language.run import State
+from api.language.simulate import EARLIEST, LATEST, Automation, Given, Trace, simulate
+from api.language.trigger import Trigger
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+ANY = Trigger()
+
+
+def event(name: str = "paid", **fields: Any) -> Event:
+    found = read_event(encode({"event": name, "contact": {"walletAddress": "0xA"}} | fields), 0)
+    assert isinstance(found, Event), found
+    return found
+
+
+def automation(*nodes: dict[str, Any], edges: str = "", settings: Any = None) -> Automation:
+    """Return the nodes in a row behind a trigger, or joined as `a>b a:handle>b` says."""
+    ids = ["t", *(node["id"] for node in nodes)]
+    written = edges.split() or [f"{source}>{target}" for source, target in pairwise(ids)]
+    joined = []
+    for edge in written:
+        source, target = edge.split(">")
+        name, _, handle = source.partition(":")
+        joined.append({"source": name, "target": target, "sourceHandle": handle or None})
+    value = {"nodes": [{"id": "t", "type": "app_event"}, *nodes], "edges": joined, "settings": settings}
+    graph = read_graph(normalise(value))
+    assert isinstance(graph, Graph), graph
+    return Automation(ANY, graph)
+
+
+def node(name: str, kind: str, **data: Any) -> dict[str, Any]:
+    return {"id": name, "type": kind, "data": data}
+
+
+DELAY = node("d", "delay", seconds=3 * 86_400)
+WAIT = node("w", "wait_for_event", event="bought", timeoutSeconds=2 * 86_400)
+YES, NO = node("yes", "add_tag", tag="yes"), node("no", "add_tag", tag="no")
+MESSAGE = node("m", "send_inapp", title="Hi", body="{{ contact.plan | default('?') }}")
+BRANCHED = automation(DELAY, WAIT, YES, NO, edges="t>d d>w w:matched>yes w:timeout>no")
+
+
+def ran(what: Automation, *later: Later, now: datetime = NOW, **given: Any) -> Trace:
+    return simulate(what, event(), contact_of(None), now, Given(later=later, **given))
+
+
+def told(trace: Trace) -> list[tuple[str, str, float]]:
+    """Return node, outcome and the days since the beginning of each step."""
+    return [(step.node_id, step.outcome, (step.at - NOW) / DAY) for step in trace.steps]
+
+
+def test_three_days_pass_at_once() -> None:
+    assert told(ran(automation(DELAY, YES))) == [
+        ("t", "entered", 0),
+        ("d", "waiting", 0),
+        ("d", "waited", 3),
+        ("yes", "tagged", 3),
+    ]
+
+
+def test_a_wait_that_nothing_ends_times_out() -> None:
+    trace = ran(BRANCHED)
+    assert told(trace)[3:] == [("w", "waiting", 3), ("w", "timed_out", 5), ("no", "tagged", 5)]
+    assert (trace.state, trace.tags) == (State.COMPLETED, ("no",))
+
+
+def test_an_event_that_comes_later_ends_it_at_its_moment() -> None:
+    trace = ran(BRANCHED, Later(4 * DAY, event("bought")))
+    assert told(trace)[3:] == [("w", "waiting", 3), ("w", "matched", 4), ("yes", "tagged", 4)]
+
+
+@pytest.mark.parametrize(
+    ("after", "tag"),
+    [(DAY, "no"), (3 * DAY, "no"), (3 * DAY + HOUR, "yes"), (5 * DAY, "yes"), (5 * DAY + HOUR, "no")],
+    ids=["before the wait", "as it begins", "after it began", "as it ends", "after it ended"],
+)
+def test_only_events_within_the_wait_count(after: timedelta, tag: str) -> None:
+    assert ran(BRANCHED, Later(after, event("bought"))).tags == (tag,)
+
+
+def test_events_may_be_described_in_any_order_and_others_are_passed_over() -> None:
+    trace = ran(BRANCHED, Later(9 * DAY, event("x")), Later(4 * DAY, event("bought")), Later(HOUR, event("sold")))
+    assert trace.tags == ("yes",)
+
+
+def test_filters_of_a_wait_see_the_event_that_came_and_the_contact_it_left() -> None:
+    filters = [
+        {"path": path, "operator": "eq", "value": value} for path, value in (("size", 2), ("contact.plan", "pro"))
+    ]
+    wait = node("w", "wait_for_event", event="bought", timeoutSeconds=86_400, filters=filters)
+    what = automation(wait, YES, NO, edges="t>w w:matched>yes w:timeout>no")
+    small, other = event("bought", payload={"size": 1}), event("bought", payload={"size": 2})
+    right = event("bought", payload={"size": 2}, attributes={"plan": "pro"})
+    trace = ran(what, Later(HOUR, small), Later(2 * HOUR, other), Later(3 * HOUR, right))
+    assert told(trace)[1:3] == [("w", "waiting", 0), ("w", "matched", 1 / 8)]
+
+
+def test_later_events_leave_their_mark_on_the_contact() -> None:
+    trace = ran(automation(DELAY, MESSAGE), Later(DAY, event("x", attributes={"plan": "pro"})))
+    assert [message.body for message in trace.messages] == ["pro"]  # type: ignore[union-attr]
+
+
+def test_texts_go_on_seeing_the_event_that_started_the_entry() -> None:
+    message = node("m", "send_inapp", title="{{ event }}", body="b")
+    trace = ran(automation(WAIT, message, edges="t>w w:matched>m"), Later(DAY, event("bought")))
+    assert [message.title for message in trace.messages] == ["paid"]  # type: ignore[union-attr]
+
+
+def test_the_goal_ends_the_entry_early() -> None:
+    what = automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
+    trace = ran(what, Later(DAY, event("other")), Later(2 * DAY, event("bought")))
+    assert told(trace)[2:] == [("d", "goal", 2)]
+    assert (trace.state, trace.outcome, trace.messages) == (State.EXITED, "goal", ())
+
+
+def test_an_event_that_is_not_quite_the_goal_leaves_the_delay_as_it_was() -> None:
+    goal = {"event": "bought", "filters": [{"path": "plan", "operator": "eq", "value": "pro"}]}
+    what = automation(DELAY, YES, settings={"goal": goal})
+    assert told(ran(what, Later(DAY, event("bought")))) == told(ran(what))
+
+
+def test_a_message_in_the_night_goes_out_in_the_morning() -> None:
+    what = automation(MESSAGE, YES, settings={"quietHours": {"from": "22:00", "to": "08:00"}})
+    trace = simulate(what, event(attributes={"timezone": "Asia/Tokyo"}), contact_of(None), NOW + 4 * HOUR)
+    assert told(trace) == [
+        ("t", "entered", 4 / 24),
+        ("m", "waiting", 4 / 24),
+        ("m", "sent", 13 / 24),
+        ("yes", "tagged", 13 / 24),
+    ]
+
+
+def test_the_cap_counts_what_was_sent_before_and_what_the_run_sends() -> None:
+    messages = [MESSAGE | {"id": f"m{number}"} for number in range(3)]
+    what = automation(*messages, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
+    assert [step.outcome for step in ran(what).steps] == ["entered", "sent", "sent", "skipped"]
+    before = Past(messages_at=(NOW - HOUR,))
+    assert [step.outcome for step in ran(what, past=before).steps] == ["entered", "sent", "skipped", "skipped"]
+
+
+def test_the_past_decides_who_enters() -> None:
+    trace = ran(automation(YES, settings={"reentry": {"policy": "once"}}), past=Past(entered_at=NOW))
+    assert (trace.matched, trace.state, trace.outcome, trace.tags) == (True, State.CANCELLED, "reentry", ())
+
+
+def test_tags_added_before_a_wait_or_a_retry_are_still_there_after_it() -> None:
+    has = node("c", "condition", filters=[{"path": "contact.tags", "operator": "contains", "value": "yes"}])
+    what = automation(YES, DELAY, has, NO, edges="t>yes yes>d d>c c:true>no")
+    assert ran(what).tags == ("yes", "no")
+
+
+def test_what_is_written_to_the_contact_is_listed() -> None:
+    what = automation(
+        node("u", "update_contact", attributes={"a": 1, "b": "{{ event }}"}),
+        node("v", "update_contact", attributes={"a": 2}),
+        node("r", "remove_tag", tag="old"),
+    )
+    trace = ran(what)
+    assert (trace.attributes, trace.removed_tags) == ({"a": 2, "b": "paid"}, ("old",))
+
+
+def test_a_trace_tells_messages_apart_by_their_channel() -> None:
+    what = automation(
+        MESSAGE,
+        node("e", "send_email", subject="s", body="b"),
+        node("h", "send_webhook", url="https://a.co", body={"n": 1}),
+    )
+    trace = simulate(what, event(contact={"walletAddress": "0xA", "email": "a@b.co"}), contact_of(None), NOW)
+    written = [
+        {key: each[key] for key in each if key not in ("id", "nodeId")} for each in decode(encode(trace))["messages"]
+    ]
+    assert written == [
+        {"channel": "inapp", "walletAddress": "0xa", "title": "Hi", "body": "?", "data": None},
+        {"channel": "email", "email": "a@b.co", "subject": "s", "body": "b", "html": False},
+        {"channel": "webhook", "url": "https://a.co", "body": '{"n":1}'},
+    ]
+
+
+@pytest.mark.parametrize("now", [EARLIEST, LATEST])
+def test_a_thousand_years_of_waiting_are_still_dates(now: datetime) -> None:
+    delays = [node(str(number), "delay", seconds=366 * 86_400) for number in range(999)]
+    assert len(ran(automation(*delays), now=now).steps) == 1 + 2 * 999

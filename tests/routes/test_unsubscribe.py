@@ -1,0 +1,59 @@
+"""`/unsubscribe` and the suppressions it writes (trust.md J12)."""
+
+from api.delivery.unsubscribe import Unsubscribed, make_token
+from api.store.delivery import suppressed
+from tests.routes.conftest import Org
+
+ONE_CLICK = {"content-type": "application/x-www-form-urlencoded"}
+
+
+def digest(org: Org, address: str = "zoe@acme.example") -> str:
+    return org.service.keyring.of(org.id).digest("email", address)
+
+
+def path(org: Org) -> str:
+    return f"/unsubscribe?token={make_token(org.service.keyring, Unsubscribed(org.id, digest(org)))}"
+
+
+async def is_suppressed(org: Org, address: str = "zoe@acme.example") -> bool:
+    async with org.service.parts.database.transaction() as tx:
+        return bool(await suppressed(tx, "email", [(org.id, digest(org, address))]))
+
+
+async def test_one_click_ends_the_emails_of_one_organization_to_one_address(acme: Org, globex: Org) -> None:
+    response = await acme.service.client.post(path(acme), content=b"List-Unsubscribe=One-Click", headers=ONE_CLICK)
+    assert response.status_code == 200
+    assert await is_suppressed(acme)
+    assert not await is_suppressed(acme, "another@acme.example")
+    assert not await is_suppressed(globex)
+
+
+async def test_a_second_click_changes_nothing(acme: Org) -> None:
+    for _ in range(2):
+        assert (await acme.service.client.post(path(acme))).status_code == 200
+    assert len(await acme.rows("created_at", "suppressions", "created_at")) == 1
+
+
+async def test_looking_at_the_link_does_nothing_but_ask(acme: Org) -> None:
+    response = await acme.service.client.get(path(acme))
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert '<form method="post">' in response.text
+    assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+    assert not await is_suppressed(acme)
+
+
+async def test_without_a_token_of_ours_there_is_nothing_to_see(acme: Org) -> None:
+    for method in ("GET", "POST"):
+        for wrong in ("/unsubscribe", "/unsubscribe?token=", "/unsubscribe?token=%00", path(acme)[:-3]):
+            response = await acme.service.client.request(method, wrong)
+            assert response.status_code == 400
+            assert response.json()["field"] == "token"
+
+
+async def test_many_addresses_of_many_organizations_are_asked_about_at_once(acme: Org, globex: Org) -> None:
+    await acme.service.client.post(path(acme))
+    asked = [(acme.id, digest(acme)), (globex.id, digest(globex)), (globex.id, digest(acme))]
+    async with acme.service.parts.database.transaction() as tx:
+        assert await suppressed(tx, "email", asked) == {(acme.id, digest(acme))}
+        assert await suppressed(tx, "email", []) == set()

@@ -1,0 +1,52 @@
+"""Prepared statements of our own beside those of psycopg, on one connection."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from api.store.calls import run
+from api.store.database import Database, RefusedDataError, Transaction
+from api.store.locks import hold_contacts
+
+CONTACT = "01a1ffd0-b854-71ce-b9a9-56845d17867b"
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = Database(database_url, size=1)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def test_a_rollback_makes_psycopg_drop_all_statements_and_ours_are_prepared_again(database: Database) -> None:
+    await roll_back_after(database, both)
+    async with database.transaction() as tx:
+        await both(tx)
+
+
+async def test_a_rollback_leaves_ours_in_place_where_psycopg_has_none(database: Database) -> None:
+    await roll_back_after(database, ours)
+    async with database.transaction() as tx:
+        await ours(tx)
+
+
+async def roll_back_after(database: Database, use: Callable[[Transaction], Awaitable[None]]) -> None:
+    with pytest.raises(RefusedDataError):
+        await _refused(database, use)
+
+
+async def _refused(database: Database, use: Callable[[Transaction], Awaitable[None]]) -> None:
+    async with database.transaction() as tx:
+        await use(tx)
+        await tx.execute("SELECT 'x'::integer")
+
+
+async def ours(tx: Transaction) -> None:
+    await run(tx, hold_contacts([CONTACT]))
+
+
+async def both(tx: Transaction) -> None:
+    for number in range(4):  # psycopg prepares what it is asked often
+        await tx.execute("SELECT %s::integer", (number,))
+    await ours(tx)

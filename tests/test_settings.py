@@ -1,0 +1,77 @@
+"""The environment of delivery: what is read, and that a malformed variable is named."""
+
+from ipaddress import ip_network
+
+import pytest
+
+from api.settings import SettingsError, SmtpServer, read
+
+SERVER = "mail.acme.example"
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        (f"smtp://{SERVER}", SmtpServer(SERVER, 25, "offered")),
+        (f"smtp://{SERVER}:2525", SmtpServer(SERVER, 2525, "offered")),
+        (f"smtps://{SERVER}", SmtpServer(SERVER, 465, "implicit")),
+        (f"smtp://a%40b:p%2Fw@{SERVER}", SmtpServer(SERVER, 587, "required", "a@b", "p/w")),
+        ("smtp://a:b@localhost:1025", SmtpServer("localhost", 1025, "offered", "a", "b")),
+        ("smtp://a:b@[::1]:1025/", SmtpServer("::1", 1025, "offered", "a", "b")),
+        (f"smtp://{SERVER}?starttls=required", SmtpServer(SERVER, 25, "required")),
+        (f"smtp://a:b@{SERVER}?starttls=never", SmtpServer(SERVER, 587, "never", "a", "b")),
+    ],
+)
+def test_a_mail_server(url: str, server: SmtpServer) -> None:
+    assert read({"WORKBENCH_SMTP_URL": url}).smtp == server
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mail.acme.example",
+        "http://mail",
+        "smtp://",
+        "smtp://h:99999",
+        "smtp://h:x",
+        "smtp://h/x",
+        "smtp://h?starttls=no",
+    ],
+)
+def test_a_malformed_mail_server(url: str) -> None:
+    with pytest.raises(SettingsError, match="WORKBENCH_SMTP_URL"):
+        read({"WORKBENCH_SMTP_URL": url})
+
+
+def test_a_password_is_not_in_the_sentence() -> None:
+    with pytest.raises(SettingsError) as caught:
+        read({"WORKBENCH_SMTP_URL": "smtp://me:hunter2@mail:x"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_networks_that_webhooks_may_reach() -> None:
+    assert read({"WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8, ::1 ,"}).webhook_allow == (
+        ip_network("127.0.0.0/8"),
+        ip_network("::1"),
+    )
+    assert read({}).webhook_allow == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("WORKBENCH_WEBHOOK_ALLOW", "localhost"),
+        ("WORKBENCH_WEBHOOK_ALLOW", "10.0.0.1/8"),
+        ("WORKBENCH_PUBLIC_URL", "workbench.example"),
+        ("WORKBENCH_PUBLIC_URL", "ftp://workbench.example"),
+        ("WORKBENCH_EMAIL_FROM", "nobody"),
+        ("WORKBENCH_EMAIL_FROM", "Acme\n <a@b.example>"),
+    ],
+)
+def test_a_malformed_variable_is_named(name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        read({name: text})
+
+
+def test_the_address_of_the_api_has_no_slash_at_its_end() -> None:
+    assert read({"WORKBENCH_PUBLIC_URL": "https://workbench.example/"}).public_url == "https://workbench.example"
