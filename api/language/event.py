@@ -43,6 +43,7 @@ _MOMENT = re.compile(
 )
 _LOCAL = re.compile(r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+(?![0-9]+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ODD_EXPONENTS = (b"e-", b"E-", b"0e", b"0E")  # a float makes 0 of them, however large they are
 _DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 
 
@@ -362,8 +363,7 @@ def _needs_a_look(raw: bytes) -> bool:
         or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
         or b"\\u" in raw
         or (len(raw) >= 200 and b"0" * 200 in raw.translate(_DIGITS_ALIKE))
-        or b"e-" in raw
-        or b"E-" in raw
+        or any(exponent in raw for exponent in _ODD_EXPONENTS)
     ):
         return True
     try:

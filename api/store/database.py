@@ -20,15 +20,16 @@ from sqlalchemy.engine import make_url
 from api.clock import Clock, monotonic_ns
 
 _SESSION = (
-    "-c statement_timeout={statement_ms} -c lock_timeout=2000 -c idle_in_transaction_session_timeout=5000 "
+    "-c statement_timeout={statement_ms} -c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout=5000 "
     "-c search_path=workbench -c timezone=UTC -c client_min_messages=warning -c plan_cache_mode=auto"
 )
 _BY_KEY = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c join_collapse_limit=1 -c from_collapse_limit=1"
 _SILENCE = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
-_LOST = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
+_LOST = (errors.SerializationFailure, errors.DeadlockDetected)
 # 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
-_AWAY = (errors.OperationalError, PoolTimeout, errors.InterfaceError)
+# A server that has become a standby refuses to write: that passes, too.
+_AWAY = (errors.OperationalError, PoolTimeout, errors.InterfaceError, errors.ReadOnlySqlTransaction)
 
 
 class UnavailableError(Exception):
@@ -37,6 +38,10 @@ class UnavailableError(Exception):
 
 class ConflictError(Exception):
     """The transaction lost against another one and was rolled back; it may be tried again."""
+
+
+class LockedError(ConflictError):
+    """The transaction waited too long for a lock that somebody else holds."""
 
 
 class RefusedDataError(Exception):
@@ -93,7 +98,7 @@ class Database:
             connection_class=Transaction,
             check=self._check,
             kwargs={
-                "options": _SESSION.format(statement_ms=statement_ms) + (_BY_KEY if hot else ""),
+                "options": _SESSION.format(statement_ms=statement_ms, lock_ms=500 if hot else 2_000) + (_BY_KEY if hot else ""),
                 "prepare_threshold": 2,
                 "connect_timeout": 5,
                 **_SILENCE,
@@ -123,6 +128,8 @@ class Database:
         try:
             async with self._pool.connection() as connection:
                 yield connection
+        except errors.LockNotAvailable as error:
+            raise LockedError(_reason(error)) from error
         except _LOST as error:
             raise ConflictError(_reason(error)) from error
         except _REFUSED as error:

@@ -272,5 +272,10 @@ async def add_tags(tx: Transaction, org_id: int, tags: Sequence[tuple[str, str]]
         return
     await tx.execute(
         _SQL["add_tags"],
-        {"org_id": org_id, "at": at, "ids": plain(each[0] for each in tags), "tags": quoted([each[1] for each in tags])},
+        {
+            "org_id": org_id,
+            "at": at,
+            "ids": plain(each[0] for each in tags),
+            "tags": quoted([each[1] for each in tags]),
+        },
     )

@@ -123,6 +123,20 @@ def test_a_lost_connection_comes_back_without_asking_the_wallet(
     assert len(extension.signed) == 1
 
 
+def test_another_account_signs_in_for_itself(page: Page, running: Running, extension: Extension) -> None:
+    page.add_init_script("ethereum.on = (name, listener) => { window[name] = listener; };")
+    page.goto(f"{running.url}/inapp/demo")
+    first = extension.wallet
+    page.evaluate(COUNTING, running.keys["publishable"])
+    extension.wallet = Wallet(token(32))
+    page.evaluate("(address) => accountsChanged([address])", extension.wallet.address)
+    send(running, first, "for-the-first")
+    send(running, extension.wallet, "for-the-second")
+    expect(page).to_have_title("given: for-the-second")
+    page.evaluate("accountsChanged([])")
+    expect(page.locator("html")).to_have_attribute("data-state", "stopped")
+
+
 def test_a_person_who_does_not_sign_is_told_so(page: Page, running: Running) -> None:
     page.add_init_script("window.ethereum = { request: async () => { throw { code: 4001, message: 'rejected' }; } };")
     page.goto(f"{running.url}/inapp/demo")

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from api.ingest.pipeline import MOST_PER_BATCH, MOST_WAITING, Pipeline
+from api.ingest.pipeline import MOST_WAITING, Pipeline
 from api.ingest.rate import Buckets
+from api.ingest.writers import MOST_PER_BATCH
 from api.store.database import Database, Transaction
 from tests.ingest.conftest import Intake, Org, event
 

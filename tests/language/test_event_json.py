@@ -121,6 +121,8 @@ def test_d6_what_is_no_number_is_malformed(number: bytes) -> None:
         b"1e130000",
         b"1e-130000",
         b"0e-20000",
+        b"0e99999999999999999999",
+        b"0.00E+400",
         b"1e99999999999999999999",
         b"[1,2,1E+400]",
         b"1" * 400,

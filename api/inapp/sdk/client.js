@@ -7,10 +7,11 @@
  */
 
 const API = "/api/v1/inapp";
-const FIRST_PAUSE = 500; // milliseconds; doubles with every failure, and chance takes up to half of it off
+const FIRST_PAUSE = 1_000; // milliseconds; doubles with every failure, and chance takes up to nine tenths of it off
 const LONGEST_PAUSE = 30_000;
 const STEADY = 10_000; // milliseconds after which a connection counts as a success
 const REMEMBERED = 2_000; // ids of messages handed over
+const GOING_AWAY = 1001; // the server stops: everybody is sent away at once, and must not be back at once
 const SIGN_IN_AGAIN = 4401;
 const FORBIDDEN = 4403;
 const TRY_LATER = new Set([408, 429, 500, 502, 503, 504]);
@@ -81,7 +82,8 @@ class Client {
   }
 
   #accountsChanged = (accounts) => {
-    if (this.#session && accounts[0]?.toLowerCase() !== this.#session.walletAddress) {
+    if (!accounts.length) return this.#end(new InappError("the wallet was disconnected"));
+    if (this.#session && accounts[0].toLowerCase() !== this.#session.walletAddress) {
       this.#session = null; // messages of one wallet are not for the eyes of the next
       this.#socket?.close(1000);
     }
@@ -134,6 +136,7 @@ class Client {
       socket.onmessage = ({ data }) => this.#take(socket, JSON.parse(data));
       socket.onclose = ({ code, reason }) => {
         clearTimeout(steady);
+        if (code === GOING_AWAY) this.#failures = Math.max(this.#failures, 2);
         if (code === SIGN_IN_AGAIN) this.#session = null;
         code === FORBIDDEN ? refused(new InappError(reason || "this page may not ask")) : closed();
       };
@@ -163,7 +166,7 @@ class Client {
 
   /** Wait before the next try; a browser that comes online or into view does not wait. */
   #rest() {
-    const pause = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this.#failures++) * (1 - Math.random() / 2);
+    const pause = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this.#failures++) * (1 - 0.9 * Math.random());
     this.#onState("waiting");
     return new Promise((done) => {
       const over = new AbortController();

@@ -1,0 +1,144 @@
+"""Whatever one event, one lock or one backend does: writers live on, and the others' events are stored."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from api.ingest.arrival import Arrival
+from api.ingest.outcome import Outcome, Rejected, Stored, Unavailable
+from api.ingest.pipeline import MOST_WAITING, Pipeline
+from api.ingest.rate import Buckets
+from api.store.database import Database, Transaction, libpq_dsn
+from tests.ingest.conftest import Intake, Org, event
+
+
+class Counting(Database):
+    """The real database, counting transactions."""
+
+    count = 0
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        self.count += 1
+        async with super().transaction() as tx:
+            yield tx
+
+
+class Leaving:
+    """Whoever is told of outcomes in place of the notices, and makes the client leave at that very moment."""
+
+    def __init__(self) -> None:
+        self.client: asyncio.Task[Any] | None = None
+
+    def note_outcome(self, arrival: Arrival, outcome: Outcome) -> None:
+        if self.client is not None:
+            self.client.cancel()
+
+
+async def test_a_client_that_leaves_while_it_is_answered_ends_no_writer(acme: Org, intake: Intake) -> None:
+    leaving: Any = Leaving()
+    pipeline = Pipeline(Database(intake.dsn, size=1), intake.keyring, intake.clock, Buckets(0, 1), leaving, writers=1)
+    await pipeline.start()
+    leaving.client = asyncio.create_task(acme.send(event("left"), through=pipeline))
+    await asyncio.gather(leaving.client, return_exceptions=True)
+    assert leaving.client.cancelled()
+    leaving.client = None
+    assert await acme.send(event("after"), through=pipeline) == [Stored("after")]
+    assert pipeline.alive
+    await pipeline.stop()
+
+
+async def test_one_refused_event_costs_the_others_a_few_transactions(alone: Intake) -> None:
+    acme, globex = await alone.organization(), await alone.organization()
+    await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
+    database = Counting(alone.dsn, size=1, hot=True)
+    pipeline = Pipeline(database, alone.keyring, alone.clock, Buckets(0, 1), alone.notices, writers=1)
+    await pipeline.start()
+    await globex.send(event("warm"), through=pipeline)
+    database.count = 0
+    poisoned = [acme.send(event(f"p{n}", event="poison" if n == 30 else "fine"), through=pipeline) for n in range(64)]
+    others = [globex.send(event(f"g{n}"), through=pipeline) for n in range(128)]
+    outcomes = [outcome for (outcome,) in await asyncio.gather(*poisoned, *others)]
+    assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [30]
+    assert sum(isinstance(outcome, Stored) for outcome in outcomes) == 191
+    assert database.count <= 1 + 2 + 2 * 6 + 4  # together, by organization, halves of 64; and what gathered meanwhile
+    await pipeline.stop()
+
+
+async def test_an_event_of_a_batch_that_is_refused_leaves_its_neighbours(alone: Intake) -> None:
+    acme = await alone.organization()
+    await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
+    outcomes = await acme.send(*[event(f"{n}", event="poison" if n in (3, 70) else "fine") for n in range(100)])
+    assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [3, 70]
+    assert sum(isinstance(outcome, Stored) for outcome in outcomes) == 98
+
+
+@contextmanager
+def key_held(intake: Intake, org: Org, key: str) -> Any:
+    """Hold an idempotency key in a transaction that does not end."""
+    with psycopg.connect(libpq_dsn(intake.dsn)) as holder:
+        holder.execute("SET search_path = workbench")
+        held = "INSERT INTO idempotency_keys VALUES (%s, %s, gen_random_uuid(), gen_random_uuid(), now())"
+        holder.execute(held, (org.id, org.keys.key_digest(key)))
+        yield
+        holder.rollback()
+
+
+async def test_a_lock_stops_only_the_organization_that_waits_for_it(alone: Intake) -> None:
+    acme, globex = await alone.organization(), await alone.organization()
+    with key_held(alone, acme, "held"):
+        waiting = asyncio.create_task(acme.send(event("held")))
+        await asyncio.sleep(0.05)
+        assert [await globex.send(event(f"g{n}")) for n in range(3)] == [[Stored(f"g{n}")] for n in range(3)]
+        together = await asyncio.gather(acme.send(event("held")), *[globex.send(event(f"t{n}")) for n in range(20)])
+        assert together[1:] == [[Stored(f"t{n}")] for n in range(20)]
+        assert isinstance((await waiting)[0], Unavailable)
+    assert await acme.send(event("held")) == [Stored("held")]
+
+
+async def test_stopping_does_not_wait_for_a_backend_that_stands_still(alone: Intake) -> None:
+    acme = await alone.organization()
+    pipeline = Pipeline(Database(alone.dsn, size=1), alone.keyring, alone.clock, Buckets(0, 1), alone.notices, 1)
+    await pipeline.start()
+    await acme.send(event("1"), through=pipeline)
+    pids = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query = 'COMMIT'"
+    standing = [pid for (pid,) in await alone.rows(pids)]
+    assert standing
+    try:
+        for pid in standing:
+            os.kill(pid, signal.SIGSTOP)
+        waiting = asyncio.create_task(acme.send(event("2"), through=pipeline))
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(12):
+            await pipeline.stop()
+    finally:
+        for pid in standing:
+            os.kill(pid, signal.SIGCONT)
+    assert isinstance((await waiting)[0], Unavailable)
+
+
+async def test_the_queue_is_bounded_in_bytes_too(alone: Intake) -> None:
+    acme = await alone.organization()
+    large = {"text": "x" * 16_000}
+    with key_held(alone, acme, "held"):
+        sending = [asyncio.create_task(acme.send(event("held"))) for _ in range(2)]  # one for each writer
+        await asyncio.sleep(0.05)
+        sending += [asyncio.create_task(acme.send(event(f"{n}", payload=large))) for n in range(MOST_WAITING // 4)]
+        done, _ = await asyncio.wait(sending, timeout=0.5)
+        assert any(isinstance(each.result()[0], Unavailable) for each in done)
+        await asyncio.gather(*sending)
+
+
+@pytest.fixture
+async def alone(database_url: str) -> AsyncIterator[Intake]:
+    """An intake with a database of its own."""
+    started = Intake(database_url)
+    await started.start()
+    yield started
+    await started.stop()
