@@ -34,12 +34,13 @@ from api.routes import (
     webhooks,
 )
 from api.routes.answers import RefusedError, refusal
-from api.routes.entrance import Parts
+from api.routes.entrance import Parts, identify
 from api.settings import Settings
 from api.store.database import ConflictError, Database, UnavailableError
-from api.wire.http1 import TransportError
+from api.wire.http1 import Reception, TransportError
 
 MAX_BODY = 262_144  # bytes, where nothing else is said
+ROOM = 67_108_864  # bytes of large bodies on their way to this process
 BODY_LIMITS = {"/api/v1/events": 1_048_576, "/api/v1/events/batch": 8_388_608}
 
 _SANIC = {
@@ -89,6 +90,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         sessions,
         Feed(dsn, sessions, clock),
     )
+    app.ctx.reception = Reception(identify, ROOM)
     for module in (events, recent, catalog, automations, entries, sql, health, unsubscribe, webhooks, inapp, inapp_sdk):
         app.blueprint(module.blueprint)
     _start_and_stop(app)

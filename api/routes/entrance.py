@@ -41,11 +41,17 @@ def parts(request: Request) -> Parts:
     return request.app.ctx.parts  # type: ignore[no-any-return]
 
 
-async def require(request: Request, *scopes: str) -> Principal:
-    """Return who asks; refuse with 401 when nobody valid does, with 403 when the key has none of `scopes`."""
+async def identify(request: Request) -> Principal:
+    """Return who asks; refuse with 401 when nobody valid does."""
     found = await parts(request).verifier.principal(request.headers.getall("authorization", []))
     if isinstance(found, Unauthorized):
         raise RefusedError(401, "the secret key is missing, invalid or revoked")
+    return found
+
+
+async def require(request: Request, *scopes: str) -> Principal:
+    """Return who asks; refuse with 401 when nobody valid does, with 403 when the key has none of `scopes`."""
+    found = await identify(request)
     if found.scopes.isdisjoint(scopes):
         raise RefusedError(403, f"this key lacks the scope {' or '.join(scopes)}")
     return found

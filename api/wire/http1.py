@@ -4,31 +4,53 @@ A failure in the middle of a request ends the connection: nobody can say where t
 """
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 from sanic.compat import Header
 from sanic.exceptions import SanicException
 from sanic.http import Http, Stage
+from sanic.request import Request
 
 from api.wire.chunks import Chunks
 from api.wire.head import MAX_HEAD, TOO_MANY_FIELDS, Head, is_spoilt, read_head
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LARGE = 65_536  # bytes of a body; who sends more shows a valid key first
 _LINGER_SECONDS = 1.0
 _REST_SECONDS = 0.1
 
 
 class TransportError(SanicException):
-    """A request refused before a route is looked for: 400, 408, 413, 417 or 431. The message is for the client."""
+    """A request refused before a route is looked for: 400, 408, 413, 417, 431 or 503. The message is for the client."""
 
     quiet = True
+
+
+class Reception:
+    """What an application lets in: large bodies of those whom `admit` does not refuse (it raises), `room` bytes at a time."""
+
+    def __init__(self, admit: Callable[[Request], Awaitable[object]], room: int) -> None:
+        self.admit = admit
+        self._room = room
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Hold room for a body while it is on its way; raise TransportError when there is none."""
+        if size > self._room:
+            raise TransportError("too many large requests are on their way, try again", 503)
+        self._room -= size
+        try:
+            yield
+        finally:
+            self._room += size
 
 
 class StrictHttp(Http):
     """The requests of one connection, one after the other.
 
     `REQUEST_TIMEOUT` bounds the time from a request's first byte to its last. A body has at most `BODY_LIMITS[path]`
-    bytes, at other addresses `REQUEST_MAX_SIZE`.
+    bytes, at other addresses `REQUEST_MAX_SIZE`. Large ones go by `ctx.reception`.
     """
 
     __slots__ = ("_due", "_lingers", "_rests")
@@ -102,11 +124,19 @@ class StrictHttp(Http):
         limit = self.protocol.app.config.BODY_LIMITS.get(path, self.protocol.request_max_size)
         if (head.content_length or 0) > limit:
             raise _too_large(limit)
-        if head.expect_continue:
-            await self._send(_CONTINUE)
-        if head.content_length is None:
-            return await self._receive_chunks(limit)
-        return await self._receive_bytes(head.content_length)
+        with ExitStack() as held:
+            if (head.content_length or 0) > LARGE:
+                await self._be_admitted(held, head.content_length or 0)
+            if head.expect_continue:
+                await self._send(_CONTINUE)
+            if head.content_length is None:
+                return await self._receive_chunks(limit, held)
+            return await self._receive_bytes(head.content_length)
+
+    async def _be_admitted(self, held: ExitStack, size: int) -> None:
+        reception: Reception = self.protocol.app.ctx.reception
+        await reception.admit(self.request)
+        held.enter_context(reception.taken(size))
 
     async def _receive_bytes(self, length: int) -> bytes:
         buffer = self.recv_buffer
@@ -116,9 +146,12 @@ class StrictHttp(Http):
         del buffer[:length]
         return body
 
-    async def _receive_chunks(self, limit: int) -> bytes:
-        chunks = Chunks(limit)
+    async def _receive_chunks(self, limit: int, held: ExitStack) -> bytes:
+        chunks, admitted = Chunks(limit), False
         while (progress := chunks.take(self.recv_buffer)) == "unfinished":
+            if not admitted and len(chunks.body) + len(self.recv_buffer) > LARGE:
+                await self._be_admitted(held, limit)
+                admitted = True
             await self._receive_in_time()
         match progress:
             case "malformed":

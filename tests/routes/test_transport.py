@@ -3,6 +3,7 @@
 Every answer has the one shape, nothing is a 5xx, and the server goes on serving.
 """
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
@@ -219,3 +220,34 @@ async def test_d24_a_client_that_leaves_harms_nobody(acme: Org) -> None:
     stored = [key for (key,) in await acme.rows("idempotency_key", "events")]
     assert stored.count("left") <= 1
     assert acme.service.app.ctx.parts.pipeline.alive
+
+
+async def test_a_large_body_is_taken_only_from_somebody_known(acme: Org) -> None:
+    body = EVENT[:-1] + b" " * 100_000 + b"}"
+    stranger = await acme.service.talk((await request(acme, body, authorization="Bearer nobody"))[:-100_000])
+    assert Answer(stranger).status == 401  # said before the body has come
+    assert (await ask(acme, body)).status == 202
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    coding = {"content_length": "", "transfer_encoding": "chunked"}
+    assert Answer(await acme.service.talk(await request(acme, chunks, **coding))).status == 202
+    unknown = await request(acme, chunks, authorization="Bearer nobody", **coding)
+    assert Answer(await acme.service.talk(unknown[:-30_000])).status == 401
+
+
+async def test_large_bodies_on_their_way_are_bounded_together(acme: Org) -> None:
+    body = b'{"events": [%s]}' % (b" " * 8_000_000 + EVENT)
+    raw = await request(acme, body, line="POST /api/v1/events/batch")
+    writers = [(await asyncio.open_connection("127.0.0.1", acme.service.port))[1] for _ in range(8)]
+    for writer in writers:
+        writer.write(raw[:100_000])
+    await asyncio.sleep(0.3)
+    assert Answer(await acme.service.talk(raw[:100_000])).status == 503
+    for writer in writers:
+        writer.close()
+        await writer.wait_closed()
+    status = 503
+    async with asyncio.timeout(5):
+        while status == 503:  # until it is noticed that the others have gone
+            await asyncio.sleep(0.1)
+            status = Answer(await acme.service.talk(raw)).status
+    assert status == 202
