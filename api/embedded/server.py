@@ -159,9 +159,12 @@ class EmbeddedPostgres:
             if self._child is not None:
                 self._child.wait()  # a dead one of ours, reaped
             self._child = self._spawn(places, binaries, account)
-        self._wait_until_ready(places)
-        cluster.give_first_role(places, _run(places))
-        return _server(places, owned=True)
+        while True:
+            self._wait_until_ready(places)
+            with contextlib.suppress(psycopg.OperationalError):  # it was ready, and fell back into recovery
+                cluster.give_first_role(places, _run(places))
+                return _server(places, owned=True)
+            time.sleep(_PAUSE)
 
     def _spawn(self, places: Places, binaries: Binaries, account: Account) -> subprocess.Popen[bytes]:
         socket_folder = str(places.run()).replace('"', '""')

@@ -25,6 +25,7 @@ _SESSION = (
 )
 _BY_KEY = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c join_collapse_limit=1 -c from_collapse_limit=1"
 _SILENCE = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
+_SLOW_NS = 1_000_000_000
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected)
 # 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
@@ -98,7 +99,8 @@ class Database:
             connection_class=Transaction,
             check=self._check,
             kwargs={
-                "options": _SESSION.format(statement_ms=statement_ms, lock_ms=500 if hot else 2_000) + (_BY_KEY if hot else ""),
+                "options": _SESSION.format(statement_ms=statement_ms, lock_ms=500 if hot else 2_000)
+                + (_BY_KEY if hot else ""),
                 "prepare_threshold": 2,
                 "connect_timeout": 5,
                 **_SILENCE,
@@ -138,14 +140,15 @@ class Database:
             raise UnavailableError(_reason(error)) from error
 
     async def calibrate(self, clock: Clock) -> datetime:
-        """Set `clock` by the database's and return the database's moment."""
+        """Set `clock` by the database's, unless the answer took long, and return the database's moment."""
         async with self.transaction() as tx:
             await tx.execute("SELECT 1")
             sent = monotonic_ns()
             row = await (await tx.execute("SELECT clock_timestamp()")).fetchone()
             received = monotonic_ns()
         assert row is not None
-        clock.calibrate(row[0], sent, received)
+        if received - sent < _SLOW_NS:  # the error is up to half of it
+            clock.calibrate(row[0], sent, received)
         return row[0]  # type: ignore[no-any-return]
 
 

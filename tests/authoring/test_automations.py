@@ -11,8 +11,8 @@ from api.authoring.refusal import Refusal
 from api.language.codec import decode
 from api.store import authoring as store
 from api.store import triggers
-from api.store.calls import run
 from api.store.authoring import FIRST_ID, AutomationRow, Cancellation, VersionRow
+from api.store.calls import run
 from api.store.database import RefusedDataError
 
 EXACT = b'{"type":"app_event","filters":[{"path":"a","operator":"in","value":[1.10,1e2,12345678901234567890.125]}]}'

@@ -1,0 +1,86 @@
+"""`python -m tests.torture --seed N --kills 200 --minutes 15`: kill everything under load and prove that nothing is lost.
+
+Theory of operation. Clients send all kinds of events to several API processes and log every answer; an attempt without one is
+made again with the same key until there is one. Meanwhile a nemesis, whose plan comes from the printed seed, kills and freezes
+API processes, engines, Postgres and its back-ends, and starts again what it killed. Then everything heals and drains, and the
+checker compares what is stored with what was answered: one function per invariant. The seed fixes what is sent and done, not
+the interleaving: a violation is kept with all its evidence, because it may not show again.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from api.clock import token
+from tests.torture.installation import installed
+from tests.torture.invariants import Verdict, check
+from tests.torture.log import now_us
+from tests.torture.run import Run, Wish, torture
+from tests.torture.summary import summary
+
+_KEPT_IN = Path(__file__).parents[2] / "tmp" / "torture"
+
+
+def main() -> int:
+    """Run once; return 0 when every invariant holds."""
+    args = _parser().parse_args()
+    folder = _KEPT_IN / f"{args.seed}-{now_us() // 1_000_000}"
+    folder.mkdir(parents=True)
+    say(f"seed {args.seed}: {args.kills} kills in {args.minutes:g} minutes; logs in {folder}")
+    run = asyncio.run(_run(Wish(args.seed, args.kills, args.minutes * 60), folder, args.apis, args.engines))
+    verdicts = check(run.evidence)
+    text = summary(run, verdicts)
+    (folder / "summary.txt").write_text(text + "\n")
+    say(text)
+    violated = any(verdict.violations for verdict in verdicts)
+    if violated or args.keep:
+        _keep(run, verdicts, folder)
+        say(f"the evidence is in {folder}")
+    return int(violated)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+async def _run(wish: Wish, folder: Path, apis: int, engines: int) -> Run:
+    async with installed(folder, apis, engines) as installation:
+        return await torture(installation, wish, say)
+
+
+def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
+    """Write down all that the verdicts were made of."""
+    lines = [f"{verdict.name} {each}" for verdict in verdicts for each in verdict.violations]
+    (folder / "violations.txt").write_text("\n".join(lines) + "\n")
+    evidence = run.evidence
+    kept = {
+        "faults": run.faults,
+        "sent": list(evidence.log.sent.values()),
+        "attempts": evidence.log.attempts,
+        "switched": evidence.log.switched,
+        **msgspec.structs.asdict(evidence.stored),
+    }
+    for name, rows in kept.items():
+        (folder / f"{name}.ndjson").write_bytes(msgspec.json.Encoder().encode_lines(rows))
+    (folder / "told.json").write_bytes(msgspec.json.encode(evidence.told))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--seed", type=int, default=int.from_bytes(token(3), "big"), help="default: a random one, printed"
+    )
+    parser.add_argument("--kills", type=int, default=200, help="how many kills (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=15.0, help="spread over how long (default %(default)s)")
+    parser.add_argument("--apis", type=int, default=3, help="API processes (default %(default)s)")
+    parser.add_argument("--engines", type=int, default=2, help="engines (default %(default)s)")
+    parser.add_argument("--keep", action="store_true", help="keep the evidence even if every invariant holds")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

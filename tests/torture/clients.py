@@ -1,0 +1,174 @@
+"""The clients: each sends one request at a time to any API process, and asks again until every event in it is answered."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import httpx
+import msgspec
+
+from tests.torture.log import UNSETTLED, Answer, Attempt, Log, Sent, Sort, now_us
+from tests.torture.traffic import Traffic
+
+PATIENCE = 3.0  # seconds a client waits; the service promises two
+MOST_IN_BATCH = 20
+PAUSES = (0.02, 0.15)  # seconds between the requests of a client
+
+
+class Account(msgspec.Struct, frozen=True):
+    """An organization and its keys by kind."""
+
+    org: str
+    keys: dict[str, str]
+
+
+class Load:
+    """Clients that send until `stop`, taking turns among the organizations."""
+
+    def __init__(self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int = 12) -> None:
+        self.log = Log()
+        self._stopping = asyncio.Event()
+        traffic = [Traffic(account.org, datetime.now(UTC)) for account in accounts]
+        self._clients = [
+            _Client(urls, accounts[each % len(accounts)], traffic[each % len(accounts)], Random(f"{seed}/{each}"), self)
+            for each in range(clients)
+        ]
+        self.answered: dict[str, list[Sent]] = defaultdict(list)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Send nothing new; what was sent is still asked for."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for client in self._clients:
+                group.create_task(client.run())
+
+
+class _Client:
+    def __init__(self, urls: Sequence[str], account: Account, traffic: Traffic, chance: Random, load: Load) -> None:
+        self._urls = urls
+        self._keys = account.keys
+        self._traffic = traffic
+        self._chance = chance
+        self._load = load
+        self._http = httpx.AsyncClient(timeout=PATIENCE)
+
+    async def run(self) -> None:
+        actions = (self._single, self._batch, self._again, self._race, self._rehearse)
+        async with self._http:
+            while not self._load.stopping:
+                (action,) = self._chance.choices(actions, (40, 32, 15, 8, 5))
+                await action()
+                await asyncio.sleep(self._chance.uniform(*PAUSES))
+
+    async def _single(self) -> None:
+        await self._deliver([self._traffic.any(self._chance)])
+
+    async def _batch(self) -> None:
+        events = [self._traffic.any(self._chance) for _ in range(self._chance.randint(2, MOST_IN_BATCH))]
+        if self._chance.random() < 0.1 and events[0].once:
+            events.append(events[0])
+        await self._deliver(events)
+
+    async def _again(self) -> None:
+        """Send an event that was answered long ago, or another one under its key."""
+        known = self._load.answered[self._traffic.org]
+        if known:
+            old = self._chance.choice(known)
+            other = old.key is not None and self._chance.random() < 0.5
+            await self._deliver([self._traffic.repeat(self._chance, old) if other else old])
+
+    async def _race(self) -> None:
+        """Send one event several times at once, alone and among others."""
+        event = self._traffic.live(self._chance)
+        other = self._traffic.live(self._chance)
+        if event.once:
+            await asyncio.gather(self._deliver([event]), self._deliver([other, event]), self._deliver([event]))
+
+    async def _rehearse(self) -> None:
+        events = [self._traffic.rehearsal(self._chance) for _ in range(self._chance.randint(1, 4))]
+        await self._deliver(events, "test")
+
+    async def _deliver(self, events: list[Sent], kind: str = "live") -> None:
+        """Send events until each has a final answer."""
+        for event in events:
+            self._load.log.sent[event.org, event.number] = event
+        pending = events
+        while pending:
+            answers = await self._send(pending, self._keys[kind])
+            pending = [event for event, answer in zip(pending, answers, strict=True) if answer in UNSETTLED]
+            if pending:
+                await asyncio.sleep(self._chance.uniform(0.05, 0.4))
+        self._load.answered[self._traffic.org] += [each for each in events if each.sort is Sort.LIVE and each.once]
+
+    async def _send(self, events: list[Sent], key: str) -> list[Answer]:
+        """Make one request, of one event alone or of several, and note what each was told."""
+        api = self._chance.randrange(len(self._urls))
+        path, body = ("/events", events[0].body) if len(events) == 1 else ("/events/batch", _batch(events))
+        headers = {"authorization": f"Bearer {key}"}
+        began = now_us()
+        try:
+            response = await self._http.post(f"{self._urls[api]}/api/v1{path}", json=body, headers=headers)
+        except httpx.TransportError as error:
+            items = [(_without_answer(error), dict[str, Any]())] * len(events)
+        else:
+            items = _read(response, events)
+        ended = now_us()
+        for event, (answer, item) in zip(events, items, strict=True):
+            self._load.log.attempts.append(_attempt(event, api, began, ended, answer, item))
+        return [answer for answer, _ in items]
+
+
+def _batch(events: list[Sent]) -> dict[str, Any]:
+    return {"events": [event.body for event in events]}
+
+
+def _without_answer(error: httpx.TransportError) -> Answer:
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
+            return Answer.UNSENT
+        case httpx.TimeoutException():
+            return Answer.TIMED_OUT
+        case _:
+            return Answer.BROKEN
+
+
+def _read(response: httpx.Response, events: list[Sent]) -> list[tuple[Answer, dict[str, Any]]]:
+    """Return the answer to each event, with what was said."""
+    try:
+        body = response.json()
+        items = body.get("results", [body])
+    except (ValueError, AttributeError):
+        return [(Answer.STRANGE, {"status": response.status_code, "text": response.text})] * len(events)
+    match response.status_code:
+        case 202 if len(items) == len(events):
+            return [(_answer(event, item), item) for event, item in zip(events, items, strict=True)]
+        case 400 if len(events) == 1:
+            return [(Answer.REJECTED, body)]
+        case 503 if body.get("code") == "INGEST_UNAVAILABLE":
+            return [(Answer.UNAVAILABLE, body)] * len(events)
+        case status:
+            return [(Answer.STRANGE, body | {"status": status})] * len(events)
+
+
+def _answer(event: Sent, item: dict[str, Any]) -> Answer:
+    if not item["accepted"]:
+        return Answer.UNAVAILABLE if item["error"].startswith("INGEST_UNAVAILABLE") else Answer.REJECTED
+    own_key = event.key is None or item["idempotencyKey"] == event.key
+    if not own_key or ("dryRun" in item) is not (event.sort is Sort.DRY):
+        return Answer.STRANGE
+    return Answer.DUPLICATE if item["deduplicated"] else Answer.NEW
+
+
+def _attempt(event: Sent, api: int, began: int, ended: int, answer: Answer, item: dict[str, Any]) -> Attempt:
+    detail = str(item) if answer is Answer.STRANGE else item.get("error", "")
+    key, matched = item.get("idempotencyKey"), item.get("matchedAutomations")
+    return Attempt(event.org, event.number, api, began, ended, answer, key, matched, detail)

@@ -1,0 +1,307 @@
+"""What is tortured: an embedded Postgres of its own, API and engine processes, each of which can be killed and frozen.
+
+Every part is started as an operator starts it, in its own place: a process keeps its command, port and log through all its
+lives. Children hang on a leash: they end when we do, however that happens.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import psycopg
+import psycopg.rows
+
+from api.access import keys, orgs
+from api.access.format import Kind
+from api.commands.ports import is_free
+from api.embedded import EmbeddedPostgres
+from api.keyring import Keyring
+from api.store.migrate import migrate
+from tests.running import free_port
+from tests.torture.clients import Account
+
+SECRET = "torture-secret-of-more-than-forty-characters"
+ORGANIZATIONS = ("acme", "globex")
+WORKERS = 2
+_SETTINGS = {"track_commit_timestamp": "on"}  # the checker's order of events is the order of their commits
+_READY_WITHIN = 60.0
+_STOP_WITHIN = 45.0
+_ENDED_WELL = (0, -signal.SIGTERM)  # the second: before it had begun to serve
+_EXPECTED_ERRORS = frozenset({"worker_died"})  # a kill is not meant to go unnoticed
+
+
+class Process:
+    """A place for a process: stopped, killed, frozen and started again, one fault at a time. `port`: the one it listens on."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path, port: int = 0) -> None:
+        self.name = name
+        self.busy = asyncio.Lock()
+        self.complaints: list[str] = []
+        self._command = [sys.executable, "-m", "api", *command, "--leash"]
+        self._environment = environment
+        self._log = log
+        self._port = port
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, once its port is free: the workers of a killed one need a moment to end."""
+        while self._port and not is_free("127.0.0.1", self._port):
+            time.sleep(0.02)
+        with self._log.open("ab") as log:
+            self._running = subprocess.Popen(
+                self._command, env=self._environment, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+
+    def send(self, order: signal.Signals) -> None:
+        assert self._running is not None
+        self._running.send_signal(order)
+
+    @property
+    def alive(self) -> bool:
+        return self._running is not None and self._running.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._running is not None
+        return self._running.pid
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self._end()
+
+    def stop(self) -> None:
+        """Stop it gracefully; complain when it does not end well."""
+        if self._running is None:
+            return
+        self.send(signal.SIGCONT)
+        self.send(signal.SIGTERM)
+        try:
+            self._running.wait(_STOP_WITHIN)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGKILL)
+        code = self._end()
+        if code not in _ENDED_WELL:
+            self.complaints.append(f"{self.name} was told to stop and ended with {code}")
+
+    def _end(self) -> int:
+        assert self._running is not None
+        code = self._running.wait()
+        if self._running.stdin is not None:
+            self._running.stdin.close()
+        return code
+
+
+class Postgres:
+    """The server, its postmaster and its back-ends."""
+
+    def __init__(self, home: Path) -> None:
+        self.busy = asyncio.Lock()
+        self._embedded = EmbeddedPostgres(home, settings=_SETTINGS)
+        self.server = self._embedded.start()
+
+    async def start(self) -> None:
+        """Start it again, once it is dead; return when it accepts connections."""
+        while self._embedded.alive():
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(self._embedded.start)
+
+    async def recover(self, pid: int) -> None:
+        """Return when the end of a back-end has been noticed, and the server accepts connections again."""
+        while _exists(pid):
+            await asyncio.sleep(0.01)
+        while True:
+            with contextlib.suppress(psycopg.OperationalError):
+                return await (await self._connected()).close()
+            await asyncio.sleep(0.02)
+
+    def stop(self) -> None:
+        self._embedded.stop()
+        shutil.rmtree(self._embedded.data.parent, ignore_errors=True)
+
+    def postmaster(self) -> int:
+        return int((self._embedded.data / "postmaster.pid").read_text().split()[0])
+
+    def pids(self) -> list[int]:
+        """Return the postmaster and its children."""
+        postmaster = self.postmaster()
+        return [postmaster, *children(postmaster)]
+
+    async def backend(self, *, terminate: bool = False) -> int:
+        """Return the pid of a back-end of our processes, writing at this moment if one can be caught; terminate it if so asked."""
+        while True:
+            with contextlib.suppress(psycopg.OperationalError):  # it recovers from the fault before
+                async with await self._connected() as connection:
+                    return await _caught(connection, terminate)
+            await asyncio.sleep(0.1)
+
+    async def _connected(self) -> psycopg.AsyncConnection[tuple[int]]:
+        return await psycopg.AsyncConnection.connect(
+            self.server.admin_dsn, autocommit=True, row_factory=psycopg.rows.tuple_row
+        )
+
+
+_LOOKS = 200
+_WRITING = "backend_xid IS NOT NULL"
+_BACKEND = """
+    SELECT pid{terminated} FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND {which}
+    ORDER BY random() LIMIT 1"""
+
+
+async def _caught(connection: psycopg.AsyncConnection[tuple[int]], terminate: bool) -> int:
+    terminated = ", pg_terminate_backend(pid)" if terminate else ""
+    for look in itertools.count():
+        which = _WRITING if look < _LOOKS else "true"
+        cursor = await connection.execute(_BACKEND.format(terminated=terminated, which=which))
+        if found := await cursor.fetchone():
+            return found[0]
+        await asyncio.sleep(0.005)
+    raise AssertionError("unreachable")
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@asynccontextmanager
+async def frozen(pids: list[int]) -> AsyncIterator[None]:
+    signal_all(pids, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        signal_all(pids, signal.SIGCONT)
+
+
+def signal_all(pids: Iterable[int], order: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, order)
+
+
+class Installation:
+    """The parts that run, and how to reach them."""
+
+    def __init__(self, postgres: Postgres, folder: Path, apis: int, engines: int) -> None:
+        self.postgres = postgres
+        self.folder = folder
+        self.keyring = Keyring(SECRET)
+        self.accounts: list[Account] = []
+        environment = {
+            **os.environ,
+            "DATABASE_URL": postgres.server.dsn,
+            "WORKBENCH_SECRET": SECRET,
+            "WORKBENCH_INGEST_RATE": "0",
+            "WORKBENCH_DATA_DIR": str(folder),
+        }
+        ports = [free_port() for _ in range(apis)]
+        self.urls = [f"http://127.0.0.1:{port}" for port in ports]
+        self.apis = [
+            Process(f"api-{place}", _serve(place, port), environment, folder / f"api-{place}.log", port)
+            for place, port in enumerate(ports)
+        ]
+        self.engines = [
+            Process(f"engine-{place}", ["engine"], environment, folder / f"engine-{place}.log")
+            for place in range(engines)
+        ]
+
+    @property
+    def processes(self) -> list[Process]:
+        return self.apis + self.engines
+
+    def complaints(self) -> list[str]:
+        """Return what no process may do: end by itself or badly, or log an error, which is a bug that it survived."""
+        ended = [f"{each.name} ended by itself" for each in self.processes if not each.alive]
+        stopped = [complaint for each in self.processes for complaint in each.complaints]
+        logged = [error for log in sorted(self.folder.glob("*-*.log")) for error in _errors(log)]
+        return ended + stopped + logged
+
+    async def start(self) -> None:
+        server = self.postgres.server
+        await migrate(server.dsn, admin_dsn=server.admin_dsn)
+        self.accounts = [await self._account(org) for org in ORGANIZATIONS]
+        for process in self.processes:
+            process.start()
+        await self.ready()
+
+    async def ready(self) -> None:
+        """Return when every API says that it can accept events."""
+        async with asyncio.timeout(_READY_WITHIN), httpx.AsyncClient(timeout=2) as client:
+            for url in self.urls:
+                while await _status(client, url) != 200:
+                    await asyncio.sleep(0.05)
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.stop()
+
+    async def _account(self, org: str) -> Account:
+        await orgs.create(self.postgres.server.dsn, org)
+        kinds: tuple[Kind, ...] = ("live", "test", "workbench")
+        made = [await keys.create(self.postgres.server.dsn, self.keyring, org, kind, None, kind) for kind in kinds]
+        return Account(org, {str(kind): key for kind, key in zip(kinds, made, strict=True)})
+
+
+def _serve(place: int, port: int) -> list[str]:
+    """Return the command of an API: several workers behind one port in the first place, one process in the others."""
+    return ["serve", "--port", str(port), *(["--workers", str(WORKERS)] if place == 0 else [])]
+
+
+def _errors(log: Path) -> Iterator[str]:
+    for line in log.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            yield f"{log.name}: {line}"
+        else:
+            if record["level"] == "error" and record["word"] not in _EXPECTED_ERRORS:
+                yield f"{log.name}: {record['word']} {record.get('exception', '')[-300:]}"
+
+
+@asynccontextmanager
+async def installed(folder: Path, apis: int, engines: int) -> AsyncIterator[Installation]:
+    """Give a running installation whose logs are in `folder`; nothing else of it remains."""
+    home = _home()
+    postgres = Postgres(home)
+    try:
+        installation = Installation(postgres, folder, apis, engines)
+        try:
+            await installation.start()
+            yield installation
+        finally:
+            installation.stop()
+    finally:
+        postgres.stop()
+        shutil.copy(home / "postgres" / "postgres.log", folder)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _home() -> Path:
+    home = Path(tempfile.mkdtemp(prefix="workbench-torture-"))
+    home.chmod(0o755)  # Postgres may run as a user of its own
+    return home
+
+
+async def _status(client: httpx.AsyncClient, url: str) -> int:
+    try:
+        return (await client.get(f"{url}/readyz")).status_code
+    except httpx.TransportError:
+        return 0

@@ -1,0 +1,298 @@
+"""What must be true after every run, by the names of the catalogue of trust: one function each.
+
+Each yields, for everything it looks at, what is wrong with it, or None.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tests.torture.automations import Automation
+from tests.torture.evidence import Evidence, Switch
+from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, Sent, Sort
+from tests.torture.oracle import People, merged
+from tests.torture.stored import DryRow, EventRow
+
+Findings = Iterator[str | None]
+
+
+def answers_are_of_the_contract(run: Evidence) -> Findings:
+    """every event got a final answer, one that the contract knows"""
+    for sent in run.log.sent.values():
+        answers = [each.answer for each in run.attempts[sent.org, sent.number]]
+        final = {each for each in answers if each not in UNSETTLED}
+        wanted = {Answer.REJECTED} if sent.sort is Sort.INVALID else ACCEPTED
+        if not final:
+            yield f"{_name(sent)} never got an answer"
+        else:
+            yield None if final <= wanted else f"{_name(sent)} was answered {', '.join(final - wanted)}"
+
+
+def accepted_exists_once(run: Evidence) -> Findings:
+    """what was accepted is stored exactly once, as it was sent, before it was answered"""
+    for sent in run.log.sent.values():
+        accepted = [each for each in run.attempts[sent.org, sent.number] if each.answer in ACCEPTED]
+        for key in {each.key or "" for each in accepted}:
+            answered = min(each.ended for each in accepted if each.key == key)
+            match sent.sort:
+                case Sort.LIVE:
+                    yield _stored_once(sent, run.by_key[sent.org, key], answered)
+                case Sort.DRY:
+                    yield _counted(_name(sent), len(run.dry_by_key[sent.org, key]))
+                case _:
+                    pass
+
+
+def _stored_once(sent: Sent, rows: list[EventRow], answered: int) -> str | None:
+    if problem := _counted(_name(sent), len(rows)):
+        return problem
+    (row,) = rows
+    as_sent = _fields_sent(sent)
+    if different := [field for field, value in _fields_of(row).items() if value != as_sent.get(field, value)]:
+        return f"{_name(sent)} is stored with other {', '.join(different)}"
+    return None if row.committed <= answered else f"{_name(sent)} was answered before its commit"
+
+
+def _counted(name: str, number: int) -> str | None:
+    return None if number == 1 else f"lost: {name}" if not number else f"doubled: {name} is stored {number} times"
+
+
+def _fields_sent(sent: Sent) -> dict[str, Any]:
+    body = sent.body
+    fields = {"event": body["event"].lower(), "identifiers": sent.identifiers(), "payload": body["payload"]}
+    return fields | ({"occurredAt": datetime.fromisoformat(body["occurredAt"])} if "occurredAt" in body else {})
+
+
+def _fields_of(row: EventRow) -> dict[str, Any]:
+    return {
+        "event": row.event,
+        "identifiers": row.identifiers(),
+        "payload": row.payload,
+        "occurredAt": row.occurred_at,
+    }
+
+
+def answers_agree(run: Evidence) -> Findings:
+    """one answer at most says that a key is new, none after it was accepted; if none does, an outcome is unknown"""
+    by_key: dict[tuple[str, bool, str], list[Attempt]] = defaultdict(list)
+    for sent in run.log.sent.values():
+        attempts = run.attempts[sent.org, sent.number]
+        for key in {each.key for each in attempts if each.answer in ACCEPTED} | ({sent.key} if sent.key else set()):
+            own = [each for each in attempts if sent.once or each.key == key]
+            by_key[sent.org, sent.sort is Sort.DRY, key or ""] += own
+    for (org, _, key), attempts in by_key.items():
+        yield _contradiction(f"{org} {key}", attempts)
+
+
+def _contradiction(name: str, attempts: list[Attempt]) -> str | None:
+    new = [each for each in attempts if each.answer is Answer.NEW]
+    accepted = [each.ended for each in attempts if each.answer in ACCEPTED]
+    if len(new) > 1:
+        return f"doubled: {name} was new {len(new)} times"
+    if accepted and not new and not any(each.answer in UNKNOWN for each in attempts):
+        return f"{name} was a duplicate of nothing"
+    if new and min(accepted) < new[0].began:
+        return f"{name} was new after it had been accepted"
+    return None
+
+
+def nothing_else_is_stored(run: Evidence) -> Findings:
+    """every stored event was sent and may be stored: what was refused, a dry run or a repeat left no trace"""
+    for row in run.stored.events:
+        yield _stranger(run, row, Sort.LIVE)
+    for dry in run.stored.dry_runs:
+        yield _stranger(run, dry, Sort.DRY)
+    rows = Counter((row.org, row.payload.get("n", -1)) for row in run.stored.events)
+    for (org, number), count in rows.items():
+        attempts = run.attempts[org, number]
+        most = len([each for each in attempts if each.answer in ACCEPTED | UNKNOWN])
+        sent = run.log.sent.get((org, number))
+        if sent is not None and count > (1 if sent.once else most):
+            yield f"doubled: {_name(sent)} is stored {count} times"
+
+
+def _stranger(run: Evidence, row: EventRow | DryRow, sort: Sort) -> str | None:
+    sent = run.sent_as(row)
+    if sent is None:
+        return f"{row.org} {row.key} was never sent"
+    if sent.sort is not sort:
+        return f"{_name(sent)} is stored, though it was {sent.sort}"
+    if sent.key not in (None, row.key):
+        return f"{_name(sent)} is stored under the key {row.key}"
+    attempts = run.attempts[sent.org, sent.number]
+    possible = any(each.answer in ACCEPTED | UNKNOWN for each in attempts)
+    return None if possible else f"{_name(sent)} is stored, and no attempt can have stored it"
+
+
+def keys_and_contacts_belong_to_events(run: Evidence) -> Findings:
+    """idempotency keys and events belong to each other one to one; the contact of every event exists"""
+    keys = Counter((each.org, each.event_id) for each in run.stored.keys)
+    contacts = {(each.org, each.id) for each in run.stored.contacts}
+    for event in run.stored.events:
+        if (event.org, event.contact_id) not in contacts:
+            yield f"event {event.id} has no contact"
+        held = keys.pop((event.org, event.id), 0)
+        yield None if held == 1 else f"event {event.id} has {held} keys"
+    for _, event_id in keys:
+        yield f"a key is held for event {event_id}, which does not exist"
+
+
+def entered_once(run: Evidence) -> Findings:
+    """an event has one entry in every automation that wanted it when it came; a dry run has none and counts them right"""
+    entries = Counter((each.automation_id, each.event_id, each.contact_id) for each in run.stored.entries)
+    for event in run.stored.events:
+        sent = run.sent_as(event)
+        for automation in run.automations:
+            if automation.org == event.org and sent is not None and sent.sort is Sort.LIVE:
+                count = entries.pop((automation.id, event.id, event.contact_id), 0)
+                right = _entries_wanted(run, automation, sent, event)
+                yield None if count in right else f"event {event.id} entered {automation.rule.name} {count} times"
+    for _, event_id, _ in entries:
+        yield f"an entry is of event {event_id}, which does not exist so"
+    yield from _dry_runs_count_right(run)
+
+
+def _entries_wanted(run: Evidence, automation: Automation, sent: Sent, event: EventRow) -> set[int]:
+    if not automation.rule.wants(sent):
+        return {0}
+    if not automation.rule.switched:
+        return {1}
+    began = min((each.began for each in run.attempts[sent.org, sent.number]), default=event.committed)
+    return {int(active) for active in _states(run.switches[automation.id], began, event.committed)}
+
+
+def _states(switches: list[Switch], since: int, until: int) -> Iterator[bool]:
+    """Yield in which states an automation may have been seen between two moments; it is born active."""
+    state = True
+    for switch in switches:
+        if switch.committed > until:
+            break
+        if switch.seen >= since:
+            yield state
+        state = switch.active
+    yield state
+
+
+def _dry_runs_count_right(run: Evidence) -> Findings:
+    for sent in run.log.sent.values():
+        if sent.sort is Sort.DRY:
+            wanting = [each.rule for each in run.automations if each.org == sent.org and each.rule.wants(sent)]
+            least = len([rule for rule in wanting if not rule.switched])
+            told = {each.matched for each in run.attempts[sent.org, sent.number] if each.answer in ACCEPTED}
+            yield None if told <= set(range(least, len(wanting) + 1)) else f"{_name(sent)} was told {told} automations"
+
+
+def entries_come_to_an_end(run: Evidence) -> Findings:
+    """there is one entry per automation and event, and every one is finished after the drain; none is dead"""
+    seen = set()
+    for entry in run.stored.entries:
+        place = entry.automation_id, entry.event_id
+        if place in seen:
+            yield f"doubled: event {entry.event_id} is in one automation twice"
+        seen.add(place)
+        finished = entry.state in ("completed", "exited", "cancelled")
+        yield None if finished else f"entry {entry.id} is {entry.state} ({entry.last_error})"
+
+
+def identifiers_belong_to_whom_they_should(run: Evidence) -> Findings:
+    """events, identifiers and contacts are as the oracle of identity resolution has them, in the order of commits"""
+    people: dict[str, People] = defaultdict(People)
+    for event in run.stored.events:
+        yield people[event.org].take(event, run.conflicts[event.id])
+    owners = {(each.org, each.kind, each.value): each.contact_id for each in run.stored.owners}
+    right = {(org, *identifier): contact for org, each in people.items() for identifier, contact in each.owners.items()}
+    yield from _differences("identifier", right, owners)
+    contacts = {each.id: dict(each.identifiers()) for each in run.stored.contacts}
+    held = {contact: dict(kinds) for each in people.values() for contact, kinds in each.held.items()}
+    yield from _differences("contact", held, contacts)
+
+
+def attributes_are_merged(run: Evidence) -> Findings:
+    """the attributes of every contact are those of its events, merged in the order of commits"""
+    sent = {number: each.body.get("attributes", {}) for number, each in run.log.sent.items()}
+    right = merged(run.stored.events, sent)
+    for contact in run.stored.contacts:
+        good = right[contact.id].allow(contact.attributes)
+        yield None if good else f"contact {contact.id} has {contact.attributes}, not {right[contact.id].possible}"
+
+
+def effects_are_those_of_entries(run: Evidence) -> Findings:
+    """a contact has the tags of its completed entries, and no other"""
+    names = {each.id: each.rule.name for each in run.automations}
+    right = defaultdict(set)
+    for entry in run.stored.entries:
+        if entry.state == "completed":
+            right[entry.contact_id].add(names[entry.automation_id])
+    for contact in run.stored.contacts:
+        good = sorted(contact.tags) == sorted(right[contact.id])
+        yield None if good else f"contact {contact.id} has the tags {contact.tags}, not {sorted(right[contact.id])}"
+
+
+def nothing_is_held(run: Evidence) -> Findings:
+    """after the drain no lock is held and no transaction idle"""
+    yield None
+    yield from run.left
+
+
+def processes_behave(run: Evidence) -> Findings:
+    """no process ended by itself, stopped badly or logged an error"""
+    yield None
+    yield from run.complaints
+
+
+def counts_are_told_right(run: Evidence) -> Findings:
+    """the catalog and SQL count the stored events"""
+    right = Counter((event.org, event.event) for event in run.stored.events)
+    for source in (run.told.catalog, run.told.app_events):
+        told = {(org, event): count for org, counts in source.items() for event, count in counts.items()}
+        yield from _differences("count of", right, told)
+
+
+def _differences(what: str, right: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Findings:
+    for each in {**right, **actual}:
+        good = right.get(each) == actual.get(each)
+        yield None if good else f"{what} {each} is {actual.get(each)}, not {right.get(each)}"
+
+
+def _name(sent: Sent) -> str:
+    return f"{sent.org} {sent.number}"
+
+
+INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
+    "V1": accepted_exists_once,
+    "V2": answers_agree,
+    "V3": nothing_else_is_stored,
+    "V4": keys_and_contacts_belong_to_events,
+    "V5": entered_once,
+    "V6": entries_come_to_an_end,
+    "V7": identifiers_belong_to_whom_they_should,
+    "V8": attributes_are_merged,
+    "V9": effects_are_those_of_entries,
+    "V17": nothing_is_held,
+    "V20": counts_are_told_right,
+    "answers": answers_are_of_the_contract,
+    "calm": processes_behave,
+}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How an invariant fared."""
+
+    name: str
+    promise: str
+    checked: int
+    violations: list[str]
+
+
+def check(run: Evidence) -> list[Verdict]:
+    """Return the verdict on every invariant."""
+    return [_verdict(name, invariant, run) for name, invariant in INVARIANTS.items()]
+
+
+def _verdict(name: str, invariant: Callable[[Evidence], Findings], run: Evidence) -> Verdict:
+    findings = list(invariant(run))
+    violations = [each for each in findings if each is not None]
+    return Verdict(name, invariant.__doc__ or "", len(findings), violations)

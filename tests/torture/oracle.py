@@ -1,0 +1,165 @@
+"""What must have come of the events, told anew from the contract: who is whom, and what is known of them.
+
+Written from §4.5 of the contract and the decisions on it, not from `api.language.identity`. Events are taken in the order of
+their commits, which is exact for whatever changes something: that is decided under locks which last until the commit. An event
+that finds everything as it should be (its identifiers in place, its attributes there) takes no lock: what it found may have
+changed by the time it commits. It counts as having happened at any moment of its own transaction.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tests.torture.log import Identifier, IdentifierKind
+from tests.torture.stored import EventRow
+
+CLOCK_ERROR_US = 5_000_000  # of a process that measured the database's clock while one of the two was frozen
+
+Owners = Mapping[Identifier, str]
+Held = Mapping[str, Mapping[IdentifierKind, str]]
+Conflict = tuple[IdentifierKind, str]
+"""A kind of identifier, and what was done about it."""
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """The contact of an event (None: a new one), what it gains, and which identifiers pointed elsewhere."""
+
+    contact: str | None
+    gained: list[Identifier]
+    conflicts: set[Conflict]
+
+
+def judge(sent: list[Identifier], owners: Owners, held: Held) -> Judgement:
+    """Decide for the identifiers of an event, given who owns which and what each contact holds."""
+    contact = next((owners[each] for each in sent if each in owners), None)
+    if contact is None:
+        return Judgement(None, sent, set())
+    by_wallet = sent[0][0] == "wallet" and sent[0] in owners
+    gained: list[Identifier] = []
+    conflicts: set[Conflict] = set()
+    for kind, value in sent:
+        owner, takes, full = owners.get((kind, value)), by_wallet and kind == "email", kind in held[contact]
+        if owner == contact:
+            continue
+        if owner is not None:
+            conflicts.add((kind, "moved" if takes else "left"))
+        if full and (takes or owner is None):
+            conflicts.add((kind, "replaced" if takes else "kept"))
+        if takes or (owner is None and not full):
+            gained.append((kind, value))
+    return Judgement(contact, gained, conflicts)
+
+
+class _Move(msgspec.Struct, frozen=True):
+    """An email went from one contact to another; `former_held` and `taker_held`: the emails in their columns before."""
+
+    event: EventRow
+    email: str
+    former: str
+    former_held: str | None
+    taker_held: str | None
+
+
+class People:
+    """The contacts of one organization, one event after the other: `owners` of identifiers, and what contacts hold."""
+
+    def __init__(self) -> None:
+        self.owners: dict[Identifier, str] = {}
+        self.held: dict[str, dict[IdentifierKind, str]] = {}
+        self._moves: list[_Move] = []
+
+    def take(self, event: EventRow, conflicts: set[Conflict]) -> str | None:
+        """Let an event happen; return what is wrong with where it was stored, or with the conflicts that were recorded."""
+        judgement = judge(event.identifiers(), self.owners, self.held)
+        problem = self._differs(event, conflicts, judgement)
+        if problem is not None and self._could_see_less(event, conflicts):
+            return None
+        self._apply(event, judgement)
+        return problem
+
+    def _differs(self, event: EventRow, conflicts: set[Conflict], judgement: Judgement) -> str | None:
+        known = event.contact_id if event.contact_id in self.held else None
+        if known != judgement.contact:
+            return f"event {event.id} is on contact {event.contact_id}, not on {judgement.contact or 'a new one'}"
+        if conflicts != judgement.conflicts:
+            return f"event {event.id} has the conflicts {sorted(conflicts)}, not {sorted(judgement.conflicts)}"
+        return None
+
+    def _could_see_less(self, event: EventRow, conflicts: set[Conflict]) -> bool:
+        """Whether the event is right by the state before some of the latest moves (nothing else ever moves), and changed nothing."""
+        owners = dict(self.owners)
+        held = {contact: dict(kinds) for contact, kinds in self.held.items()}
+        for move in reversed(self._moves):
+            if move.event.committed < _earliest(event):
+                return False
+            if move.event.transaction == event.transaction:
+                continue
+            owners["email", move.email] = move.former
+            _hold(held[move.former], move.former_held)
+            _hold(held[move.event.contact_id], move.taker_held)
+            judgement = judge(event.identifiers(), owners, held)
+            if not judgement.gained and self._differs(event, conflicts, judgement) is None:
+                return True
+        return False
+
+    def _apply(self, event: EventRow, judgement: Judgement) -> None:
+        contact = judgement.contact or event.contact_id
+        held = self.held.setdefault(contact, {})
+        for kind, value in judgement.gained:
+            former = self.owners.get((kind, value))
+            if former is not None:
+                self._lose(event, value, former, held.get("email"))
+            self.owners[kind, value] = contact
+            held[kind] = value
+
+    def _lose(self, event: EventRow, email: str, former: str, taker_held: str | None) -> None:
+        held = self.held[former].get("email")
+        self._moves.append(_Move(event, email, former, held, taker_held))
+        if held == email:
+            del self.held[former]["email"]
+
+
+def _hold(kinds: dict[IdentifierKind, str], email: str | None) -> None:
+    if email is None:
+        kinds.pop("email", None)
+    else:
+        kinds["email"] = email
+
+
+class Traits:
+    """The attributes of one contact: for each name the values that it may have."""
+
+    def __init__(self) -> None:
+        self.possible: dict[str, set[Any]] = {}
+        self._past: dict[tuple[str, Any], int] = {}
+
+    def merge(self, event: EventRow, attributes: dict[str, Any]) -> None:
+        """Let an event bring attributes; if all of them may have been there when it looked, it may have written nothing."""
+        silent = all(self._seen(event, name, value) for name, value in attributes.items())
+        for name, value in attributes.items():
+            before = self.possible.get(name, set())
+            self._past |= {(name, each): event.committed for each in before}
+            self.possible[name] = before | {value} if silent else {value}
+
+    def _seen(self, event: EventRow, name: str, value: Any) -> bool:
+        return value in self.possible.get(name, ()) or self._past.get((name, value), 0) >= _earliest(event)
+
+    def allow(self, attributes: dict[str, Any]) -> bool:
+        """Return whether these may be the attributes."""
+        same_names = attributes.keys() == self.possible.keys()
+        return same_names and all(value in self.possible[name] for name, value in attributes.items())
+
+
+def _earliest(event: EventRow) -> int:
+    """Return the moment before which the transaction of an event cannot have looked at anything."""
+    return event.received - CLOCK_ERROR_US
+
+
+def merged(events: Iterable[EventRow], attributes: Mapping[tuple[str, int], dict[str, Any]]) -> dict[str, Traits]:
+    """Return what may be known of every contact: the attributes sent with its events, merged in the order of the commits."""
+    contacts: dict[str, Traits] = defaultdict(Traits)
+    for event in events:
+        contacts[event.contact_id].merge(event, attributes.get((event.org, event.payload.get("n", -1)), {}))
+    return contacts

@@ -1,0 +1,80 @@
+"""What a run came to, for people."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from typing import get_args
+
+from tests.torture.invariants import Verdict
+from tests.torture.log import ACCEPTED, Answer, Attempt
+from tests.torture.nemesis import Fault, Kind, Role
+from tests.torture.run import Run
+
+_DATABASE = ("postmaster", "postgres", "backend")
+
+
+def summary(run: Run, verdicts: list[Verdict]) -> str:
+    """Return the lines that a run ends with."""
+    return "\n".join(
+        [*_requests(run), *_faults(run), *_recoveries(run), "", *map(_verdict, verdicts), *_result(verdicts)]
+    )
+
+
+def _requests(run: Run) -> Iterator[str]:
+    log, stored = run.evidence.log, run.evidence.stored
+    seconds = (run.healed - run.began) / 1e6
+    answers = Counter(each.answer for each in log.attempts)
+    slowest = max((each.ended - each.began for each in log.attempts if each.answer is not Answer.TIMED_OUT), default=0)
+    yield f"seed {run.wish.seed}: {seconds:.0f} s of load with faults, {(run.drained - run.healed) / 1e6:.0f} s until all was done"
+    yield f"sent       {len(log.sent):,} events in {len(log.attempts):,} attempts ({len(log.attempts) / seconds:.0f}/s)"
+    yield "answers    " + " · ".join(f"{answer} {answers[answer]:,}" for answer in Answer)
+    yield f"           the slowest after {slowest / 1e6:.1f} s"
+    yield (
+        f"stored     {len(stored.events):,} events, {len(stored.contacts):,} contacts, {len(stored.owners):,} identifiers, "
+        f"{len(stored.conflicts):,} conflicts, {len(stored.entries):,} entries, {len(stored.dry_runs):,} dry runs"
+    )
+
+
+def _faults(run: Run) -> Iterator[str]:
+    counts = Counter((each.kind, each.role) for each in run.faults)
+    for kind in get_args(Kind):
+        roles = [f"{role} {counts[kind, role]}" for role in get_args(Role) if counts[kind, role]]
+        total = sum(number for (each, _), number in counts.items() if each == kind)
+        if total:
+            yield f"{kind:<11}{total}: {' · '.join(roles)}"
+
+
+def _recoveries(run: Run) -> Iterator[str]:
+    """Yield how long it took from the start (or waking) of a part until an event was accepted through it."""
+    accepted = [each for each in run.evidence.log.attempts if each.answer in ACCEPTED]
+    for role in ("api", "postmaster", "postgres", "backend"):
+        recoveries = [_recovery(each, accepted, run.faults) for each in run.faults if each.role == role]
+        seconds = sorted(each for each in recoveries if each is not None)
+        if seconds:
+            median, longest = statistics.median(seconds), seconds[-1]
+            yield f"{role + ' back':<16} after {median:.2f} s, at most {longest:.2f} s ({len(seconds)} undisturbed)"
+
+
+def _recovery(fault: Fault, accepted: list[Attempt], faults: list[Fault]) -> float | None:
+    """Return the seconds until a request sent after the fault was accepted; None if another fault came between."""
+    through = [each for each in accepted if fault.role != "api" or each.api == fault.victim]
+    first = min((each.ended for each in through if each.began >= fault.ended), default=0)
+    disturbing = [each for each in faults if each is not fault and (each.role in _DATABASE or _same_place(each, fault))]
+    disturbed = any(each.began < first and each.ended > fault.ended for each in disturbing)
+    return None if disturbed or not first else (first - fault.ended) / 1e6
+
+
+def _same_place(one: Fault, other: Fault) -> bool:
+    return (one.role, one.victim) == (other.role, other.victim)
+
+
+def _verdict(verdict: Verdict) -> str:
+    state = f"{len(verdict.violations):,} VIOLATIONS" if verdict.violations else "holds"
+    return f"{verdict.name:<9}{verdict.promise}: {verdict.checked:,} checked, {state}"
+
+
+def _result(verdicts: list[Verdict]) -> Iterator[str]:
+    violations = [each for verdict in verdicts for each in verdict.violations]
+    lost, doubled = (len([each for each in violations if each.startswith(word)]) for word in ("lost", "doubled"))
+    yield ""
+    yield f"{lost:,} lost, {doubled:,} doubled, {len(violations) - lost - doubled:,} other violations"

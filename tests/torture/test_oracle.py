@@ -1,0 +1,62 @@
+"""The oracle knows one order, that of the commits, and one excuse: an event that changes nothing takes no locks."""
+
+from datetime import UTC, datetime
+
+from tests.torture.oracle import CLOCK_ERROR_US, Conflict, People, Traits
+from tests.torture.stored import EventRow
+
+SECOND = 1_000_000
+NOTHING: set[Conflict] = set()
+
+
+def event(contact_id: str, wallet: str | None, email: str | None, *, received: int, committed: int) -> EventRow:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    return EventRow(
+        "acme", f"e{committed}", contact_id, "x", at, {}, "k", wallet, email, None, received, committed, committed
+    )
+
+
+def people_after_a_move(at: int) -> People:
+    """Return two contacts; the email of the first has moved to the second, which knew another."""
+    people = People()
+    assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
+    assert people.take(event("c2", "w2", "b@x.io", received=2, committed=2), NOTHING) is None
+    moved = event("c2", "w2", "a@x.io", received=at, committed=at)
+    assert people.take(moved, {("email", "moved"), ("email", "replaced")}) is None
+    assert people.held == {"c1": {"wallet": "w1"}, "c2": {"wallet": "w2", "email": "a@x.io"}}
+    return people
+
+
+def test_after_a_move_an_email_means_its_new_contact() -> None:
+    moment = 60 * SECOND
+    people = people_after_a_move(moment)
+    late = moment + CLOCK_ERROR_US + 1
+    assert people.take(event("c2", None, "a@x.io", received=late, committed=late + 1), NOTHING) is None
+    assert people.take(event("c1", None, "a@x.io", received=late, committed=late + 2), NOTHING) is not None
+
+
+def test_an_event_that_ran_during_a_move_may_have_seen_the_email_where_it_was() -> None:
+    moment = 60 * SECOND
+    people = people_after_a_move(moment)
+    assert people.take(event("c1", None, "a@x.io", received=moment - 1, committed=moment + 1), NOTHING) is None
+    assert people.take(event("c1", "w1", "a@x.io", received=moment - 1, committed=moment + 2), NOTHING) is None
+    assert people.owners["email", "a@x.io"] == "c2"
+
+
+def test_nothing_excuses_a_third_contact_or_a_conflict_that_was_not_recorded() -> None:
+    moment = 60 * SECOND
+    people = people_after_a_move(moment)
+    assert people.take(event("c3", None, "a@x.io", received=moment - 1, committed=moment + 1), NOTHING) is not None
+    assert people.take(event("c1", "w1", "b@x.io", received=moment - 1, committed=moment + 2), NOTHING) is not None
+
+
+def test_attributes_that_were_in_place_may_have_been_left_alone() -> None:
+    moment = 60 * SECOND
+    traits = Traits()
+    traits.merge(event("c1", "w1", None, received=1, committed=1), {"plan": "free", "n": 1})
+    traits.merge(event("c1", "w1", None, received=moment, committed=moment), {"plan": "pro"})
+    traits.merge(event("c1", "w1", None, received=moment, committed=moment + 1), {"plan": "free", "n": 1})
+    assert [traits.allow({"plan": plan, "n": 1}) for plan in ("free", "pro", "none")] == [True, True, False]
+    late = moment + CLOCK_ERROR_US + 2
+    traits.merge(event("c1", "w1", None, received=late, committed=late), {"plan": "free", "n": 2})
+    assert [traits.allow({"plan": plan, "n": 2}) for plan in ("free", "pro")] == [True, False]

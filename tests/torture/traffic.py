@@ -1,0 +1,119 @@
+"""What is sent: returning people, strangers' identifiers mixed up, keyless events, dry runs, nonsense, old keys again.
+
+People come and go: a window over them moves on with the numbers, so there are new contacts, identifiers that find another
+owner and attributes that meet until the end of the run.
+"""
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from tests.torture.log import Sent, Sort
+
+PEOPLE = 25
+EVENTS_PER_PERSON = 40
+NAMES = ("deposit", "Withdrawal", "signup", "page.view")
+NONSENSE: tuple[dict[str, Any], ...] = (
+    {"event": "no spaces please"},
+    {"event": None},
+    {"contact": {}},
+    {"contact": {"email": "nobody", "externalId": "rejected"}},
+    {"attributes": {"list": []}},
+    {"payload": [1]},
+    {"occurredAt": "2001-01-01T00:00:00Z"},
+    {"test": "yes"},
+    {"idempotencyKey": ""},
+)
+
+
+class Traffic:
+    """Makes the events of one organization. Two organizations use the same keys and the same people."""
+
+    def __init__(self, org: str, began: datetime) -> None:
+        self.org = org
+        self._began = began
+        self._count = 0
+
+    def any(self, chance: Random) -> Sent:
+        """Return a new event: mostly live ones, some dry runs, some nonsense."""
+        (sort,) = chance.choices((Sort.LIVE, Sort.DRY, Sort.INVALID), (89, 6, 5))
+        match sort:
+            case Sort.DRY:
+                return self._sent(Sort.DRY, self._body(chance) | {"test": True})
+            case Sort.INVALID:
+                return self._sent(Sort.INVALID, self._stranger() | chance.choice(NONSENSE))
+            case _:
+                return self.live(chance)
+
+    def live(self, chance: Random) -> Sent:
+        body = self._body(chance)
+        if chance.random() < 0.06:
+            del body["idempotencyKey"]
+        return self._sent(Sort.LIVE, body)
+
+    def rehearsal(self, chance: Random) -> Sent:
+        """Return a dry run for a test key."""
+        return self._sent(Sort.DRY, self._body(chance))
+
+    def repeat(self, chance: Random, of: Sent) -> Sent:
+        """Return another event under the key of one that was answered."""
+        return self._sent(Sort.REPEAT, self._body(chance) | {"idempotencyKey": of.key})
+
+    def _sent(self, sort: Sort, body: dict[str, Any]) -> Sent:
+        sent = Sent(self.org, self._count, sort, body)
+        self._count += 1
+        return sent
+
+    def _body(self, chance: Random) -> dict[str, Any]:
+        number = self._count
+        body: dict[str, Any] = {
+            "event": chance.choice(NAMES),
+            "contact": self._contact(chance, number),
+            "payload": _payload(chance, number),
+            "idempotencyKey": f"k{number}",
+        }
+        if chance.random() < 0.8:
+            body["attributes"] = {"plan": chance.choice(("free", "pro")), "country": "DE"}
+        if chance.random() < 0.5:
+            body.setdefault("attributes", {}).update({"last": number, f"slot_{number % 5}": f"v{number}"})
+        if chance.random() < 0.4:
+            body.setdefault("attributes", {})[f"only_{number}"] = True
+        if chance.random() < 0.2:
+            body["occurredAt"] = self._moment(chance)
+        return body
+
+    def _contact(self, chance: Random, number: int) -> dict[str, str]:
+        """Return one to three identifiers, of one person or (three in ten) of several."""
+        first = number // EVENTS_PER_PERSON
+        person, mixed = chance.randrange(first, first + PEOPLE), chance.random() < 0.3
+        wallet, email, external = (
+            chance.randrange(first, first + PEOPLE) if mixed else person for _ in ("wallet", "email", "external")
+        )
+        contact = {
+            "walletAddress": chance.choice((f"0xWallet{wallet}", f"0xwallet{wallet}")),
+            "email": chance.choice((f"Person{email}@Example.com", f"person{email}@example.com")),
+            "externalId": f"User{external}",
+        }
+        return {name: contact[name] for name in chance.sample(sorted(contact), chance.choice((1, 2, 2, 3)))}
+
+    def _stranger(self) -> dict[str, Any]:
+        number = self._count
+        contact = {"externalId": f"rejected{number}"}
+        return {"event": "nonsense", "contact": contact, "payload": {"n": number}, "idempotencyKey": f"k{number}"}
+
+    def _moment(self, chance: Random) -> str:
+        moment = self._began - timedelta(microseconds=chance.randrange(5 * 86_400_000_000))
+        return moment.astimezone(UTC).isoformat().replace("+00:00", chance.choice(("Z", "+00:00")))
+
+
+def _payload(chance: Random, number: int) -> dict[str, Any]:
+    payload: dict[str, Any] = {
+        "n": number,
+        "currency": chance.choice(("EUR", "USD")),
+        "amount": chance.randrange(1, 100_000) / 100,
+    }
+    if chance.random() < 0.3:
+        payload["note"] = 'grüße "quoted" \\ line\nbreak ' * chance.randrange(1, 20)
+    if chance.random() < 0.2:
+        payload["lines"] = [{"sku": f"s{each}", "size": each, "gift": None} for each in range(chance.randrange(4))]
+    return payload
