@@ -1,132 +1,233 @@
-"""A load generator: raw HTTP/1.1 over keep-alive connections, in a process of its own.
+"""The load generator: raw HTTP/1.1 over keep-alive connections, in a process of its own.
 
-It costs about a fifth of what the server spends per request, so the server is what is measured. Run as a module it prints
-one JSON line: requests, seconds, statuses, and latency percentiles in milliseconds.
+It shares the machine with what it measures, so it does next to nothing: requests are made before the clock starts, answers
+are counted and not parsed, and what it costs is part of its report. Run as a module, it takes an `Order` (JSON) as its
+argument and prints a `Slice`.
+
+A closed loop sends a connection's next request when the one before is answered: it finds the most a service can do. An
+open loop sends at moments drawn beforehand, whatever the service does, and counts latency from them, so a stall is felt
+by every request that it delayed.
 """
 
 import asyncio
 import itertools
-import json
+import random
+import resource
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Iterator
 from typing import cast
 
+import msgspec
 import uvloop
+
+from bench import traffic
+from bench.figures import Slice, quantiles
+
+PATIENCE = 15.0  # seconds for answers after the last request
+_TICK = 0.001
+_PREPARED = 25_000  # events per second, made beforehand; what a faster service takes is made on the way
+_HOST = "127.0.0.1"
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to send: where, for how long, how."""
+
+    path: str
+    key: str
+    connections: int
+    seconds: float
+    ports: tuple[int, ...] = ()  # connections are spread over them
+    events_per_request: int = 1
+    new_every: int = 0  # one event in so many comes from a new contact; 0: none
+    rate: float = 0.0  # requests per second of an open loop; 0: a closed one
+    introduce: bool = False  # send every returning contact once, instead of for `seconds`
+
+
+class _Loop(ABC):
+    """What all connections share: the requests to come, the count of answers, and when all is done."""
+
+    def __init__(self, requests: Iterator[bytes]) -> None:
+        self.requests = requests
+        self.accepted = 0
+        self.statuses: Counter[bytes] = Counter()
+        self.latencies: list[float] = []
+        self.done = asyncio.get_running_loop().create_future()
+
+    def count(self, status: bytes, accepted: int, seconds: float) -> None:
+        self.statuses[status] += 1
+        self.accepted += accepted
+        self.latencies.append(seconds)
+
+    def lost(self) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionError("the service closed a connection instead of answering"))
+
+    @abstractmethod
+    def start(self, connections: list["_Connection"]) -> None:
+        """Send the first requests."""
+
+    @abstractmethod
+    def free(self, connection: "_Connection") -> None:
+        """Take note that a connection has its answer."""
 
 
 class _Connection(asyncio.Protocol):
-    """One keep-alive connection: a request, its answer, the next request."""
+    """One keep-alive connection, with at most one request on the way."""
 
-    def __init__(self, load: "Load") -> None:
-        self._load = load
-        self._sent_at = 0.0
+    def __init__(self, loop: _Loop) -> None:
+        self._loop = loop
         self._buffer = b""
-        self._over = False
+        self._since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
-        self._send()
+
+    def ask(self, request: bytes, since: float) -> None:
+        """Send a request that has been due since then."""
+        self._since = since
+        self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head_end = self._buffer.find(b"\r\n\r\n")
-        if head_end < 0:
+        buffer = self._buffer + data if self._buffer else data
+        head_end = buffer.find(b"\r\n\r\n")
+        if head_end < 0 or len(buffer) < head_end + 4 + _content_length(buffer[:head_end]):
+            self._buffer = buffer
             return
-        start = self._buffer.lower().find(b"content-length: ", 0, head_end)
-        length = int(self._buffer[start + 16 : self._buffer.find(b"\r\n", start)])
-        if len(self._buffer) >= head_end + 4 + length:
-            self._load.answered(int(self._buffer[9:12]), time.perf_counter() - self._sent_at)
-            self._buffer = b""
-            self._send()
+        self._buffer = b""
+        since, self._since = self._since, 0.0
+        accepted = buffer.count(b'"accepted":true', head_end)
+        self._loop.count(buffer[9:12], accepted, time.perf_counter() - since)
+        self._loop.free(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._over:
-            self._over = True
-            self._load.finished()
+        if self._since:
+            self._loop.lost()
 
-    def _send(self) -> None:
-        self._sent_at = time.perf_counter()
-        if self._sent_at < self._load.until:
-            self._transport.write(next(self._load.requests))
-        else:
-            self._transport.close()
+    def close(self) -> None:
+        self._transport.close()
 
 
-class Load:
-    """What is sent, until when, and what came back."""
+def _content_length(head: bytes) -> int:
+    start = head.lower().find(b"content-length:") + 15
+    end = head.find(b"\r\n", start)
+    return int(head[start : end if end > 0 else len(head)])
 
-    def __init__(self, requests: Iterator[bytes], seconds: float, connections: int) -> None:
-        self.requests = requests
-        self.until = time.perf_counter() + seconds
-        self.statuses: Counter[int] = Counter()
-        self.latencies: list[float] = []
-        self.done = asyncio.get_running_loop().create_future()
-        self._open = connections
 
-    def answered(self, status: int, seconds: float) -> None:
-        self.statuses[status] += 1
-        self.latencies.append(seconds)
+class _ClosedLoop(_Loop):
+    """Every connection asks as soon as it is answered."""
 
-    def finished(self) -> None:
-        self._open -= 1
-        if not self._open:
+    def __init__(self, requests: Iterator[bytes], seconds: float) -> None:
+        super().__init__(requests)
+        self._seconds = seconds
+        self._asking = 0
+
+    def start(self, connections: list[_Connection]) -> None:
+        self._until = time.perf_counter() + self._seconds
+        self._asking = len(connections)
+        for each in connections:
+            self.free(each)
+
+    def free(self, connection: _Connection) -> None:
+        now = time.perf_counter()
+        request = next(self.requests, None) if now < self._until else None
+        if request is not None:
+            connection.ask(request, now)
+            return
+        self._asking -= 1
+        if not self._asking:
             self.done.set_result(None)
 
 
-def request(path: str, key: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+class _OpenLoop(_Loop):
+    """Requests fall due at moments of a Poisson process; each takes an idle connection, or the first that becomes idle."""
+
+    def __init__(self, requests: Iterator[bytes], seconds: float, rate: float) -> None:
+        super().__init__(requests)
+        self._moments = list(_moments(seconds, rate))
+        self._coming: deque[float] = deque()
+        self._waiting: deque[float] = deque()
+        self._idle: list[_Connection] = []
+
+    def start(self, connections: list[_Connection]) -> None:
+        begun = time.perf_counter()
+        self._coming.extend(begun + each for each in self._moments)
+        self._idle = connections.copy()
+        self._tick()
+
+    def free(self, connection: _Connection) -> None:
+        self._idle.append(connection)
+        self._send()
+        if len(self.latencies) == len(self._moments):
+            self.done.set_result(None)
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        while self._coming and self._coming[0] <= now:
+            self._waiting.append(self._coming.popleft())
+        self._send()
+        if self._coming:
+            asyncio.get_running_loop().call_later(_TICK, self._tick)
+
+    def _send(self) -> None:
+        while self._waiting and self._idle:
+            self._idle.pop().ask(next(self.requests), self._waiting.popleft())
 
 
-def event(number: int, contacts: int) -> bytes:
-    """A typical event of about 350 bytes: three identifiers of a returning contact, two attributes, a small payload."""
-    who = number * 7919 % contacts
-    return (
-        b'{"event":"deposit","contact":{"email":"user%d@example.com","walletAddress":"0x%040x","externalId":"user_%d"},'
-        b'"attributes":{"plan":"pro","country":"DE"},"payload":{"amountUsd":%d.50,"asset":"USDC","method":"card",'
-        b'"txHash":"0x%064x"},"idempotencyKey":"bench_%d_%d"}'
-    ) % (who, who, who, number % 1000, number, START, number)
+def _moments(seconds: float, rate: float) -> Iterator[float]:
+    chance = random.Random(1)
+    moment = chance.expovariate(rate)
+    while moment < seconds:
+        yield moment
+        moment += chance.expovariate(rate)
 
 
-START = time.time_ns()
+def _requests(order: Order) -> Iterator[bytes]:
+    """Yield the requests of an order, as many of them as will probably be needed made beforehand."""
+    bodies = traffic.introductions() if order.introduce else traffic.bodies(order.events_per_request, order.new_every)
+    head = (
+        f"POST {order.path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {order.key}\r\n"
+        "Content-Type: application/json\r\nContent-Length: "
+    ).encode()
+    requests = (b"%b%d\r\n\r\n%b" % (head, len(body), body) for body in bodies)
+    prepared = list(itertools.islice(requests, int(_PREPARED * order.seconds / order.events_per_request)))
+    return itertools.chain(prepared, requests)
 
-SHAPES: dict[str, Callable[[int, int], tuple[str, bytes]]] = {
-    "noop": lambda number, contacts: ("/noop", event(number, contacts)),
-    "single": lambda number, contacts: ("/api/v1/events", event(number, contacts)),
-    "batch": lambda number, contacts: (
-        "/api/v1/events/batch",
-        b'{"events":[' + b",".join(event(number * 100 + each, contacts) for each in range(100)) + b"]}",
-    ),
-}
 
-
-async def run(shape: str, port: int, key: str, seconds: float, connections: int, contacts: int) -> dict[str, object]:
-    numbers = itertools.count()
-    make = SHAPES[shape]
-    prepared = (request(path, key, body) for path, body in (make(number, contacts) for number in numbers))
-    load = Load(prepared, seconds, connections)
-    loop = asyncio.get_running_loop()
-    started = time.perf_counter()
-    for _ in range(connections):
-        await loop.create_connection(lambda: _Connection(load), "127.0.0.1", port)
-    await load.done
-    took = time.perf_counter() - started
-    ordered = sorted(load.latencies)
-    percentile = (
-        {f"p{each}": round(ordered[int(len(ordered) * each / 100)] * 1000, 2) for each in (50, 99)} if ordered else {}
+async def carry_out(order: Order) -> Slice:
+    """Send what the order says; return what came back."""
+    requests = _requests(order)
+    loop: _Loop = _OpenLoop(requests, order.seconds, order.rate) if order.rate else _ClosedLoop(requests, order.seconds)
+    ports = itertools.islice(itertools.cycle(order.ports), order.connections)
+    connections = [await _connect(loop, port) for port in ports]
+    cpu_before, begun = _cpu_seconds(), time.perf_counter()
+    loop.start(connections)
+    await asyncio.wait_for(loop.done, order.seconds + PATIENCE)
+    seconds, cpu = time.perf_counter() - begun, _cpu_seconds() - cpu_before
+    for each in connections:
+        each.close()
+    return Slice(
+        requests=len(loop.latencies),
+        accepted=loop.accepted,
+        refused=len(loop.latencies) * order.events_per_request - loop.accepted,
+        seconds=seconds,
+        statuses={status.decode(): count for status, count in loop.statuses.items()},
+        latencies_ms=[round(each * 1000, 3) for each in quantiles(loop.latencies)],
+        cpu={"load": cpu},
     )
-    return {
-        "requests": len(ordered),
-        "seconds": took,
-        "rate": len(ordered) / took,
-        "statuses": dict(load.statuses),
-        **percentile,
-    }
+
+
+async def _connect(loop: _Loop, port: int) -> _Connection:
+    _, connection = await asyncio.get_running_loop().create_connection(lambda: _Connection(loop), _HOST, port)
+    return connection
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
-    shape, port, key, seconds, connections, contacts = sys.argv[1:7]
-    result = uvloop.run(run(shape, int(port), key, float(seconds), int(connections), int(contacts)))
-    print(json.dumps(result))
+    print(msgspec.json.encode(uvloop.run(carry_out(msgspec.json.decode(sys.argv[1], type=Order)))).decode())

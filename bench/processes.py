@@ -1,62 +1,102 @@
-"""Processes under measurement: start one on a free port, wait until it answers, read its CPU time, stop it."""
+"""Processes under measurement: start one on a free port, wait until it answers, read CPU time and memory, stop it. Linux."""
 
+import contextlib
 import http.client
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 _TICKS = os.sysconf("SC_CLK_TCK")
+_START_WITHIN = 30.0
+_STOP_WITHIN = 30.0
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A process that serves HTTP."""
+
+    pid: int
+    port: int
+
+
+@contextlib.contextmanager
+def running(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Service]:
+    """Run `python <arguments>` until the block ends, `{port}` in them standing for a free port; what it says goes to `log`."""
+    port = free_port()
+    command = [sys.executable, *(each.format(port=port) for each in arguments)]
+    with (
+        log.open("ab") as said,
+        subprocess.Popen(
+            command, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        ) as process,
+    ):
+        try:
+            _wait_until_it_answers(process, port, log)
+            yield Service(process.pid, port)
+        finally:
+            _stop(process)
 
 
 def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
 
-@contextmanager
-def running(arguments: list[str], port: int, environment: dict[str, str]) -> Iterator[int]:
-    """Run `python <arguments>` until the block ends; give its pid once something listens on `port` (0: at once)."""
-    with subprocess.Popen([sys.executable, *arguments], env={**os.environ, **environment}) as process:
+def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_WITHIN
+    while process.poll() is None and time.monotonic() < deadline:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
         try:
-            _wait(process, port)
-            yield process.pid
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-
-
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + 30
-    while port:
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the process did not start")
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
             connection.request("GET", "/healthz")
             connection.getresponse().read()
         except OSError:
             time.sleep(0.05)
         else:
             return
+        finally:
+            connection.close()
+    raise RuntimeError(f"the process did not start; it said: {log.read_text()[-2000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_WITHIN)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process and its children have used, in seconds."""
+    """Return the CPU time that a process and its children, those that ended too, have used."""
     return sum(_own_cpu(each) for each in (pid, *_children(pid)))
+
+
+def machine_cpu_seconds() -> float:
+    """Return the CPU time that everybody on this machine has used, and what its host kept from it."""
+    fields = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]  # user nice system idle iowait irq softirq steal
+    return sum(int(each) for position, each in enumerate(fields) if position not in (3, 4)) / _TICKS
+
+
+def peak_memory(pid: int) -> int:
+    """Return the most memory, in bytes, that a process had resident at any time."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"the process {pid} has no memory of its own")
 
 
 def _own_cpu(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except OSError:  # ended since: from now on it is in its parent's count
         return 0.0
-    return (int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])) / _TICKS
+    return sum(map(int, fields[11:15])) / _TICKS
 
 
 def _children(pid: int) -> list[int]:

@@ -1,0 +1,92 @@
+"""A Postgres of the bench's own, and databases in it."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from api.access import keys, orgs
+from api.embedded import EmbeddedPostgres
+from api.embedded.processes import recorded
+from api.keyring import Keyring
+from api.store.migrate import migrate
+
+SECRET = "bench-secret-of-more-than-forty-characters"
+_WITHIN_MS = 600_000
+
+
+class Postgres(msgspec.Struct, frozen=True):
+    """The bench's server."""
+
+    pid: int
+    dsn: str
+    admin_dsn: str
+    home: Path
+
+
+class Database(msgspec.Struct, frozen=True):
+    """A migrated database with one organization, and that one's keys."""
+
+    dsn: str
+    live_key: str
+    workbench_key: str
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Postgres]:
+    """Run an embedded server with the settings of the product, in a place that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        embedded = EmbeddedPostgres(Path(folder))
+        try:
+            with embedded as server:
+                found = recorded(embedded.data)
+                assert found is not None
+                yield Postgres(found.pid, server.dsn, server.admin_dsn, Path(folder))
+        finally:
+            shutil.rmtree(embedded.data.parent, ignore_errors=True)
+
+
+def prepared(server: Postgres, name: str) -> Database:
+    """Make a migrated database with an organization and its keys."""
+    return asyncio.run(_prepare(create(server, name)))
+
+
+def create(server: Postgres, name: str) -> str:
+    """Make an empty database; return its address."""
+    execute(server.dsn, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return urlsplit(server.dsn)._replace(path=f"/{name}").geturl()
+
+
+async def _prepare(dsn: str) -> Database:
+    await migrate(dsn)
+    await orgs.create(dsn, "bench")
+    keyring = Keyring(SECRET)
+    live = await keys.create(dsn, keyring, "bench", "live", None, "bench")
+    return Database(dsn, live, await keys.create(dsn, keyring, "bench", "workbench", None, "bench"))
+
+
+def connect(dsn: str) -> psycopg.Connection:
+    """Connect with a bound on how long a statement may take; every statement commits by itself."""
+    options = f"-c statement_timeout={_WITHIN_MS}"
+    return psycopg.connect(dsn, connect_timeout=10, autocommit=True, options=options)
+
+
+def execute(dsn: str, statement: sql.Composed | sql.SQL) -> None:
+    """Run one statement on a connection of its own."""
+    with connect(dsn) as connection:
+        connection.execute(statement)
+
+
+def stored_events(database: Database) -> int:
+    """Count the events of all organizations."""
+    with connect(database.dsn) as connection:
+        row = connection.execute("SELECT count(*) FROM workbench.events").fetchone()
+    assert row is not None
+    return int(row[0])

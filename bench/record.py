@@ -1,0 +1,50 @@
+"""What was measured last, kept as JSON in `build/bench`, one file per part: rows with their verdict, and raw slices."""
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import msgspec
+
+from bench.effort import Measured
+from bench.figures import Slice
+from bench.table import Row
+
+FOLDER = Path("build/bench")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One run of one part."""
+
+    part: str
+    at: str  # UTC
+    machine: str
+    met: dict[str, bool]  # by name of the row, where something is promised
+    rows: list[Row]
+    slices: dict[str, list[Slice]]
+
+
+def keep(part: str, measured: Measured, folder: Path = FOLDER) -> None:
+    """Write the record of a part over the one before."""
+    record = Record(
+        part,
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        machine(),
+        {each.name.strip(): each.met for each in measured.rows if each.met is not None},
+        measured.rows,
+        measured.slices,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{part}.json").write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
+
+
+def last(part: str, folder: Path = FOLDER) -> Record | None:
+    """Return the last record of a part, if it was ever measured."""
+    path = folder / f"{part}.json"
+    return msgspec.json.decode(path.read_bytes(), type=Record) if path.exists() else None
+
+
+def machine() -> str:
+    """Return what figures depend on most."""
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}"

@@ -1,0 +1,60 @@
+"""Load sent to what is measured, in a process of its own, with the CPU time that it cost everybody."""
+
+import contextlib
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from bench.figures import Slice
+from bench.load import PATIENCE, Order
+from bench.postgres import Database, Postgres, stored_events
+from bench.processes import Service, cpu_seconds, machine_cpu_seconds
+
+_START_WITHIN = 30.0
+
+
+def send(server: Postgres, order: Order, *services: Service) -> Slice:
+    """Carry out an order in a process of its own; return its slice, with the CPU time that services and Postgres took."""
+    order = msgspec.structs.replace(order, ports=tuple(each.port for each in services))
+    before, begun = _cpu(server, services), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.load", msgspec.json.encode(order).decode()],
+        capture_output=True,
+        check=False,
+        timeout=order.seconds + PATIENCE + _START_WITHIN,
+    )
+    cpu = {name: seconds - before[name] for name, seconds in _cpu(server, services).items()}
+    others = cpu.pop("others") / (time.perf_counter() - begun)
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode()[-2000:])
+    came = msgspec.json.decode(done.stdout, type=Slice)
+    if strange := came.statuses.keys() - {"202", "503"}:
+        raise RuntimeError(f"unexpected answers: {strange} in {came.statuses}")
+    return msgspec.structs.replace(came, cpu={**came.cpu, **cpu}, others=others)
+
+
+@contextlib.contextmanager
+def accounted(database: Database) -> Iterator[list[Slice]]:
+    """Give a list for the slices of a database; in the end every event accepted in them must be stored.
+
+    Of what was answered 503 nobody knows; besides that nothing else may be.
+    """
+    slices: list[Slice] = []
+    before = stored_events(database)
+    yield slices
+    accepted, stored = sum(each.accepted for each in slices), stored_events(database) - before
+    refused = sum(each.refused for each in slices)
+    if not accepted <= stored <= accepted + refused:
+        raise RuntimeError(f"{accepted} events were accepted, {refused} refused, {stored} are stored")
+
+
+def _cpu(server: Postgres, services: tuple[Service, ...]) -> dict[str, float]:
+    """Return the CPU seconds used so far, also by everybody `others` on the machine."""
+    ours = {"service": sum(cpu_seconds(each.pid) for each in services), "postgres": cpu_seconds(server.pid)}
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    generator = children.ru_utime + children.ru_stime
+    return {**ours, "others": machine_cpu_seconds() - generator - sum(ours.values())}

@@ -1,0 +1,118 @@
+"""The one table: a row is a figure, its reference measured in the same run, their ratio, and what we promise of it."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from bench.figures import Slice, Spread, paired, spread
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A promise about the ratio or the value of a row."""
+
+    of: Literal["ratio", "value"]
+    sign: Literal["≥", "≤"]
+    bound: float
+
+
+def ratio_at_least(bound: float) -> Wanted:
+    """Promise a ratio to the reference."""
+    return Wanted("ratio", "≥", bound)
+
+
+def at_least(bound: float) -> Wanted:
+    """Promise a value, in the row's unit."""
+    return Wanted("value", "≥", bound)
+
+
+def at_most(bound: float) -> Wanted:
+    """Promise a value, in the row's unit."""
+    return Wanted("value", "≤", bound)
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """What a figure is compared with; its value is in the unit of the row."""
+
+    name: str
+    value: Spread
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One figure."""
+
+    name: str
+    value: Spread
+    unit: str
+    reference: Reference | None = None
+    ratio: Spread | None = None
+    wanted: Wanted | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the median keeps the promise; None where nothing is promised."""
+        if self.wanted is None:
+            return None
+        figure = self.ratio if self.wanted.of == "ratio" else self.value
+        assert figure is not None
+        return figure.median >= self.wanted.bound if self.wanted.sign == "≥" else figure.median <= self.wanted.bound
+
+
+def row(
+    name: str,
+    unit: str,
+    values: Sequence[float],
+    reference: tuple[str, Sequence[float]] | None = None,
+    wanted: Wanted | None = None,
+) -> Row:
+    """Return the row of a figure measured in rounds, compared round by round with its reference."""
+    if reference is None:
+        return Row(name, spread(values), unit, wanted=wanted)
+    its_name, its_values = reference
+    return Row(
+        name, spread(values), unit, Reference(its_name, spread(its_values)), spread(paired(values, its_values)), wanted
+    )
+
+
+_LAYOUT = "{:<44} {:>9} {:<11} {:<36} {:>6} {:<17} {:<18} {}"
+HEADER = _LAYOUT.format("figure", "median", "unit", "reference, its median", "ratio", "low to high", "wanted", "met")
+
+
+def line(row: Row) -> str:
+    """Return a row as a line of the table; where there is no ratio, the spread is the value's."""
+    reference = "" if row.reference is None else f"{row.reference.name}, {number(row.reference.value.median)}"
+    shown = row.ratio or row.value
+    return _LAYOUT.format(
+        row.name,
+        number(row.value.median),
+        row.unit,
+        reference,
+        "" if row.ratio is None else number(row.ratio.median),
+        f"{number(shown.low)} to {number(shown.high)}",
+        "" if row.wanted is None else _promise(row.wanted, row.unit),
+        {None: "", True: "yes", False: "NO"}[row.met],
+    ).rstrip()
+
+
+def circumstances(slices: Sequence[Slice]) -> str:
+    """Say what a reader must know to believe the figures of a part: how busy others were, and what was refused."""
+    others = [each.others for each in slices if each.others is not None]
+    refused = sum(each.refused for each in slices)
+    said = (
+        [f"others kept {number(statistics.median(others))} cores busy, at most {number(max(others))}"] if others else []
+    )
+    if refused:
+        said.append(f"{refused:,} of {refused + sum(each.accepted for each in slices):,} events were answered 503")
+    return "; ".join(said)
+
+
+def _promise(wanted: Wanted, unit: str) -> str:
+    return f"{wanted.sign} {wanted.bound:,g}" + (f" {unit}" if wanted.of == "value" else "")
+
+
+def number(value: float) -> str:
+    """Return a number with as many digits as mean something here."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

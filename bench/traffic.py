@@ -1,0 +1,49 @@
+"""What is sent: the events of a product most of whose users come back.
+
+Each event carries three identifiers, two attributes and a small payload, 390 bytes. All but one of `new_every` are deposits
+of a returning contact, whom nothing new is told of; that one is the first deposit of a contact whom nobody knew, and the
+automation of the bench waits for it. Numbers grow with the clock, so no idempotency key ever comes twice.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator
+
+CONTACTS = 20_000  # who return; with three identifiers each they fit into the caches of an API process
+BATCH = 100
+AUTOMATION_EVENT = "first_deposit"
+
+_STRIDE = 7919  # a prime: neighbours in time are no neighbours in the index
+
+
+def bodies(events_per_request: int, new_every: int) -> Iterator[bytes]:
+    """Yield bodies without end: single events, or batches of `events_per_request`."""
+    numbers = itertools.count(time.time_ns())
+    while True:
+        yield _body([_event(next(numbers), new_every) for _ in range(events_per_request)])
+
+
+def introductions() -> Iterator[bytes]:
+    """Yield batches in which every returning contact comes once, so that it is known from then on."""
+    first = time.time_ns()
+    for start in range(0, CONTACTS, BATCH):
+        ids = range(start, min(start + BATCH, CONTACTS))
+        yield _body([_of_contact(first + each, each, b"deposit") for each in ids], batch=True)
+
+
+def _body(events: list[bytes], *, batch: bool = False) -> bytes:
+    return b'{"events":[' + b",".join(events) + b"]}" if batch or len(events) > 1 else events[0]
+
+
+def _event(number: int, new_every: int) -> bytes:
+    if new_every and number % new_every == 0:
+        return _of_contact(number, number, AUTOMATION_EVENT.encode())
+    return _of_contact(number, number * _STRIDE % CONTACTS, b"deposit")
+
+
+def _of_contact(number: int, who: int, name: bytes) -> bytes:
+    return (
+        b'{"event":"%b","contact":{"email":"user%d@example.com","walletAddress":"0x%040x","externalId":"user_%d"},'
+        b'"attributes":{"plan":"pro","country":"DE"},"payload":{"amountUsd":%d.50,"asset":"USDC","method":"card",'
+        b'"txHash":"0x%064x"},"idempotencyKey":"bench_%d"}'
+    ) % (name, who, who, who, number % 1000, number, number)
