@@ -21,7 +21,7 @@ from psycopg.waiting import WAIT_R, WAIT_RW
 from api.store.database import Transaction
 from api.store.statements import load_numbered
 
-Value = str | int | datetime | None
+Value = str | bytes | int | datetime | None
 Rows = list[tuple[Any, ...]]
 Result = TypeVar("Result", covariant=True)
 First = TypeVar("First")
@@ -42,11 +42,12 @@ class Statement(msgspec.Struct, frozen=True):
 class Call(Generic[Result]):
     """A statement with its values, and how its rows are read."""
 
-    __slots__ = ("read", "statement", "values")
+    __slots__ = ("formats", "read", "statement", "values")
 
     def __init__(self, statement: Statement, read: Callable[[Rows], Result], **values: Value) -> None:
         self.statement = statement
         self.values = [_encoded(values[name]) for name in statement.order]
+        self.formats = [int(isinstance(values[name], bytes)) for name in statement.order]
         self.read = read
 
 
@@ -102,7 +103,7 @@ def _exchange(tx: Transaction, calls: Sequence[Call[Any]]) -> PQGen[list[PGresul
         if begins:
             pgconn.send_query_prepared(BEGIN.name, None)
         for call in calls:
-            pgconn.send_query_prepared(call.statement.name, call.values)
+            pgconn.send_query_prepared(call.statement.name, call.values, call.formats)
         pgconn.pipeline_sync()
         results = yield from _results(pgconn)
         pgconn.exit_pipeline_mode()
@@ -139,6 +140,8 @@ def _rows(tx: Transaction, result: PGresult) -> Rows:
 
 def _encoded(value: Value) -> bytes | None:
     match value:
+        case bytes():  # binary
+            return value
         case str():
             return value.encode()
         case int():

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from api.store.arrays import joined, plain, quoted, records
+from api.store.arrays import joined, plain, quoted, records, uuids
 from api.store.calls import Call, Rows, Value, nothing, statements
 
 _SQL = statements("ingest")
@@ -116,9 +116,9 @@ def remember_keys(org_ids: Ints, digests: Ids, event_ids: Ids, bodies: Ids, at: 
         _SQL["remember_keys"],
         _ids,
         org_ids=plain(org_ids),
-        key_digests=joined(digests),
-        event_ids=joined(event_ids),
-        body_digests=joined(bodies),
+        key_digests=uuids(digests),
+        event_ids=uuids(event_ids),
+        body_digests=uuids(bodies),
         created_at=at,
     )
 
@@ -152,7 +152,7 @@ def find_owners(org_ids: Ints, kinds: Ints, digests: Ids, attributes: Sequence[s
         lambda rows: [Owner(row[0] - 1, *row[1:]) for row in rows],
         org_ids=plain(org_ids),
         kinds=plain(kinds),
-        digests=joined(digests),
+        digests=uuids(digests),
         attributes=records(attributes),
     )
 
@@ -202,8 +202,8 @@ def add_events(rows: EventRows, at: datetime) -> Call[None]:
         _SQL["add_events"],
         nothing,
         org_ids=plain(rows.org_ids),
-        ids=joined(rows.ids),
-        contact_ids=joined(rows.contact_ids),
+        ids=uuids(rows.ids),
+        contact_ids=uuids(rows.contact_ids),
         events=quoted(rows.events),
         occurred_us=plain(rows.occurred_us),
         payloads=records(rows.payloads),

@@ -1,10 +1,13 @@
 """Array literals arrive as what they were made from, whatever the texts contain."""
 
+from uuid import UUID
+
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import connect
 
-from api.store.arrays import joined, plain, quoted, records
+from api.store.arrays import joined, plain, quoted, records, uuids
 
 TEXTS = st.lists(st.one_of(st.none(), st.sampled_from(["null", "NULL", "", "a,b", '"', "\\", "{}", " "]), st.text()))
 
@@ -25,3 +28,13 @@ def test_numbers_ids_and_json_arrive_as_they_are(database_url: str) -> None:
             (plain([1, None, -3]), joined(["a", "b"]), records(objects)),
         ).fetchone()
     assert row == ([1, None, -3], ["a", "b"], objects)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_uuids_arrive_as_they_are(database_url: str, count: int) -> None:
+    sent = [str(UUID(int=n)) if n % 2 else UUID(int=n).hex for n in range(count)]
+    with connect(database_url) as connection:
+        pgconn = connection.pgconn
+        result = pgconn.exec_params(b"SELECT $1::uuid[]::text", [uuids(sent)], param_formats=[1])
+    expected = "{" + ",".join(str(UUID(each)) for each in sent) + "}"
+    assert result.get_value(0, 0) == expected.encode()
