@@ -17,7 +17,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from sanic.application.state import ApplicationServerInfo
 from sanic.http import Stage
+from sanic.http.constants import HTTP
 from sanic.server.loop import try_use_uvloop
 
 from api import logs
@@ -70,6 +72,8 @@ async def _serve(app: App, sockets: list[socket.socket], ready: Callable[[], Non
 
 
 async def _start(app: App, listening: socket.socket) -> Any:  # Sanic's server, whose methods have no types
+    # Sanic looks here for the versions it speaks, and without an answer sends an empty Alt-Svc
+    app.state.server_info.append(ApplicationServerInfo({"version": HTTP.VERSION_1}))
     server: Any = await app.create_server(
         sock=listening,
         protocol=ExpressConnection,
