@@ -34,8 +34,11 @@ class Clock:
 
     def unique_now_us(self) -> int:
         """Like `now_us`, and greater than every value it returned before in this process."""
-        self._last_unique_us = max(self.now_us(), self._last_unique_us + 1)
-        return self._last_unique_us
+        now_us = time.monotonic_ns() // 1000 + self._offset_us
+        if now_us <= self._last_unique_us:
+            now_us = self._last_unique_us + 1
+        self._last_unique_us = now_us
+        return now_us
 
 
 def from_us(microseconds: int) -> datetime:

@@ -9,7 +9,7 @@ from api.keyring import OrgKeys
 from api.language.event import Event, Identifiers
 from api.language.identity import Key, Kind
 
-PEOPLE_REMEMBERED = 20_000
+PEOPLE_REMEMBERED = 32_768
 
 
 class People:
