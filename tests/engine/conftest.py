@@ -15,6 +15,7 @@ from api.ingest.transaction import store_batch
 from api.keyring import Keyring
 from api.language.codec import encode
 from api.language.retry import uniform
+from api.store.authoring import VersionRow, insert_version
 from api.store.database import Database
 
 
@@ -43,7 +44,7 @@ class Bench:
         return Driver(self.database, self.keyring, self.clock, uniform((10.0, 10.0)))
 
     async def automation(
-        self, nodes: list[dict[str, Any]], edges: list[tuple[str, ...]], version: int | None = 1
+        self, nodes: list[dict[str, Any]], edges: list[tuple[str, ...]], version: int | None = 1, **settings: Any
     ) -> str:
         automation_id = uuid7(self.clock.now_us())
         graph = encode(
@@ -52,6 +53,7 @@ class Bench:
                 "edges": [
                     {"source": e[0], "target": e[1], "sourceHandle": e[2] if len(e) > 2 else None} for e in edges
                 ],
+                "settings": settings,
             }
         )
         spec = encode({"type": "app_event", "event": "deposit"})
@@ -64,14 +66,9 @@ class Bench:
             version,
         )
         if version is not None:
-            await self.execute(
-                "INSERT INTO automation_versions VALUES (%s, %s, %s, %s::jsonb, %s::jsonb, now(), NULL)",
-                self.org_id,
-                automation_id,
-                version,
-                spec.decode(),
-                graph.decode(),
-            )
+            row = VersionRow(version, spec, graph, self.clock.now(), None)
+            async with self.database.transaction() as tx:
+                await insert_version(tx, self.org_id, automation_id, row)
         await self.execute(
             "INSERT INTO automation_epochs VALUES (%s, 1) ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
             self.org_id,
@@ -79,16 +76,31 @@ class Bench:
         return automation_id
 
     async def send(self, key: str, contact: dict[str, str] | None = None, **payload: Any) -> None:
-        event = {
-            "event": "deposit",
-            "contact": contact or {"walletAddress": "0xA"},
-            "payload": payload,
-            "idempotencyKey": key,
-        }
+        """Take in a deposit."""
+        await self.take_in(
+            {
+                "event": "deposit",
+                "contact": contact or {"walletAddress": "0xA"},
+                "payload": payload,
+                "idempotencyKey": key,
+            }
+        )
+
+    async def take_in(self, event: dict[str, Any]) -> None:
+        event = {"contact": {"walletAddress": "0xA"}} | event
         arrival = Reader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), encode(event), False)
         assert not isinstance(arrival, tuple), arrival
         async with self.database.transaction() as tx:
             await store_batch(tx, [arrival], Triggers(self.keyring), self.clock.now())
+
+    async def drive(self) -> int:
+        """Take everything that is due as far as it goes; return how many claims that took."""
+        return await self.driver.drive(self.org_id, "ready", 100) + await self.driver.drive(
+            self.org_id, "retrying", 100
+        )
+
+    async def steps(self) -> list[str]:
+        return [row[0] for row in await self.fetch("SELECT outcome FROM entry_steps ORDER BY entry_id, claim, step")]
 
     async def entries(self, columns: str = "state, outcome") -> list[tuple[Any, ...]]:
         return await self.fetch(f"SELECT {columns} FROM entries ORDER BY id")
