@@ -14,8 +14,10 @@ from api.clock import Clock
 from api.engine.facts import Seen, asked_of, look, run_of
 from api.engine.graphs import Graphs
 from api.engine.leases import LEASE, Leases
+from api.engine.outside import Transports
 from api.engine.perform import Progress, broken
 from api.engine.record import Lost, Recorded, Stale, Written, record
+from api.engine.send import Deliveries, Sending
 from api.engine.walk import advance_some
 from api.keyring import Keyring
 from api.language.retry import RetryPolicy
@@ -31,18 +33,38 @@ _log = logging.getLogger("workbench.engine")
 class Driver:
     """Drives batches."""
 
-    def __init__(self, database: Database, keyring: Keyring, clock: Clock, retries: RetryPolicy) -> None:
+    def __init__(
+        self, database: Database, keyring: Keyring, clock: Clock, retries: RetryPolicy, ways: Transports
+    ) -> None:
         self._database = database
         self._keyring = keyring
         self._clock = clock
         self._retries = retries
         self._graphs = Graphs(database)
         self._leases = Leases(database, clock)
+        sending = Sending(database, keyring, clock, ways, self._leases, self._graphs)
+        self._deliveries = Deliveries(sending, lambda org_id, claim: self._finish(org_id, [claim]))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether due entries lie where they are, because deliveries of their organization take long."""
+        return self._deliveries.is_crowded
+
+    async def finish_deliveries(self) -> None:
+        """Wait until nothing is on its way out."""
+        await self._deliveries.finish()
+
+    async def stop(self, grace: float) -> None:
+        """Wait so many seconds for what is on its way out, then break it off."""
+        await self._deliveries.stop(grace)
 
     async def drive(self, org_id: int, lane: Lane, most: int) -> int:
-        """Take up to `most` due entries of a lane as far as they go; return how many were claimed."""
-        now = self._clock.now()
-        claims = await self._claim(org_id, lane, now, most)
+        """Take up to `most` due entries of a lane as far as they go; return how many were claimed.
+
+        One that sends something outside goes on later, when it has left.
+        """
+        now, room = self._clock.now(), self._deliveries.room(org_id)
+        claims = await self._claim(org_id, lane, now, min(most, room)) if room else []
         if claims:
             await self._finish(org_id, claims)
         return len(claims)
@@ -90,14 +112,22 @@ class Driver:
             match recorded:
                 case None:
                     alone = len(done)
-                case Written():
+                case Written(parcels):
                     alone = max(alone - 1, 0)
-                    self._forget(org_id, [each.claim.entry_id for each in done], rest)
+                    self._leave(org_id, done, rest)
+                    self._deliveries.begin(org_id, parcels)
                 case Stale():
                     pass  # decide again, on what is so now
                 case Lost(entry_ids):
                     _log.warning("lease_lost", extra={"org_id": org_id, "entries": len(entry_ids)})
                     self._forget(org_id, entry_ids, rest)
+
+    def _leave(self, org_id: int, done: list[Progress], rest: dict[str, Claim]) -> None:
+        """Let go of what is recorded; who waits for a delivery keeps its lease."""
+        for each in done:
+            if each.pending is not None:
+                del rest[each.claim.entry_id]
+        self._forget(org_id, [each.claim.entry_id for each in done if each.pending is None], rest)
 
     def _forget(self, org_id: int, entry_ids: Collection[str], rest: dict[str, Claim]) -> None:
         self._leases.release(org_id, entry_ids)
@@ -113,11 +143,11 @@ class Driver:
         """Write a slice; return None, with nothing written, when the database refuses one of several entries."""
         try:
             async with self._database.transaction() as tx:
-                return await record(tx, org_id, done, seen)
+                return await record(tx, org_id, self._keyring, done, seen)
         except RefusedDataError as error:
             if len(done) > 1:
                 return None
             claim, reason = done[0].claim, str(error)
         _log.warning("refused_by_database", extra={"entry_id": claim.entry_id, "reason": reason})
         async with self._database.transaction() as tx:
-            return await record(tx, org_id, [broken(claim, run_of(claim), reason)], seen)
+            return await record(tx, org_id, self._keyring, [broken(claim, run_of(claim), reason)], seen)

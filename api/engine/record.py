@@ -6,23 +6,29 @@ saw is read again. Ingest stores an event that somebody may wait for under the s
 here, or after, and finds the entry waiting: no wake-up is lost.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
 
 from api.engine.facts import Seen, watch
+from api.engine.outbox import Parcel, pack
 from api.engine.perform import Progress, new_attributes, tag_changes
+from api.keyring import Keyring
 from api.language.run import State
 from api.store import engine as store
-from api.store.calls import run
+from api.store.calls import Call, run
 from api.store.database import Transaction
 from api.store.ingest import merge_attributes
 from api.store.locks import hold_contacts
+from api.store.outbox import abandon_outgoing
 
 
 class Written(msgspec.Struct, frozen=True):
-    """All of it is in the transaction."""
+    """All of it is in the transaction. `parcels`: what has to leave the house before their entries go on."""
+
+    parcels: tuple[Parcel, ...] = ()
 
 
 class Stale(msgspec.Struct, frozen=True):
@@ -38,7 +44,7 @@ class Lost(msgspec.Struct, frozen=True):
 Recorded: TypeAlias = Written | Stale | Lost
 
 
-async def record(tx: Transaction, org_id: int, done: list[Progress], seen: Seen) -> Recorded:
+async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Progress], seen: Seen) -> Recorded:
     """Write decisions made on what was seen."""
     again = [each for each in done if each.awaits or seen.asked[each.claim.entry_id].looks_back]
     attributes = new_attributes(done)
@@ -49,8 +55,7 @@ async def record(tx: Transaction, org_id: int, done: list[Progress], seen: Seen)
     if again and not await _is_so(tx, org_id, again, seen):
         await tx.rollback()
         return Stale()
-    held = await store.record_entries(tx, org_id, [each.standing for each in done], seen.at)
-    if lost := frozenset(each.claim.entry_id for each in done) - held:
+    if lost := await _lost(tx, org_id, done, seen.at):
         await tx.rollback()
         return Lost(lost)
     if attributes:
@@ -58,7 +63,30 @@ async def record(tx: Transaction, org_id: int, done: list[Progress], seen: Seen)
         await run(tx, merge_attributes([org_id] * len(texts), list(attributes), texts, seen.at))
     await store.change_tags(tx, org_id, tags, seen.at)
     await _log(tx, org_id, done, seen.at)
+    if ended := [each.claim.entry_id for each in done if each.claim.node_id and each.run.state in _GIVEN_UP]:
+        await run(tx, abandon_outgoing(org_id, ended))
+    return Written(tuple(await pack(tx, org_id, keyring, done, seen.at)))
+
+
+async def record_sent(
+    tx: Transaction, org_id: int, each: Progress, settling: Sequence[Call[None]], at: datetime
+) -> Written | Lost:
+    """Write what became of an entry after an attempt to send, with what `settling` notes of the message."""
+    if lost := await _lost(tx, org_id, [each], at):
+        await tx.rollback()
+        return Lost(lost)
+    await run(tx, *settling)
+    await _log(tx, org_id, [each], at)
     return Written()
+
+
+_GIVEN_UP = frozenset({State.DEAD, State.CANCELLED, State.EXITED})
+
+
+async def _lost(tx: Transaction, org_id: int, done: list[Progress], at: datetime) -> frozenset[str]:
+    """Write where entries stand; return those that are not ours any more."""
+    held = await store.record_entries(tx, org_id, [each.standing for each in done], at)
+    return frozenset(each.claim.entry_id for each in done) - held
 
 
 async def _is_so(tx: Transaction, org_id: int, again: list[Progress], seen: Seen) -> bool:

@@ -12,6 +12,7 @@ from api.language.codec import decode
 from api.store import authoring as store
 from api.store import triggers
 from api.store.authoring import FIRST_ID, AutomationRow, Cancellation, VersionRow
+from api.store.calls import run
 from api.store.database import RefusedDataError
 
 EXACT = b'{"type":"app_event","filters":[{"path":"a","operator":"in","value":[1.10,1e2,12345678901234567890.125]}]}'
@@ -256,7 +257,7 @@ async def test_ingest_reads_the_published_trigger_or_the_drafts(desk: Any, stran
         await automations.archive(desk.database, desk.author, inactive.id)
     async with desk.database.transaction() as tx:
         live = await triggers.active_automations(tx, desk.org_id)
-        epochs = await triggers.epochs(tx, [desk.org_id, stranger.org_id])
+        (epochs,) = await run(tx, triggers.epochs([desk.org_id, stranger.org_id]))
     assert [(each.id, each.published_version, decode(each.trigger_spec)["event"]) for each in live] == [
         (published.id, 1, "first_deposit"),
         (draft.id, None, "b"),

@@ -2,13 +2,16 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from api import settings
 from api.access import orgs
 from api.clock import Clock, uuid7
 from api.engine.drive import Driver
+from api.engine.outside import Transports, transports
 from api.ingest.arrival import Reader
 from api.ingest.matching import Triggers
 from api.ingest.transaction import store_batch
@@ -33,7 +36,8 @@ class MovedClock(Clock):
 class Bench:
     """One organization, its automations and events, and a driver."""
 
-    def __init__(self, database: Database, org_id: int) -> None:
+    def __init__(self, database: Database, org_id: int, ways: Transports) -> None:
+        self.ways = ways
         self.database = database
         self.org_id = org_id
         self.clock = MovedClock()
@@ -41,7 +45,7 @@ class Bench:
         self.driver = self.new_driver()
 
     def new_driver(self) -> Driver:
-        return Driver(self.database, self.keyring, self.clock, uniform((10.0, 10.0)))
+        return Driver(self.database, self.keyring, self.clock, uniform((10.0, 10.0)), self.ways)
 
     async def automation(
         self, nodes: list[dict[str, Any]], edges: list[tuple[str, ...]], version: int | None = 1, **settings: Any
@@ -95,9 +99,10 @@ class Bench:
 
     async def drive(self) -> int:
         """Take everything that is due as far as it goes; return how many claims that took."""
-        return await self.driver.drive(self.org_id, "ready", 100) + await self.driver.drive(
-            self.org_id, "retrying", 100
-        )
+        claimed = await self.driver.drive(self.org_id, "ready", 100)
+        claimed += await self.driver.drive(self.org_id, "retrying", 100)
+        await self.driver.finish_deliveries()
+        return claimed
 
     async def steps(self) -> list[str]:
         return [row[0] for row in await self.fetch("SELECT outcome FROM entry_steps ORDER BY entry_id, claim, step")]
@@ -115,9 +120,12 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(database_url: str) -> AsyncIterator[Bench]:
+async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     org_id = await orgs.create(database_url, "engine")
     database = Database(database_url, size=4, hot=True)
     await database.open()
-    yield Bench(database, org_id)
+    surroundings = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"}
+    ways = transports(settings.read(surroundings))
+    yield Bench(database, org_id, ways)
+    await ways.close()
     await database.close()
