@@ -110,7 +110,7 @@ WITH woken AS (
     UPDATE entries e SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
     FROM (SELECT DISTINCT * FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], :events ::text[])) AS w (org_id, contact_id, event)
     WHERE e.org_id = w.org_id AND e.contact_id = w.contact_id AND e.state = 'waiting' AND e.awaits IS NOT NULL
-        AND w.event = ANY(e.awaits) AND e.due_at > :at ::timestamptz
+        AND w.event = ANY(e.awaits) AND e.due_at - interval '0' > :at ::timestamptz    -- not by the index on due_at
     RETURNING e.id
 )
 SELECT pg_notify('workbench_entries', '') WHERE EXISTS (SELECT FROM woken);

@@ -25,5 +25,6 @@ WHERE org_id = :org_id ::bigint AND id = :id ::uuid AND lease_token = :token ::b
 
 -- abandon_outgoing --
 -- Give up what entries that have ended did not send; what was on its way when a worker stopped may have arrived.
-UPDATE messages SET status = CASE status WHEN 'queued' THEN 'failed' ELSE 'unknown' END
-WHERE org_id = :org_id ::bigint AND entry_id = ANY(:entry_ids ::uuid[]) AND status IN ('queued', 'sending');
+UPDATE messages m SET status = CASE m.status WHEN 'queued' THEN 'failed' ELSE 'unknown' END
+FROM unnest(:entry_ids ::uuid[]) AS k (entry_id)
+WHERE m.org_id = :org_id ::bigint AND m.entry_id = k.entry_id AND m.status IN ('queued', 'sending');
