@@ -8,6 +8,7 @@ from api import logs
 from api.clock import Clock
 from api.engine.drive import Driver
 from api.engine.loop import Engine
+from api.engine.outside import transports
 from api.keyring import Keyring
 from api.language.retry import DEFAULT_POLICY, uniform
 from api.settings import Settings
@@ -27,9 +28,11 @@ async def _work(settings: Settings, dsn: str, secret: str) -> None:
     await database.open()
     with contextlib.suppress(UnavailableError):
         await database.calibrate(clock)
-    engine = Engine(database, Driver(database, Keyring(secret), clock, retries), clock, Listener(dsn))
+    ways = transports(settings)
+    engine = Engine(database, Driver(database, Keyring(secret), clock, retries, ways), clock, Listener(dsn))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, engine.stop)
     await engine.run()
+    await ways.close()
     await database.close()

@@ -171,6 +171,7 @@ CREATE TABLE workbench.automation_versions (
     graph          jsonb NOT NULL,
     published_at   timestamptz NOT NULL,
     published_by   uuid,
+    awaits         text[] NOT NULL DEFAULT '{}',    -- the events that its runs can wait for, or have as their goal
     PRIMARY KEY (org_id, automation_id, version),
     FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
 );
@@ -213,6 +214,8 @@ CREATE TABLE workbench.entries (
     lease_until         timestamptz,
     due_at              timestamptz NOT NULL,
     last_error          text,
+    since               timestamptz,                    -- when the wait at this node began
+    awaits              text[],                         -- the events that wake it before its time, while it waits
     created_at          timestamptz NOT NULL,
     updated_at          timestamptz NOT NULL,
     PRIMARY KEY (org_id, id),
@@ -223,6 +226,8 @@ CREATE INDEX entries_retrying ON workbench.entries (org_id, due_at) WHERE state 
 CREATE INDEX entries_running ON workbench.entries (org_id, lease_until) WHERE state = 'running';
 CREATE INDEX entries_dead ON workbench.entries (org_id, automation_id, id) WHERE state = 'dead';
 CREATE INDEX entries_by_automation ON workbench.entries (org_id, automation_id, id);
+CREATE INDEX entries_by_contact ON workbench.entries (org_id, contact_id, automation_id, created_at);
+CREATE INDEX entries_awaiting ON workbench.entries (org_id, contact_id) WHERE state = 'waiting' AND awaits IS NOT NULL;
 
 -- Every move of an entry between states; the pairs are those of api/language/run.py.
 CREATE TABLE workbench.entry_transitions (
@@ -272,6 +277,9 @@ CREATE TABLE workbench.messages (
     status          text NOT NULL CHECK (status IN
         ('queued', 'sending', 'sent', 'delivered', 'failed', 'skipped', 'unknown')),
     wallet_address  text,
+    recipient       text,                       -- of an email the sealed address, of a webhook the url
+    html            boolean NOT NULL DEFAULT false,
+    lease_token     bigint,                     -- of the claim that sends it, or did
     subject         text,
     body            text,
     extra           jsonb,

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from api.authoring.fields import Fields, read_fields
-from api.authoring.not_yet import not_yet
 from api.language.check import Remark, check, errors
 from api.language.codec import decode
 from api.language.graph import Graph, read_graph
@@ -106,9 +105,7 @@ def remarks_on(trigger_spec: bytes, graph: bytes) -> tuple[Remark, ...]:
 
 def objections(trigger_spec: bytes, graph: bytes) -> Problems:
     """Return what stands against publishing stored specs, one problem per error. Compiles templates."""
-    found = read_specs(trigger_spec, graph)
-    missing = () if isinstance(found, tuple) else not_yet(found.graph or Graph())
-    return (*(_objection(remark) for remark in errors(remarks_on(trigger_spec, graph))), *missing)
+    return tuple(_objection(remark) for remark in errors(remarks_on(trigger_spec, graph)))
 
 
 def _objection(remark: Remark) -> Problem:

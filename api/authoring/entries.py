@@ -8,7 +8,7 @@ import msgspec
 from api.authoring.again import retried
 from api.authoring.automations import Author, record
 from api.authoring.refusal import Refusal, conflict, unknown
-from api.authoring.views import EntryView, HistoryView, StatsView, entry_view, history_view, stats_view
+from api.authoring.views import EntryView, HistoryView, Shown, StatsView, entry_view, history_view, stats_view
 from api.keyring import OrgKeys
 from api.language.run import State
 from api.store import authoring, histories
@@ -56,7 +56,7 @@ async def stats_of(database: Database, org_id: int, automation_id: str) -> Stats
     return stats_view(states, outcomes)
 
 
-async def history(database: Database, org_id: int, entry_id: str) -> HistoryView | Refusal:
+async def history(database: Database, org_id: int, entry_id: str, shown: Shown) -> HistoryView | Refusal:
     """Return an entry with all that happened to it."""
     async with database.transaction() as tx:
         found = await histories.find_entry(tx, org_id, entry_id)
@@ -65,11 +65,11 @@ async def history(database: Database, org_id: int, entry_id: str) -> HistoryView
         steps = await histories.list_steps(tx, org_id, entry_id)
         messages = await histories.list_messages(tx, org_id, entry_id)
         transitions = await histories.list_transitions(tx, org_id, entry_id)
-    return history_view(*found, steps, messages, transitions)
+    return history_view(*found, steps, messages, transitions, shown)
 
 
 @retried
-async def replay(database: Database, author: Author, entry_id: str) -> HistoryView | Refusal:
+async def replay(database: Database, author: Author, entry_id: str, shown: Shown) -> HistoryView | Refusal:
     """Give a dead entry a new cycle of attempts; refused for any other, and when its automation takes no entries."""
     async with database.transaction() as tx:
         found = await histories.find_entry(tx, author.org_id, entry_id)
@@ -84,7 +84,7 @@ async def replay(database: Database, author: Author, entry_id: str) -> HistoryVi
         await histories.revive_entries(tx, author.org_id, [entry_id], author.now)
         await record(tx, author, "entry.replay", entry_id, {"cause": locked[1]})
         await wake_engine(tx)
-    return await history(database, author.org_id, entry_id)
+    return await history(database, author.org_id, entry_id, shown)
 
 
 async def replay_all(database: Database, author: Author, automation_id: str, cause: str | None) -> int | Refusal:

@@ -1,5 +1,6 @@
 """What callers see of automations and entries: the JSON shapes, nothing else."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -58,20 +59,45 @@ class EntryView(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: datetime
 
 
-class MessageView(msgspec.Struct, frozen=True, rename="camel"):
-    """A message of an entry; `title` is an in-app message's title or an email's subject."""
+class MessageView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A message of an entry, in the words of a simulation's; each channel has its own."""
 
     id: str
     node_id: str
     channel: str
     status: str
+    created_at: datetime
+    sent_at: datetime | None
+    delivered_at: datetime | None
+
+
+class InappView(MessageView, frozen=True, rename="camel", kw_only=True):
+    """An in-app message."""
+
     wallet_address: str | None
     title: str | None
     body: str | None
     data: msgspec.Raw | None
-    created_at: datetime
-    sent_at: datetime | None
-    delivered_at: datetime | None
+
+
+class EmailView(MessageView, frozen=True, rename="camel", kw_only=True):
+    """An email; the address is masked for who may not see it."""
+
+    email: str
+    subject: str | None
+    body: str | None
+    html: bool
+
+
+class WebhookView(MessageView, frozen=True, rename="camel", kw_only=True):
+    """A webhook."""
+
+    url: str
+    body: str | None
+
+
+Shown = Callable[[str], str]
+"""How a reader sees a sealed email address."""
 
 
 class TransitionView(msgspec.Struct, frozen=True):
@@ -90,7 +116,7 @@ class HistoryView(EntryView, frozen=True, rename="camel", kw_only=True):
     occurred_at: datetime | None
     payload: msgspec.Raw | None
     steps: tuple[Step, ...]
-    messages: tuple[MessageView, ...]
+    messages: tuple[InappView | EmailView | WebhookView, ...]
     transitions: tuple[TransitionView, ...]
 
 
@@ -140,6 +166,7 @@ def history_view(
     steps: list[StepRow],
     messages: list[MessageRow],
     transitions: list[TransitionRow],
+    shown: Shown,
 ) -> HistoryView:
     """Return the view of an entry with everything that happened to it."""
     return HistoryView(
@@ -148,7 +175,7 @@ def history_view(
         occurred_at=event.occurred_at,
         payload=_raw(event.payload),
         steps=tuple(map(step_view, steps)),
-        messages=tuple(map(_message_view, messages)),
+        messages=tuple(_message_view(row, shown) for row in messages),
         transitions=tuple(TransitionView(*msgspec.structs.astuple(row)) for row in transitions),
     )
 
@@ -167,20 +194,18 @@ def stats_view(states: dict[str, int], outcomes: list[tuple[str, str, int]]) -> 
     return StatsView({state.value: states.get(state.value, 0) for state in State}, nodes, sum(states.values()))
 
 
-def _message_view(row: MessageRow) -> MessageView:
-    return MessageView(
-        row.id,
-        row.node_id,
-        row.channel,
-        row.status,
-        row.wallet_address,
-        row.subject,
-        row.body,
-        _raw(row.extra),
-        row.created_at,
-        row.sent_at,
-        row.delivered_at,
-    )
+def _message_view(row: MessageRow, shown: Shown) -> InappView | EmailView | WebhookView:
+    names = ("id", "node_id", "channel", "status", "created_at", "sent_at", "delivered_at")
+    common: dict[str, Any] = {name: getattr(row, name) for name in names}
+    match row.channel:
+        case "email":
+            address = shown(row.recipient or "")
+            return EmailView(**common, email=address, subject=row.subject, body=row.body, html=row.html)
+        case "webhook":
+            return WebhookView(**common, url=row.recipient or "", body=row.body)
+        case _:
+            wallet, extra = row.wallet_address, _raw(row.extra)
+            return InappView(**common, wallet_address=wallet, title=row.subject, body=row.body, data=extra)
 
 
 def _raw(text: bytes | None) -> msgspec.Raw | None:

@@ -22,6 +22,8 @@ from api.store.wake import Listener
 READY_BATCH = 200
 RETRY_BATCH = 50
 IDLE = timedelta(seconds=2)
+CROWDED = timedelta(milliseconds=50)
+GRACE = 5.0  # seconds for deliveries under way when the engine stops
 BEAT_EVERY = 5.0
 AWAY_PAUSE = 1.0
 WORKERS = 2
@@ -58,6 +60,7 @@ class Engine:
             except UnavailableError as error:
                 _log.warning("database_away", extra={"reason": str(error)})
                 await self._pause(AWAY_PAUSE)
+        await self._driver.stop(GRACE)
         for task in (listening, beating):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -103,7 +106,8 @@ class Engine:
     async def _rest(self) -> None:
         async with self._database.transaction() as tx:
             due_at = await store.next_due(tx)
-        left = IDLE if due_at is None else min(IDLE, max(due_at - self._clock.now(), timedelta()))
+        soonest = CROWDED if self._driver.is_crowded else timedelta()
+        left = IDLE if due_at is None else min(IDLE, max(due_at - self._clock.now(), soonest))
         await self._listener.wait(left.total_seconds())
 
     async def _pause(self, seconds: float) -> None:

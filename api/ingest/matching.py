@@ -13,7 +13,7 @@ from api.language.event import Identifiers
 from api.language.trigger import Trigger, fires, flat_context, needs_email, read_trigger
 from api.store.database import Transaction
 from api.store.ingest import Owner
-from api.store.triggers import active_automations
+from api.store.triggers import active_automations, awaited_events
 
 
 class Active(msgspec.Struct, frozen=True):
@@ -28,6 +28,7 @@ class _Cached(msgspec.Struct, frozen=True):
     epoch: int
     by_name: dict[str, tuple[Active, ...]]
     wildcards: tuple[Active, ...]
+    awaited: frozenset[str] = frozenset()
 
 
 class Triggers:
@@ -43,7 +44,7 @@ class Triggers:
         for org_id, epoch in epochs.items():
             cached = self._orgs.get(org_id)
             if cached is None or cached.epoch != epoch:
-                cached = self._orgs[org_id] = _index(epoch, await _load(tx, org_id) if epoch else [])
+                cached = self._orgs[org_id] = await _read(tx, org_id, epoch)
             found[org_id] = cached
         return Matcher(self._keyring, found)
 
@@ -65,11 +66,21 @@ class Matcher:
         context = self._context(arrival, known(arrival), with_email)
         return [active for active in candidates if fires(active.trigger, arrival.event.name, context)]
 
+    def awaits(self, arrival: Arrival) -> bool:
+        """Return whether an entry can be waiting for an event of this name."""
+        return arrival.event.name in self._orgs[arrival.org_id].awaited
+
     def _context(self, arrival: Arrival, known: Known | Owner, with_email: bool) -> dict[str, object]:
         sealed = known.email if with_email and arrival.event.identifiers.email is None else None
         email = self._keyring.of(arrival.org_id).open_email(sealed) if sealed else None
         who = identifiers_of(arrival.event.identifiers, Identifiers(known.wallet, email, known.external_id))
         return flat_context(arrival.event.name, arrival.contact_id, who, decode(arrival.event.payload))
+
+
+async def _read(tx: Transaction, org_id: int, epoch: int) -> _Cached:
+    if not epoch:
+        return _Cached(epoch, {}, ())
+    return _index(epoch, await _load(tx, org_id), await awaited_events(tx, org_id))
 
 
 async def _load(tx: Transaction, org_id: int) -> list[Active]:
@@ -81,9 +92,9 @@ async def _load(tx: Transaction, org_id: int) -> list[Active]:
     return found
 
 
-def _index(epoch: int, automations: list[Active]) -> _Cached:
+def _index(epoch: int, automations: list[Active], awaited: frozenset[str]) -> _Cached:
     by_name: dict[str, tuple[Active, ...]] = {}
     for active in automations:
         for name in active.trigger.names:
             by_name[name] = (*by_name.get(name, ()), active)
-    return _Cached(epoch, by_name, tuple(active for active in automations if not active.trigger.names))
+    return _Cached(epoch, by_name, tuple(active for active in automations if not active.trigger.names), awaited)

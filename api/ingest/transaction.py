@@ -2,8 +2,8 @@
 
 Mostly two round trips: what must be known, and what is written, with the commit. One or two more when events bring new
 contacts or identifiers change hands. A handful of statements whatever the size. Locks are taken in the order of everybody (`store.locks`):
-idempotency keys, identifiers, contacts, each sorted; so two batches wait for each other and never in a circle. New entries are
-inserted last, after the locks of contacts: nobody knows their ids or their events yet, so that insert waits for nobody.
+idempotency keys, identifiers, contacts, entries; so two batches wait for each other and never in a circle. An event that an
+entry may wait for is stored under the lock of its contact: see `engine.record` for why no wake-up is lost.
 """
 
 from datetime import datetime
@@ -36,7 +36,7 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     if len(fresh) < len(live):
         await _note_mismatches(tx, [each for each in live if each.event_id not in new], at)
     if strangers := [each for each in fresh if not each.contact_id]:
-        await _place(tx, strangers, fresh, directory, at)
+        await _place(tx, strangers, fresh, directory, matcher, at)
     directory.fold(fresh)
     outcomes: dict[str, Outcome] = {}
     writes = _writes(fresh, directory, matcher, outcomes, at)
@@ -62,13 +62,19 @@ async def _note_mismatches(tx: Transaction, again: list[Arrival], at: datetime) 
 
 
 async def _place(
-    tx: Transaction, strangers: list[Arrival], fresh: list[Arrival], directory: Directory, at: datetime
+    tx: Transaction,
+    strangers: list[Arrival],
+    fresh: list[Arrival],
+    directory: Directory,
+    matcher: Matcher,
+    at: datetime,
 ) -> None:
     """Give strangers their contacts under locks: new ones, and contacts that gain or lose identifiers."""
     keys = all_keys(strangers)
     _, owners = await run(tx, hold_identifiers(keys), ask_for(keys))
     if owners:
-        written = {each.contact_id for each in fresh if each.contact_id and each.news}  # later; locks are taken at once
+        later = [each for each in fresh if each.contact_id and (each.news or matcher.awaits(each))]
+        written = {each.contact_id for each in later}  # locks are taken at once
         _, owners = await run(tx, hold_contacts(written.union(each.contact_id for each in owners)), ask_for(keys))
     directory.learn(owners, keys)
     directory.place(directory.involved(fresh), to_us(at))
@@ -80,7 +86,13 @@ def _writes(
     """Return all that is to be written for new events, and note their outcomes."""
     if not fresh:
         return []
-    calls = [*contact_writes(directory, at), store.add_events(_event_rows(fresh), at)]
+    awaited = [(each.org_id, each.contact_id, each.event.name) for each in fresh if matcher.awaits(each)]
+    calls = [
+        *contact_writes(directory, at, {contact_id for _, contact_id, _ in awaited}),
+        store.add_events(_event_rows(fresh), at),
+    ]
+    if awaited:
+        calls.append(store.wake_waiting(awaited, at))
     entries = store.EntryRows()
     for each in fresh:
         matched = matcher.matches(each, directory.known)

@@ -3,6 +3,7 @@
 Locks are taken in the order of everybody (`store.locks`): idempotency keys, identifiers, contacts, each sorted.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 
 from api.clock import to_us
@@ -32,8 +33,8 @@ def claim_keys(arrivals: list[Arrival], at: datetime) -> Call[set[str]]:
     )
 
 
-def contact_writes(directory: Directory, at: datetime) -> list[Call[None]]:
-    """Return the calls that write what the directory decided about contacts.
+def contact_writes(directory: Directory, at: datetime, held: Collection[str] = ()) -> list[Call[None]]:
+    """Return the calls that write what the directory decided about contacts, and lock those of `held` as well.
 
     Whoever owns identifiers differently now is locked already.
     """
@@ -47,9 +48,12 @@ def contact_writes(directory: Directory, at: datetime) -> list[Call[None]]:
         calls.append(store.fill_contacts(gained, at))
     if (owned := directory.owned()).digests:
         calls.append(store.own_identifiers(owned, at))
-    if attributes := directory.attributes():
+    attributes = directory.attributes()
+    if locked := {contact_id for _, contact_id, _ in attributes}.union(held):
+        calls.append(hold_contacts(locked))
+    if attributes:
         org_ids, ids, texts = zip(*attributes, strict=True)
-        calls += hold_contacts(ids), store.merge_attributes(org_ids, ids, texts, at)
+        calls.append(store.merge_attributes(org_ids, ids, texts, at))
     if (conflicts := directory.conflicts(to_us(at))).ids:
         calls.append(store.add_conflicts(conflicts, at))
     return calls

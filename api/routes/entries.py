@@ -5,8 +5,11 @@ Reading needs one of automations:write, automations:publish, events:read; replay
 
 from sanic import Blueprint, HTTPResponse, Request
 
+from api.access.verify import Principal
 from api.authoring import entries
 from api.authoring.entries import Wanted
+from api.authoring.views import Shown
+from api.language.event import mask_email
 from api.routes.answers import answer
 from api.routes.authors import (
     READ,
@@ -49,7 +52,10 @@ async def find(request: Request) -> HTTPResponse:
 async def read(request: Request, entry_id: str) -> HTTPResponse:
     """Answer one entry with its steps, messages and moves."""
     who = await require_notebook(request, READ)
-    return answer(settled(await entries.history(parts(request).database, who.org_id, known_form(entry_id, _THING))))
+    shown = _shown(request, who)
+    return answer(
+        settled(await entries.history(parts(request).database, who.org_id, known_form(entry_id, _THING), shown))
+    )
 
 
 @blueprint.post("/entries/replay")
@@ -69,5 +75,13 @@ async def replay_many(request: Request) -> HTTPResponse:
 @blueprint.post("/entries/<entry_id:str>/replay")
 async def replay(request: Request, entry_id: str) -> HTTPResponse:
     """Give a dead entry a new cycle of attempts; 409 for any other."""
-    who = await author(request, WRITE)
-    return answer(settled(await entries.replay(parts(request).database, who, known_form(entry_id, _THING))))
+    who, shown = await author(request, WRITE), _shown(request, await require_notebook(request, WRITE))
+    return answer(settled(await entries.replay(parts(request).database, who, known_form(entry_id, _THING), shown)))
+
+
+def _shown(request: Request, who: Principal) -> Shown:
+    """Return how the caller sees the address of an email: in clear only with pii:read."""
+    keys = parts(request).keyring.of(who.org_id)
+    if "pii:read" in who.scopes:
+        return keys.open_email
+    return lambda sealed: mask_email(keys.open_email(sealed))

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 _HEADER = struct.Struct("!iiIii")  # dimensions, whether there are nulls, type of elements; length, first index
 _UUID = 2950  # its oid
@@ -36,6 +37,11 @@ def quoted(values: Sequence[str | None]) -> str:
     if not values or "\\" in text or text.count('"') != 2 * (len(values) - 1):
         return _escaped(values)
     return '{"' + text + '"}'
+
+
+def moments(values: Iterable[datetime | None]) -> str:
+    """Return the literal of moments."""
+    return "{" + ",".join(["NULL" if value is None else f'"{value.isoformat()}"' for value in values]) + "}"
 
 
 def records(texts: Iterable[str]) -> str:

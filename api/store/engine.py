@@ -1,11 +1,11 @@
-"""Statements of the engine (`sql/queries/engine.sql`). Each takes one organization's batch."""
+"""Finding work, claiming it, recording what was decided: `sql/queries/engine.sql`. Each takes one organization's batch."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
-from api.store.arrays import plain, quoted
+from api.store.arrays import moments, plain, quoted
 from api.store.database import Transaction
 from api.store.inbox import announce_messages
 from api.store.statements import load
@@ -35,34 +35,13 @@ class Claim(msgspec.Struct, frozen=True):
     step: int
     attempt: int
     token: int
+    lease_until: datetime
+    since: datetime | None
     came_from: str
 
 
-class EventRow(msgspec.Struct, frozen=True):
-    """An event as stored; `email` is sealed, `payload` JSON text."""
-
-    id: str
-    name: str
-    payload: bytes
-    wallet: str | None
-    email: str | None
-    external_id: str | None
-
-
-class ContactRow(msgspec.Struct, frozen=True):
-    """A contact as stored; `email` is sealed, `attributes` JSON text."""
-
-    id: str
-    wallet: str | None
-    email: str | None
-    external_id: str | None
-    attributes: bytes
-    tags: list[str]
-    segments: list[str]
-
-
 class Standing(msgspec.Struct, frozen=True):
-    """Where an entry stands after a decision."""
+    """Where an entry stands after a decision; `awaits`: the names of events that wake it while it waits, with commas."""
 
     entry_id: str
     token: int
@@ -73,6 +52,8 @@ class Standing(msgspec.Struct, frozen=True):
     attempt: int
     due_at: datetime | None
     error: str | None
+    since: datetime | None = None
+    awaits: str | None = None
 
 
 class StepRow(msgspec.Struct, frozen=True):
@@ -101,6 +82,14 @@ class MessageRow(msgspec.Struct, frozen=True):
     title: str
     body: str
     extra: str | None
+
+
+class TagChange(msgspec.Struct, frozen=True):
+    """Tags that a contact loses, then those that it gets: JSON arrays."""
+
+    contact_id: str
+    removed: str
+    added: str
 
 
 async def due_organizations(tx: Transaction, now: datetime) -> list[Due]:
@@ -136,35 +125,6 @@ async def rescue(tx: Transaction, org_id: int, now: datetime, most: int) -> list
     return [row[0] for row in await cursor.fetchall()]
 
 
-async def load_events(tx: Transaction, org_id: int, claims: Sequence[Claim]) -> dict[str, EventRow]:
-    """Return the claimed entries' events by id."""
-    ids = plain(claim.event_id for claim in claims)
-    created = quoted([claim.event_created_at.isoformat() for claim in claims])
-    cursor = await tx.execute(_SQL["load_events"], {"org_id": org_id, "ids": ids, "created": created})
-    return {row[0]: EventRow(*row) for row in await cursor.fetchall()}
-
-
-async def load_contacts(tx: Transaction, org_id: int, ids: Sequence[str]) -> dict[str, ContactRow]:
-    """Return contacts by id."""
-    cursor = await tx.execute(_SQL["load_contacts"], {"org_id": org_id, "ids": plain(ids)})
-    return {row[0]: ContactRow(*row) for row in await cursor.fetchall()}
-
-
-async def inactive_automations(tx: Transaction, org_id: int, ids: Sequence[str]) -> dict[str, str]:
-    """Return the reason by automation id, for those that no longer run."""
-    cursor = await tx.execute(_SQL["inactive_automations"], {"org_id": org_id, "ids": plain(ids)})
-    return {row[0]: row[1] for row in await cursor.fetchall()}
-
-
-async def load_graph(tx: Transaction, org_id: int, automation_id: str, version: int) -> bytes | None:
-    """Return the JSON text of a published graph."""
-    cursor = await tx.execute(
-        _SQL["load_graph"], {"org_id": org_id, "automation_id": automation_id, "version": version}
-    )
-    row = await cursor.fetchone()
-    return None if row is None else row[0]
-
-
 async def renew_leases(tx: Transaction, org_id: int, claims: Sequence[Claim], lease_until: datetime) -> set[str]:
     """Keep claimed entries longer; return the ids of those whose lease was still ours."""
     cursor = await tx.execute(
@@ -193,8 +153,10 @@ async def record_entries(tx: Transaction, org_id: int, standings: Sequence[Stand
             "node_ids": quoted([each.node_id for each in standings]),
             "steps": plain(each.step for each in standings),
             "attempts": plain(each.attempt for each in standings),
-            "due": quoted([each.due_at.isoformat() if each.due_at else None for each in standings]),
+            "due": moments([each.due_at for each in standings]),
             "errors": quoted([each.error for each in standings]),
+            "since": moments([each.since for each in standings]),
+            "awaits": quoted([each.awaits for each in standings]),
         },
     )
     return {row[0] for row in await cursor.fetchall()}
@@ -266,16 +228,17 @@ async def add_messages(tx: Transaction, org_id: int, messages: Sequence[MessageR
     return new
 
 
-async def add_tags(tx: Transaction, org_id: int, tags: Sequence[tuple[str, str]], at: datetime) -> None:
-    """Give contacts tags: (contact, JSON array of tags)."""
-    if not tags:
+async def change_tags(tx: Transaction, org_id: int, changes: Sequence[TagChange], at: datetime) -> None:
+    """Take tags from contacts, then give them others; the contacts' locks are held."""
+    if not changes:
         return
     await tx.execute(
-        _SQL["add_tags"],
+        _SQL["change_tags"],
         {
             "org_id": org_id,
             "at": at,
-            "ids": plain(each[0] for each in tags),
-            "tags": quoted([each[1] for each in tags]),
+            "ids": plain(each.contact_id for each in changes),
+            "removed": quoted([each.removed for each in changes]),
+            "added": quoted([each.added for each in changes]),
         },
     )

@@ -53,15 +53,17 @@ class StepRow(msgspec.Struct, frozen=True):
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """One message; `extra` is JSON text."""
+    """One message; `extra` is JSON text, `recipient` a sealed email address or the url of a webhook."""
 
     id: str
     node_id: str
     channel: str
     status: str
     wallet_address: str | None
+    recipient: str | None
     subject: str | None
     body: str | None
+    html: bool
     extra: bytes | None
     created_at: datetime
     sent_at: datetime | None

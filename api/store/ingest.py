@@ -220,6 +220,19 @@ def add_entries(rows: EntryRows, at: datetime) -> Call[None]:
     return Call(_SQL["add_entries"], nothing, **_columns(rows), created_at=at)
 
 
+def wake_waiting(rows: Sequence[tuple[int, str, str]], at: datetime) -> Call[None]:
+    """Let the entries look that wait for these (organization, contact, event)s; the contacts' locks are held."""
+    org_ids, contact_ids, events = zip(*rows, strict=True)
+    return Call(
+        _SQL["wake_waiting"],
+        nothing,
+        org_ids=plain(org_ids),
+        contact_ids=joined(contact_ids),
+        events=quoted(events),
+        at=at,
+    )
+
+
 def add_dry_runs(rows: DryRunRows, at: datetime) -> Call[set[str]]:
     """Keep dry runs; the ids of those whose key was new among dry runs."""
     texts = {"events": quoted(rows.events), "idempotency_keys": quoted(rows.idempotency_keys)}

@@ -1,7 +1,6 @@
 """Advisory locks of identifiers and contacts, and the one order of all locks.
 
-Idempotency keys, then identifiers, then entries, then contacts; sorted within each kind. Exempt is the insert of new entries
-by ingest, after the locks of contacts: nobody else can know those rows, so it waits for nobody.
+Idempotency keys, then identifiers, then contacts, then entries; sorted within each kind.
 """
 
 from collections.abc import Iterable

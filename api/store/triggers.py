@@ -34,6 +34,12 @@ def epochs(org_ids: Sequence[int]) -> Call[dict[int, int]]:
     )
 
 
+async def awaited_events(tx: Transaction, org_id: int) -> frozenset[str]:
+    """Return the events that an entry of those automations, whatever its version, can wait for or have as its goal."""
+    (rows,) = await run(tx, Call(_SQL["awaited_events"], list, org_id=org_id))
+    return frozenset(row[0] for row in rows)
+
+
 async def active_automations(tx: Transaction, org_id: int) -> list[ActiveAutomation]:
     """Return the automations of an organization that are active and not archived, oldest first."""
     (found,) = await run(

@@ -35,7 +35,7 @@ SET state = 'running', attempts = e.attempts + 1, lease_token = e.lease_token + 
 FROM due
 WHERE e.org_id = :org_id AND e.id = due.id
 RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-          e.attempts, e.lease_token, due.state;
+          e.attempts, e.lease_token, e.lease_until, e.since, due.state;
 
 -- claim_retrying --
 -- The same for entries that wait for another try.
@@ -50,7 +50,7 @@ SET state = 'running', attempts = e.attempts + 1, lease_token = e.lease_token + 
 FROM due
 WHERE e.org_id = :org_id AND e.id = due.id
 RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-          e.attempts, e.lease_token, due.state;
+          e.attempts, e.lease_token, e.lease_until, e.since, due.state;
 
 -- rescue --
 -- Give entries back whose worker let its lease expire; they are tried again at once.
@@ -67,30 +67,6 @@ FROM expired
 WHERE e.org_id = :org_id AND e.id = expired.id
 RETURNING e.id;
 
--- load_events --
--- The events of claimed entries.
-SELECT v.id, v.event, v.payload, v.wallet_address, v.email, v.external_id
-FROM unnest(:ids ::uuid[], :created ::timestamptz[]) AS k (id, created_at)
-JOIN events v ON v.org_id = :org_id AND v.id = k.id AND v.created_at = k.created_at;
-
--- load_contacts --
--- The contacts of claimed entries, with their segments.
-SELECT c.id, c.wallet_address, c.email, c.external_id, c.attributes, c.tags,
-       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment)
-FROM unnest(:ids ::uuid[]) AS k (id)
-JOIN contacts c ON c.org_id = :org_id AND c.id = k.id;
-
--- inactive_automations --
--- Which of these automations no longer run, and why.
-SELECT a.id, CASE WHEN a.archived_at IS NULL THEN 'automation_inactive' ELSE 'automation_archived' END
-FROM automations a
-WHERE a.org_id = :org_id AND a.id = ANY(:ids ::uuid[]) AND (NOT a.active OR a.archived_at IS NOT NULL);
-
--- load_graph --
--- The graph of a published version; it never changes.
-SELECT graph FROM automation_versions
-WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version;
-
 -- renew_leases --
 -- Keep entries that take long; those whose lease is no longer ours are not returned.
 UPDATE entries e SET lease_until = :lease_until
@@ -102,10 +78,12 @@ RETURNING e.id;
 -- Write where entries stand; only a worker that still holds the lease finds its row.
 UPDATE entries e
 SET state = r.state, outcome = r.outcome, node_id = r.node_id, step = r.step, attempts = r.attempts,
-    due_at = coalesce(r.due_at, e.due_at), last_error = r.last_error, lease_until = NULL, updated_at = :now
+    due_at = coalesce(r.due_at, e.due_at), last_error = r.last_error, since = r.since,
+    awaits = string_to_array(r.awaits, ','),    -- names of events have no commas
+    lease_until = CASE WHEN r.state = 'running' THEN e.lease_until END, updated_at = :now
 FROM unnest(:ids ::uuid[], :tokens ::bigint[], :states ::text[], :outcomes ::text[], :node_ids ::text[], :steps ::integer[],
-            :attempts ::integer[], :due ::timestamptz[], :errors ::text[])
-    AS r (id, token, state, outcome, node_id, step, attempts, due_at, last_error)
+            :attempts ::integer[], :due ::timestamptz[], :errors ::text[], :since ::timestamptz[], :awaits ::text[])
+    AS r (id, token, state, outcome, node_id, step, attempts, due_at, last_error, since, awaits)
 WHERE e.org_id = :org_id AND e.id = r.id AND e.lease_token = r.token
 RETURNING e.id;
 
@@ -136,9 +114,10 @@ FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :automation_ids ::uuid[], :ent
 ON CONFLICT (org_id, id) DO NOTHING
 RETURNING id;
 
--- add_tags --
--- Give contacts the tags (a JSON array) that they lack; the contacts' locks are held.
-UPDATE contacts c
-SET tags = c.tags || ARRAY(SELECT t FROM jsonb_array_elements_text(a.tags) AS t WHERE t <> ALL (c.tags)), updated_at = :at
-FROM unnest(:ids ::uuid[], :tags ::jsonb[]) AS a (id, tags)
+-- change_tags --
+-- Take tags (a JSON array) from contacts, then give them those that they lack; the contacts' locks are held.
+UPDATE contacts c SET updated_at = :at, tags =
+    ARRAY(SELECT t FROM unnest(c.tags) AS t WHERE NOT a.removed ? t)
+    || ARRAY(SELECT t FROM jsonb_array_elements_text(a.added) AS t WHERE t <> ALL (c.tags) OR a.removed ? t)
+FROM unnest(:ids ::uuid[], :removed ::jsonb[], :added ::jsonb[]) AS a (id, removed, added)
 WHERE c.org_id = :org_id AND c.id = a.id;

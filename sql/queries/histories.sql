@@ -74,7 +74,7 @@ ORDER BY claim, step;
 
 -- list_messages --
 -- The messages of an entry, in order.
-SELECT id, node_id, channel, status, wallet_address, subject, body, extra, created_at, sent_at, delivered_at
+SELECT id, node_id, channel, status, wallet_address, recipient, subject, body, html, extra, created_at, sent_at, delivered_at
 FROM messages
 WHERE org_id = :org_id AND entry_id = :entry_id
 ORDER BY created_at, id;

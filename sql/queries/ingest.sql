@@ -104,6 +104,17 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :automation_ids ::uuid[], :versi
     AS e (org_id, id, automation_id, version, event_id, contact_id)
 ON CONFLICT (org_id, automation_id, event_id) DO NOTHING;
 
+-- wake_waiting --
+-- Let entries that wait for these events of their contacts look at once, and tell the engines; the contacts' locks are held.
+WITH woken AS (
+    UPDATE entries e SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
+    FROM (SELECT DISTINCT * FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], :events ::text[])) AS w (org_id, contact_id, event)
+    WHERE e.org_id = w.org_id AND e.contact_id = w.contact_id AND e.state = 'waiting' AND e.awaits IS NOT NULL
+        AND w.event = ANY(e.awaits) AND e.due_at - interval '0' > :at ::timestamptz    -- not by the index on due_at
+    RETURNING e.id
+)
+SELECT pg_notify('workbench_entries', '') WHERE EXISTS (SELECT FROM woken);
+
 -- add_dry_runs --
 -- Keep dry runs for the debugger; a key seen before in a dry run is not returned.
 INSERT INTO dry_runs (org_id, key_digest, id, event, contact_id, occurred_at, created_at, payload, idempotency_key, matched)

@@ -12,3 +12,11 @@ LEFT JOIN automation_versions v
     ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
 WHERE a.org_id = :org_id AND a.active AND a.archived_at IS NULL
 ORDER BY a.id;
+
+-- awaited_events --
+-- The events that an entry of any version of those automations can wait for.
+SELECT DISTINCT awaited.event
+FROM automations a
+JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id
+CROSS JOIN LATERAL unnest(v.awaits) AS awaited (event)
+WHERE a.org_id = :org_id AND a.active AND a.archived_at IS NULL;

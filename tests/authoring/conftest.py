@@ -1,16 +1,19 @@
 """An organization with an author, real ingest and a real engine's driver, all in the test's own database."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from api import settings
 from api.access import orgs
 from api.authoring import automations
 from api.authoring.automations import Author
 from api.authoring.draft import read_draft
 from api.clock import Clock, uuid7
 from api.engine.drive import Driver
+from api.engine.outside import Transports, transports
 from api.ingest.notices import Notices
 from api.ingest.pipeline import Pipeline
 from api.ingest.rate import Buckets
@@ -40,14 +43,16 @@ GREETING: dict[str, Any] = {
 class Desk:
     """Where an author of one organization works."""
 
-    def __init__(self, database: Database, pipeline: Pipeline, org_id: int, keyring: Keyring, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, pipeline: Pipeline, org_id: int, keyring: Keyring, clock: Clock, ways: Transports
+    ) -> None:
         self.database = database
         self.org_id = org_id
         self.keys: OrgKeys = keyring.of(org_id)
         self.clock = clock
         self.key_id = uuid7(clock.unique_now_us())
         self._pipeline = pipeline
-        self._driver = Driver(database, keyring, clock, uniform(()))
+        self._driver = Driver(database, keyring, clock, uniform(()), ways)
 
     @property
     def author(self) -> Author:
@@ -73,7 +78,9 @@ class Desk:
 
     async def drive(self) -> int:
         """Let the engine take every due first try; return how many."""
-        return await self._driver.drive(self.org_id, "ready", 100)
+        claimed = await self._driver.drive(self.org_id, "ready", 100)
+        await self._driver.finish_deliveries()
+        return claimed
 
     async def rows(self, statement: str, *values: Any) -> list[Any]:
         """Return what is in the database."""
@@ -120,7 +127,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def hire(database: Database, database_url: str, keyring: Keyring) -> AsyncIterator[Hire]:
+async def hire(database: Database, database_url: str, keyring: Keyring, tmp_path: Path) -> AsyncIterator[Hire]:
     """Give the desk of a new organization."""
     clock = Clock()
     await database.calibrate(clock)
@@ -130,9 +137,11 @@ async def hire(database: Database, database_url: str, keyring: Keyring) -> Async
     await pipeline.start()
 
     async def new_desk(name: str) -> Desk:
-        return Desk(database, pipeline, await orgs.create(database_url, name), keyring, clock)
+        return Desk(database, pipeline, await orgs.create(database_url, name), keyring, clock, ways)
 
+    ways = transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
     yield new_desk
+    await ways.close()
     await pipeline.stop()
 
 

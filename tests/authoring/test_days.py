@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.authoring import automations, trial
-from api.authoring.refusal import Refusal
+from api.authoring import trial
 from api.authoring.trial import Surroundings, Trial, policy_of
 from api.language.codec import encode
 from api.language.split import share
@@ -77,21 +76,6 @@ def test_a_bad_trial_is_refused_naming_the_field(body: dict[str, Any], field: st
     refused = trial.read_trial(encode({"event": EVENT} | body), THEN)
     assert isinstance(refused, tuple)
     assert [problem.field for problem in refused] == [field]
-
-
-@pytest.mark.parametrize(
-    ("written", "problem"),
-    [
-        (graph({"id": "d", "type": "delay", "data": {"seconds": 60}}, YES), "node d: delay is not yet delivered by the engine"),
-        (graph(WAIT, YES), "node w: wait_for_event is not yet delivered by the engine"),
-        (graph(YES, goal={"event": "purchase"}), "graph.settings: is not yet delivered by the engine"),
-    ],
-)  # fmt: skip
-async def test_what_the_engine_cannot_do_yet_is_not_published(desk: Any, written: dict[str, Any], problem: str) -> None:
-    row = await desk.create(triggerSpec=DEPOSIT, graph=written)
-    refusal = await automations.publish(desk.database, desk.author, row.id, None)
-    assert isinstance(refusal, Refusal)
-    assert [str(each) for each in refusal.problems] == [problem]
 
 
 async def test_a_split_can_be_published_and_runs_as_it_was_tried(desk: Any) -> None:

@@ -45,7 +45,7 @@ async def test_an_entry_tells_the_same_steps_as_a_trial(desk: Any) -> None:
     await desk.ingest(**DEPOSIT, **GOLD)
     await desk.drive()
     [entry] = await found(desk)
-    history = decode(encode(await entries.history(desk.database, desk.org_id, entry.id)))
+    history = decode(encode(await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email)))
     told = encode(history["steps"]).decode().replace(message_id(entry.id, "m1"), message_id(SIMULATED, "m1"))
     steps = [step | {"at": None} for step in decode(told.encode())]
     assert steps == [step | {"at": None} for step in decode(encode(trace.steps))]
@@ -107,12 +107,12 @@ async def test_stats_count_states_and_outcomes(desk: Any) -> None:
 
 async def test_a_dead_entry_is_replayed_from_where_it_died(desk: Any) -> None:
     entry = await a_dead_entry(desk)
-    revived = await entries.replay(desk.database, desk.author, entry.id)
+    revived = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email)
     assert (revived.state, revived.attempts, revived.outcome, revived.node_id) == (State.PENDING, 0, None, "m1")
     await desk.ingest(event="wallet", contact={"externalId": "u1", "walletAddress": "0x1"}, **GOLD)
     await desk.rows("UPDATE events SET payload = '{\"amountUsd\": 2}' WHERE event = 'first_deposit'")
     await desk.drive()
-    history = await entries.history(desk.database, desk.org_id, entry.id)
+    history = await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email)
     assert [(step.node_id, step.outcome) for step in history.steps] == [
         *(("t1", "entered"), ("m1", "failed"), ("m1", "sent")),
     ]
@@ -125,7 +125,7 @@ async def test_a_replay_leaves_a_move_an_audit_row_and_wakes_the_engine(desk: An
     entry = await a_dead_entry(desk)
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as listener:
         await listener.execute(f"LISTEN {ENTRIES_CHANNEL}")
-        revived = await entries.replay(desk.database, desk.author, entry.id)
+        revived = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email)
         assert [notice.channel async for notice in listener.notifies(timeout=5, stop_after=1)] == [ENTRIES_CHANNEL]
     last = revived.transitions[-1]
     assert (last.source, last.target, last.reason) == ("dead", "pending", "replay")
@@ -137,7 +137,7 @@ async def test_a_replay_leaves_a_move_an_audit_row_and_wakes_the_engine(desk: An
 async def test_only_a_dead_entry_can_be_replayed(desk: Any, state: State) -> None:
     row = await desk.publish()
     entry_id = await desk.add_entry(row.id, state)
-    refusal = await entries.replay(desk.database, desk.author, entry_id)
+    refusal = await entries.replay(desk.database, desk.author, entry_id, desk.keys.open_email)
     assert (refusal.reason, str(refusal.problems[0])) == (
         *("conflict", f"only a dead entry can be replayed; this one is {state}"),
     )
@@ -145,7 +145,9 @@ async def test_only_a_dead_entry_can_be_replayed(desk: Any, state: State) -> Non
 
 async def test_of_two_replays_at_once_one_is_done(desk: Any) -> None:
     entry = await a_dead_entry(desk)
-    both = await asyncio.gather(*(entries.replay(desk.database, desk.author, entry.id) for _ in range(2)))
+    both = await asyncio.gather(
+        *(entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email) for _ in range(2))
+    )
     assert sorted(type(each).__name__ for each in both) == ["HistoryView", "Refusal"]
     assert await desk.rows("SELECT count(*) FROM entry_transitions WHERE from_state = 'dead'") == [(1,)]
 
@@ -153,7 +155,7 @@ async def test_of_two_replays_at_once_one_is_done(desk: Any) -> None:
 async def test_nothing_is_replayed_for_an_automation_that_is_switched_off(desk: Any) -> None:
     entry = await a_dead_entry(desk)
     await automations.deactivate(desk.database, desk.author, entry.automation_id)
-    one = await entries.replay(desk.database, desk.author, entry.id)
+    one = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email)
     every = await entries.replay_all(desk.database, desk.author, entry.automation_id, None)
     assert {one.reason, every.reason} == {"conflict"}
     assert (await found(desk))[0].state is State.DEAD
@@ -200,8 +202,8 @@ async def test_another_organization_finds_no_entry(desk: Any, stranger: Any) -> 
     entry = await a_dead_entry(desk)
     database, author = stranger.database, stranger.author
     refusals = [
-        await entries.history(database, stranger.org_id, entry.id),
-        await entries.replay(database, author, entry.id),
+        await entries.history(database, stranger.org_id, entry.id, desk.keys.open_email),
+        await entries.replay(database, author, entry.id, desk.keys.open_email),
         await entries.replay_all(database, author, entry.automation_id, None),
         await entries.stats_of(database, stranger.org_id, entry.automation_id),
         await entries.entries_of(database, stranger.org_id, entry.automation_id, Page(10)),
@@ -209,3 +211,34 @@ async def test_another_organization_finds_no_entry(desk: Any, stranger: Any) -> 
     assert {refusal.reason for refusal in refusals} == {"unknown"}
     for wanted in ({}, {"event": "first_deposit"}, {"event_id": entry.event_id}, {"idempotency_key": "k1"}):
         assert await found(stranger, **wanted) == []
+
+
+async def test_messages_are_told_in_the_words_of_their_channel(desk: Any) -> None:
+    graph = {
+        "nodes": [
+            {"id": "t", "type": "app_event"},
+            {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "<b>{{ amountUsd }}</b>"}},
+            {"id": "h", "type": "send_webhook", "data": {"url": "http://127.0.0.1:1/x", "body": "paid"}},
+        ],
+        "edges": [{"source": "t", "target": "e"}, {"source": "e", "target": "h"}],
+    }
+    await desk.publish(graph=graph)
+    await desk.ingest(event="first_deposit", contact={"email": "ann@example.com"}, payload={"amountUsd": 5})
+    await desk.drive()
+    [entry] = await found(desk)
+    history = decode(encode(await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email)))
+    email, webhook = history["messages"]
+    assert {name: email[name] for name in ("channel", "status", "email", "subject", "body", "html")} == {
+        "channel": "email",
+        "status": "sent",
+        "email": "ann@example.com",
+        "subject": "Thanks",
+        "body": "<b>5</b>",
+        "html": True,
+    }
+    assert {name: webhook[name] for name in ("channel", "status", "url", "body")} == {
+        "channel": "webhook",
+        "status": "failed",
+        "url": "http://127.0.0.1:1/x",
+        "body": "paid",
+    }

@@ -2,19 +2,23 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from api import settings
 from api.access import orgs
 from api.clock import Clock, uuid7
 from api.engine.drive import Driver
+from api.engine.outside import Transports, transports
 from api.ingest.arrival import Reader
 from api.ingest.matching import Triggers
 from api.ingest.transaction import store_batch
 from api.keyring import Keyring
 from api.language.codec import encode
 from api.language.retry import uniform
+from api.store.authoring import VersionRow, insert_version
 from api.store.database import Database
 
 
@@ -32,7 +36,8 @@ class MovedClock(Clock):
 class Bench:
     """One organization, its automations and events, and a driver."""
 
-    def __init__(self, database: Database, org_id: int) -> None:
+    def __init__(self, database: Database, org_id: int, ways: Transports) -> None:
+        self.ways = ways
         self.database = database
         self.org_id = org_id
         self.clock = MovedClock()
@@ -40,10 +45,10 @@ class Bench:
         self.driver = self.new_driver()
 
     def new_driver(self) -> Driver:
-        return Driver(self.database, self.keyring, self.clock, uniform((10.0, 10.0)))
+        return Driver(self.database, self.keyring, self.clock, uniform((10.0, 10.0)), self.ways)
 
     async def automation(
-        self, nodes: list[dict[str, Any]], edges: list[tuple[str, ...]], version: int | None = 1
+        self, nodes: list[dict[str, Any]], edges: list[tuple[str, ...]], version: int | None = 1, **settings: Any
     ) -> str:
         automation_id = uuid7(self.clock.now_us())
         graph = encode(
@@ -52,6 +57,7 @@ class Bench:
                 "edges": [
                     {"source": e[0], "target": e[1], "sourceHandle": e[2] if len(e) > 2 else None} for e in edges
                 ],
+                "settings": settings,
             }
         )
         spec = encode({"type": "app_event", "event": "deposit"})
@@ -64,14 +70,9 @@ class Bench:
             version,
         )
         if version is not None:
-            await self.execute(
-                "INSERT INTO automation_versions VALUES (%s, %s, %s, %s::jsonb, %s::jsonb, now(), NULL)",
-                self.org_id,
-                automation_id,
-                version,
-                spec.decode(),
-                graph.decode(),
-            )
+            row = VersionRow(version, spec, graph, self.clock.now(), None)
+            async with self.database.transaction() as tx:
+                await insert_version(tx, self.org_id, automation_id, row)
         await self.execute(
             "INSERT INTO automation_epochs VALUES (%s, 1) ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
             self.org_id,
@@ -79,16 +80,32 @@ class Bench:
         return automation_id
 
     async def send(self, key: str, contact: dict[str, str] | None = None, **payload: Any) -> None:
-        event = {
-            "event": "deposit",
-            "contact": contact or {"walletAddress": "0xA"},
-            "payload": payload,
-            "idempotencyKey": key,
-        }
+        """Take in a deposit."""
+        await self.take_in(
+            {
+                "event": "deposit",
+                "contact": contact or {"walletAddress": "0xA"},
+                "payload": payload,
+                "idempotencyKey": key,
+            }
+        )
+
+    async def take_in(self, event: dict[str, Any]) -> None:
+        event = {"contact": {"walletAddress": "0xA"}} | event
         arrival = Reader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), encode(event), False)
         assert not isinstance(arrival, tuple), arrival
         async with self.database.transaction() as tx:
             await store_batch(tx, [arrival], Triggers(self.keyring), self.clock.now())
+
+    async def drive(self) -> int:
+        """Take everything that is due as far as it goes; return how many claims that took."""
+        claimed = await self.driver.drive(self.org_id, "ready", 100)
+        claimed += await self.driver.drive(self.org_id, "retrying", 100)
+        await self.driver.finish_deliveries()
+        return claimed
+
+    async def steps(self) -> list[str]:
+        return [row[0] for row in await self.fetch("SELECT outcome FROM entry_steps ORDER BY entry_id, claim, step")]
 
     async def entries(self, columns: str = "state, outcome") -> list[tuple[Any, ...]]:
         return await self.fetch(f"SELECT {columns} FROM entries ORDER BY id")
@@ -103,9 +120,12 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(database_url: str) -> AsyncIterator[Bench]:
+async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     org_id = await orgs.create(database_url, "engine")
     database = Database(database_url, size=4, hot=True)
     await database.open()
-    yield Bench(database, org_id)
+    surroundings = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"}
+    ways = transports(settings.read(surroundings))
+    yield Bench(database, org_id, ways)
+    await ways.close()
     await database.close()

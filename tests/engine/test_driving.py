@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from api.engine.drive import LEASE
+from api.engine.leases import LEASE
 from api.language.run import message_id
 from api.store.engine import renew_leases
 from tests.engine.conftest import Bench

@@ -1,0 +1,129 @@
+"""Whatever is drawn: the engine on Postgres takes the steps that `simulate` foretold, and ends where it said."""
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from api.clock import from_us
+from api.delivery.mail import Mail
+from api.delivery.outcome import Outcome, Sent
+from api.delivery.webhook import Hook
+from api.engine.drive import Driver
+from api.engine.outside import Transports
+from api.language.codec import encode
+from api.language.contact import Contact
+from api.language.described import Later
+from api.language.event import Event, Identifiers, read_event
+from api.language.retry import uniform
+from api.language.run import TERMINAL
+from api.language.simulate import Automation, Given, Trace, simulate
+from api.language.trigger import Trigger
+from tests.engine.conftest import Bench, MovedClock
+from tests.language.drawing import EVENTS, graph_of, sound_graphs
+
+CASES = 60
+BODIES = st.fixed_dictionaries(
+    {
+        "event": st.sampled_from(EVENTS),
+        "payload": st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, 2.5, None])),
+        "attributes": st.dictionaries(st.just("plan"), st.sampled_from(["pro", "free"])),
+    }
+)
+LATER = st.lists(st.tuples(st.sampled_from([59, 3_601, 90_001, 500_001]), BODIES), max_size=3)
+WHO = st.sampled_from([{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}])
+
+
+class Takes:
+    """A way out for everything."""
+
+    async def send(self, message: Mail | Hook, *_: Any) -> Outcome:
+        return Sent()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class StandingClock(MovedClock):
+    """A clock that only tests move."""
+
+    def now_us(self) -> int:
+        return self.ahead // timedelta(microseconds=1)
+
+
+async def lived(bench: Bench, clock: StandingClock, later: list[tuple[int, dict[str, Any]]], entry_id: str) -> None:
+    """Let the events come and the engine work, each in its time, until the entry has ended."""
+    began, coming = clock.ahead, sorted(later, key=lambda each: each[0])
+    for _ in range(100):
+        await bench.drive()
+        ((state, due_at),) = await bench.fetch("SELECT state, due_at FROM entries WHERE id = %s", entry_id)
+        if state in TERMINAL and not coming:
+            return
+        due = timedelta.max if state in TERMINAL else due_at - from_us(0)
+        if coming and began + timedelta(seconds=coming[0][0]) <= due:
+            seconds, body = coming.pop(0)
+            clock.ahead = began + timedelta(seconds=seconds)
+            await bench.take_in(body)
+        else:
+            clock.ahead = max(clock.ahead, due)
+    raise AssertionError("the entry never ends")
+
+
+def foretold(
+    written: dict[str, Any], ids: tuple[str, str, str], events: list[Event], seconds: list[int], began: timedelta
+) -> Trace:
+    automation_id, contact_id, entry_id = ids
+    later = tuple(Later(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
+    given = Given(later=later, retries=uniform((10.0, 10.0)), entry_id=entry_id)
+    automation = Automation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
+    return simulate(automation, events[0], Contact(contact_id, Identifiers()), from_us(0) + began, given)
+
+
+@settings(
+    max_examples=CASES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(written=sound_graphs(), body=BODIES, who=WHO, later=LATER)
+async def test_the_engine_does_what_was_simulated(
+    bench: Bench,
+    written: dict[str, Any],
+    body: dict[str, Any],
+    who: dict[str, str],
+    later: list[tuple[int, dict[str, Any]]],
+) -> None:
+    later = sorted(later, key=lambda each: each[0])
+    assume(len({seconds for seconds, _ in later}) == len(later))
+    clock = StandingClock()
+    clock.ahead = timedelta(microseconds=MovedClock().now_us())
+    bench.clock = clock
+    takes: Any = Takes()
+    ways = Transports(takes, takes, "http://localhost")
+    bench.driver = Driver(bench.database, bench.keyring, clock, uniform((10.0, 10.0)), ways)
+    for table in ("entries", "messages", "events", "identities", "contacts"):
+        await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
+    await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
+    edges = [(each["source"], each["target"], each["sourceHandle"]) for each in written["edges"]]
+    automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
+    began = clock.ahead
+    bodies = [body | {"event": "deposit", "contact": who}, *(each | {"contact": who} for _, each in later)]
+    await bench.take_in(bodies[0])
+    ((entry_id, contact_id),) = await bench.entries("id, contact_id")
+    events = [read_event(encode(each), clock.now_us()) for each in bodies]
+    await lived(bench, clock, [(at, each) for (at, _), each in zip(later, bodies[1:], strict=True)], entry_id)
+    known = [each for each in events if isinstance(each, Event)]
+    ids = (automation_id, contact_id, entry_id)
+    trace = foretold(written, ids, known, [at for at, _ in later], began)
+    steps = await bench.fetch(
+        "SELECT node_id, outcome, handle, attempt, at FROM entry_steps WHERE entry_id = %s ORDER BY claim, step",
+        entry_id,
+    )
+    assert [*map(tuple, steps)] == [
+        (step.node_id, step.outcome, step.handle, step.attempt, step.at) for step in trace.steps
+    ]
+    assert await bench.entries() == [(trace.state, trace.outcome)]
+    ids_sent = {row[0] for row in await bench.fetch("SELECT id FROM messages WHERE status = 'sent'")}
+    assert ids_sent == {message.id for message in trace.messages}

@@ -1,0 +1,92 @@
+"""What entries do to contacts: tags that come and go, attributes within their bounds, and who sees what when."""
+
+from typing import Any
+
+from api.engine.record import Written
+from api.engine.walk import advance_some
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+
+
+def add(tag: str, node_id: str = "a") -> dict[str, Any]:
+    return {"id": node_id, "type": "add_tag", "data": {"tag": tag}}
+
+
+def remove(tag: str) -> dict[str, Any]:
+    return {"id": "r", "type": "remove_tag", "data": {"tag": tag}}
+
+
+def update(**attributes: Any) -> dict[str, Any]:
+    return {"id": "u", "type": "update_contact", "data": {"attributes": attributes}}
+
+
+async def test_a_tag_can_be_taken_away(bench: Bench) -> None:
+    await bench.automation([TRIGGER, add("new"), add("vip", "b"), remove("new")], [("t", "a"), ("a", "b"), ("b", "r")])
+    await bench.send("k")
+    await bench.drive()
+    assert await bench.fetch("SELECT tags FROM contacts") == [(["vip"],)]
+    assert await bench.steps() == ["entered", "tagged", "tagged", "untagged"]
+
+
+async def test_a_tag_that_comes_back_comes_last(bench: Bench) -> None:
+    await bench.automation([TRIGGER, remove("a"), add("a")], [("t", "r"), ("r", "a")])
+    await bench.send("k")
+    await bench.execute("UPDATE contacts SET tags = '{a,b}' WHERE org_id = %s", bench.org_id)
+    await bench.drive()
+    assert await bench.fetch("SELECT tags FROM contacts") == [(["b", "a"],)]
+
+
+async def test_attributes_are_merged_with_values_of_the_event(bench: Bench) -> None:
+    await bench.automation([TRIGGER, update(last="{{ amountUsd }}", plan="pro")], [("t", "u")])
+    await bench.take_in({"event": "deposit", "attributes": {"plan": "free", "age": 7}, "payload": {"amountUsd": 5}})
+    await bench.drive()
+    ((attributes,),) = await bench.fetch("SELECT attributes::text FROM contacts")
+    assert attributes == '{"age": 7, "last": 5, "plan": "pro"}'
+
+
+async def test_entries_of_one_batch_see_what_those_before_them_did(bench: Bench) -> None:
+    tagged = {"path": "contact.tags", "operator": "contains", "value": "vip"}
+    branch = {"id": "c", "type": "condition", "data": {"filters": [tagged]}}
+    await bench.automation(
+        [TRIGGER, branch, add("again"), add("vip", "b")], [("t", "c"), ("c", "a", "true"), ("c", "b", "false")]
+    )
+    await bench.send("k1")
+    await bench.send("k2")
+    assert await bench.driver.drive(bench.org_id, "ready", 10) == 2
+    assert await bench.fetch("SELECT tags FROM contacts") == [(["vip", "again"],)]
+
+
+async def fill(bench: Bench, attributes: int) -> None:
+    await bench.execute(
+        "UPDATE contacts SET attributes = (SELECT jsonb_object_agg('a' || n, n) FROM generate_series(1, %s) AS n)"
+        " WHERE org_id = %s AND wallet_address = '0xa'",
+        attributes,
+        bench.org_id,
+    )
+
+
+async def test_an_update_past_the_bounds_of_a_contact_is_dead(bench: Bench) -> None:
+    await bench.automation([TRIGGER, add("seen"), update(one=1)], [("t", "a"), ("a", "u")])
+    await bench.send("k1")
+    await bench.send("k2", {"walletAddress": "0xB"})
+    await fill(bench, 1_000)
+    await bench.drive()
+    assert await bench.entries() == [("dead", "invalid_attribute"), ("completed", "completed")]
+    assert await bench.steps() == ["entered", "tagged", "failed", "entered", "tagged", "updated"]
+
+
+async def test_an_update_that_others_made_too_large_meanwhile_is_dead_and_hurts_nobody(bench: Bench) -> None:
+    await bench.automation([TRIGGER, update(one=1)], [("t", "u")])
+    await bench.send("k1")
+    await bench.send("k2", {"walletAddress": "0xB"})
+    driver = bench.new_driver()
+    claims = await driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
+    await driver._graphs.learn(bench.org_id, claims)
+    seen = await driver._look(bench.org_id, claims)
+    done = advance_some(bench.org_id, claims, driver._graphs, seen)
+    await fill(bench, 1_000)
+    assert await driver._record(bench.org_id, done, seen) is None
+    for each in done:
+        assert await driver._record(bench.org_id, [each], seen) == Written()
+    assert await bench.entries() == [("dead", "invalid_attribute"), ("completed", "completed")]

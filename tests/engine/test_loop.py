@@ -1,0 +1,57 @@
+"""The loop, running: woken by new work and by due times, and its end."""
+
+import asyncio
+from datetime import timedelta
+
+from api.clock import Clock
+from api.engine.loop import Engine
+from api.store.wake import Listener
+from tests.delivery.conftest import endpoint, status
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+DELAY = {"id": "d", "type": "delay", "data": {"seconds": 1}}
+
+
+async def ended(bench: Bench) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if await bench.entries("state") == [("completed",)]:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_a_delay_ends_at_its_moment_without_anybody_asking(bench: Bench) -> None:
+    clock = Clock()
+    await bench.database.calibrate(clock)
+    engine = Engine(bench.database, bench.new_driver(), clock, Listener(bench.database.dsn))
+    await bench.automation([TRIGGER, DELAY], [("t", "d")])
+    running = asyncio.create_task(engine.run())
+    await bench.send("k")
+    await ended(bench)
+    engine.stop()
+    await running
+    ((waited,),) = await bench.fetch(
+        "SELECT max(at) - min(at) FROM entry_steps WHERE org_id = %s AND node_id = 'd'", bench.org_id
+    )
+    assert waited >= timedelta(seconds=1)
+
+
+async def test_an_engine_that_stops_lets_deliveries_under_way_end(bench: Bench) -> None:
+    asked = asyncio.Event()
+
+    async def slow(writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await asyncio.sleep(0.3)
+        writer.write(status(200))
+
+    async with endpoint(slow) as server:
+        hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
+        await bench.automation([TRIGGER, hook], [("t", "h")])
+        engine = Engine(bench.database, bench.new_driver(), bench.clock, Listener(bench.database.dsn))
+        running = asyncio.create_task(engine.run())
+        await bench.send("k")
+        await asked.wait()
+        engine.stop()
+        await running
+    assert await bench.entries() == [("completed", "completed")]

@@ -1,0 +1,193 @@
+"""Emails and webhooks: the row before the effect, one id for ever, and what every outcome means for the entry."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from api.delivery.unsubscribe import Unsubscribed
+from api.engine.leases import LEASE
+from api.language.run import message_id
+from api.store import delivery
+from tests.delivery.conftest import Endpoint, endpoint, status
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+TAG = {"id": "a", "type": "add_tag", "data": {"tag": "told"}}
+EMAIL = {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "{{ amountUsd | default(0) }} in"}}
+ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
+OK, BROKEN = status(200), status(500)
+
+
+def hook(server: Endpoint, **data: Any) -> dict[str, Any]:
+    return {"id": "h", "type": "send_webhook", "data": {"url": server.url()} | data}
+
+
+async def post(bench: Bench, server: Endpoint) -> None:
+    """Let one event come and be posted."""
+    await bench.automation([TRIGGER, hook(server, body="{{ amountUsd }}"), TAG], [("t", "h"), ("h", "a")])
+    await bench.send("k", amountUsd=5)
+    await bench.drive()
+
+
+async def messages(bench: Bench) -> list[tuple[Any, ...]]:
+    return await bench.fetch("SELECT channel, status, sent_at IS NOT NULL FROM messages ORDER BY id")
+
+
+async def test_a_webhook_is_posted_under_its_id_and_the_entry_goes_on(bench: Bench) -> None:
+    async with endpoint(OK) as server:
+        await post(bench, server)
+    ((entry_id,),) = await bench.entries("id")
+    (request,) = server.requests
+    assert (request.body, request.headers["webhook-id"]) == (b"5", message_id(entry_id, "h"))
+    assert request.headers["webhook-signature"].startswith("v1,")
+    assert await messages(bench) == [("webhook", "sent", True)]
+    assert await bench.entries() == [("completed", "completed")]
+    assert await bench.steps() == ["entered", "sent", "tagged"]
+
+
+async def test_an_email_leaves_and_its_address_is_stored_sealed(bench: Bench) -> None:
+    await bench.automation([TRIGGER, EMAIL, TAG], [("t", "e"), ("e", "a")])
+    await bench.send("k", ANN, amountUsd=5)
+    await bench.drive()
+    assert await messages(bench) == [("email", "sent", True)]
+    ((recipient, subject, body),) = await bench.fetch("SELECT recipient, subject, body FROM messages")
+    assert bench.keyring.of(bench.org_id).open_email(recipient) == "ann@example.com"
+    assert (subject, body) == ("Thanks", "5 in")
+    assert await bench.steps() == ["entered", "sent", "tagged"]
+
+
+async def test_a_retry_sends_the_stored_text_again(bench: Bench) -> None:
+    async with endpoint(BROKEN, OK) as server:
+        await bench.automation([TRIGGER, hook(server, body="{{ contact.plan }}"), TAG], [("t", "h"), ("h", "a")])
+        await bench.take_in({"event": "deposit", "attributes": {"plan": "free"}})
+        await bench.drive()
+        assert await messages(bench) == [("webhook", "queued", False)]
+        assert await bench.entries("state, node_id, attempts, last_error") == [
+            ("retrying", "h", 1, "refused: the receiver said no (HTTP 500)")
+        ]
+        await bench.take_in({"event": "visit", "attributes": {"plan": "pro"}})
+        bench.clock.ahead += timedelta(seconds=13)
+        await bench.drive()
+    assert [request.body for request in server.requests] == [b"free", b"free"]
+    assert len({request.headers["webhook-id"] for request in server.requests}) == 1
+    assert await bench.steps() == ["entered", "failed", "sent", "tagged"]
+    assert await bench.entries() == [("completed", "completed")]
+
+
+async def test_a_webhook_that_is_refused_to_the_end_is_dead(bench: Bench) -> None:
+    async with endpoint(BROKEN) as server:
+        await post(bench, server)
+        for _ in range(2):
+            bench.clock.ahead += timedelta(seconds=13)
+            await bench.drive()
+    assert len(server.requests) == 3
+    assert await bench.entries("state, outcome, node_id") == [("dead", "refused", "h")]
+    assert await messages(bench) == [("webhook", "failed", False)]
+
+
+async def test_an_endpoint_that_is_gone_is_closed_for_good(bench: Bench) -> None:
+    async with endpoint(status(410)) as server:
+        await post(bench, server)
+        await bench.send("k2", amountUsd=6)
+        await bench.drive()
+    assert len(server.requests) == 1
+    assert await bench.entries() == [("dead", "gone"), ("dead", "gone")]
+    assert await bench.fetch("SELECT host FROM closed_endpoints") == [("127.0.0.1",)]
+
+
+async def test_who_unsubscribed_gets_no_email_and_the_run_goes_on(bench: Bench) -> None:
+    await bench.automation([TRIGGER, EMAIL, TAG], [("t", "e"), ("e", "a")])
+    who = Unsubscribed(bench.org_id, bench.keyring.of(bench.org_id).digest("email", "ann@example.com"))
+    async with bench.database.transaction() as tx:
+        await delivery.suppress(tx, bench.org_id, "email", who.address_digest, bench.clock.now())
+    await bench.send("k", ANN)
+    await bench.drive()
+    assert await messages(bench) == [("email", "skipped", False)]
+    assert await bench.steps() == ["entered", "skipped", "tagged"]
+
+
+async def test_a_worker_that_dies_after_sending_sends_again_under_the_same_id(bench: Bench) -> None:
+    async with endpoint(OK) as server:
+        await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+        await bench.send("k")
+        dying = bench.new_driver()
+        dying._deliveries._recorded = _dies  # type: ignore[method-assign]
+        await dying.drive(bench.org_id, "ready", 10)
+        await dying.finish_deliveries()
+        assert await messages(bench) == [("webhook", "sending", False)]
+        bench.clock.ahead += LEASE + timedelta(seconds=1)
+        await bench.driver.rescue(bench.org_id, 10)
+        await bench.drive()
+    first, second = server.requests
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert first.body == second.body
+    assert await messages(bench) == [("webhook", "sent", True)]
+
+
+async def _dies(*_: Any) -> None:
+    return None
+
+
+async def test_nothing_leaves_once_the_lease_may_be_somebody_elses(bench: Bench) -> None:
+    async with endpoint(OK) as server:
+        await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+        await bench.send("k")
+        frozen = bench.new_driver()
+        claims = await frozen._claim(bench.org_id, "ready", bench.clock.now(), 10)
+        bench.clock.ahead += LEASE + timedelta(seconds=1)
+        await frozen._finish(bench.org_id, claims)
+        await frozen.finish_deliveries()
+    assert server.requests == []
+
+
+async def test_what_was_sent_is_not_sent_again_by_a_replay(bench: Bench) -> None:
+    async with endpoint(OK) as server:
+        await post(bench, server)
+        await bench.execute(
+            "UPDATE entries SET state = 'pending', node_id = 'h', step = 1, attempts = 0 WHERE org_id = %s",
+            bench.org_id,
+        )
+        await bench.drive()
+    assert len(server.requests) == 1
+    assert await bench.steps() == ["entered", "sent", "tagged", "already_sent", "tagged"]
+
+
+async def test_a_receiver_that_hangs_holds_up_nobody(bench: Bench) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def hang(writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await answer.wait()
+        writer.write(OK)
+
+    async with endpoint(hang) as server:
+        await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+        await bench.automation([TRIGGER, TAG], [("t", "a")])
+        await bench.send("k")
+        await bench.driver.drive(bench.org_id, "ready", 10)
+        await asked.wait()
+        assert sorted(await bench.entries("state")) == [("completed",), ("running",)]
+        answer.set()
+        await bench.driver.finish_deliveries()
+    assert await bench.entries("state") == [("completed",), ("completed",)]
+
+
+async def test_two_messages_of_one_entry_leave_in_their_order(bench: Bench) -> None:
+    async with endpoint(OK) as server:
+        second = hook(server, body="second") | {"id": "i"}
+        await bench.automation(
+            [TRIGGER, hook(server, body="first"), EMAIL, second], [("t", "h"), ("h", "e"), ("e", "i")]
+        )
+        await bench.send("k", ANN)
+        await bench.drive()
+    assert [request.body for request in server.requests] == [b"first", b"second"]
+    assert await bench.steps() == ["entered", "sent", "sent", "sent"]
+
+
+async def test_the_cap_holds_emails_too(bench: Bench) -> None:
+    await bench.automation([TRIGGER, EMAIL], [("t", "e")], frequencyCap={"messages": 2, "seconds": 3_600})
+    for number in range(5):
+        await bench.send(f"k{number}", ANN)
+    await bench.drive()
+    assert await messages(bench) == [("email", "sent", True)] * 2
+    assert (await bench.steps()).count("skipped") == 3

@@ -1,0 +1,129 @@
+"""What a contact did before: re-entry, the frequency cap and the loop guard."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from api.language.advance import LOOP_LIMIT
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+TAG = {"id": "a", "type": "add_tag", "data": {"tag": "vip"}}
+MESSAGE = {"id": "m", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}}
+DELAY = {"id": "d", "type": "delay", "data": {"seconds": 3_600}}
+HOOK = {"id": "h", "type": "send_webhook", "data": {"url": "https://example.com/hook"}}
+REFUSED = ("cancelled", "reentry")
+DONE = ("completed", "completed")
+DAY = timedelta(days=1)
+
+
+async def outcomes(bench: Bench, ahead: timedelta, **settings: Any) -> list[tuple[Any, ...]]:
+    """Let a contact come twice, so long apart."""
+    await bench.automation([TRIGGER, TAG], [("t", "a")], **settings)
+    await bench.send("k1")
+    await bench.drive()
+    bench.clock.ahead += ahead
+    await bench.send("k2")
+    await bench.drive()
+    return await bench.entries()
+
+
+@pytest.mark.parametrize(
+    ("reentry", "ahead", "second"),
+    [
+        ({"policy": "always"}, timedelta(), DONE),
+        ({"policy": "once"}, 400 * DAY, REFUSED),
+        ({"policy": "once_per", "days": 2}, DAY, REFUSED),
+        ({"policy": "once_per", "days": 2}, 3 * DAY, DONE),
+        ({"policy": "not_while_running"}, timedelta(), DONE),
+    ],
+)
+async def test_a_contact_enters_again_by_the_policy(
+    bench: Bench, reentry: dict[str, Any], ahead: timedelta, second: tuple[str, str]
+) -> None:
+    assert await outcomes(bench, ahead, reentry=reentry) == [DONE, second]
+
+
+async def test_nobody_enters_while_an_entry_is_running(bench: Bench) -> None:
+    await bench.automation([TRIGGER, DELAY], [("t", "d")], reentry={"policy": "not_while_running"})
+    await bench.send("k1")
+    await bench.drive()
+    await bench.send("k2")
+    await bench.drive()
+    assert await bench.entries("state, outcome") == [("waiting", None), REFUSED]
+    bench.clock.ahead += timedelta(hours=1)
+    await bench.drive()
+    await bench.send("k3")
+    await bench.drive()
+    assert await bench.entries("state") == [("completed",), ("cancelled",), ("waiting",)]
+
+
+async def test_of_entries_at_the_same_time_the_first_created_is_let_in(bench: Bench) -> None:
+    await bench.automation([TRIGGER, TAG], [("t", "a")], reentry={"policy": "once"})
+    for number in range(20):
+        await bench.send(f"k{number}")
+    drivers = [bench.new_driver() for _ in range(3)]
+    await asyncio.gather(*(driver.drive(bench.org_id, "ready", 7) for driver in drivers))
+    assert await bench.entries() == [DONE] + [REFUSED] * 19
+
+
+async def test_an_entry_that_met_nothing_published_does_not_count(bench: Bench) -> None:
+    automation_id = await bench.automation([TRIGGER, TAG], [("t", "a")], reentry={"policy": "once"})
+    await bench.execute("UPDATE automations SET published_version = NULL WHERE org_id = %s", bench.org_id)
+    await bench.execute("UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s", bench.org_id)
+    await bench.send("k1")
+    await bench.drive()
+    await bench.execute("UPDATE automations SET published_version = 1 WHERE id = %s", automation_id)
+    await bench.execute("UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s", bench.org_id)
+    await bench.send("k2")
+    await bench.drive()
+    assert await bench.entries() == [("completed", "no_published_version"), DONE]
+
+
+async def test_the_cap_counts_messages_of_every_automation(bench: Bench) -> None:
+    cap = {"messages": 2, "seconds": 3_600}
+    await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
+    await bench.automation([TRIGGER, MESSAGE], [("t", "m")], frequencyCap=cap)
+    await bench.send("k1")
+    await bench.send("k2")
+    await bench.drive()
+    ((count,),) = await bench.fetch("SELECT count(*) FROM messages")
+    skipped = await bench.fetch("SELECT count(*) FROM entry_steps WHERE outcome = 'skipped'")
+    assert count + skipped[0][0] == 4
+    assert count <= 3  # two of the automation without a cap, and what the other still may
+    bench.clock.ahead += timedelta(hours=2)
+    await bench.send("k3")
+    await bench.drive()
+    assert await bench.fetch("SELECT count(*) FROM messages") == [(count + 2,)]
+
+
+async def test_the_cap_holds_between_engines(bench: Bench) -> None:
+    await bench.automation([TRIGGER, MESSAGE], [("t", "m")], frequencyCap={"messages": 3, "seconds": 3_600})
+    for number in range(20):
+        await bench.send(f"k{number}")
+    drivers = [bench.new_driver() for _ in range(3)]
+    await asyncio.gather(*(driver.drive(bench.org_id, "ready", 7) for driver in drivers))
+    assert await bench.fetch("SELECT count(*) FROM messages") == [(3,)]
+    assert (await bench.steps()).count("skipped") == 17
+
+
+async def test_the_loop_guard_stops_what_starts_itself(bench: Bench) -> None:
+    automation_id = await bench.automation([TRIGGER, HOOK], [("t", "h")])
+    await bench.send("k")
+    ((event_id, at, contact_id),) = await bench.fetch("SELECT id, created_at, contact_id FROM events")
+    await bench.execute(
+        "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at,"
+        " updated_at) SELECT %s, gen_random_uuid(), %s, gen_random_uuid(), now(), %s, 'completed', now(),"
+        " %s::timestamptz - n * interval '1 ms', now() FROM generate_series(1, %s) AS n",
+        bench.org_id,
+        automation_id,
+        contact_id,
+        at,
+        LOOP_LIMIT,
+    )
+    await bench.drive()
+    assert await bench.fetch("SELECT state, outcome FROM entries WHERE event_id = %s", event_id) == [
+        ("cancelled", "loop_guard")
+    ]

@@ -1,0 +1,180 @@
+"""Entries that wait: for a time, for an event, for quiet hours to end; and what ends or wakes them early."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+TAG = {"id": "a", "type": "add_tag", "data": {"tag": "came"}}
+LATE = {"id": "b", "type": "add_tag", "data": {"tag": "late"}}
+MESSAGE = {"id": "m", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}}
+DELAY = {"id": "d", "type": "delay", "data": {"seconds": 3_600}}
+PRO = {"path": "plan", "operator": "eq", "value": "pro"}
+HOUR = timedelta(hours=1)
+
+
+def wait(**data: Any) -> dict[str, Any]:
+    return {"id": "w", "type": "wait_for_event", "data": {"event": "purchase", "timeoutSeconds": 3_600} | data}
+
+
+BOTH = [("t", "w"), ("w", "a", "matched"), ("w", "b", "timeout")]
+
+
+async def tags(bench: Bench) -> list[str]:
+    ((found,),) = await bench.fetch("SELECT tags FROM contacts")
+    return list(found)
+
+
+async def test_a_delay_waits_until_its_moment_and_uses_up_no_attempt(bench: Bench) -> None:
+    await bench.automation([TRIGGER, DELAY, TAG], [("t", "d"), ("d", "a")])
+    await bench.send("k")
+    await bench.drive()
+    assert await bench.entries("state, node_id, attempts, due_at = since + interval '1 hour', awaits") == [
+        ("waiting", "d", 0, True, None)
+    ]
+    bench.clock.ahead += HOUR - timedelta(minutes=1)
+    assert await bench.drive() == 0
+    bench.clock.ahead += timedelta(minutes=1)
+    assert await bench.drive() == 1
+    assert await bench.entries("state, outcome, since") == [("completed", "completed", None)]
+    assert await bench.steps() == ["entered", "waiting", "waited", "tagged"]
+
+
+async def test_an_awaited_event_wakes_the_entry_at_once(bench: Bench) -> None:
+    await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
+    await bench.send("k")
+    await bench.drive()
+    assert await bench.entries("state, awaits") == [("waiting", ["purchase"])]
+    await bench.take_in({"event": "purchase"})
+    assert await bench.drive() == 1
+    assert (await tags(bench), await bench.entries()) == (["came"], [("completed", "completed")])
+
+
+async def test_events_of_others_and_other_events_wake_nobody(bench: Bench) -> None:
+    await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
+    await bench.send("k")
+    await bench.drive()
+    await bench.take_in({"event": "purchase", "contact": {"walletAddress": "0xB"}})
+    await bench.take_in({"event": "visit"})
+    assert await bench.drive() == 0
+
+
+async def test_a_wait_goes_on_after_an_event_that_does_not_pass_its_filters(bench: Bench) -> None:
+    await bench.automation([TRIGGER, wait(filters=[PRO]), TAG, LATE], BOTH)
+    await bench.send("k")
+    await bench.drive()
+    await bench.take_in({"event": "purchase", "payload": {"plan": "free"}})
+    assert await bench.drive() == 1
+    assert await bench.entries("state, due_at = since + interval '1 hour'") == [("waiting", True)]
+    bench.clock.ahead += HOUR
+    await bench.drive()
+    assert await tags(bench) == ["late"]
+    assert await bench.steps() == ["entered", "waiting", "timed_out", "tagged"]
+
+
+async def test_an_event_in_time_counts_though_nobody_looked_in_time(bench: Bench) -> None:
+    await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
+    await bench.send("k")
+    await bench.drive()
+    await bench.take_in({"event": "purchase"})
+    bench.clock.ahead += 2 * HOUR
+    await bench.drive()
+    assert await tags(bench) == ["came"]
+
+
+async def test_an_event_of_before_the_wait_does_not_count(bench: Bench) -> None:
+    await bench.automation([TRIGGER, DELAY, wait(), TAG, LATE], [("t", "d"), ("d", "w"), *BOTH[1:]])
+    await bench.send("k")
+    await bench.drive()
+    await bench.take_in({"event": "purchase"})
+    bench.clock.ahead += HOUR
+    await bench.drive()
+    assert await bench.entries("state, node_id") == [("waiting", "w")]
+
+
+STEPS = "LOCK TABLE workbench.entry_steps IN ACCESS EXCLUSIVE MODE"
+EVENTS = "LOCK TABLE workbench.events IN SHARE MODE"
+
+
+async def test_an_event_that_comes_while_a_wait_is_recorded_finds_it_waiting(bench: Bench) -> None:
+    await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
+    await bench.send("k")
+    async with bench.database.transaction() as blocker:
+        await blocker.execute(STEPS)  # the wait is decided, and its contact locked
+        driving = asyncio.create_task(bench.drive())
+        await _until_somebody_waits(bench)
+        taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
+        await _until_somebody_waits(bench, 2)
+    await asyncio.gather(driving, taking_in)
+    await bench.drive()
+    assert await tags(bench) == ["came"]
+
+
+async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_is_recorded(bench: Bench) -> None:
+    await bench.automation([TRIGGER, DELAY], [("t", "d")], goal={"event": "purchase"})
+    await bench.send("k")
+    async with bench.database.transaction() as blocker:
+        await blocker.execute(EVENTS)  # the event is on its way, and its contact locked; nobody can read it yet
+        taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
+        await _until_somebody_waits(bench)
+        driving = asyncio.create_task(bench.drive())
+        await _until_somebody_waits(bench, 2)
+    await asyncio.gather(driving, taking_in)
+    assert await bench.entries() == [("exited", "goal")]
+
+
+async def _until_somebody_waits(bench: Bench, how_many: int = 1) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            ((waiting,),) = await bench.fetch(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            if waiting >= how_many:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_goal_ends_an_entry_wherever_it_is(bench: Bench) -> None:
+    goal = {"event": "purchase", "filters": [PRO]}
+    await bench.automation([TRIGGER, DELAY, TAG], [("t", "d"), ("d", "a")], goal=goal)
+    await bench.send("k")
+    await bench.drive()
+    await bench.take_in({"event": "purchase", "payload": {"plan": "free"}})
+    await bench.drive()
+    assert await bench.entries("state, awaits") == [("waiting", ["purchase"])]
+    await bench.take_in({"event": "purchase", "payload": {"plan": "pro"}})
+    await bench.drive()
+    assert await bench.entries() == [("exited", "goal")]
+    assert await bench.steps() == ["entered", "waiting", "goal"]
+
+
+async def test_an_entry_on_an_old_version_is_woken_by_what_that_version_waits_for(bench: Bench) -> None:
+    automation_id = await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
+    await bench.send("k")
+    await bench.drive()
+    await bench.execute(
+        "INSERT INTO automation_versions SELECT org_id, automation_id, 2, trigger_spec, '{}', now(), NULL"
+        " FROM automation_versions WHERE org_id = %s AND automation_id = %s",
+        bench.org_id,
+        automation_id,
+    )
+    await bench.execute("UPDATE automations SET published_version = 2 WHERE org_id = %s", bench.org_id)
+    await bench.execute("UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s", bench.org_id)
+    await bench.take_in({"event": "purchase"})
+    await bench.drive()
+    assert await tags(bench) == ["came"]
+
+
+async def test_quiet_hours_hold_a_message_until_they_end(bench: Bench) -> None:
+    now = bench.clock.now()
+    quiet = {"from": f"{now - HOUR:%H:%M}", "to": f"{now + HOUR:%H:%M}"}
+    await bench.automation([TRIGGER, MESSAGE], [("t", "m")], quietHours=quiet)
+    await bench.send("k")
+    await bench.drive()
+    assert await bench.entries("state, node_id") == [("waiting", "m")]
+    bench.clock.ahead += HOUR
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed")]
+    assert await bench.steps() == ["entered", "waiting", "sent"]
