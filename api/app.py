@@ -40,6 +40,7 @@ from api.store.database import ConflictError, Database, UnavailableError
 from api.wire.http1 import Reception, TransportError
 
 MAX_BODY = 262_144  # bytes, where nothing else is said
+LOCK_MS = 500  # after that only the organization whose lock it is goes without
 ROOM = 67_108_864  # bytes of large bodies on their way to this process
 BODY_LIMITS = {"/api/v1/events": 1_048_576, "/api/v1/events/batch": 8_388_608}
 
@@ -76,7 +77,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
     notices = Notices(database, clock)
     sessions = Sessions(database, keyring, clock)
-    pipeline = Pipeline(Database(dsn, size=2, hot=True), keyring, clock, buckets, notices)
+    pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_MS, hot=True), keyring, clock, buckets, notices)
     app.ctx.parts = Parts(
         settings,
         database,

@@ -87,7 +87,9 @@ class Database:
     made turns a lookup into a scan (seen on a fresh database: 5 ms per event instead of 0.1).
     """
 
-    def __init__(self, dsn: str, size: int = 8, statement_ms: int = 10_000, *, hot: bool = False) -> None:
+    def __init__(
+        self, dsn: str, size: int = 8, statement_ms: int = 10_000, *, lock_ms: int = 2_000, hot: bool = False
+    ) -> None:
         self.dsn = libpq_dsn(dsn)
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             self.dsn,
@@ -99,8 +101,7 @@ class Database:
             connection_class=Transaction,
             check=self._check,
             kwargs={
-                "options": _SESSION.format(statement_ms=statement_ms, lock_ms=500 if hot else 2_000)
-                + (_BY_KEY if hot else ""),
+                "options": _SESSION.format(statement_ms=statement_ms, lock_ms=lock_ms) + (_BY_KEY if hot else ""),
                 "prepare_threshold": 2,
                 "connect_timeout": 5,
                 **_SILENCE,

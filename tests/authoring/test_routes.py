@@ -12,7 +12,7 @@ from api.clock import token
 from api.keyring import Keyring
 from api.language.codec import decode, encode
 from api.settings import Settings
-from tests.sockets import listening_socket
+from tests.in_process import served
 
 SPEC = {"type": "app_event", "event": "a"}
 GRAPH = {
@@ -33,18 +33,8 @@ Caller = Callable[..., Awaitable[httpx.Response]]
 @pytest.fixture
 async def client(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(), database_url, SECRET, f"routes-{token(4).hex()}")
-    app.config.TOUCHUP = False  # rewrites methods in place: works once per process
-    sock = listening_socket("127.0.0.1", 0)
-    server = await app.create_server(sock=sock, return_asyncio_server=True)
-    assert server is not None
-    await server.startup()
-    await server.before_start()
-    await server.start_serving()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{sock.getsockname()[1]}/api/v1") as opened:
+    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as opened:
         yield opened
-    await server.before_stop()
-    server.close()
-    await server.wait_closed()
 
 
 @pytest.fixture

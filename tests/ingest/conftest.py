@@ -38,7 +38,7 @@ class Intake:
         self.clock = Clock()
         self.keyring = Keyring("a secret of the tests of ingest")
         self.notices = Notices(self.database, self.clock)
-        hot = Database(dsn, size=2, hot=True)
+        hot = Database(dsn, size=2, lock_ms=500, hot=True)
         self.pipeline = Pipeline(hot, self.keyring, self.clock, Buckets(0, 1), self.notices)
         self._triggers = Triggers(self.keyring)
 

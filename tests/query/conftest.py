@@ -17,7 +17,7 @@ from api.embedded import Server
 from api.keyring import Keyring
 from api.settings import Settings
 from api.store.database import Database
-from tests.sockets import listening_socket
+from tests.in_process import served
 
 SECRET = "a secret of the query tests"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -107,18 +107,12 @@ async def database(module_database: str) -> AsyncIterator[Database]:
 async def world(module_database: str, filled: dict[str, int], keyring: Keyring) -> AsyncIterator[World]:
     """The API over the filled database."""
     app = create_app(Settings(), module_database, SECRET, name=f"query-{token(4).hex()}")
-    app.config.TOUCHUP = False  # rewrites methods of Sanic, which works once per process
-    sock = listening_socket("127.0.0.1", 0)
-    server = await app.create_server(sock=sock, return_asyncio_server=True)
-    assert server is not None
-    await server.startup()
-    await server.before_start()
     plain = ["sql:read", "events:read"]
 
     async def asker(org: str, scopes: list[str]) -> Asker:
         return Asker(filled[org], await keys.create(module_database, keyring, org, "workbench", scopes), client)
 
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{sock.getsockname()[1]}", timeout=60) as client:
+    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         yield World(
             module_database,
             app,
@@ -126,6 +120,3 @@ async def world(module_database: str, filled: dict[str, int], keyring: Keyring) 
             await asker("b", plain),
             await asker("a", [*plain, "pii:read"]),
         )
-    await server.before_stop()
-    server.close()
-    await server.wait_closed()

@@ -18,11 +18,10 @@ from api.embedded import Server
 from api.keyring import Keyring
 from api.language.codec import decode, encode
 from api.routes.entrance import Parts
-from api.routes.express import ExpressConnection
 from api.settings import Settings
 from api.store import access
 from tests.conftest import clone
-from tests.sockets import listening_socket
+from tests.in_process import served
 
 SECRET = "a secret of the tests of routes"
 UNLIMITED = Settings(ingest_rate=0)
@@ -146,22 +145,12 @@ class Org:
 async def serving(dsn: str, settings: Settings = UNLIMITED) -> AsyncIterator[Service]:
     """Run an API on a free port until the block ends."""
     app = create_app(settings, dsn, SECRET, f"routes-{token(4).hex()}")
-    app.config.TOUCHUP = False  # rewrites methods in place: works once per process
-    sock = listening_socket("127.0.0.1", 0)
-    server = await app.create_server(sock=sock, protocol=ExpressConnection, return_asyncio_server=True)
-    assert server is not None
-    await server.startup()
-    await server.before_start()
-    await server.start_serving()
-    await server.after_start()
-    port = int(sock.getsockname()[1])
     limits = httpx.Limits(max_connections=200)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", limits=limits, timeout=20) as client:
+    async with (
+        served(app) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", limits=limits, timeout=20) as client,
+    ):
         yield Service(dsn, app, port, client)
-    await server.before_stop()
-    server.close()
-    await server.wait_closed()
-    await server.after_stop()
 
 
 @pytest.fixture(scope="module")
