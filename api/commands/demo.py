@@ -6,79 +6,35 @@ are under example.com, example.net or example.org. The import path writes it (`a
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import TypeVarTuple
 
 import msgspec
 
 from api.clock import from_us, to_us
+from api.commands.demo_people import (
+    ASSETS,
+    DAY,
+    DAYS,
+    HOUR,
+    MINUTE,
+    PEOPLE,
+    Market,
+    Person,
+    make_person,
+    moment_of_day,
+    open_market,
+    pick,
+)
 from api.language.codec import Json, encode
 
-_Columns = TypeVarTuple("_Columns")
-
 SEED = 20_260
-DAYS, PEOPLE = 60, 2_000
-
-_MINUTE, _HOUR, _DAY = 60_000_000, 3_600_000_000, 86_400_000_000
-_QUIET = 3 * _MINUTE  # the newest event is a little older than `now`
-_WEEK = (1.0, 1.04, 1.06, 1.02, 0.96, 0.7, 0.74)  # Monday first
-_HOURS = (2, 1, 1, 1, 1, 2, 4, 8, 10, 9, 8, 8, 10, 9, 8, 8, 9, 11, 14, 17, 18, 16, 10, 5)  # local time
-_COUNTRIES = (  # code, language, hours ahead of UTC, share
-    ("US", "en", -5, 24), ("DE", "de", 1, 14), ("GB", "en", 0, 12), ("BR", "pt", -3, 11), ("FR", "fr", 1, 8),
-    ("NG", "en", 1, 8), ("IN", "en", 5, 8), ("JP", "ja", 9, 6), ("ES", "es", 1, 5), ("TR", "tr", 3, 4),
-)  # fmt: skip
-_DEVICES = (
-    ("ios", "iOS 19.1", "iPhone 17", 34), ("android", "Android 16", "Pixel 10", 22),
-    ("android", "Android 15", "Galaxy S25", 16), ("web", "macOS 26", "Safari", 12), ("web", "Windows 11", "Chrome", 16),
-)  # fmt: skip
-_SOURCES = (("organic", 38), ("ads", 24), ("referral", 18), ("social", 14), ("partner", 6))
-_ASSETS = {"BTC": 96_400.0, "ETH": 3_620.0, "SOL": 214.0, "LINK": 17.8, "DOGE": 0.21}  # first price in USD
+_QUIET = 3 * MINUTE  # the newest event is a little older than `now`
 _TIERS = (("platinum", 400_000.0), ("gold", 40_000.0), ("silver", 4_000.0))  # by volume traded, USD
 _PLANS = (("plus", Decimal("9.99"), 70), ("pro", Decimal("29.99"), 30))
-_ADJECTIVES = ("amber", "brave", "calm", "dusty", "eager", "gentle", "icy", "jolly", "keen", "lunar", "mellow", "quiet")
-_ANIMALS = ("otter", "heron", "lynx", "badger", "finch", "gecko", "ibis", "koala", "marmot", "newt", "raven", "wombat")
-_DOMAINS = (("example.com", 62), ("example.org", 22), ("mail.example.net", 16))
-
-
-class Habit(msgspec.Struct, frozen=True):
-    """How a kind of person behaves. `leaves`: chance per day to leave for good; money in USD, medians."""
-
-    share: int
-    sessions: float  # a day
-    trades: float  # a session, once there is money
-    leaves: float
-    deposits: float  # chance per session to make the first deposit
-    deposit: float
-    trade: float
-
-
-_HABITS = (
-    Habit(share=54, sessions=0.9, trades=0.3, leaves=0.30, deposits=0.10, deposit=45, trade=18),  # looks around
-    Habit(share=32, sessions=0.85, trades=0.8, leaves=0.022, deposits=0.34, deposit=160, trade=55),  # regular
-    Habit(share=11, sessions=2.3, trades=1.9, leaves=0.007, deposits=0.6, deposit=620, trade=140),  # trader
-    Habit(share=3, sessions=1.3, trades=1.7, leaves=0.005, deposits=0.65, deposit=14_000, trade=3_200),  # whale
-)
-
-
-class Person(msgspec.Struct, frozen=True):
-    """One contact to be. `knows` are the identifiers sent at sign-up; `wallet` may be connected only later."""
-
-    habit: Habit
-    signed_up_us: int
-    country: tuple[str, str, int]
-    device: tuple[str, str, str]
-    source: str
-    knows: dict[str, Json]
-    wallet: str | None
-
-    @property
-    def contact(self) -> dict[str, Json]:
-        """The identifiers the product's own systems send once a wallet is connected, which may be all they know."""
-        return self.knows if self.wallet is None else {"walletAddress": self.wallet}
 
 
 class Happening(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -92,24 +48,12 @@ class Happening(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     idempotency_key: str | None = None
 
 
-class Market(msgspec.Struct, frozen=True):
-    """What all people live in: how lively each day is, and each asset's price on it."""
-
-    first_us: int
-    mood: list[float]
-    prices: dict[str, list[float]]
-
-    def price(self, asset: str, at_us: int) -> float:
-        """Return the asset's price in USD on the day of a moment."""
-        return self.prices[asset][min(max((at_us - self.first_us) // _DAY, 0), DAYS)]
-
-
 def write_history(path: Path, now: datetime) -> int:
     """Write the history that ends at `now` to `path`, one event of the contract per line by time; return their number."""
     chance = Random(SEED)
     now_us = to_us(now)
-    market = _market(now_us - DAYS * _DAY, chance)
-    people = [_person(number, market, chance) for number in range(PEOPLE)]
+    market = open_market(now_us - DAYS * DAY, chance)
+    people = [make_person(number, market, chance) for number in range(PEOPLE)]
     newest = _text(now_us - _QUIET)
     happenings = [each for person in people for each in _Life(person, market, chance).events()]
     happenings += _referrals(people, chance)
@@ -119,66 +63,6 @@ def write_history(path: Path, now: datetime) -> int:
     with path.open("wb") as file:
         file.writelines(encode(happening) + b"\n" for happening in happenings)
     return len(happenings)
-
-
-def _market(first_us: int, chance: Random) -> Market:
-    weekday = from_us(first_us).weekday()
-    mood = [_WEEK[(weekday + day) % 7] * chance.lognormvariate(0, 0.09) for day in range(DAYS + 1)]
-    for day in (19, 20, 44):  # the days everybody talked about
-        mood[day] *= 1.7
-    prices = {asset: list(_walk(price, chance)) for asset, price in _ASSETS.items()}
-    return Market(first_us, mood, prices)
-
-
-def _walk(price: float, chance: Random) -> Iterator[float]:
-    for _ in range(DAYS + 1):
-        yield price
-        price *= math.exp(chance.gauss(0.001, 0.028))
-
-
-def _person(number: int, market: Market, chance: Random) -> Person:
-    code, language, ahead = _pick(_COUNTRIES, chance)
-    platform, version, model = _pick(_DEVICES, chance)
-    launch = [(2.2 if day == 0 else 1.0) * math.exp(0.018 * day) for day in range(DAYS + 1)]
-    day = chance.choices(range(DAYS + 1), [push * mood for push, mood in zip(launch, market.mood, strict=True)])[0]
-    signed_up_us = max(_moment(market, day, ahead, chance), market.first_us + chance.randrange(_HOUR))
-    knows, wallet = _identity(number, chance)
-    return Person(
-        habit=chance.choices(_HABITS, [habit.share for habit in _HABITS])[0],
-        signed_up_us=signed_up_us,
-        country=(code, language, ahead),
-        device=(platform, version, model),
-        source=_pick(_SOURCES, chance)[0],
-        knows=knows,
-        wallet=wallet,
-    )
-
-
-def _identity(number: int, chance: Random) -> tuple[dict[str, Json], str | None]:
-    """Return what is known at sign-up and the wallet, if there is one: at once, later, or never."""
-    email = f"{chance.choice(_ADJECTIVES)}.{chance.choice(_ANIMALS)}{number}@{_pick(_DOMAINS, chance)[0]}"
-    wallet = _wallet(chance)
-    external_id = f"user_{100_000 + number * 7}"
-    kind = chance.choices(
-        ("wallet only", "email only", "account", "account and wallet", "all at once"), (21, 6, 27, 36, 10)
-    )[0]
-    match kind:
-        case "wallet only":
-            return {"walletAddress": wallet}, wallet
-        case "email only":
-            return {"email": email}, None
-        case "account":
-            return {"email": email, "externalId": external_id}, None
-        case "account and wallet":
-            return {"email": email, "externalId": external_id}, wallet
-        case _:
-            return {"email": email, "walletAddress": wallet, "externalId": external_id}, wallet
-
-
-def _wallet(chance: Random) -> str:
-    if chance.random() < 0.12:
-        return "".join(chance.choices("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", k=44))
-    return "0x" + "".join(chance.choice((c, c.upper())) for c in chance.randbytes(20).hex())
 
 
 class _Life:
@@ -205,14 +89,14 @@ class _Life:
     def _sessions(self) -> list[int]:
         person, market, chance = self._person, self._market, self._chance
         habit = person.habit
-        first_day = (person.signed_up_us - market.first_us) // _DAY
+        first_day = (person.signed_up_us - market.first_us) // DAY
         keen = chance.lognormvariate(0, 0.35)
-        moments = [person.signed_up_us + chance.randrange(2, 40) * _MINUTE]
+        moments = [person.signed_up_us + chance.randrange(2, 40) * MINUTE]
         for day in range(first_day, DAYS + 1):
             if day > first_day and chance.random() < habit.leaves:
                 break
             count = _count(habit.sessions * keen * market.mood[day], chance)
-            moments += [_moment(market, day, person.country[2], chance) for _ in range(count)]
+            moments += [moment_of_day(market, day, person.country[2], chance) for _ in range(count)]
         return list(_apart(sorted(at_us for at_us in moments if at_us > person.signed_up_us)))
 
     def _sign_up(self) -> Happening:
@@ -248,7 +132,7 @@ class _Life:
 
     def _app_open(self, at_us: int) -> Happening:
         platform, version, model = self._person.device
-        app = f"3.{(at_us - self._market.first_us) // (14 * _DAY)}.{self._chance.randrange(3)}"
+        app = f"3.{(at_us - self._market.first_us) // (14 * DAY)}.{self._chance.randrange(3)}"
         payload: dict[str, Json] = {
             "platform": platform,
             "appVersion": app,
@@ -300,7 +184,7 @@ class _Life:
 
     def _trade(self, at_us: int) -> Iterator[Happening]:
         habit, chance = self._person.habit, self._chance
-        mood = self._market.mood[min((at_us - self._market.first_us) // _DAY, DAYS)]
+        mood = self._market.mood[min((at_us - self._market.first_us) // DAY, DAYS)]
         for _ in range(_count(habit.trades * mood, chance) if self._balance > 5 else 0):
             at_us += chance.randrange(2, 90) * 1_000_000
             yield self._one_trade(at_us, min(float(_amount(habit.trade, 0.9, chance)), self._balance))
@@ -313,7 +197,7 @@ class _Life:
         chance = self._chance
         amount = _cents(size)
         fee = _cents(size * (0.001 if self._plan[0] == "pro" else 0.0025))
-        asset = chance.choices(tuple(_ASSETS), (38, 30, 18, 8, 6))[0]
+        asset = chance.choices(tuple(ASSETS), (38, 30, 18, 8, 6))[0]
         price = self._market.price(asset, at_us) * chance.gauss(1, 0.004)
         self._volume += float(amount)
         self._balance = max(0.0, self._balance - float(fee) + float(amount) * chance.gauss(-0.004, 0.05))
@@ -342,8 +226,8 @@ class _Life:
     def _subscribe(self, at_us: int) -> Iterator[Happening]:
         if self._renews_us is not None or not self._deposits or self._chance.random() > 0.02:
             return
-        name, price = _pick(_PLANS, self._chance)
-        self._plan, self._renews_us = (name, price), at_us + 30 * _DAY
+        name, price = pick(_PLANS, self._chance)
+        self._plan, self._renews_us = (name, price), at_us + 30 * DAY
         yield self._happening("subscription_started", at_us, {"plan": name, "amountUsd": price}, {"plan": name})
 
     def _renewal(self, at_us: int) -> Iterator[Happening]:
@@ -356,14 +240,14 @@ class _Life:
             reason = self._chance.choice(("too_expensive", "not_used", "other"))
             yield self._happening("subscription_cancelled", due_us, {"plan": name, "reason": reason}, {"plan": "free"})
             return
-        self._renews_us = due_us + 30 * _DAY
+        self._renews_us = due_us + 30 * DAY
         period: dict[str, Json] = {"days": 30, "until": _text(self._renews_us)}
         yield self._happening("subscription_renewed", due_us, {"plan": name, "amountUsd": price, "period": period})
 
     def _talk(self, at_us: int) -> Iterator[Happening]:
         chance = self._chance
         if chance.random() < 0.05:
-            asset = chance.choice(tuple(_ASSETS))
+            asset = chance.choice(tuple(ASSETS))
             target = Decimal(f"{self._market.price(asset, at_us) * chance.uniform(0.8, 1.3):.4f}")
             yield self._happening("price_alert_created", at_us, {"pair": f"{asset}-USD", "targetUsd": target})
         if chance.random() < 0.008:
@@ -392,8 +276,8 @@ def _referrals(people: list[Person], chance: Random) -> Iterator[Happening]:
         if person.source != "referral" or index == 0:
             continue
         friend = friends[min(int(chance.betavariate(1, 2.5) * index), index - 1)]
-        sent_us = max(friend.signed_up_us, person.signed_up_us - chance.randrange(_HOUR, 3 * _DAY)) + _MINUTE
-        joined_us = max(person.signed_up_us, sent_us) + _MINUTE
+        sent_us = max(friend.signed_up_us, person.signed_up_us - chance.randrange(HOUR, 3 * DAY)) + MINUTE
+        joined_us = max(person.signed_up_us, sent_us) + MINUTE
         code = f"REF-{chance.randbytes(4).hex().upper()}"
         sent: dict[str, Json] = {"channel": "link", "code": code}
         yield Happening("referral_sent", friend.knows, _text(sent_us), sent, idempotency_key=f"sent-{code}")
@@ -418,24 +302,13 @@ def _second_accounts(
         yield Happening("email_added", contact, min(_later(latest, minutes=5), newest), {"screen": "settings"})
 
 
-def _moment(market: Market, day: int, ahead: int, chance: Random) -> int:
-    hour = chance.choices(range(24), _HOURS)[0] - ahead
-    midnight_us = market.first_us // _DAY * _DAY + day * _DAY
-    return midnight_us + hour * _HOUR + chance.randrange(_HOUR)
-
-
-def _pick(rows: Sequence[tuple[*_Columns, int]], chance: Random) -> tuple[*_Columns]:
-    """Return one of the rows without its last column, which is its share."""
-    return chance.choices(rows, [row[-1] for row in rows])[0][:-1]
-
-
 def _apart(moments: Iterable[int]) -> Iterator[int]:
     """Leave out what begins before the session before it can have ended."""
     ended_us = 0
     for at_us in moments:
         if at_us >= ended_us:
             yield at_us
-            ended_us = at_us + 45 * _MINUTE
+            ended_us = at_us + 45 * MINUTE
 
 
 def _count(mean: float, chance: Random) -> int:
