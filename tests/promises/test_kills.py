@@ -37,7 +37,7 @@ async def test_b2_killed_after_its_commit_an_event_is_there_and_a_retry_hears_so
     keys = await house.organization()
     await query(house.dsn, SLOW_COMMIT)
     api = house.start_api()
-    await _die_while_sending(house, keys["live"], api, "query = 'COMMIT' AND state = 'active'")
+    await _die_while_sending(house, keys["live"], api, "query = 'COMMIT' AND wait_event = 'PgSleep'")
     await _until_connections(house, "true", lambda number: number == 0)
     assert await query(house.dsn, TRACES) == [(1, 1, 1)]
     with house.start_api().client(keys["live"]) as backend:
