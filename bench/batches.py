@@ -9,7 +9,7 @@ from bench.sending import accounted, send
 from bench.table import at_least, at_most, ratio_at_least, row
 from bench.traffic import BATCH
 
-CONNECTIONS = 8
+CONNECTIONS = 16
 _LONGER = 2  # than a slice of singles: so that the COPY of its rows takes long enough to be timed
 _MIB = 2**20
 

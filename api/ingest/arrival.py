@@ -11,7 +11,7 @@ from api.language.identity import Key
 from api.language.problem import Problems
 
 
-class Arrival(msgspec.Struct):
+class Arrival(msgspec.Struct, gc=False):
     """A valid event on its way into the store. Digests are 32 hex digits; `email` is sealed.
 
     `attributes`: their JSON text, or empty; `news`: whether its contact may lack any of them.

@@ -10,7 +10,7 @@ from api.clock import from_us, to_us
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
 from api.ingest.lookup import all_keys, look_up
-from api.ingest.writing import claim_keys, contact_writes
+from api.ingest.writing import claim_keys, contact_writes, holders
 from api.store import history
 from api.store.calls import run
 from api.store.database import Transaction
@@ -19,8 +19,11 @@ from api.store.locks import lock_contacts, lock_identifiers
 
 async def store_past(tx: Transaction, org_id: int, arrivals: list[Arrival], at: datetime) -> int:
     """Store the arrivals of one organization whose key is new, in their order, at `at`; return how many they were."""
-    (new,) = await run(tx, claim_keys(arrivals, at))
-    fresh = [each for each in arrivals if each.event_id in new]
+    (new_keys,) = await run(tx, claim_keys(arrivals, at))
+    fresh = arrivals
+    if new_keys < len(arrivals):
+        held = await holders(tx, arrivals)
+        fresh = [each for each, holder in zip(arrivals, held, strict=True) if holder.event_id == each.event_id]
     if fresh:
         directory = await _locked(tx, fresh)
         directory.place(fresh, to_us(at))

@@ -31,13 +31,14 @@ class Queue(Generic[Item]):
 
     def __init__(self, most: int) -> None:
         self.waiting = 0
+        self._items = 0
         self._most = most
         self._lines: dict[int, _Line[Item]] = {}
         self._turns: deque[_Line[Item]] = deque()
 
-    def __bool__(self) -> bool:
-        """Whether anything waits."""
-        return self.waiting > 0
+    def __len__(self) -> int:
+        """Return how many items wait."""
+        return self._items
 
     def fits(self, org_id: int, weight: int) -> bool:
         """Tell whether an item would be let in now; cheaper than making one in vain."""
@@ -56,6 +57,7 @@ class Queue(Generic[Item]):
         line.items.append((item, weight))
         line.weight += weight
         self.waiting += weight
+        self._items += 1
         return True
 
     def take(self, most: int) -> list[Item]:
@@ -83,6 +85,7 @@ class Queue(Generic[Item]):
         line.weight -= weight
         line.credit -= weight
         self.waiting -= weight
+        self._items -= 1
         if not line.items:
             self._turns.popleft()
             del self._lines[line.org_id]

@@ -14,7 +14,7 @@ from api.ingest.directory import Directory
 from api.ingest.lookup import all_keys, ask, ask_for, look_up
 from api.ingest.matching import Active, Matcher, Triggers
 from api.ingest.outcome import DryRun, Duplicate, Outcome, Stored
-from api.ingest.writing import claim_keys, contact_writes
+from api.ingest.writing import claim_keys, contact_writes, holders
 from api.store import ingest as store
 from api.store.calls import COMMIT, Call, run
 from api.store.database import Transaction
@@ -28,13 +28,11 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     live = [each for each in arrivals if not each.dry]
     dry = [each for each in arrivals if each.dry]
     org_ids = list({each.org_id for each in arrivals})
-    new, epochs, owners = await run(tx, claim_keys(live, at), current_epochs(org_ids), ask(live))
+    new_keys, epochs, owners = await run(tx, claim_keys(live, at), current_epochs(org_ids), ask(live))
     matcher = await triggers.at(tx, epochs)
     directory = Directory(arrivals)
     directory.recognise(live, owners)
-    fresh = live if len(new) == len(live) else [each for each in live if each.event_id in new]
-    if len(fresh) < len(live):
-        await _note_mismatches(tx, [each for each in live if each.event_id not in new], at)
+    fresh = live if new_keys == len(live) else await _without_duplicates(tx, live, at)
     if strangers := [each for each in fresh if not each.contact_id]:
         await _place(tx, strangers, fresh, directory, matcher, at)
     directory.fold(fresh)
@@ -49,16 +47,18 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     return answers
 
 
-async def _note_mismatches(tx: Transaction, again: list[Arrival], at: datetime) -> None:
-    (held,) = await run(tx, store.find_remembered([each.org_id for each in again], [each.key_digest for each in again]))
+async def _without_duplicates(tx: Transaction, live: list[Arrival], at: datetime) -> list[Arrival]:
+    """Return the arrivals that hold their keys; of the others, keep the keys that came with another body."""
+    held = await holders(tx, live)
     different = [
-        (again[position].org_id, event_id)
-        for position, event_id, body in held
-        if body.replace("-", "") != again[position].body_digest
+        (each.org_id, holder.event_id)
+        for each, holder in zip(live, held, strict=True)
+        if holder.event_id != each.event_id and holder.body_digest != each.body_digest
     ]
     if different:
         org_ids, event_ids = zip(*different, strict=True)
         await run(tx, store.add_mismatches(org_ids, [uuid7(to_us(at)) for _ in different], event_ids, at))
+    return [each for each, holder in zip(live, held, strict=True) if holder.event_id == each.event_id]
 
 
 async def _place(

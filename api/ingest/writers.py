@@ -16,17 +16,17 @@ import msgspec
 from api.clock import Clock, from_us, monotonic_ns
 from api.ingest.arrival import Arrival
 from api.ingest.matching import Triggers
-from api.ingest.outcome import Outcome, Rejected, Unavailable
+from api.ingest.outcome import Outcome, Rejected, Stored, Unavailable
 from api.ingest.queue import Queue
 from api.ingest.transaction import store_batch
 from api.ingest.writing import refusal_of
 from api.store.database import ConflictError, Database, LockedError, RefusedDataError, UnavailableError
 
-MOST_PER_BATCH = 256  # as the queue weighs
+MOST_PER_BATCH = 512  # as the queue weighs
 TRIES = 3
 BUSY = 8
 GATHER_SECONDS = 0.001
-CROWD = 16  # events; below that a second writer only makes two small batches of one
+CROWD = 16  # requests; below that a second writer only makes two small batches of one
 SLOW_NS = 20_000_000  # a batch that lasts longer may stand still: another writer goes past it
 END_WITHIN = 3.0  # seconds; by then everybody has been answered
 
@@ -52,7 +52,7 @@ class Request(msgspec.Struct, eq=False):
 
 
 class Writers:
-    """Some writers on one queue. `told` hears of every arrival's outcome."""
+    """Some writers on one queue. `told` hears of every arrival that was not simply stored."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Writers:
 
     def _has_room(self) -> bool:
         busy = self._busy_since_ns
-        return not busy or self._queue.waiting >= CROWD or monotonic_ns() - busy[0] > SLOW_NS
+        return not busy or len(self._queue) >= CROWD or monotonic_ns() - busy[0] > SLOW_NS
 
     async def _take_and_write(self) -> int:
         requests = [each for each in self._queue.take(MOST_PER_BATCH) if each.answer is not None]
@@ -151,7 +151,8 @@ class Writers:
             start, end = end, end + count
             own = outcomes[start:end]
             for arrival, outcome in zip(request.arrivals, own, strict=True):
-                self._told(arrival, outcome)
+                if type(outcome) is not Stored:
+                    self._told(arrival, outcome)
             try:
                 request.settle(own)
             except Exception:  # noqa: BLE001  one caller's answer must not cost the others theirs

@@ -11,15 +11,15 @@ from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
 from api.language.problem import Problem, Problems
 from api.store import ingest as store
-from api.store.calls import Call
-from api.store.database import RefusedDataError
+from api.store.calls import Call, run
+from api.store.database import RefusedDataError, Transaction
 from api.store.locks import hold_contacts
 
 _OVERFULL = (Problem("attributes", "the contact would have more than 1,000 attributes, or more than 256 KB of them"),)
 
 
-def claim_keys(arrivals: list[Arrival], at: datetime) -> Call[set[str]]:
-    """Claim the idempotency keys, sorted; the ids of the events whose key was new."""
+def claim_keys(arrivals: list[Arrival], at: datetime) -> Call[int]:
+    """Claim the idempotency keys, sorted; how many of them were new: as many as arrivals, unless one came again."""
     first: dict[tuple[int, str], Arrival] = {}
     for arrival in arrivals:
         first.setdefault((arrival.org_id, arrival.key_digest), arrival)
@@ -31,6 +31,13 @@ def claim_keys(arrivals: list[Arrival], at: datetime) -> Call[set[str]]:
         [each.body_digest for each in claims],
         at,
     )
+
+
+async def holders(tx: Transaction, arrivals: list[Arrival]) -> list[store.Holder]:
+    """Return who holds the idempotency key of each arrival, once they are claimed."""
+    keys = [each.org_id for each in arrivals], [each.key_digest for each in arrivals]
+    (found,) = await run(tx, store.find_holders(*keys))
+    return [found[position] for position in range(len(arrivals))]
 
 
 def contact_writes(directory: Directory, at: datetime, held: Collection[str] = ()) -> list[Call[None]]:

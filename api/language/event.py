@@ -46,7 +46,7 @@ _DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+(?![0-9]+$)[a-z0-9
 _DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 
 
-class Identifiers(msgspec.Struct, frozen=True):
+class Identifiers(msgspec.Struct, frozen=True, gc=False):
     """Who an event is about, normalised. `wallet_raw` is the wallet as it was sent."""
 
     wallet: str | None = None
@@ -55,7 +55,7 @@ class Identifiers(msgspec.Struct, frozen=True):
     wallet_raw: str | None = None
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """A valid event. `payload` is the JSON text of an object, as sent; times are microseconds since the epoch."""
 
     name: str
@@ -90,7 +90,7 @@ class _Body(msgspec.Struct, rename="camel"):
     test: bool | None = None
 
 
-class _UsualContact(msgspec.Struct, rename="camel"):
+class _UsualContact(msgspec.Struct, rename="camel", gc=False):
     email: Annotated[str, Meta(min_length=1, max_length=MAX_EMAIL)] | None = None
     wallet_address: Annotated[str, Meta(min_length=1, max_length=MAX_WALLET)] | None = None
     external_id: Annotated[str, Meta(min_length=1, max_length=MAX_EXTERNAL_ID)] | None = None
@@ -102,7 +102,7 @@ _UsualAttributes = dict[
 ]
 
 
-class _UsualBody(msgspec.Struct, rename="camel"):
+class _UsualBody(msgspec.Struct, rename="camel", gc=False):
     event: Annotated[str, Meta(pattern=f"^{EVENT_NAME.pattern}$")]
     contact: _UsualContact
     attributes: Annotated[_UsualAttributes, Meta(max_length=MAX_ATTRIBUTES)] | None = None

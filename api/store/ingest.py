@@ -21,7 +21,7 @@ Ids = Sequence[str]
 Texts = Sequence[str | None]
 
 
-class Owner(msgspec.Struct, frozen=True):
+class Owner(msgspec.Struct, frozen=True, gc=False):
     """The contact that owns the identifier at `position` (from 0); `email` is sealed.
 
     `knows`: it has the attributes already that came with the question.
@@ -33,6 +33,13 @@ class Owner(msgspec.Struct, frozen=True):
     email: str | None
     external_id: str | None
     knows: bool
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The event that holds an idempotency key, and the digest of the body it came with."""
+
+    event_id: str
+    body_digest: str
 
 
 class EventRows(msgspec.Struct):
@@ -110,11 +117,11 @@ class ConflictRows(msgspec.Struct):
     outcomes: list[str] = []
 
 
-def remember_keys(org_ids: Ints, digests: Ids, event_ids: Ids, bodies: Ids, at: datetime) -> Call[set[str]]:
-    """Claim idempotency keys; the ids of the events whose key was new."""
+def remember_keys(org_ids: Ints, digests: Ids, event_ids: Ids, bodies: Ids, at: datetime) -> Call[int]:
+    """Claim idempotency keys; how many of them were new."""
     return Call(
         _SQL["remember_keys"],
-        _ids,
+        lambda rows: int(rows[0][0]),
         org_ids=plain(org_ids),
         key_digests=uuids(digests),
         event_ids=uuids(event_ids),
@@ -123,11 +130,11 @@ def remember_keys(org_ids: Ints, digests: Ids, event_ids: Ids, bodies: Ids, at: 
     )
 
 
-def find_remembered(org_ids: Ints, digests: Ids) -> Call[list[tuple[int, str, str]]]:
-    """Ask who holds the keys that are taken: (position from 0, event id, body digest)."""
+def find_holders(org_ids: Ints, digests: Ids) -> Call[dict[int, Holder]]:
+    """Ask who holds idempotency keys, by their position from 0."""
     return Call(
-        _SQL["find_remembered"],
-        lambda rows: [(position - 1, event_id, body) for position, event_id, body in rows],
+        _SQL["find_holders"],
+        lambda rows: {position: Holder(event_id, body.replace("-", "")) for position, event_id, body in rows},
         org_ids=plain(org_ids),
         key_digests=joined(digests),
     )
@@ -149,7 +156,7 @@ def find_owners(org_ids: Ints, kinds: Ints, digests: Ids, attributes: Sequence[s
     """Ask who owns these identifiers; those nobody owns are left out. `attributes`: JSON objects, empty text for none."""
     return Call(
         _SQL["find_owners"],
-        lambda rows: [Owner(row[0] - 1, *row[1:]) for row in rows],
+        lambda rows: [Owner(*row) for row in rows],
         org_ids=plain(org_ids),
         kinds=plain(kinds),
         digests=uuids(digests),

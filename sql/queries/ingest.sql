@@ -1,15 +1,18 @@
 -- remember_keys --
--- Claim idempotency keys, in the order given (sorted by the caller); those already taken are not returned.
-INSERT INTO idempotency_keys (org_id, key_digest, event_id, body_digest, created_at)
-SELECT org_id, key_digest, event_id, body_digest, :created_at ::timestamptz
-FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[], :event_ids ::uuid[], :body_digests ::uuid[])
-    AS k (org_id, key_digest, event_id, body_digest)
-ON CONFLICT (org_id, key_digest) DO NOTHING
-RETURNING event_id::text;
+-- Claim idempotency keys, in the order given (sorted by the caller); how many of them were new.
+WITH new AS (
+    INSERT INTO idempotency_keys (org_id, key_digest, event_id, body_digest, created_at)
+    SELECT org_id, key_digest, event_id, body_digest, :created_at ::timestamptz
+    FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[], :event_ids ::uuid[], :body_digests ::uuid[])
+        AS k (org_id, key_digest, event_id, body_digest)
+    ON CONFLICT (org_id, key_digest) DO NOTHING
+    RETURNING 1
+)
+SELECT count(*) FROM new;
 
--- find_remembered --
--- The events that hold these idempotency keys, with the digest of the body they came with; `position` counts from 1.
-SELECT k.position, i.event_id::text, i.body_digest::text
+-- find_holders --
+-- The events that hold these idempotency keys, with the digest of the body they came with; `position` counts from 0.
+SELECT k.position - 1, i.event_id::text, i.body_digest::text
 FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[]) WITH ORDINALITY AS k (org_id, key_digest, position)
 JOIN idempotency_keys i ON i.org_id = k.org_id AND i.key_digest = k.key_digest;
 
@@ -20,8 +23,8 @@ SELECT org_id, id, event_id, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :event_ids ::uuid[]) AS m (org_id, id, event_id);
 
 -- find_owners --
--- The contacts that own these identifiers, and whether they have these attributes already; `position` counts from 1.
-SELECT k.position, c.id::text, c.wallet_address, c.email, c.external_id,
+-- The contacts that own these identifiers, and whether they have these attributes already; `position` counts from 0.
+SELECT k.position - 1, c.id::text, c.wallet_address, c.email, c.external_id,
        coalesce(c.attributes @> k.attributes::jsonb, true)
 FROM unnest(:org_ids ::bigint[], :kinds ::smallint[], :digests ::uuid[], string_to_array(:attributes, chr(30), ''))
     WITH ORDINALITY AS k (org_id, kind, digest, attributes, position)

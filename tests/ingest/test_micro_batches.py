@@ -216,7 +216,7 @@ HOT: dict[str, tuple[str, dict[str, Any]]] = {
             "created_at": "now",
         },
     ),
-    "find_remembered": ("idempotency_keys_pkey", {"org_ids": "{1}", "key_digests": f"{{{NOBODY}}}"}),
+    "find_holders": ("idempotency_keys_pkey", {"org_ids": "{1}", "key_digests": f"{{{NOBODY}}}"}),
     "find_owners": (
         "identities_pkey contacts_pkey",
         {"org_ids": "{1}", "kinds": "{1}", "digests": f"{{{NOBODY}}}", "attributes": ""},

@@ -45,7 +45,8 @@ async def test_a_client_that_leaves_while_it_is_answered_ends_no_writer(acme: Or
     leaving: Any = Leaving()
     pipeline = Pipeline(Database(intake.dsn, size=1), intake.keyring, intake.clock, Buckets(0, 1), leaving, writers=1)
     await pipeline.start()
-    leaving.client = asyncio.create_task(acme.send(event("left"), through=pipeline))
+    await acme.send(event("left"), through=pipeline)
+    leaving.client = asyncio.create_task(acme.send(event("left"), through=pipeline))  # a duplicate, which is told
     await asyncio.gather(leaving.client, return_exceptions=True)
     assert leaving.client.cancelled()
     leaving.client = None
