@@ -40,6 +40,7 @@ SETTINGS: Mapping[str, str] = {
     "max_wal_size": "4GB",
     "checkpoint_timeout": "15min",
     "wal_compression": "on",
+    "wal_init_zero": "off",  # filling a new segment held every commit up for 100 ms, every 12,000 events
     "temp_file_limit": "2GB",  # without it one analyst's query wrote 80 GB in five minutes
     "autovacuum_vacuum_scale_factor": "0.05",
     "autovacuum_analyze_scale_factor": "0.02",
