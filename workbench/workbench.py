@@ -14,6 +14,7 @@ from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
 from workbench.publish import Automations
 from workbench.query import sql
+from workbench.reports import Reports
 from workbench.rights import rights
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOW = (
     ("see which events there are", "wb.catalog"),
     ("look into one of them", 'wb.catalog["deposit"]'),
+    ("ask a ready-made question", 'wb.funnel(["signup", "deposit"], within="7d")'),
     ("ask SQL, get a polars frame", 'wb.sql("select event, count(*) from app_events group by 1")'),
     (
         "write or open an automation",
@@ -35,7 +37,7 @@ _HOW = (
 )
 
 
-class Workbench:
+class Workbench(Reports):
     """A server and your key for it.
 
     `url` and `key` (`wb_…`) come from WORKBENCH_URL and WORKBENCH_KEY, `events_key` (`sk_…`, only for sending events)

@@ -1,0 +1,18 @@
+-- How many contacts did something in each day, week or month: new ones (never before in the period), and those who were there the time before.
+{% import "parts.sql" as parts %}
+WITH active AS (
+    SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, count(*) AS events
+    FROM app_events
+    WHERE {{ "event = :event AND " if event }}{{ parts.during(period) }}
+    GROUP BY 1, 2
+), compared AS (
+    SELECT *, lag(at) OVER (PARTITION BY contact_id ORDER BY at) AS before
+    FROM active
+)
+SELECT t.at, count(c.contact_id) AS contacts, count(*) FILTER (WHERE c.contact_id IS NOT NULL AND c.before IS NULL) AS new,
+       count(*) FILTER (WHERE c.before = t.at - CAST('1 ' || :every AS interval)) AS stayed,
+       coalesce(sum(c.events), 0)::bigint AS events
+FROM generate_series(date_trunc(:every, {{ parts.since(period) }}, 'UTC'), {{ parts.until(period) }}, CAST('1 ' || :every AS interval)) AS t (at)
+LEFT JOIN compared c ON c.at = t.at
+GROUP BY t.at
+ORDER BY t.at

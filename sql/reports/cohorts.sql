@@ -1,0 +1,28 @@
+-- What contacts did after their first :start in the period, by the day, week or month of it: events, and what a number in them adds up to.
+-- `per_contact` is for everybody in the cohort, also those who did nothing; `so_far` adds the periods up.
+{% import "parts.sql" as parts %}
+WITH people AS (
+    SELECT contact_id, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
+    FROM app_events
+    WHERE event = :start AND {{ parts.during(period) }}
+    GROUP BY contact_id
+), cohorts AS (
+    SELECT cohort, count(*) AS size
+    FROM people
+    GROUP BY cohort
+), done AS (
+    SELECT p.cohort, date_trunc(:every, e.occurred_at, 'UTC') AS at, count(*) AS events,
+           {{ "sum(" ~ parts.number(":value", "e.payload") ~ ")" if value else "count(*)" }} AS total
+    FROM people p
+    JOIN app_events e ON e.contact_id = p.contact_id
+    WHERE e.event = :event AND {{ parts.during(period, "e.") }}
+    GROUP BY 1, 2
+)
+SELECT c.cohort, c.size, n AS number, coalesce(d.events, 0) AS events, coalesce(d.total, 0)::float8 AS total,
+       coalesce(d.total, 0)::float8 / c.size AS per_contact,
+       (sum(coalesce(d.total, 0)) OVER (PARTITION BY c.cohort ORDER BY n))::float8 / c.size AS so_far
+FROM cohorts c
+CROSS JOIN generate_series(0, :periods) AS n
+LEFT JOIN done d ON d.cohort = c.cohort AND d.at = c.cohort + n * CAST('1 ' || :every AS interval)
+WHERE c.cohort + n * CAST('1 ' || :every AS interval) < {{ parts.until(period) }}
+ORDER BY c.cohort, n

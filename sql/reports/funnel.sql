@@ -1,0 +1,37 @@
+-- Of the contacts that took the first step in the period, how many took the others after it, in order, within a span of the first.
+-- A contact counts at a step when any of its ways leads there. Of several first steps the latest one before a step is the one that
+-- gives it the most time, so that one is carried along. Every step of a way occurs after the one before it.
+{% import "parts.sql" as parts %}
+WITH taken AS (
+    SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ parts.property(by) ~ " AS part" if by }}
+    FROM app_events e{{ " JOIN contacts c ON c.id = e.contact_id" if by == "contact" }}
+    WHERE e.event IN ({% for step in steps %}:step_{{ step }}{{ ", " if not loop.last }}{% endfor %})
+        AND {{ parts.during(period, "e.") }}
+), way_1 AS (
+    SELECT *, CASE WHEN event = :step_1 THEN occurred_at END AS begun_1
+    FROM taken
+){% for step in steps[1:] %}, way_{{ step }} AS (
+    SELECT *, CASE WHEN event = :step_{{ step }} AND occurred_at <= before_{{ step }} + CAST(:within AS interval)
+              THEN before_{{ step }} END AS begun_{{ step }}
+    FROM (SELECT *, max(begun_{{ step - 1 }}) OVER earlier AS before_{{ step }}
+          FROM way_{{ step - 1 }}
+          WINDOW earlier AS (PARTITION BY contact_id ORDER BY occurred_at, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) w
+){% endfor %}, people AS (
+    SELECT contact_id{% for step in steps %}, min(occurred_at - begun_{{ step }}) AS took_{{ step }}{% endfor %}
+        {{ ", (array_agg(part ORDER BY occurred_at, id) FILTER (WHERE event = :step_1))[1] AS part" if by }}
+    FROM way_{{ steps[-1] }}
+    GROUP BY contact_id
+    HAVING min(begun_1) IS NOT NULL
+), counted AS (
+    SELECT {{ "part, " if by }}s.step, s.event, count(s.took) AS contacts,
+           percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM s.took)) AS seconds
+    FROM people, LATERAL (VALUES {% for step in steps %}({{ step }}, :step_{{ step }}, took_{{ step }}){{ ", " if not loop.last }}{% endfor %}) AS s (step, event, took)
+    GROUP BY {{ "part, " if by }}s.step, s.event
+)
+SELECT {{ "part, " if by }}step, event, contacts,
+       contacts::float8 / nullif(first_value(contacts) OVER steps, 0) AS of_first,
+       contacts::float8 / nullif(lag(contacts) OVER steps, 0) AS of_previous,
+       CASE WHEN step > 1 THEN seconds END AS median_seconds
+FROM counted
+WINDOW steps AS ({{ "PARTITION BY part " if by }}ORDER BY step)
+ORDER BY {{ "max(contacts) OVER (PARTITION BY part) DESC, part, " if by }}step

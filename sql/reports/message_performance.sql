@@ -1,0 +1,28 @@
+-- What became of the messages created in the period, by automation, node and channel{{ ", and how many of their contacts did :goal within a span of the sending" if goal }}.
+-- `sent` left the house (delivered ones included); `converted` counts contacts, `rate` is of those a message was sent to.
+{% import "parts.sql" as parts %}
+WITH made AS (
+    SELECT m.automation_id, m.node_id, m.channel, m.contact_id, m.status, m.sent_at,
+           m.status IN ('sent', 'delivered') AS sent,
+           {% if goal %}
+           EXISTS (SELECT FROM app_events e WHERE e.contact_id = m.contact_id AND e.event = :goal
+                   AND e.occurred_at > m.sent_at AND e.occurred_at <= m.sent_at + CAST(:within AS interval)
+                   AND e.created_at > m.sent_at - interval '5 minutes') AS converted
+           {% else %}
+           NULL::boolean AS converted
+           {% endif %}
+    FROM messages m
+    WHERE m.created_at >= {{ parts.since(period) }} AND m.created_at < {{ parts.until(period) }}
+)
+SELECT automation_id, node_id, channel, count(*) AS messages, count(*) FILTER (WHERE sent) AS sent,
+       count(*) FILTER (WHERE status = 'delivered') AS delivered, count(*) FILTER (WHERE status = 'failed') AS failed,
+       count(*) FILTER (WHERE status = 'skipped') AS skipped, count(*) FILTER (WHERE status = 'unknown') AS unknown,
+       count(DISTINCT contact_id) FILTER (WHERE sent) AS contacts
+       {% if goal %}
+       , count(DISTINCT contact_id) FILTER (WHERE sent AND converted) AS converted
+       , count(DISTINCT contact_id) FILTER (WHERE sent AND converted)::float8
+         / nullif(count(DISTINCT contact_id) FILTER (WHERE sent), 0) AS rate
+       {% endif %}
+FROM made
+GROUP BY automation_id, node_id, channel
+ORDER BY sent DESC, automation_id, node_id

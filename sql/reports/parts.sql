@@ -1,0 +1,19 @@
+{# What the reports have in common. Structure is decided here; values are bound as :name by whoever runs the query. #}
+{% macro since(period) %}
+{{ "CAST(:since AS timestamptz)" if period.since else "now() - make_interval(days => :days)" }}
+{%- endmacro %}
+{% macro until(period) %}
+{{ "CAST(:until AS timestamptz)" if period.until else "now()" }}
+{%- endmacro %}
+{# Events that occurred in the period. They are stored by `created_at`, which lies at most 7 days after and 5 minutes before. #}
+{% macro during(period, events="") %}
+{{ events }}occurred_at >= {{ since(period) }} AND {{ events }}occurred_at < {{ until(period) }}
+        AND {{ events }}created_at >= {{ since(period) }} - interval '5 minutes'
+        AND {{ events }}created_at < {{ until(period) }} + interval '7 days'
+{%- endmacro %}
+{% macro property(of, events="e.", contacts="c.") %}
+{{ contacts ~ "metadata" if of == "contact" else events ~ "payload" }} #>> CAST(:by AS text[])
+{%- endmacro %}
+{% macro number(path, payload="payload") %}
+CASE WHEN jsonb_typeof({{ payload }} #> CAST({{ path }} AS text[])) = 'number' THEN ({{ payload }} #>> CAST({{ path }} AS text[]))::numeric END
+{%- endmacro %}

@@ -1,0 +1,29 @@
+-- What contacts do after {{ "their first :start" if start else "their first event" }} in the period: the most frequent ways of a few steps, within a span. A step that repeats counts once.
+{% import "parts.sql" as parts %}
+WITH firsts AS (
+    SELECT DISTINCT ON (contact_id) contact_id, occurred_at, id
+    FROM app_events
+    WHERE {{ "event = :start AND " if start }}{{ parts.during(period) }}
+    ORDER BY contact_id, occurred_at, id
+), followed AS (
+    SELECT e.contact_id, e.event, e.occurred_at, e.id,
+           lag(e.event) OVER (PARTITION BY e.contact_id ORDER BY e.occurred_at, e.id) AS before
+    FROM firsts f
+    JOIN app_events e ON e.contact_id = f.contact_id
+    WHERE (e.occurred_at, e.id) >= (f.occurred_at, f.id) AND e.occurred_at <= f.occurred_at + CAST(:within AS interval)
+        AND {{ parts.during(period, "e.") }}
+), numbered AS (
+    SELECT contact_id, event, row_number() OVER (PARTITION BY contact_id ORDER BY occurred_at, id) AS number
+    FROM followed
+    WHERE before IS DISTINCT FROM event
+), ways AS (
+    SELECT contact_id, array_agg(event ORDER BY number) AS path
+    FROM numbered
+    WHERE number <= :steps
+    GROUP BY contact_id
+)
+SELECT path, count(*) AS contacts, count(*)::float8 / sum(count(*)) OVER () AS share
+FROM ways
+GROUP BY path
+ORDER BY contacts DESC, path
+LIMIT :most

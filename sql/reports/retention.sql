@@ -1,0 +1,28 @@
+-- Of the contacts whose first :start in the period fell into a day, week or month, how many came back in each later one.
+-- Number 0 is the cohort's own; periods that have not begun yet are left out, the last one may still be under way.
+{% import "parts.sql" as parts %}
+WITH people AS (
+    SELECT contact_id, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
+    FROM app_events
+    WHERE event = :start AND {{ parts.during(period) }}
+    GROUP BY contact_id
+), back AS (
+    SELECT DISTINCT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at
+    FROM app_events
+    WHERE {{ "event = :back AND " if back }}{{ parts.during(period) }}
+), cohorts AS (
+    SELECT cohort, count(*) AS size
+    FROM people
+    GROUP BY cohort
+), returned AS (
+    SELECT p.cohort, b.at, count(*) AS contacts
+    FROM people p
+    JOIN back b ON b.contact_id = p.contact_id AND b.at >= p.cohort
+    GROUP BY p.cohort, b.at
+)
+SELECT c.cohort, c.size, n AS number, coalesce(r.contacts, 0) AS contacts, coalesce(r.contacts, 0)::float8 / c.size AS share
+FROM cohorts c
+CROSS JOIN generate_series(0, :periods) AS n
+LEFT JOIN returned r ON r.cohort = c.cohort AND r.at = c.cohort + n * CAST('1 ' || :every AS interval)
+WHERE c.cohort + n * CAST('1 ' || :every AS interval) < {{ parts.until(period) }}
+ORDER BY c.cohort, n

@@ -1,0 +1,30 @@
+-- How long contacts took from their first :start in the period to the first :goal after it: how many within each span.
+-- `share` is of all that started; those that have not come there within the longest span are in no row.
+{% import "parts.sql" as parts %}
+WITH starts AS (
+    SELECT contact_id, min(occurred_at) AS at
+    FROM app_events
+    WHERE event = :start AND {{ parts.during(period) }}
+    GROUP BY contact_id
+), took AS (
+    SELECT s.contact_id, min(e.occurred_at) - s.at AS took
+    FROM starts s
+    LEFT JOIN app_events e ON e.contact_id = s.contact_id AND e.event = :goal AND e.occurred_at > s.at
+        AND e.occurred_at <= s.at + CAST(:within AS interval) AND {{ parts.during(period, "e.") }}
+    GROUP BY s.contact_id, s.at
+), spans AS (
+    SELECT span, coalesce(lag(span) OVER (ORDER BY span), interval '0') AS after
+    FROM (SELECT unnest(CAST(:spans AS interval[])) AS span UNION SELECT CAST(:within AS interval)) AS all_spans
+    WHERE span <= CAST(:within AS interval)
+), everybody AS (
+    SELECT count(*) AS started FROM took
+)
+SELECT extract(epoch FROM s.after)::float8 AS after_seconds, extract(epoch FROM s.span)::float8 AS within_seconds,
+       count(t.contact_id) AS contacts,
+       count(t.contact_id)::float8 / nullif(max(a.started), 0) AS share,
+       (sum(count(t.contact_id)) OVER (ORDER BY s.span))::float8 / nullif(max(a.started), 0) AS share_so_far
+FROM spans s
+CROSS JOIN everybody a
+LEFT JOIN took t ON t.took > s.after AND t.took <= s.span
+GROUP BY s.span, s.after
+ORDER BY s.span

@@ -1,0 +1,291 @@
+"""The ready-made questions, against a few hundred events whose answers are counted out by hand in Python."""
+
+import random
+from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Any
+
+import msgspec
+import polars as pl
+import pytest
+
+from tests.running import Running
+from workbench import DraftError, Workbench
+
+NAMES = ("visit", "signup", "deposit", "trade")
+DAY = timedelta(days=1)
+MIDNIGHT = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+class Happened(msgspec.Struct, frozen=True):
+    who: str
+    event: str
+    at: datetime
+    payload: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+@pytest.fixture(scope="module")
+def story(wb: Workbench) -> list[Happened]:
+    """Four hundred events of thirty contacts in the last six days, none at the same moment."""
+    chance = random.Random(20261121)
+    moments = chance.sample(range(6 * 24 * 3600 - 7200), 400)
+    people = [f"story-{number}" for number in range(30)]
+    events = [
+        Happened(
+            chance.choice(people),
+            f"story:{chance.choice(NAMES)}",
+            MIDNIGHT - 5 * DAY + timedelta(seconds=second) - timedelta(hours=2),
+            {"amount": chance.choice([5, 10.5, "7", None]), "method": chance.choice(["card", "wire"])},
+        )
+        for second in moments
+    ]
+    events = [each for each in events if each.at < datetime.now(UTC)]
+    receipts = wb.events.send_many(
+        [
+            {
+                "event": each.event,
+                "contact": {"externalId": each.who},
+                "attributes": {"plan": "pro" if each.who.endswith(("1", "2")) else "free"},
+                "payload": each.payload,
+                "occurredAt": each.at.isoformat(),
+            }
+            for each in events
+        ]
+    )
+    assert not receipts.refused
+    return sorted(events, key=lambda each: each.at)
+
+
+def by_person(story: list[Happened]) -> dict[str, list[Happened]]:
+    people: dict[str, list[Happened]] = defaultdict(list)
+    for each in story:
+        people[each.who].append(each)
+    return people
+
+
+def depths(events: list[Happened], steps: list[str], within: timedelta) -> dict[int, timedelta]:
+    """Return the least time to each step over every beginning and every way, by trying them all."""
+    best: dict[int, timedelta] = {}
+
+    def follow(index: int, step: int, begun: datetime) -> None:
+        took = events[index].at - begun
+        best[step] = min(took, best.get(step, took))
+        if step == len(steps):
+            return
+        for later in range(index + 1, len(events)):
+            if events[later].at - begun > within:
+                return
+            if events[later].event == steps[step]:
+                follow(later, step + 1, begun)
+
+    for index, each in enumerate(events):
+        if each.event == steps[0]:
+            follow(index, 1, each.at)
+    return best
+
+
+@pytest.mark.parametrize("steps", [["visit", "signup", "deposit"], ["deposit", "deposit", "trade", "deposit"]])
+@pytest.mark.parametrize("hours", [12, 48])
+def test_a_funnel_counts_every_way(wb: Workbench, story: list[Happened], steps: list[str], hours: int) -> None:
+    names = [f"story:{step}" for step in steps]
+    frame = wb.funnel(names, within=f"{hours}h", days=7)
+    people = [depths(events, names, timedelta(hours=hours)) for events in by_person(story).values()]
+    took = {step: [each[step] for each in people if step in each] for step in range(1, len(steps) + 1)}
+    assert frame["contacts"].to_list() == [len(took[step]) for step in took]
+    assert frame["event"].to_list() == names
+    for row in frame.iter_rows(named=True):
+        assert row["of_first"] == pytest.approx(row["contacts"] / len(took[1]))
+        if row["step"] > 1 and row["contacts"]:
+            assert row["median_seconds"] == pytest.approx(median(each.total_seconds() for each in took[row["step"]]))
+    assert 0 < frame["contacts"][1] < frame["contacts"][0]
+
+
+def test_a_funnel_is_split_by_the_contact_and_by_the_first_step(wb: Workbench, story: list[Happened]) -> None:
+    names = ["story:visit", "story:deposit"]
+    people = by_person(story)
+    reached = {who: depths(events, names, 2 * DAY) for who, events in people.items()}
+    plans = Counter("pro" if who.endswith(("1", "2")) else "free" for who, each in reached.items() if 2 in each)
+    frame = wb.funnel(names, within="2d", by="contact.plan", days=7)
+    assert dict(frame.filter(pl.col("step") == 2).select("part", "contacts").iter_rows()) == plans
+    first = {
+        who: next((each.payload["method"] for each in events if each.event == names[0]), None)
+        for who, events in people.items()
+    }
+    methods = Counter(first[who] for who, each in reached.items() if 1 in each)
+    frame = wb.funnel(names, within="2d", by="method", days=7)
+    assert dict(frame.filter(pl.col("step") == 1).select("part", "contacts").iter_rows()) == methods
+
+
+def test_retention_by_day(wb: Workbench, story: list[Happened]) -> None:
+    frame = wb.retention("story:signup", "story:trade", every="day", periods=5, days=8)
+    cohorts: dict[datetime, set[str]] = defaultdict(set)
+    traded = defaultdict(set)
+    for who, events in by_person(story).items():
+        if starts := [each.at for each in events if each.event == "story:signup"]:
+            cohorts[midnight(starts[0])].add(who)
+        for each in events:
+            if each.event == "story:trade":
+                traded[midnight(each.at)].add(who)
+    wanted = {
+        (cohort, number): len(people & traded[cohort + number * DAY])
+        for cohort, people in cohorts.items()
+        for number in range(6)
+        if cohort + number * DAY < datetime.now(UTC)
+    }
+    assert {(row["cohort"], row["number"]): row["contacts"] for row in frame.iter_rows(named=True)} == wanted
+    assert {row["cohort"]: row["size"] for row in frame.iter_rows(named=True)} == {
+        at: len(people) for at, people in cohorts.items()
+    }
+
+
+def test_cohorts_add_up_what_their_contacts_brought(wb: Workbench, story: list[Happened]) -> None:
+    frame = wb.cohorts("story:visit", "story:deposit", value="amount", every="day", periods=7, days=8)
+    began = {
+        who: next((each.at for each in events if each.event == "story:visit"), None)
+        for who, events in by_person(story).items()
+    }
+    total = sum(
+        each.payload["amount"]
+        for each in story
+        if each.event == "story:deposit" and isinstance(each.payload["amount"], int | float)
+        if (start := began[each.who]) is not None and midnight(each.at) >= midnight(start)
+    )
+    assert frame["total"].sum() == pytest.approx(total)
+    last = frame.group_by("cohort").agg(pl.col("so_far").last(), pl.col("size").first())
+    assert (last["so_far"] * last["size"]).sum() == pytest.approx(total)
+
+
+def test_active_users_by_day(wb: Workbench, story: list[Happened]) -> None:
+    frame = wb.active_users("story:visit", every="day", days=8)
+    seen: dict[datetime, set[str]] = defaultdict(set)
+    for each in story:
+        if each.event == "story:visit":
+            seen[midnight(each.at)].add(each.who)
+    before: set[str] = set()
+    for row in frame.iter_rows(named=True):
+        people = seen[row["at"]]
+        assert (row["contacts"], row["new"], row["stayed"]) == (
+            len(people),
+            len(people - before),
+            len(people & seen[row["at"] - DAY]),
+        )
+        before |= people
+    assert frame.height == 9
+
+
+def test_paths_after_the_first_event(wb: Workbench, story: list[Happened]) -> None:
+    frame = wb.paths("story:signup", steps=3, within="1d", most=1_000, days=8)
+    ways: Counter[tuple[str, ...]] = Counter()
+    for events in by_person(story).values():
+        starts = [each.at for each in events if each.event == "story:signup"]
+        if not starts:
+            continue
+        path: list[str] = []
+        for each in events:
+            if starts[0] <= each.at <= starts[0] + DAY and (not path or path[-1] != each.event):
+                path.append(each.event)
+        ways[tuple(path[:3])] += 1
+    assert {tuple(path): contacts for path, contacts in frame.select("path", "contacts").iter_rows()} == ways
+    assert frame["share"].sum() == pytest.approx(1)
+
+
+def test_revenue_by_a_property(wb: Workbench, story: list[Happened]) -> None:
+    frame = wb.revenue("story:deposit", "amount", by="method", days=8)
+    for part in ("card", "wire"):
+        events = [each for each in story if each.event == "story:deposit" and each.payload["method"] == part]
+        amounts = [each.payload["amount"] for each in events if isinstance(each.payload["amount"], int | float)]
+        (row,) = frame.filter(pl.col("part") == part).iter_rows(named=True)
+        assert (row["events"], float(row["total"]), row["median"]) == (len(events), sum(amounts), median(amounts))
+        assert row["contacts"] == len({each.who for each in events})
+    (everything,) = wb.revenue("story:deposit", "amount", days=8).iter_rows(named=True)
+    assert everything["events"] == frame["events"].sum()
+
+
+def test_time_to_convert(wb: Workbench, story: list[Happened]) -> None:
+    frame = wb.time_to_convert("story:signup", "story:trade", within="3d", days=8)
+    spans = []
+    started = 0
+    for events in by_person(story).values():
+        start = next((each.at for each in events if each.event == "story:signup"), None)
+        started += start is not None
+        if start is not None:
+            spans += [each.at - start for each in events if each.event == "story:trade" and each.at > start][:1]
+    for row in frame.iter_rows(named=True):
+        after, within = timedelta(seconds=row["after_seconds"]), timedelta(seconds=row["within_seconds"])
+        assert row["contacts"] == sum(after < span <= within for span in spans)
+    assert frame["share_so_far"][-1] == pytest.approx(sum(span <= 3 * DAY for span in spans) / started)
+
+
+def test_message_performance_against_a_goal(wb: Workbench) -> None:
+    name = "report-messages"
+    automation = wb.automation(name).on(f"{name}:begin").send_inapp(title="Hi", body="there")
+    automation.publish()
+    for number in range(3):
+        receipt = wb.events.send(f"{name}:begin", wallet_address=f"0x{number:040x}")
+        automation.watch(receipt)
+    wb.events.send(f"{name}:goal", wallet_address=f"0x{1:040x}")
+    frame = wb.message_performance(f"{name}:goal", within="1d", days=1)
+    (row,) = frame.filter(pl.col("automation_id") == automation.id).iter_rows(named=True)
+    assert (row["messages"], row["sent"], row["contacts"], row["converted"]) == (3, 3, 3, 1)
+    assert row["rate"] == pytest.approx(1 / 3)
+
+
+def test_every_answer_shows_its_picture_and_can_be_asked_again(wb: Workbench, story: list[Happened]) -> None:
+    answers = [
+        wb.funnel(["story:visit", "story:trade"], days=8),
+        wb.retention("story:visit", every="day", days=8),
+        wb.cohorts("story:visit", "story:trade", every="day", days=8),
+        wb.active_users(days=8),
+        wb.paths(days=8),
+        wb.revenue("story:deposit", "amount", days=8),
+        wb.time_to_convert("story:visit", "story:trade", days=8),
+        wb.message_performance(days=8),
+    ]
+    for answer in answers:
+        shown = answer._repr_html_()
+        assert "data:image/svg+xml;base64," in shown
+        assert "<summary>SQL</summary>" in shown
+        assert wb.sql(answer.statement, **answer.params).columns == answer.columns
+
+
+def test_a_period_between_two_moments(wb: Workbench, story: list[Happened]) -> None:
+    since, until = MIDNIGHT - 3 * DAY, MIDNIGHT - 2 * DAY
+    frame = wb.active_users("story:visit", since=since, until=until)
+    people = {each.who for each in story if each.event == "story:visit" and since <= each.at < until}
+    assert frame["contacts"].sum() == len(people)
+    assert (
+        wb.active_users("story:visit", since=since.date(), until=f"{until:%Y-%m-%d}")["contacts"].to_list()
+        == frame["contacts"].to_list()
+    )
+
+
+def test_nothing_found_is_said(wb: Workbench) -> None:
+    assert "Nothing of that kind happened" in wb.retention("story:never")._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda wb: wb.funnel(["signup"]), "2 to 12 steps"),
+        (lambda wb: wb.funnel("signup"), "list of event names"),
+        (lambda wb: wb.funnel(["a", "b"], within="soon"), "within='soon' is not a span"),
+        (lambda wb: wb.retention("a", every="fortnight"), "every='fortnight' must be one of day, week, month"),
+        (lambda wb: wb.active_users(days=0), "days=0"),
+        (lambda wb: wb.active_users(days=3, since="2026-01-01"), "not both"),
+        (lambda wb: wb.active_users(since="yesterday"), "since='yesterday' is not a moment"),
+        (lambda wb: wb.revenue("a", "b..c"), "is not a path"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_says_why(wb: Workbench, ask: Any, said: str) -> None:
+    with pytest.raises(DraftError, match=said):
+        ask(wb)
+
+
+def midnight(at: datetime) -> datetime:
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)

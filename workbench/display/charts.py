@@ -1,0 +1,174 @@
+"""The pictures of the ready-made questions, drawn by Altair and shown as SVG: they need no network and stay in saved notebooks.
+
+Colours are mid-tones that read on light and dark pages.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import altair as alt
+import polars as pl
+import vl_convert
+from markupsafe import Markup
+from polars import selectors
+
+from workbench.display.page import image
+
+alt.renderers.enable("svg")  # Altair's own default asks the network, and JupyterLab knows only an older Vega
+
+Chart: TypeAlias = alt.Chart | alt.LayerChart
+
+_BLUE, _GREY = "#6166dc", "#8a93a3"
+_WIDTH, _HEIGHT = 560, 200
+_PALETTE = alt.Scale(range=[_BLUE, "#27875a", "#a9690c", "#c6423a", _GREY])
+_OUTCOMES = alt.Scale(domain=["sent", "failed", "skipped", "unknown"], range=["#27875a", "#c6423a", _GREY, "#a9690c"])
+
+
+def draw(name: str, frame: pl.DataFrame) -> Chart:
+    """Return the picture of a report."""
+    chart: Chart = _DRAWN[name](frame.with_columns(selectors.decimal().cast(pl.Float64)))
+    return chart
+
+
+def picture(chart: Chart) -> Markup:
+    """Return a chart as an `<img>` that needs nothing from outside."""
+    styled = (
+        chart.configure(background="transparent")
+        .configure_view(stroke=None)
+        .configure_axis(labelColor=_GREY, titleColor=_GREY, gridOpacity=0.25, domainColor=_GREY, tickColor=_GREY)
+        .configure_legend(labelColor=_GREY, titleColor=_GREY)
+    )
+    source = vl_convert.vegalite_to_svg(styled.to_dict())
+    return image(source, *_size(source), "the same numbers as in the table below")
+
+
+def _size(source: str) -> tuple[float, float]:
+    width, height = (source.partition(f' {side}="')[2].partition('"')[0] for side in ("width", "height"))
+    return float(width), float(height)
+
+
+def _funnel(frame: pl.DataFrame) -> Any:
+    steps = [
+        f"{step}. {event}" for step, event in frame.select("step", "event").unique(maintain_order=True).iter_rows()
+    ]
+    named = frame.with_columns(step=pl.format("{}. {}", "step", "event"), said=_percent("of_first"))
+    if "part" in frame.columns:
+        return (
+            _chart(named)
+            .mark_bar()
+            .encode(
+                x=alt.X("of_first:Q", axis=alt.Axis(format="%"), title="of the first step"),
+                y=alt.Y("step:N", sort=steps, title=None),
+                yOffset=alt.YOffset("part:N"),
+                color=alt.Color("part:N", title=None, scale=_PALETTE),
+            )
+        )
+    base = _chart(named).encode(y=alt.Y("step:N", sort=steps, title=None))
+    bars = base.mark_bar(color=_BLUE).encode(x=alt.X("contacts:Q", title="contacts"))
+    labels = base.mark_text(align="left", dx=6, color=_GREY).encode(x="contacts:Q", text="said:N")
+    return alt.LayerChart(layer=[bars, labels])
+
+
+def _retention(frame: pl.DataFrame) -> Chart:
+    return _cohort_map(frame, "share", _percent("share"))
+
+
+def _cohorts(frame: pl.DataFrame) -> Chart:
+    return _cohort_map(frame, "so_far", pl.col("so_far").round(2).cast(pl.String))
+
+
+def _cohort_map(frame: pl.DataFrame, value: str, said: pl.Expr) -> Chart:
+    cohort = pl.format("{} ({})", pl.col("cohort").dt.strftime("%Y-%m-%d"), "size")
+    rows = frame.with_columns(cohort=cohort, said=said, dark=pl.col(value) > pl.col(value).max() / 2)
+    base = _chart(rows, height=alt.Step(22)).encode(
+        x=alt.X("number:O", title="periods later", axis=alt.Axis(labelAngle=0)), y=alt.Y("cohort:N", title=None)
+    )
+    cells = base.mark_rect().encode(color=alt.Color(f"{value}:Q", scale=alt.Scale(scheme="purples"), legend=None))
+    ink = alt.condition("datum.dark", alt.value("white"), alt.value("#3b3f52"))
+    return alt.LayerChart(layer=[cells, base.mark_text(fontSize=10).encode(text="said:N", color=ink)])
+
+
+def _active_users(frame: pl.DataFrame) -> Any:
+    long = frame.rename({"contacts": "active"}).unpivot(["active", "new", "stayed"], index="at", variable_name="who")
+    return (
+        _chart(long, height=_HEIGHT)
+        .mark_line(point=frame.height < 40)
+        .encode(
+            x=alt.X("at:T", title=None),
+            y=alt.Y("value:Q", title="contacts"),
+            color=alt.Color("who:N", title=None, sort=None, scale=_PALETTE),
+        )
+    )
+
+
+def _paths(frame: pl.DataFrame) -> Any:
+    rows = frame.head(15).with_columns(pl.col("path").list.join(" → "))
+    return _bars(rows, "path", "contacts", "contacts")
+
+
+def _revenue(frame: pl.DataFrame) -> Any:
+    rows = frame.head(20)
+    named = rows if "part" in rows.columns else rows.with_columns(part=pl.lit("all"))
+    return _bars(named.with_columns(pl.col("part").fill_null("(without)")), "part", "total", "total")
+
+
+def _time_to_convert(frame: pl.DataFrame) -> Chart:
+    spans = [_span(seconds) for seconds in frame["within_seconds"]]
+    rows = frame.with_columns(within=pl.Series(spans, dtype=pl.String))
+    base = _chart(rows, height=_HEIGHT).encode(
+        x=alt.X("within:N", sort=spans, title="within", axis=alt.Axis(labelAngle=0))
+    )
+    share = alt.Y("share:Q", title="of those who started", axis=alt.Axis(format="%"))
+    return alt.LayerChart(
+        layer=[
+            base.mark_bar(color=_BLUE).encode(y=share),
+            base.mark_line(color=_GREY, point=True).encode(y="share_so_far:Q"),
+        ]
+    )
+
+
+def _message_performance(frame: pl.DataFrame) -> Any:
+    outcomes = [name for name in ("sent", "failed", "skipped", "unknown") if frame[name].sum()]
+    rows = frame.with_columns(where=pl.format("{} ({})", "node_id", "channel"))
+    long = rows.unpivot(outcomes, index="where", variable_name="outcome", value_name="count")
+    return (
+        _chart(long)
+        .mark_bar()
+        .encode(
+            x=alt.X("sum(count):Q", title="messages"),
+            y=alt.Y("where:N", sort="-x", title=None, axis=alt.Axis(labelLimit=260)),
+            color=alt.Color("outcome:N", title=None, scale=_OUTCOMES),
+        )
+    )
+
+
+def _bars(frame: pl.DataFrame, name: str, value: str, title: str) -> Any:
+    names = alt.Y(f"{name}:N", sort=None, title=None, axis=alt.Axis(labelLimit=360))
+    return _chart(frame).mark_bar(color=_BLUE).encode(x=alt.X(f"{value}:Q", title=title), y=names)
+
+
+def _chart(frame: pl.DataFrame, **more: Any) -> Any:
+    return alt.Chart(frame, width=_WIDTH, **more)
+
+
+def _percent(column: str) -> pl.Expr:
+    return pl.format("{}%", (pl.col(column) * 100).round(1))
+
+
+def _span(seconds: float) -> str:
+    for size, letter in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f}{letter}"
+    return f"{seconds:.0f}s"
+
+
+_DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
+    "funnel": _funnel,
+    "retention": _retention,
+    "cohorts": _cohorts,
+    "active_users": _active_users,
+    "paths": _paths,
+    "revenue": _revenue,
+    "time_to_convert": _time_to_convert,
+    "message_performance": _message_performance,
+}

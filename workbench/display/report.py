@@ -1,0 +1,109 @@
+"""The answer to a ready-made question: a polars frame with a picture, and the SQL it came from.
+
+Importing this module loads polars; pictures need Altair (`pip install "event-workbench[charts]"`), which is loaded when one is drawn.
+"""
+
+import importlib.util
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from workbench.display.frame import Look, ShownFrame
+from workbench.display.page import html, moment
+from workbench.display.table import Column
+from workbench.display.words import counted, duration
+from workbench.errors import DraftError
+
+if TYPE_CHECKING:
+    import altair as alt
+
+MOST_ROWS = 24
+_SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"})
+_SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
+_WORDS = {
+    "at": "from",
+    "automation_id": "automation",
+    "of_first": "of the first",
+    "of_previous": "of the one before",
+    "median_seconds": "median time",
+    "after_seconds": "after",
+    "within_seconds": "within",
+}
+
+
+class Report(ShownFrame):
+    """A frame with its `statement` and `params`, as `wb.sql(report.statement, **report.params)` asks it again."""
+
+    statement: str
+    params: dict[str, Any]
+    _name: str
+
+    def chart(self) -> "alt.Chart | alt.LayerChart":
+        """Return the picture as an Altair chart, to be changed at will."""
+        if importlib.util.find_spec("altair") is None or importlib.util.find_spec("vl_convert") is None:
+            raise DraftError('pictures need Altair: pip install "event-workbench[charts]"')
+        from workbench.display import charts
+
+        return charts.draw(self._name, pl.DataFrame(self))
+
+    def _repr_html_(self, **polars: Any) -> str:
+        assert self.look is not None
+        return html(
+            "report.html.j2", look=self.look, picture=self._picture(), statement=self.statement, params=self.params
+        )
+
+    def _picture(self) -> str:
+        if not self.height:
+            return ""
+        try:
+            chart = self.chart()
+        except DraftError as error:
+            return html("line.html.j2", text=str(error), state="", look="", note="", block="")
+        from workbench.display import charts
+
+        return charts.picture(chart)
+
+
+def report(frame: pl.DataFrame, name: str, title: str, statement: str, params: dict[str, Any]) -> Report:
+    """Return a frame as the answer to a question."""
+    result = Report(frame)
+    result.look = _look(frame, title)
+    result.statement, result.params, result._name = statement, params, name
+    return result
+
+
+def _look(frame: pl.DataFrame, title: str) -> Look:
+    columns = [
+        Column(_WORDS.get(name, name.replace("_", " ")), number=kind.is_numeric())
+        for name, kind in frame.schema.items()
+    ]
+    rows = [
+        [_cell(name, value) for name, value in zip(frame.columns, row, strict=True)]
+        for row in frame.head(MOST_ROWS).iter_rows()
+    ]
+    note = f"{MOST_ROWS} of {counted(frame.height, 'row')}; all are in the frame." if frame.height > MOST_ROWS else ""
+    return Look(columns, rows, title, "Nothing of that kind happened in the period.", note)
+
+
+def _cell(name: str, value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case list():
+            return " → ".join(value)
+        case datetime():
+            return f"{value:%Y-%m-%d}" if not (value.hour or value.minute) else moment(value)
+        case int() | float() | Decimal():
+            return _number(name, value)
+        case _:
+            return str(value)
+
+
+def _number(name: str, value: float | Decimal) -> str:
+    if name in _SECONDS:
+        return duration(timedelta(seconds=round(value)))
+    if name in _SHARES:
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

@@ -1,0 +1,281 @@
+"""Questions that are asked everywhere, ready-made: the SQL is in `sql/reports`, and every answer shows the one it came from."""
+
+from abc import ABC
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from workbench.connection import Connection
+from workbench.errors import DraftError, spoken
+from workbench.query import sql
+from workbench.spans import seconds_of
+
+if TYPE_CHECKING:
+    from workbench.display.report import Report
+
+Every: TypeAlias = Literal["day", "week", "month"]
+Moment: TypeAlias = datetime | date | str
+Span: TypeAlias = str | timedelta
+
+MOST_STEPS = 12
+_SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours", "12 hours", "1 day", "2 days", "3 days",
+          "7 days", "14 days", "30 days", "60 days", "90 days"]  # fmt: skip
+
+
+class During(TypedDict, total=False):
+    """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now)."""
+
+    days: int
+    since: Moment
+    until: Moment
+
+
+class _Period(msgspec.Struct, frozen=True):
+    """Which of its ends are given; what they are is bound."""
+
+    since: bool
+    until: bool
+
+
+class Reports(ABC):
+    """The ready-made questions. Each returns a polars frame that draws itself, with its `statement` and `params`."""
+
+    _connection: Connection
+
+    @spoken('wb.funnel(["signup", "deposit"], within="7d")')
+    def funnel(
+        self, steps: Sequence[str], *, within: Span = "7d", by: str | None = None, **during: Unpack[During]
+    ) -> "Report":
+        """Return how many contacts took each step after the ones before it, within a span of the first.
+
+        Columns: step, event, contacts, of_first, of_previous (0 to 1), median_seconds (from the first step on). `by`
+        (`"contact.plan"`, or a property of the first step's payload like `"method"`) splits contacts up: column part.
+        """
+        names = _events(steps, "steps")
+        if not 2 <= len(names) <= MOST_STEPS:
+            raise DraftError(f"a funnel has 2 to {MOST_STEPS} steps, not {len(names)}")
+        values = {f"step_{number}": name for number, name in enumerate(names, 1)}
+        return self._report(
+            "funnel",
+            f"Funnel within {within}",
+            {"steps": list(range(1, len(names) + 1))},
+            {**values, "within": _span(within, "within")},
+            during,
+            by,
+        )
+
+    @spoken('wb.retention("signup", every="week")')
+    def retention(
+        self,
+        start: str,
+        back: str | None = None,
+        *,
+        every: Every = "week",
+        periods: int = 8,
+        **during: Unpack[During],
+    ) -> "Report":
+        """Return how many of those who first did `start` came back in each later day, week or month, with `back` or any event.
+
+        Columns: cohort (its beginning, UTC), size, number (of the period, from 0), contacts, share (0 to 1).
+        """
+        values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", 366)}
+        asked = {"back": _event(back)} if back is not None else {}
+        title = f"Back with {back or 'any event'} after {start}, by {every}"
+        return self._report("retention", title, {"back": back is not None}, values | asked, during)
+
+    @spoken('wb.cohorts("signup", "deposit", value="amountUsd", every="month")')
+    def cohorts(
+        self,
+        start: str,
+        event: str,
+        *,
+        value: str | None = None,
+        every: Every = "month",
+        periods: int = 6,
+        **during: Unpack[During],
+    ) -> "Report":
+        """Return what contacts did after their first `start`, by the period of it: how often, or what `value` adds up to.
+
+        Columns: cohort, size, number, events, total, per_contact, so_far (per contact, with the periods before).
+        """
+        values: dict[str, Any] = {
+            "start": _event(start),
+            "event": _event(event),
+            "every": _every(every),
+            "periods": _count(periods, "periods", 366),
+        }
+        if value is not None:
+            values["value"] = _path(value)
+        title = f"{value or 'Events'} of {event} per contact after {start}, by {every}"
+        return self._report("cohorts", title, {"value": value is not None}, values, during)
+
+    @spoken('wb.active_users(every="day")')
+    def active_users(self, event: str | None = None, *, every: Every = "day", **during: Unpack[During]) -> "Report":
+        """Return how many contacts did something (or `event`) in each day, week or month.
+
+        Columns: at (the beginning, UTC), contacts, new (not seen before in the period asked about), stayed (seen the time
+        before), events.
+        """
+        values = {"every": _every(every)} | ({"event": _event(event)} if event is not None else {})
+        title = f"Active contacts{f' with {event}' if event else ''} by {every}"
+        return self._report("active_users", title, {"event": event is not None}, values, during)
+
+    @spoken('wb.paths("signup", steps=4, within="1d")')
+    def paths(
+        self,
+        start: str | None = None,
+        *,
+        steps: int = 4,
+        within: Span = "7d",
+        most: int = 20,
+        **during: Unpack[During],
+    ) -> "Report":
+        """Return what contacts do after their first `start` (or first event): the most frequent ways of a few steps.
+
+        Columns: path (list of event names), contacts, share (of all that began).
+        """
+        values = {
+            "steps": _count(steps, "steps", MOST_STEPS),
+            "within": _span(within, "within"),
+            "most": _count(most, "most", 1_000),
+        }
+        asked = {"start": _event(start)} if start is not None else {}
+        title = f"Paths after {start or 'the first event'}, within {within}"
+        return self._report("paths", title, {"start": start is not None}, values | asked, during)
+
+    @spoken('wb.revenue("deposit", "amountUsd", by="asset")')
+    def revenue(self, event: str, value: str, *, by: str | None = None, **during: Unpack[During]) -> "Report":
+        """Return what a number in an event adds up to, by a property of its payload or of the contact (`"contact.plan"`).
+
+        Columns: part (with `by`), events, contacts, total, mean, median, largest. Events without that number count as events.
+        """
+        values = {"event": _event(event), "value": _path(value)}
+        return self._report("revenue", f"{value} of {event}{f' by {by}' if by else ''}", {}, values, during, by)
+
+    @spoken('wb.time_to_convert("signup", "deposit", within="30d")')
+    def time_to_convert(self, start: str, goal: str, *, within: Span = "30d", **during: Unpack[During]) -> "Report":
+        """Return how long contacts took from their first `start` to the next `goal`.
+
+        Columns: after_seconds, within_seconds (the span), contacts, share (of all that started), share_so_far.
+        """
+        values = {"start": _event(start), "goal": _event(goal), "within": _span(within, "within"), "spans": _SPANS}
+        return self._report("time_to_convert", f"From {start} to {goal}", {}, values, during)
+
+    @spoken('wb.message_performance(goal="deposit", within="3d")')
+    def message_performance(
+        self, goal: str | None = None, *, within: Span = "7d", **during: Unpack[During]
+    ) -> "Report":
+        """Return what became of messages, by automation, node and channel, and how many contacts then reached a goal.
+
+        Columns: automation_id, node_id, channel, messages, sent, delivered, failed, skipped, unknown, contacts; with `goal` also
+        converted (contacts) and rate (0 to 1). Who would have reached the goal anyway is among them.
+        """
+        values = {"goal": _event(goal), "within": _span(within, "within")} if goal is not None else {}
+        title = f"Messages{f' and {goal} within {within}' if goal else ''}"
+        return self._report("message_performance", title, {"goal": goal is not None}, values, during)
+
+    def _report(
+        self,
+        name: str,
+        title: str,
+        structure: dict[str, Any],
+        values: dict[str, Any],
+        during: During,
+        by: str | None = None,
+    ) -> "Report":
+        from workbench.display.report import report
+
+        period, bounds = _period(during)
+        of, path = _property(by)
+        params = values | bounds | ({"by": path} if path else {})
+        statement = _template(name).render(period=period, by=of, **structure).strip()
+        return report(sql(self._connection, statement, params), name, title, statement, params)
+
+
+def _period(during: During) -> tuple[_Period, dict[str, Any]]:
+    """Return which ends of the period are given, and the values of both."""
+    if "days" in during and "since" in during:
+        raise DraftError("a period is the last `days`, or from `since` on: not both")
+    since, until = during.get("since"), during.get("until")
+    bounds: dict[str, Any] = {"days": _count(during.get("days", 30), "days", 36_500)}
+    if since is not None:
+        bounds = {"since": _moment(since, "since")}
+    if until is not None:
+        bounds["until"] = _moment(until, "until")
+    return _Period(since is not None, until is not None), bounds
+
+
+def _moment(moment: Moment, what: str) -> str:
+    """Return a moment as RFC 3339; days and moments without a zone are UTC."""
+    try:
+        at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    except ValueError:
+        at = None
+    if not isinstance(at, date):
+        raise DraftError(f'{what}={moment!r} is not a moment: write "2026-11-01" or "2026-11-01T12:00:00Z"')
+    text = at.isoformat()
+    zoned = isinstance(at, datetime) and at.tzinfo is not None
+    return text if zoned else f"{text}{'Z' if isinstance(at, datetime) else 'T00:00:00Z'}"
+
+
+def _property(by: object) -> tuple[str | None, list[str] | None]:
+    """Return where a property is, in the event or in the contact, and its path."""
+    if by is None:
+        return None, None
+    if isinstance(by, str) and by.startswith("contact."):
+        return "contact", _path(by.removeprefix("contact."))
+    return "event", _path(by)
+
+
+def _path(path: object) -> list[str]:
+    if not isinstance(path, str) or not all(path.split(".")):
+        raise DraftError(f'{path!r} is not a path into a payload: "amountUsd", "asset.name"')
+    return path.split(".")
+
+
+def _event(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise DraftError(f'{name!r} is not the name of an event: "deposit"')
+    return name.lower()
+
+
+def _events(names: Sequence[str], what: str) -> list[str]:
+    if isinstance(names, str):
+        raise DraftError(f'{what} are a list of event names: ["signup", "deposit"]')
+    return [_event(name) for name in names]
+
+
+def _every(every: object) -> str:
+    if not isinstance(every, str) or every not in get_args(Every):
+        raise DraftError(f"every={every!r} must be one of {', '.join(get_args(Every))}")
+    return every
+
+
+def _count(number: object, what: str, most: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+        raise DraftError(f"{what}={number!r} must be a whole number from 1 to {most}")
+    return number
+
+
+def _span(span: Span, what: str) -> str:
+    return f"{seconds_of(span, what)} seconds"
+
+
+def _folder() -> Path:
+    """Return `sql/reports`: inside the installed package, or at the top of the checkout."""
+    package = Path(__file__).parent
+    installed = package / "_reports"
+    return installed if installed.is_dir() else package.parent / "sql" / "reports"
+
+
+@cache
+def _template(name: str) -> Template:
+    environment = Environment(  # noqa: S701  SQL: what comes from outside is bound, never written into it
+        loader=FileSystemLoader(_folder()), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(f"{name}.sql")
