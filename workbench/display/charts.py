@@ -83,7 +83,9 @@ def _cohort_map(frame: pl.DataFrame, value: str, said: pl.Expr) -> Chart:
     base = _chart(rows, height=alt.Step(22)).encode(
         x=alt.X("number:O", title="periods later", axis=alt.Axis(labelAngle=0)), y=alt.Y("cohort:N", title=None)
     )
-    cells = base.mark_rect().encode(color=alt.Color(f"{value}:Q", scale=alt.Scale(scheme="purples"), legend=None))
+    cells = base.mark_rect().encode(
+        color=alt.Color(f"{value}:Q", scale=alt.Scale(scheme="purples", domainMin=0), legend=None)
+    )
     ink = alt.condition("datum.dark", alt.value("white"), alt.value("#3b3f52"))
     return alt.LayerChart(layer=[cells, base.mark_text(fontSize=10).encode(text="said:N", color=ink)])
 
