@@ -25,7 +25,7 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser
 
-bench: $(VENV)/dev.stamp  ## measure the figures we promise, in six minutes (ARGS="singles --quick", "growth --millions 10")
+bench: $(VENV)/dev.stamp  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)
 
 torture: $(VENV)/dev.stamp  ## kill everything 200 times under load and check that nothing is lost (ARGS="--seed 7")
