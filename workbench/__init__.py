@@ -6,6 +6,8 @@ wb = Workbench()
 
 from workbench.automation import Automation
 from workbench.catalog import Catalog
+from workbench.contacts import Contact
+from workbench.dead_letters import DeadLetters
 from workbench.entries import Entries, Entry
 from workbench.errors import (
     DraftError,
@@ -29,6 +31,8 @@ from workbench.workbench import Workbench
 __all__ = [
     "Automation",
     "Catalog",
+    "Contact",
+    "DeadLetters",
     "DraftError",
     "Entries",
     "Entry",

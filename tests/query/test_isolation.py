@@ -16,7 +16,9 @@ CANARIES = {
     "contacts": "external_id",
     "onchain_events": "contract",
     "messages": "body",
+    "message_outcomes": "reason",
     "automation_entries": "outcome",
+    "dead_letters": "automation",
     "segment_members": "segment",
     "rejected_events": "event",
 }
