@@ -436,6 +436,9 @@ CREATE VIEW analyst.messages WITH (security_invoker = true, security_barrier = t
 CREATE VIEW analyst.message_outcomes WITH (security_invoker = true, security_barrier = true) AS
     SELECT message_id, channel, outcome, reason, at FROM workbench.message_outcomes;
 
+CREATE VIEW analyst.automations WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, name, active, published_version, created_at, updated_at, archived_at FROM workbench.automations;
+
 CREATE VIEW analyst.automation_entries WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts, last_error,
            created_at, updated_at

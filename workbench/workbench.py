@@ -69,6 +69,7 @@ class Workbench(Reports):
         - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain, opted_out, erased_at
         - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at, sent_at, delivered_at
         - message_outcomes: message_id, channel, outcome, reason, at
+        - automations: id, name, active, published_version, created_at, updated_at, archived_at
         - automation_entries: id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts,
           last_error, created_at, updated_at
         - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause, last_error,

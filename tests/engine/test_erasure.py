@@ -132,7 +132,9 @@ async def test_an_event_that_comes_in_during_the_erasure_leaves_nothing_behind(b
         arriving = asyncio.create_task(arrive(bench, "meanwhile", attributes={"name": "Ann"}, payload={"card": "4711"}))
         await waiting(bench, 2)
     await asyncio.gather(erasing, arriving)
-    assert await bench.fetch("SELECT contact_id FROM events") == [(contact_id,)] * 2  # recognised before, committed after
+    assert (
+        await bench.fetch("SELECT contact_id FROM events") == [(contact_id,)] * 2
+    )  # recognised before, committed after
     assert await bench.fetch("SELECT attributes FROM contacts") == [(b"{}",)]
     await bench.drive()
     assert await bench.entries() == [("completed", "completed"), ("cancelled", "contact_erased")]

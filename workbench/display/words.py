@@ -237,7 +237,9 @@ def written(steps: Iterable[Step]) -> Written:
     found: dict[str, list[str]] = {"tagged": [], "untagged": [], "updated": []}
     for step in steps:
         if step.outcome in found:  # of an erased contact, steps tell nothing more
-            found[step.outcome] += step.detail.get("attributes") or ([step.detail["tag"]] if "tag" in step.detail else [])
+            found[step.outcome] += step.detail.get("attributes") or (
+                [step.detail["tag"]] if "tag" in step.detail else []
+            )
     return Written(found["tagged"], found["untagged"], tuple(dict.fromkeys(found["updated"])))
 
 
