@@ -32,6 +32,7 @@ from api.routes import (
     inapp_sdk,
     recent,
     sql,
+    timeline,
     unsubscribe,
     usage,
     webhooks,
@@ -55,7 +56,7 @@ _SANIC = {
 }
 
 _ROUTES = (
-    *(events, recent, catalog, automations, entries, contacts, usage),
+    *(events, recent, catalog, automations, entries, contacts, timeline, usage),
     *(sql, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 

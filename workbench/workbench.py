@@ -38,7 +38,7 @@ _HOW = (
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
     ("see why one did not arrive", "wb.events.rejected()"),
     ("see what failed for good, and try it again", "wb.dead_letters()"),
-    ("see to a contact", 'wb.contact(email="ada@example.com")'),
+    ("see what happened to a contact, and see to it", 'wb.contact(email="ada@example.com")'),
     ("count what was sent", "wb.usage()"),
 )
 
