@@ -27,6 +27,7 @@ from api.routes import (
     contacts,
     entries,
     events,
+    explain,
     health,
     inapp,
     inapp_sdk,
@@ -56,7 +57,7 @@ _SANIC = {
 }
 
 _ROUTES = (
-    *(events, recent, catalog, automations, entries, contacts, timeline, usage),
+    *(events, recent, catalog, automations, entries, contacts, explain, timeline, usage),
     *(sql, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 
