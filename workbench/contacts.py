@@ -11,6 +11,7 @@ from workbench.display.page import html, moment
 from workbench.display.table import Column, plain, table
 from workbench.display.words import counted
 from workbench.errors import DraftError, NotThereError, spoken
+from workbench.explained import Asked, Explained, explained
 
 if TYPE_CHECKING:
     import polars as pl
@@ -124,6 +125,15 @@ class Contact:
     def events(self, most: int = _NEWEST) -> "pl.DataFrame":
         """Return its events, the newest first: at, event, occurred_at, payload (JSON), idempotency_key, id."""
         return happened.events(happened.newest(self._connection, self._there().id, most, "event"))
+
+    @spoken('.explain("Thanks for the deposit") or .explain(a, event={"event": "deposit", "payload": {…}})')
+    def explain(self, automation: object, event: Asked = None, *, most: int = 20) -> Explained:
+        """Say why an automation (or the one of that name) did or did not take its newest events, filter by filter.
+
+        `event`: the id of one of them, or an event that has not happened. The server judges by what the automation was at each
+        event's moment, with the engine's own rules; the contact is the one of today.
+        """
+        return explained(self._connection, self._there().id, automation, event, most)
 
     def export(self) -> dict[str, Any]:
         """Return all that is kept of it: `contact`, `events`, `entries`, `messages`, the oldest first."""

@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.language.filter import Filter
-from api.language.graph import read_graph
-from api.language.simulate import Automation, Given, simulate
 from api.language.described import contact_of
 from api.language.event import Event, Identifiers
 from api.language.facts import Past
+from api.language.filter import Filter
+from api.language.graph import read_graph
+from api.language.simulate import Automation, Given, simulate
 from api.language.trigger import Trigger
 from api.language.why import Change, Entered, Standing, active_at, why_imagined, why_stored
 
@@ -18,7 +18,9 @@ LARGE = Trigger(frozenset({"deposit"}), (Filter("amount", "eq", 100),))
 ON = Standing()
 
 
-def reasons(standing: Standing = ON, name: str = "deposit", *, amount: object = 100, dry: bool = False) -> tuple[str, ...]:
+def reasons(
+    standing: Standing = ON, name: str = "deposit", *, amount: object = 100, dry: bool = False
+) -> tuple[str, ...]:
     return why_stored(LARGE, standing, name, {"amount": amount}, None, dry=dry).reasons
 
 

@@ -20,7 +20,9 @@ async def author(org: Org, method: str, path: str, body: object = None) -> dict[
 
 async def automation(org: Org, *filters: dict[str, Any], publish: bool = True) -> str:
     spec = {"type": "app_event", "event": "deposit", "filters": list(filters)}
-    made = await author(org, "POST", "/automations", {"name": "Thanks", "triggerSpec": spec, "graph": GRAPH, "active": True})
+    made = await author(
+        org, "POST", "/automations", {"name": "Thanks", "triggerSpec": spec, "graph": GRAPH, "active": True}
+    )
     if publish:
         await author(org, "POST", f"/automations/{made['id']}/publish")
     return str(made["id"])
@@ -61,7 +63,9 @@ async def test_what_the_automation_was_at_that_moment(acme: Org) -> None:
     await acme.post({"event": "deposit", "contact": ANN})
     await author(acme, "POST", f"/automations/{automation_id}/archive")
     await acme.post({"event": "deposit", "contact": ANN})
-    told = [(each["matched"], each["reasons"], each["version"]) for each in await explained(acme, contact_id, automation_id)]
+    told = [
+        (each["matched"], each["reasons"], each["version"]) for each in await explained(acme, contact_id, automation_id)
+    ]
     assert told == [
         (False, ["archived"], 1),
         (True, ["archived"], 1),  # its entry was cancelled before an engine took it
