@@ -17,7 +17,7 @@ import msgspec
 
 from api.authoring.again import retried
 from api.authoring.automations import Author, record
-from api.authoring.refusal import Refusal, unknown
+from api.authoring.refusal import Refusal, conflict, unknown
 from api.clock import Clock
 from api.store import erasure as store
 from api.store.database import ConflictError, Database, UnavailableError
@@ -83,6 +83,8 @@ async def _forget(database: Database, author: Author, who: Subject) -> ErasedVie
         found = await store.erased_contact(tx, who)
         if found is None:
             return unknown("contact")
+        if found.merged_into is not None:
+            return conflict(f"it was merged into contact {found.merged_into}: erase that one, or undo the merge first")
         cancelled = await store.forget(tx, who, author.now)
         await store.await_erasure(tx, who, author.now + LATER)
         if found.at is None:

@@ -34,6 +34,7 @@ from api.store.engine import Claim
 from api.store.erasure import Subject
 from api.store.explain import EventRow
 from api.store.facts import read_entered
+from api.store.merging import survivor
 
 _MOST_VERSIONS = 10_000
 _IMAGINED = "00000000-0000-8000-8000-000000000000"
@@ -128,8 +129,8 @@ class _Known(msgspec.Struct, frozen=True):
 
 async def explain(database: Database, reader: Reader, contact_id: str, asked: Asked) -> ExplainedView | Refusal:
     """Return why."""
-    who = Subject(reader.author.org_id, contact_id)
     async with database.transaction() as tx:
+        who = Subject(reader.author.org_id, await survivor(tx, reader.author.org_id, contact_id))
         known = await _known(tx, who, reader, asked.automation_id)
         if isinstance(known, Refusal):
             return known

@@ -11,9 +11,10 @@ from api.contacts.views import ContactView, Shown, contact_view
 from api.language.identity import Kind
 from api.store import care
 from api.store import timeline as store
-from api.store.database import Database
+from api.store.database import Database, Transaction
 from api.store.erasure import Cursor, Subject
-from api.store.timeline import ConflictRow, EntryRow, EventRow, Happening, MessageRow, Row, Traces
+from api.store.merging import survivor
+from api.store.timeline import ConflictRow, EntryRow, EventRow, Happening, MergeRow, MessageRow, Row, Traces
 
 
 class KnownView(ContactView, frozen=True, rename="camel", kw_only=True):
@@ -40,8 +41,9 @@ class TimelineView(msgspec.Struct, frozen=True):
 
 
 async def known(database: Database, who: Subject, shown: Shown) -> KnownView | Refusal:
-    """Return a contact with its counts."""
+    """Return a contact (or the one it was merged into) with its counts."""
     async with database.transaction() as tx:
+        who = await _survivor(tx, who)
         row = await care.find_contact(tx, who.org_id, who.contact_id)
         if row is None:
             return unknown("contact")
@@ -52,13 +54,18 @@ async def known(database: Database, who: Subject, shown: Shown) -> KnownView | R
 async def timeline(
     database: Database, who: Subject, kinds: Collection[Happening], before: Cursor, most: int
 ) -> TimelineView | Refusal:
-    """Return a page of what happened to a contact."""
+    """Return a page of what happened to a contact, or to the one it was merged into."""
     async with database.transaction() as tx:
+        who = await _survivor(tx, who)
         if await care.find_contact(tx, who.org_id, who.contact_id) is None:
             return unknown("contact")
         rows = await store.happened(tx, who, kinds, before, most)
     following = f"{rows[-1].created_at.isoformat()},{rows[-1].id}" if len(rows) == most else None
     return TimelineView([_view(row, who.contact_id) for row in rows], following)
+
+
+async def _survivor(tx: Transaction, who: Subject) -> Subject:
+    return Subject(who.org_id, await survivor(tx, who.org_id, who.contact_id))
 
 
 def _view(row: Row, contact_id: str) -> HappeningView:
@@ -72,6 +79,9 @@ def _view(row: Row, contact_id: str) -> HappeningView:
         case ConflictRow():
             identifier = _IDENTIFIERS[Kind(row.kind)]
             return _happening("conflict", row, _conflict_sentence(row, contact_id), {"kind": identifier})
+        case MergeRow():
+            since = "" if row.undone_at is None else f", until {row.undone_at:%Y-%m-%d %H:%M} UTC"
+            return _happening("merge", row, f"absorbed contact {row.absorbed_id}{since}")
 
 
 _IDENTIFIERS = {Kind.WALLET: "walletAddress", Kind.EMAIL: "email", Kind.EXTERNAL_ID: "externalId"}
@@ -105,10 +115,16 @@ def _message_sentence(row: MessageRow) -> str:
 
 def _conflict_sentence(row: ConflictRow, contact_id: str) -> str:
     """Say what became of an identifier, from the side of the contact that is looked at."""
+    resolved = "" if row.resolved_by is None else "; the two are one contact now"
+    return f"{_conflict(row, contact_id)}{resolved}"
+
+
+def _conflict(row: ConflictRow, contact_id: str) -> str:
     what, other = _WORDS[_IDENTIFIERS[Kind(row.kind)]], row.other_contact_id
     if contact_id == other:
-        took = {"moved": f"its {what} went to contact {row.contact_id}"}
-        return took.get(row.outcome, f"an event of contact {row.contact_id} brought its {what}; it stayed here")
+        if row.outcome == "moved":
+            return f"its {what} went to contact {row.contact_id}"
+        return f"an event of contact {row.contact_id} brought its {what}; it stayed here"
     match row.outcome:
         case "moved":
             return f"took the {what} of contact {other}"

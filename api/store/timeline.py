@@ -77,17 +77,28 @@ class ConflictRow(msgspec.Struct, frozen=True):
     other_contact_id: str | None
     kind: int
     outcome: str
+    resolved_by: str | None
 
 
-Row = EventRow | EntryRow | MessageRow | ConflictRow
+class MergeRow(msgspec.Struct, frozen=True):
+    """A contact that was absorbed, and when that was taken back."""
 
-Happening: TypeAlias = Literal["event", "entry", "message", "conflict"]
+    created_at: datetime
+    id: str
+    absorbed_id: str
+    undone_at: datetime | None
+
+
+Row = EventRow | EntryRow | MessageRow | ConflictRow | MergeRow
+
+Happening: TypeAlias = Literal["event", "entry", "message", "conflict", "merge"]
 
 _READ: Mapping[Happening, tuple[str, type[Row]]] = {
     "event": ("timeline_events", EventRow),
     "entry": ("timeline_entries", EntryRow),
     "message": ("timeline_messages", MessageRow),
     "conflict": ("timeline_conflicts", ConflictRow),
+    "merge": ("timeline_merges", MergeRow),
 }
 HAPPENINGS = tuple(_READ)
 

@@ -6,7 +6,8 @@ SELECT (SELECT count(*) FROM events WHERE org_id = :org_id AND contact_id = :con
        (SELECT count(*) FROM entries WHERE org_id = :org_id AND contact_id = :contact_id),
        (SELECT count(*) FROM messages WHERE org_id = :org_id AND contact_id = :contact_id),
        (SELECT count(*) FROM identity_conflicts
-        WHERE org_id = :org_id AND (contact_id = :contact_id OR other_contact_id = :contact_id));
+        WHERE org_id = :org_id AND (contact_id = ANY (family.ids) OR other_contact_id = ANY (family.ids)))
+FROM (SELECT array_agg(id) AS ids FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id)) family;
 
 -- timeline_events --
 -- Its events.
@@ -46,10 +47,18 @@ JOIN automations a ON a.org_id = m.org_id AND a.id = m.automation_id
 ORDER BY m.created_at DESC, m.id DESC;
 
 -- timeline_conflicts --
--- Its identity conflicts, whichever side of them it is on.
-SELECT created_at, id, event_id, contact_id, other_contact_id, kind, outcome
-FROM identity_conflicts
-WHERE org_id = :org_id AND (contact_id = :contact_id OR other_contact_id = :contact_id)
-    AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+-- Its identity conflicts, whichever side of them it is on, and those of contacts that were merged into it.
+SELECT c.created_at, c.id, c.event_id, c.contact_id, c.other_contact_id, c.kind, c.outcome, c.resolved_by
+FROM (SELECT array_agg(id) AS ids FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id)) family
+JOIN identity_conflicts c ON c.org_id = :org_id AND (c.contact_id = ANY (family.ids) OR c.other_contact_id = ANY (family.ids))
+WHERE (c.created_at, c.id) < (:before_at ::timestamptz, :before_id ::uuid)
+ORDER BY c.created_at DESC, c.id DESC
+LIMIT :most;
+
+-- timeline_merges --
+-- The contacts it absorbed, and those that were taken back.
+SELECT created_at, id, absorbed_id, undone_at
+FROM contact_merges
+WHERE org_id = :org_id AND keep_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
 ORDER BY created_at DESC, id DESC
 LIMIT :most;
