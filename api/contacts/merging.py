@@ -126,6 +126,7 @@ def _judged(pair: Pair, both: dict[str, Stored]) -> _Judged | Refusal:
 @retried
 async def _merge(database: Database, author: Author, pair: Pair, shown: Shown) -> MergeView | Refusal:
     async with database.transaction() as tx:
+        rows = await count_traces(tx, Subject(author.org_id, pair.absorbed_id))
         identities = await _hold(tx, author.org_id, pair)
         judged = _judged(pair, await store.people(tx, author.org_id, _ids(pair)))
         if isinstance(judged, Refusal):
@@ -133,7 +134,6 @@ async def _merge(database: Database, author: Author, pair: Pair, shown: Shown) -
         move = Move(pair.absorbed_id, pair.keep_id)
         if await store.is_worked_on(tx, author.org_id, move):
             return conflict(_WORKED_ON)
-        rows = await count_traces(tx, Subject(author.org_id, pair.absorbed_id))
         merge_id = uuid7(author.now_us)
         keys = tuple(key for key, owner in identities.items() if owner == pair.absorbed_id)
         segments = await store.memberships(tx, author.org_id, pair.absorbed_id)
@@ -153,6 +153,7 @@ async def _write(tx: Transaction, author: Author, row: MergeRow, merged: Person)
     await store.move_live_entries(tx, org_id, move)
     await store.resolve_conflicts(tx, org_id, row.id, row.keep_id, row.absorbed_id)
     await store.point_at(tx, org_id, row.absorbed_id, row.keep_id)
+    await store.wake_waiting_entries(tx, org_id, row.keep_id, author.now)
     await store.add_merge(tx, org_id, row, author.now + LATER)
     detail = {"merge": row.id, "absorbed": row.absorbed_id, "attributes": len(row.gained.attributes)}
     await record(tx, author, "contact.merge", row.keep_id, detail)

@@ -235,6 +235,11 @@ async def test_events_that_come_in_meanwhile_are_never_lost(acme: Org) -> None:
     await look_again(acme)
     stored = await acme.service.rows(f"SELECT contact_id FROM events WHERE org_id = {acme.id} AND event = 'busy'")
     assert len(stored) == 40
+    for table in ("identities", "events"):
+        pointing = f"SELECT FROM {table} r JOIN contacts c ON c.org_id = r.org_id AND c.id = r.contact_id"
+        assert await acme.service.rows(
+            f"SELECT EXISTS ({pointing} WHERE r.org_id = {acme.id} AND c.merged_into IS NOT NULL)"
+        ) == [(False,)]
     ((seen,),) = await acme.service.rows(
         f"SELECT array_agg(DISTINCT k) FROM contacts, jsonb_object_keys(attributes) k WHERE org_id = {acme.id} AND k ~ '^k[0-9]+$'"
     )
