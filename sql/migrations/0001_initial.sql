@@ -322,7 +322,6 @@ CREATE TABLE workbench.messages (
     created_at      timestamptz NOT NULL,
     sent_at         timestamptz,
     delivered_at    timestamptz,
-    merged_from     uuid,                       -- like that of an event
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, entry_id, node_id, visit)
 );

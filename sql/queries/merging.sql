@@ -157,22 +157,8 @@ SET contact_id = :to_id,
 FROM page p
 WHERE v.org_id = :org_id AND v.id = p.id AND v.created_at = p.created_at;
 
--- move_messages --
--- The same for messages.
-WITH page AS (
-    SELECT id FROM messages
-    WHERE org_id = :org_id AND contact_id = :from_id
-        AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
-    ORDER BY created_at, id LIMIT :most
-)
-UPDATE messages m
-SET contact_id = :to_id,
-    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(m.merged_from, :from_id) ELSE nullif(m.merged_from, :to_id) END
-FROM page p
-WHERE m.org_id = :org_id AND m.id = p.id;
-
 -- move_entries --
--- The same for entries; one that a worker holds is left for later.
+-- The same for entries; one that a worker holds is left for later. Messages have no origin of their own: they follow their entry.
 WITH page AS (
     SELECT id FROM entries
     WHERE org_id = :org_id AND contact_id = :from_id AND state <> 'running'
@@ -186,8 +172,20 @@ SET contact_id = :to_id,
 FROM page p
 WHERE e.org_id = :org_id AND e.id = p.id;
 
+-- move_messages --
+-- Let the next messages of a contact follow their entries, which moved before; how many.
+WITH page AS (
+    SELECT m.id FROM messages m
+    JOIN entries e ON e.org_id = :org_id AND e.id = m.entry_id AND e.contact_id = :to_id
+    WHERE m.org_id = :org_id AND m.contact_id = :from_id
+    ORDER BY m.created_at, m.id LIMIT :most
+)
+UPDATE messages m SET contact_id = :to_id
+FROM page p
+WHERE m.org_id = :org_id AND m.id = p.id;
+
 -- move_onchain --
--- The same for what happened on a chain.
+-- Like events, what happened on a chain.
 WITH page AS (
     SELECT id FROM onchain_events
     WHERE org_id = :org_id AND contact_id = :from_id

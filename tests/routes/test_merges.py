@@ -58,7 +58,8 @@ async def everything(org: Org) -> list[Any]:
     found.append(await org.rows("kind, value_digest, contact_id", "identities", "kind, value_digest"))
     found.append(await org.rows("segment, contact_id, entered_at", "segment_members", "segment, contact_id"))
     found.append(await org.rows("id, resolved_by", "identity_conflicts"))
-    return [*found, *[await org.rows("id, contact_id, merged_from", table) for table in ROWS]]
+    found.append(await org.rows("id, contact_id", "messages"))
+    return [*found, *[await org.rows("id, contact_id, merged_from", table) for table in ROWS if table != "messages"]]
 
 
 async def owners(org: Org) -> set[str]:
