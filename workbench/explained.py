@@ -58,7 +58,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
 
     def sentence(self) -> str:
         """Say why."""
-        said = words.both([_REASONS.get(reason) or getattr(self, f"_{reason}")() for reason in self.reasons])
+        told = [reason for reason in self.reasons if reason != "filters" or "other_event" not in self.reasons]
+        said = "; ".join(_REASONS.get(reason) or getattr(self, f"_{reason}")() for reason in told)
         if said:
             return f"{said[0].upper()}{said[1:]}."
         if self.entry is None:
@@ -81,7 +82,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
 
     def row(self) -> tuple[str, str, str, str]:
         """Return the cells of a table."""
-        return moment(self.at), self.event, "✓" if self.matched else "✗", self.sentence()
+        mark = ("○" if self.reasons else "✓") if self.matched else "✗"
+        return moment(self.at), self.event, mark, self.sentence()
 
 
 _REASONS = {
@@ -130,10 +132,10 @@ class Explained(Sequence[Explanation]):
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def headline(self) -> str:
-        """Say how many were taken."""
-        taken = sum(each.matched for each in self)
+        """Say how many started it."""
+        started = sum(each.matched and not each.reasons for each in self)
         state = "" if self._active else " It is switched off now."
-        return f"“{self._automation}” took {taken} of {words.counted(len(self), 'event')}.{state}"
+        return f"{started} of {words.counted(len(self), 'event')} started “{self._automation}”.{state}"
 
     def __getitem__(self, index: Any) -> Any:
         return self._explanations[index]
