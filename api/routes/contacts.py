@@ -92,7 +92,7 @@ async def export_all(request: Request, contact_id: str) -> None:
     contact = settled(await care.show(database, who.org_id, known, shown))
     response = await request.respond(content_type="application/json", headers=PRIVATE)
     try:
-        async for piece in export.pieces(database, Subject(who.org_id, known), contact, shown):
+        async for piece in export.pieces(database, Subject(who.org_id, contact.id), contact, shown):
             await response.send(piece)
         await response.eof()
     except Exception as error:  # noqa: BLE001  the edge: an answer that has begun can only break, so that no half looks whole

@@ -28,3 +28,11 @@ FROM messages
 WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
 ORDER BY created_at, id
 LIMIT :most;
+
+-- export_absorbed --
+-- The next contacts that were merged into this one, as they were; emails are sealed.
+SELECT created_at, id, wallet_address, email, external_id, attributes, tags
+FROM contacts
+WHERE org_id = :org_id AND merged_into = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+ORDER BY created_at, id
+LIMIT :most;

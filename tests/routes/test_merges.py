@@ -261,6 +261,17 @@ async def test_erasing_the_survivor_erases_the_absorbed(acme: Org) -> None:
     assert await refused(acme, f"/merges/{merge['id']}/undo") == (409, "the contact was erased since")
 
 
+async def test_an_export_has_the_absorbed_as_it_was(acme: Org) -> None:
+    web, app = await both(acme)
+    await merged(acme, web, app)
+    for contact_id in (web, app):
+        exported = decode((await call(acme, "GET", f"/{contact_id}/export", "contacts:read")).content)
+        ((absorbed,), events) = exported["absorbed"], exported["events"]
+        assert (exported["contact"]["id"], len(events)) == (web, 2)
+        assert (absorbed["walletAddress"], absorbed["email"]) == ("0xapp", "a•••@acme.example")
+        assert (absorbed["attributes"], absorbed["tags"]) == ({"plan": "free", "city": "Rome"}, ["beta"])
+
+
 async def test_who_may_and_what_is_refused(acme: Org, globex: Org) -> None:
     web, app = await both(acme)
     pair = {"keep": web, "absorb": app}
