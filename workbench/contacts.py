@@ -158,6 +158,7 @@ class Contact:
 
     def _told(self, answer: Any) -> Self:
         self._known = msgspec.convert(answer, _Known)
+        self._id = self._known.id  # another one, when it was merged
         return self
 
     def _path(self, more: str = "") -> str:

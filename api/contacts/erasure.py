@@ -85,6 +85,8 @@ async def _forget(database: Database, author: Author, who: Subject) -> ErasedVie
             return unknown("contact")
         if found.merged_into is not None:
             return conflict(f"it was merged into contact {found.merged_into}: erase that one, or undo the merge first")
+        if found.unsettled:
+            return conflict("a merge was taken back a moment ago, and rows are on their way: try again in two minutes")
         cancelled = await store.forget(tx, who, author.now)
         await store.await_erasure(tx, who, author.now + LATER)
         if found.at is None:

@@ -30,10 +30,14 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """When a contact was erased, and which contact it was merged into; None: it was not."""
+    """When a contact was erased, and which contact it was merged into; None: it was not.
+
+    `unsettled`: a merge was taken back, and rows of the other contact may still be with this one.
+    """
 
     at: datetime | None
-    merged_into: str | None = None
+    merged_into: str | None
+    unsettled: bool
 
 
 async def erased_contact(tx: Transaction, who: Subject) -> Erased | None:

@@ -2,7 +2,11 @@
 
 -- erased_contact --
 -- When a contact was erased, null for one that was not, and what it was merged into; no row for one that nobody knows.
-SELECT erased_at, merged_into::text FROM contacts WHERE org_id = :org_id AND id = :contact_id;
+-- While rows of somebody else are on their way back from it, it cannot be told apart.
+SELECT erased_at, merged_into::text, EXISTS (
+    SELECT FROM contact_merges m
+    WHERE m.org_id = :org_id AND m.keep_id = :contact_id AND m.undone_at IS NOT NULL AND m.due_at IS NOT NULL)
+FROM contacts WHERE org_id = :org_id AND id = :contact_id;
 
 -- forget_sign_in --
 -- Drop what the wallets of a contact were asked to sign.

@@ -261,6 +261,18 @@ async def test_erasing_the_survivor_erases_the_absorbed(acme: Org) -> None:
     assert await refused(acme, f"/merges/{merge['id']}/undo") == (409, "the contact was erased since")
 
 
+async def test_nobody_is_erased_whose_rows_are_not_told_apart_yet(acme: Org) -> None:
+    web, app = await both(acme)
+    merge = await merged(acme, web, app)
+    await undone(acme, merge["id"])
+    response = await call(acme, "DELETE", f"/{web}", "contacts:erase")
+    assert (response.status_code, response.json()["error"][:23]) == (409, "a merge was taken back ")
+    await look_again(acme)
+    assert (await call(acme, "DELETE", f"/{web}", "contacts:erase")).status_code == 200
+    ((idempotency_key,),) = await acme.service.rows(f"SELECT idempotency_key FROM events WHERE contact_id = '{app}'")
+    assert idempotency_key
+
+
 async def test_an_export_has_the_absorbed_as_it_was(acme: Org) -> None:
     web, app = await both(acme)
     await merged(acme, web, app)

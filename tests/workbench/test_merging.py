@@ -56,4 +56,4 @@ def test_what_cannot_be_done_is_said(running: Running) -> None:
         wb.merge(web, app)
     with pytest.raises(NotThereError):
         app.tag("late")
-    assert wb.contact(app.id).id == web.id
+    assert app.refresh().id == web.id
