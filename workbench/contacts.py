@@ -1,4 +1,4 @@
-"""One contact: what is known of it, what it wants no messages through, all that is kept of it, and forgetting it."""
+"""One contact: what is known of it, what it wants no messages through, what is kept of it, and forgetting it."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict
@@ -136,7 +136,7 @@ class Contact:
         return explained(self._connection, self._there().id, automation, event, most)
 
     def export(self) -> dict[str, Any]:
-        """Return all that is kept of it: `contact`, `events`, `entries`, `messages`, the oldest first."""
+        """Return what is kept of it: `contact`, `events`, `entries` with their steps, `messages`, the oldest first."""
         exported: dict[str, Any] = self._connection.get(self._path("/export"))
         return exported
 

@@ -1,4 +1,4 @@
-"""`/api/v1/contacts`: finding one, what it wants no messages through, its tags, all that is kept of it, and forgetting it.
+"""`/api/v1/contacts`: finding one, what it wants no messages through, its tags, what is kept of it, and forgetting it.
 
 Live secret keys, whose holder knows the people, and workbench keys with the scope: contacts:read to look, automations:write for
 tags and opt-outs (an automation can change contacts, too), contacts:erase to forget. Export and erasure are for workbench keys only.

@@ -80,6 +80,11 @@ def load_contacts(org_id: int, ids: Sequence[str]) -> Call[dict[str, ContactRow]
     )
 
 
+def unsubscribed(org_id: int, ids: Sequence[str]) -> Call[set[str]]:
+    """Ask which of the contacts unsubscribed one of their addresses."""
+    return Call(_SQL["unsubscribed"], lambda rows: {row[0] for row in rows}, org_id=org_id, ids=uuids(ids))
+
+
 def inactive_automations(org_id: int, ids: Sequence[str]) -> Call[dict[str, str]]:
     """Ask for the reason, by automation id, of those that no longer run."""
     return Call(_SQL["inactive_automations"], _pairs, org_id=org_id, ids=plain(ids))

@@ -23,6 +23,13 @@ FROM k CROSS JOIN LATERAL (
     SELECT * FROM contacts WHERE org_id = k.org_id AND id = k.id AND erased_at IS NULL LIMIT 1    -- key by key
 ) AS c;
 
+-- unsubscribed --
+-- Which of these contacts unsubscribed one of their addresses.
+WITH k AS MATERIALIZED (SELECT :org_id ::bigint AS org_id, id FROM unnest(:ids ::uuid[]) AS id)
+SELECT k.id::text
+FROM k JOIN identities i ON i.contact_id = k.id AND i.org_id = k.org_id AND i.kind = 2
+JOIN suppressions s ON s.org_id = k.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest;
+
 -- inactive_automations --
 -- Which of these automations no longer run, and why.
 SELECT a.id::text, CASE WHEN a.archived_at IS NULL THEN 'automation_inactive' ELSE 'automation_archived' END

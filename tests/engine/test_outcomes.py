@@ -114,6 +114,16 @@ async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: B
     assert await outcomes(bench) == [("skipped", "opted_out")]
 
 
+async def test_j12_who_unsubscribed_an_address_it_had_once_is_skipped(bench: Bench) -> None:
+    digest = bench.keyring.of(bench.org_id).digest("email", "old@example.com")
+    async with bench.database.transaction() as tx:
+        await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
+    for address in ("old@example.com", "ann@example.com"):
+        await bench.take_in({"event": "login", "contact": {"walletAddress": "0xA", "email": address}})
+    await send_one(bench, EMAIL)
+    assert await outcomes(bench) == [("skipped", "opted_out")]
+
+
 async def test_who_opts_out_between_two_tries_gets_no_second_one(bench: Bench) -> None:
     async with endpoint(status(500)) as server:
         await send_one(bench, hook(server))
