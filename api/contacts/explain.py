@@ -223,7 +223,7 @@ def _event(described: dict[str, Any], contact: Contact, now: datetime) -> Event 
 
 async def _past(tx: Transaction, who: Subject, automation_id: str, now: datetime) -> Past:
     """Return what an entry of this moment would see of those before it."""
-    claim = Claim(_IMAGINED, automation_id, None, _IMAGINED, now, who.contact_id, None, 0, 1, 0, now, None)
+    claim = Claim(_IMAGINED, automation_id, None, _IMAGINED, now, who.contact_id, None, 0, 1, 0, now, None, 0)
     (entered,) = await run(tx, read_entered(who.org_id, [claim]))
     before = entered.get(_IMAGINED)
     return Past() if before is None else Past(before.at, before.running)

@@ -24,7 +24,7 @@ from api.store import facts as store
 from api.store.calls import COMMIT, run
 from api.store.database import Transaction
 from api.store.engine import Claim
-from api.store.facts import ArrivalRow, ContactRow, Entered, EventRow
+from api.store.facts import ArrivalRow, AutomationNow, ContactRow, Entered, EventRow
 
 T = TypeVar("T")
 OpenEmail: TypeAlias = Callable[[str], str]
@@ -102,11 +102,11 @@ async def look(
     """Read what decisions on these entries can look at. No event that is seen came after `Seen.at`."""
     claims = [each.claim for each in asked]
     open_email = cache(org_keys.open_email)  # an event mostly carries the address that its contact has
-    events, contacts, stopped, _ = await run(
+    events, contacts, automations, _ = await run(
         tx,
         store.load_events(org_id, claims),
         store.load_contacts(org_id, list({claim.contact_id for claim in claims})),
-        store.inactive_automations(org_id, list({claim.automation_id for claim in claims})),
+        store.automations_now(org_id, list({claim.automation_id for claim in claims})),
         COMMIT,
     )
     contacts |= await _unsubscribed(tx, org_id, asked, contacts)
@@ -118,13 +118,18 @@ async def look(
         known = _facts(open_email, events.get(claim.event_id), contacts.get(claim.contact_id))
         facts[claim.entry_id] = msgspec.structs.replace(
             known,
-            cancelled=known.cancelled or stopped.get(claim.automation_id),
+            cancelled=known.cancelled or _stopped(claim, automations[claim.automation_id]),
             retries=retries,
             past=_past(claim, watched, recent),
             arrivals=tuple(_arrival(open_email, row) for row in watched.arrivals.get(claim.entry_id, ())),
         )
     at = max([now, *(rows[-1].at for rows in watched.arrivals.values())])
     return Seen(now, at, {each.claim.entry_id: each for each in asked}, facts, watched)
+
+
+def _stopped(claim: Claim, automation: AutomationNow) -> str | None:
+    """Return why an entry rests: its automation does, or has rested since its event matched."""
+    return automation.stopped or ("automation_inactive" if claim.stint < automation.stint else None)
 
 
 async def _unsubscribed(tx: Transaction, org_id: int, asked: list[Asked], contacts: Contacts) -> Contacts:

@@ -195,6 +195,7 @@ CREATE TABLE workbench.automations (
     archived_at        timestamptz,
     created_at         timestamptz NOT NULL,
     updated_at         timestamptz NOT NULL,
+    stint              integer NOT NULL DEFAULT 1,      -- grows whenever it is switched on again
     PRIMARY KEY (org_id, id)
 );
 
@@ -236,6 +237,7 @@ CREATE TABLE workbench.entries (
     id                  uuid NOT NULL,
     automation_id       uuid NOT NULL,
     automation_version  integer,
+    stint               integer NOT NULL DEFAULT 1,     -- of the automation when the event matched: an entry of an earlier one rests
     event_id            uuid NOT NULL,
     event_created_at    timestamptz NOT NULL,
     contact_id          uuid NOT NULL,

@@ -38,6 +38,7 @@ LIMIT :most;
 -- Write a changed automation whole; the caller holds its lock.
 UPDATE automations
 SET name = :name, trigger_spec = :trigger_spec ::jsonb, graph = :graph ::jsonb, active = :active,
+    stint = stint + (:active AND NOT active)::integer,
     published_version = :published_version, revision = :revision, archived_at = :archived_at, updated_at = :updated_at
 WHERE org_id = :org_id AND id = :id
 RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at;

@@ -30,11 +30,12 @@ SELECT k.id::text
 FROM k JOIN identities i ON i.contact_id = k.id AND i.org_id = k.org_id AND i.kind = 2
 JOIN suppressions s ON s.org_id = k.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest;
 
--- inactive_automations --
--- Which of these automations no longer run, and why.
-SELECT a.id::text, CASE WHEN a.archived_at IS NULL THEN 'automation_inactive' ELSE 'automation_archived' END
+-- automations_now --
+-- Which stint these automations are in, and why those that no longer run do not.
+SELECT a.id::text, a.stint,
+       CASE WHEN a.archived_at IS NOT NULL THEN 'automation_archived' WHEN NOT a.active THEN 'automation_inactive' END
 FROM automations a
-WHERE a.org_id = :org_id AND a.id = ANY(:ids ::uuid[]) AND (NOT a.active OR a.archived_at IS NOT NULL);
+WHERE a.org_id = :org_id AND a.id = ANY(:ids ::uuid[]);
 
 -- load_graph --
 -- The graph of a published version; it never changes.

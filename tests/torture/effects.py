@@ -140,14 +140,14 @@ def _covers(lease: Lease, at: int) -> bool:
 
 
 def what_is_stopped_rests(run: Evidence) -> Findings:
-    """while an automation is switched off or archived, no step is taken under a claim that was made since"""
+    """under a claim made while its automation was switched off or archived an entry takes no step, whatever comes later"""
     for automation in run.automations:
         if automation.rule.is_stopped:
             rests = _rests(run, automation.id)
             for entry in run.entries_of[automation.id]:
                 for step in run.steps.get(entry.id, ()):
                     claimed = run.by_token[entry.id, step.claim].claimed
-                    stopped = any(began < claimed and step.committed < ended for began, ended in rests)
+                    stopped = any(began < claimed < ended for began, ended in rests)
                     yield f"entry {entry.id} {step.outcome} at {step.node_id} while stopped" if stopped else None
 
 
