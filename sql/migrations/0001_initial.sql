@@ -318,6 +318,7 @@ CREATE TABLE workbench.messages (
     recipient       text,                       -- of an email the sealed address, of a webhook the url
     html            boolean NOT NULL DEFAULT false,
     lease_token     bigint,                     -- of the claim that sends it, or did
+    in_doubt        boolean NOT NULL DEFAULT false,     -- an attempt of it may have arrived, whatever became of later ones
     subject         text,
     body            text,
     extra           jsonb,

@@ -117,7 +117,7 @@ WITH stopped AS (
     SELECT :org_id, id, state, 'cancelled', :at, :outcome FROM moved
 ), unsent AS (
     UPDATE messages m
-    SET status = CASE m.status WHEN 'queued' THEN 'skipped' ELSE 'unknown' END
+    SET status = CASE WHEN m.status = 'queued' AND NOT m.in_doubt THEN 'skipped' ELSE 'unknown' END
     FROM moved r
     WHERE m.org_id = :org_id AND m.entry_id = r.id AND r.state = 'retrying' AND m.status IN ('queued', 'sending')
     RETURNING m.id, m.channel, m.status

@@ -80,7 +80,7 @@ WITH live AS (
     SELECT :org_id ::bigint, id, state, 'cancelled', :at ::timestamptz, 'contact_erased' FROM moved
 ), unsent AS (
     UPDATE messages
-    SET status = CASE status WHEN 'queued' THEN 'skipped' ELSE 'unknown' END
+    SET status = CASE WHEN status = 'queued' AND NOT in_doubt THEN 'skipped' ELSE 'unknown' END
     WHERE org_id = :org_id AND contact_id = :contact_id AND status IN ('queued', 'sending')
     RETURNING id, status, channel
 ), told AS (

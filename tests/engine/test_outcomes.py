@@ -3,6 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
+from api.authoring import automations
+from api.authoring.automations import Author
+from api.clock import uuid7
 from api.engine.leases import LEASE
 from api.store.delivery import suppress
 from api.store.inbox import Acknowledged, acknowledge
@@ -13,6 +16,7 @@ from tests.engine.conftest import Bench
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 INAPP = {"id": "i", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}}
 EMAIL = {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "for that"}}
+NO_HTTP = b"SSH-2.0-OpenSSH_9.6\r\n\r\n"
 ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
 
 
@@ -85,6 +89,43 @@ async def test_what_a_dead_worker_had_in_hand_is_unknown_when_its_entry_ends(ben
 
 async def _dies(*_: Any) -> None:
     return None
+
+
+async def cut(bench: Bench, server: Endpoint) -> str:
+    """Let the receiver take a message and answer nothing that is HTTP; return the automation's id."""
+    automation_id = await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+    await bench.send("k", ANN)
+    await bench.drive()
+    bench.clock.ahead += timedelta(seconds=13)
+    return automation_id
+
+
+async def test_v9_what_may_have_arrived_is_not_said_to_have_failed(bench: Bench) -> None:
+    async with endpoint(NO_HTTP, status(410)) as server:
+        await cut(bench, server)
+        await bench.drive()
+    assert await outcomes(bench) == [("unknown", "no_answer"), ("unknown", "gone")]
+    assert await bench.entries() == [("dead", "gone")]
+
+
+async def test_v9_what_may_have_arrived_is_not_said_to_have_been_skipped(bench: Bench) -> None:
+    async with endpoint(NO_HTTP, status(500)) as server:
+        automation_id = await cut(bench, server)
+        await bench.drive()
+        now = bench.clock.now_us()
+        await automations.deactivate(bench.database, Author(bench.org_id, uuid7(now), now), automation_id)
+    assert await outcomes(bench) == [
+        ("unknown", "no_answer"),
+        ("retrying", "refused"),
+        ("unknown", "automation_inactive"),
+    ]
+
+
+async def test_what_may_have_arrived_and_then_did_is_sent(bench: Bench) -> None:
+    async with endpoint(NO_HTTP, status(200)) as server:
+        await cut(bench, server)
+        await bench.drive()
+    assert (await outcomes(bench))[-1] == ("sent", None)
 
 
 async def test_a_capped_message_is_skipped_without_a_text(bench: Bench) -> None:
