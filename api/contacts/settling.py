@@ -6,17 +6,16 @@ contact without a lock; no transaction of ingest lives longer than seconds, so a
 whichever process comes first. `contact_merges.due_at` waits for that, also when the process that began has died.
 """
 
-import asyncio
-import logging
 from datetime import datetime, timedelta
 
 import msgspec
 
 from api.authoring.again import retried
+from api.chores import every, one_by_one
 from api.clock import Clock
 from api.language.merging import later
 from api.store import merging as store
-from api.store.database import ConflictError, Database, Transaction, UnavailableError
+from api.store.database import Database, Transaction
 from api.store.locks import lock_contacts
 from api.store.merging import Absorbed, MergeRow, Move, Part
 
@@ -28,34 +27,23 @@ AT_ONCE = 100
 
 _PARTS: tuple[Part, ...] = ("entries", "messages", "events", "onchain")
 
-_log = logging.getLogger("workbench.contacts")
-
 
 async def keep_settled(database: Database, clock: Clock) -> None:
-    """Move what is due, until cancelled; a database that is away only delays it."""
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        try:
-            await settle_due(database, clock.now())
-        except (UnavailableError, ConflictError) as error:
-            _log.info("merge_delayed", extra={"reason": str(error)})
-        except Exception:  # noqa: BLE001  the edge of the chore: what fails now is done at a later look
-            _log.exception("merges_failed")
+    """Move what is due, until cancelled."""
+    await every(LOOK_SECONDS, "settle_merges", lambda: settle_due(database, clock.now()))
 
 
 async def settle_due(database: Database, now: datetime) -> int:
     """Move all rows of merges whose moment has come; return how many merges they were."""
     async with database.transaction() as tx:
         due = await store.due_merges(tx, now, AT_ONCE)
-    for org_id, merge_id in due:
-        try:
-            await _fold(database, org_id, merge_id, now)
-            await move_pages(database, org_id, merge_id)
-            await _settle(database, org_id, merge_id, now)
-        except (UnavailableError, ConflictError):
-            raise
-        except Exception:  # noqa: BLE001  the edge of one merge: a bug it wakes must not stop the others
-            _log.exception("merge_failed", extra={"merge_id": merge_id})
+
+    async def settle(merge: tuple[int, str]) -> None:
+        await _fold(database, *merge, now)
+        await move_pages(database, *merge)
+        await _settle(database, *merge, now)
+
+    await one_by_one("settle_merges", due, settle)
     return len(due)
 
 
