@@ -10,6 +10,7 @@ from datetime import datetime
 
 from api.clock import to_us, uuid7
 from api.ingest.arrival import Arrival
+from api.ingest.counting import note_stragglers
 from api.ingest.directory import Directory
 from api.ingest.lookup import all_keys, ask, ask_for, look_up
 from api.ingest.matching import Active, Matcher, Triggers
@@ -17,6 +18,7 @@ from api.ingest.outcome import DryRun, Duplicate, Outcome, Stored
 from api.ingest.writing import claim_keys, contact_writes, holders
 from api.store import ingest as store
 from api.store.calls import COMMIT, Call, run
+from api.store.counting import closed_until
 from api.store.database import Transaction
 from api.store.locks import hold_contacts, hold_identifiers
 from api.store.triggers import epochs as current_epochs
@@ -28,7 +30,9 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     live = [each for each in arrivals if not each.dry]
     dry = [each for each in arrivals if each.dry]
     org_ids = list({each.org_id for each in arrivals})
-    new_keys, epochs, owners = await run(tx, claim_keys(live, at), current_epochs(org_ids), ask(live))
+    new_keys, epochs, closed, owners = await run(
+        tx, claim_keys(live, at), current_epochs(org_ids), closed_until(org_ids), ask(live)
+    )
     matcher = await triggers.at(tx, epochs)
     directory = Directory(arrivals)
     directory.recognise(live, owners)
@@ -36,6 +40,7 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     if strangers := [each for each in fresh if not each.contact_id]:
         await _place(tx, strangers, fresh, directory, matcher, at)
     directory.fold(fresh)
+    await note_stragglers(tx, ((each.org_id, each.event.name) for each in fresh), at, closed)
     outcomes: dict[str, Outcome] = {}
     writes = _writes(fresh, directory, matcher, outcomes, at)
     if dry:

@@ -1,4 +1,4 @@
-"""Chores beside ingest: the clock, statistics of a young database, partitions ahead, and what is kept only for a while."""
+"""Chores beside ingest: the clock, statistics of a young database, partitions ahead, counts by hour, and what is kept only for a while."""
 
 import asyncio
 import logging
@@ -6,11 +6,13 @@ from datetime import datetime
 
 from api.chores import every
 from api.clock import Clock
+from api.ingest.counting import count_events
 from api.store import upkeep as store
 from api.store.database import Database
 from api.store.inbox import forget_challenges
 
 SOON = 5.0
+COUNTED_AGAIN = 60.0
 DAILY = 86_400.0
 FORGOTTEN_AT_ONCE = 5_000
 
@@ -22,6 +24,7 @@ async def keep_up(database: Database, clock: Clock) -> None:
     await asyncio.gather(
         every(SOON, "calibrate", lambda: database.calibrate(clock)),
         every(SOON, "analyze", lambda: _analyze(database)),
+        every(COUNTED_AGAIN, "count_events", lambda: count_events(database, clock.now())),
         every(DAILY, "daily", lambda: _daily(database, clock)),
     )
 
