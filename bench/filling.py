@@ -27,6 +27,12 @@ def fill(database: Database, events: int) -> None:
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
+def fill_names(database: Database, events: int) -> None:
+    """Store so many events of 200 names, dated over the last 30 days."""
+    _insert(database, "many_events", events, {"contacts": events // EVENTS_PER_CONTACT, "events": events})
+    execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
+
+
 def settle(server: Postgres) -> None:
     """Write out what filling left in memory, so that no checkpoint of it falls into the measurement."""
     execute(server.admin_dsn, sql.SQL("CHECKPOINT"))

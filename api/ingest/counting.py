@@ -1,4 +1,4 @@
-"""Events counted once, by hour, so that the catalog of millions is a sum of thousands; and exactly, at every moment.
+"""Events counted once, by hour and day, so that the catalog of millions is a sum of thousands; and exactly, at every moment.
 
 What the catalog answers is the hours counted, and what was noted as late, and a count of all rows dated since `counted_until`. Events
 are dated before they are committed, by the second in a batch and by years in an import, so a count of the past may come too early. Hence:
@@ -11,7 +11,7 @@ are dated before they are committed, by the second in a batch and by years in an
 
 Nobody waits for the chore. It may stop anywhere, and several may run: `counted_until` moves in the transaction that counts.
 Events are stored and never deleted, and keep their name and their date; whoever changes that by hand deletes the rows of the
-organization in `event_counting`, `event_hours` and `late_events`, with nobody writing, and they are counted again.
+organization in `event_counting`, `event_hours`, `event_days` and `late_events`, with nobody writing, and they are counted again.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ async def count_events(database: Database, now: datetime) -> None:
         org_id, reached = each
         await _count(database, org_id, reached)
         async with database.transaction() as tx:
-            await store.forget_hours(tx, org_id, _hour(now - KEPT))
+            await store.forget_counts(tx, org_id, _hour(now - KEPT))
 
     await one_by_one("count_events", due, count)
 

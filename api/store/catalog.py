@@ -9,7 +9,7 @@ from api.store.database import Transaction
 from api.store.statements import load
 
 _SQL = load("catalog")
-_HOUR = timedelta(hours=1)
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -31,14 +31,14 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
 async def count_events(tx: Transaction, org_id: int, since: datetime, prefix: str, most: int) -> list[Counted]:
     """Return what was received since a moment of the last 30 days, most frequent first, at most `most` names."""
-    values = {"org_id": org_id, "prefix": prefix, "most": most, **_hours(since)}
+    values = {"org_id": org_id, "prefix": prefix, "most": most, **_borders(since)}
     rows = await (await tx.execute(_SQL["count_events"], values)).fetchall()
     return [Counted(event, total, dict(zip(days, counts, strict=True))) for event, total, days, counts in rows]
 
 
 async def count_event(tx: Transaction, org_id: int, event: str, since: datetime) -> Counted:
     """Return the same of one event."""
-    values = {"org_id": org_id, "event": event, **_hours(since)}
+    values = {"org_id": org_id, "event": event, **_borders(since)}
     days: dict[datetime, int] = dict(await (await tx.execute(_SQL["count_event"], values)).fetchall())
     return Counted(event, sum(days.values()), days)
 
@@ -66,6 +66,13 @@ async def earlier_payloads(
     return [row[0] for row in await (await tx.execute(_SQL["earlier_payloads"], values)).fetchall()]
 
 
-def _hours(since: datetime) -> dict[str, datetime]:
-    edge = since.replace(minute=0, second=0, microsecond=0)
-    return {"since": since, "edge_hour": edge, "first_hour": edge if edge == since else edge + _HOUR}
+def _borders(since: datetime) -> dict[str, datetime]:
+    hour = since.replace(minute=0, second=0, microsecond=0)
+    day = hour.replace(hour=0)
+    return {
+        "since": since,
+        "edge_day": day,
+        "edge_hour": hour,
+        "first_day": day if day == since else day + _DAY,
+        "first_hour": hour if hour == since else hour + _HOUR,
+    }

@@ -72,6 +72,6 @@ def note_late(counts: Mapping[Late, int]) -> Call[None]:
     )
 
 
-async def forget_hours(tx: Transaction, org_id: int, before: datetime) -> None:
-    """Delete the counts of hours before a moment."""
-    await tx.execute(_SQL["forget_hours"], {"org_id": org_id, "before": before})
+async def forget_counts(tx: Transaction, org_id: int, before: datetime) -> None:
+    """Delete the counts of hours and days that began before a moment."""
+    await tx.execute(_SQL["forget_counts"], {"org_id": org_id, "before": before})

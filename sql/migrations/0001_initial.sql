@@ -149,13 +149,22 @@ CREATE INDEX events_by_contact ON workbench.events (org_id, contact_id, created_
 -- Months are attached ahead of time by the API and the importer (`add_event_month`); this one takes what lies outside.
 CREATE TABLE workbench.events_other PARTITION OF workbench.events DEFAULT;
 
--- How often each event came, by hour, counted once: of the last 31 days, up to `event_counting.counted_until` (api/ingest/counting.py).
+-- How often each event came, by hour and by day, counted once: of the last 31 days, up to `event_counting.counted_until`
+-- (api/ingest/counting.py).
 CREATE TABLE workbench.event_hours (
     org_id  bigint NOT NULL,
     event   text NOT NULL,
     hour    timestamptz NOT NULL,
     count   bigint NOT NULL,
     PRIMARY KEY (org_id, event, hour)
+);
+
+CREATE TABLE workbench.event_days (
+    org_id  bigint NOT NULL,
+    event   text NOT NULL,
+    day     timestamptz NOT NULL,
+    count   bigint NOT NULL,
+    PRIMARY KEY (org_id, event, day)
 );
 
 -- Up to where an organization's events are counted. Whoever stores events dated before `closed_until` notes them in `late_events`.
@@ -165,7 +174,7 @@ CREATE TABLE workbench.event_counting (
     closed_until   timestamptz NOT NULL CHECK (closed_until >= counted_until)
 );
 
--- How many events came dated into what was closed already; added to `event_hours` every few minutes.
+-- How many events came dated into what was closed already; added to the counts every few minutes.
 CREATE TABLE workbench.late_events (
     org_id  bigint NOT NULL,
     id      uuid NOT NULL,

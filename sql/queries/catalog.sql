@@ -1,6 +1,6 @@
--- What events there are. Hours counted before (api/ingest/counting.py), notes of what came late to them, and a count of the rest,
--- seen in one statement: together they are the events created since a moment, exactly. Dry runs are not among the events.
--- `first_hour` is the first whole hour since then, `edge_hour` the one that it cuts.
+-- What events there are. What was counted by day and hour before (api/ingest/counting.py), notes of what came late to that, and a count
+-- of all other rows, seen in one statement: together they are the events created since a moment, exactly. Dry runs are not among them.
+-- `first_day` and `first_hour` are the first whole ones since then, `edge_day` and `edge_hour` the ones that it cuts.
 
 -- count_events --
 -- Event names received since a moment, most frequent first, ties by name, with their counts by day.
@@ -16,26 +16,30 @@ WITH RECURSIVE reached AS (
                 AND v.created_at >= (SELECT date_trunc('month', greatest(until, :since)) FROM reached)
             ORDER BY v.event LIMIT 1)
     FROM names n WHERE n.event IS NOT NULL
-), hours AS (
-    SELECT event, hour, count FROM event_hours WHERE org_id = :org_id AND hour >= :edge_hour
-    UNION ALL
+), late AS (
     SELECT event, at, count FROM late_events
     WHERE org_id = :org_id AND at >= :edge_hour AND at < (SELECT until FROM reached)
-), counted AS MATERIALIZED (
-    SELECT event, date_trunc('day', hour) AS day, sum(count) FILTER (WHERE hour >= :first_hour) AS count,
-        bool_or(hour < :first_hour) AS cut
-    FROM hours WHERE starts_with(event, :prefix) GROUP BY 1, 2
+), edge AS MATERIALIZED (
+    SELECT event FROM event_days WHERE org_id = :org_id AND day = :edge_day AND :edge_day < :since
+    UNION
+    SELECT event FROM late WHERE at < :first_hour
 ), days AS (
-    SELECT event, day, count FROM counted WHERE count > 0
+    SELECT event, day, count FROM event_days WHERE org_id = :org_id AND day >= :first_day
     UNION ALL
-    SELECT c.event, edge.day, edge.count
-    FROM counted c CROSS JOIN LATERAL (
-        SELECT date_trunc('day', v.created_at) AS day, count(*) AS count FROM events v
-        WHERE v.org_id = :org_id AND v.event = c.event AND v.created_at >= :since
+    SELECT event, date_trunc('day', at), count FROM late WHERE at >= :first_hour
+    UNION ALL
+    SELECT e.event, :edge_day, hours.count
+    FROM edge e CROSS JOIN LATERAL (
+        SELECT sum(h.count) AS count FROM event_hours h
+        WHERE h.org_id = :org_id AND h.event = e.event AND h.hour >= :first_hour AND h.hour < :first_day
+    ) AS hours
+    UNION ALL
+    SELECT e.event, :edge_day, cut.count
+    FROM edge e CROSS JOIN LATERAL (
+        SELECT count(*) AS count FROM events v
+        WHERE v.org_id = :org_id AND v.event = e.event AND v.created_at >= :since
             AND v.created_at < (SELECT least(until, :first_hour) FROM reached)
-        GROUP BY 1
-    ) AS edge
-    WHERE c.cut
+    ) AS cut
     UNION ALL
     SELECT n.event, live.day, live.count
     FROM names n CROSS JOIN LATERAL (
@@ -43,9 +47,9 @@ WITH RECURSIVE reached AS (
         WHERE v.org_id = :org_id AND v.event = n.event AND v.created_at >= (SELECT greatest(until, :since) FROM reached)
         GROUP BY 1
     ) AS live
-    WHERE starts_with(n.event, :prefix)
 ), summed AS (
-    SELECT event, day, sum(count)::bigint AS count FROM days GROUP BY event, day
+    SELECT event, day, sum(count)::bigint AS count FROM days
+    WHERE count > 0 AND starts_with(event, :prefix) GROUP BY event, day
 )
 SELECT event, sum(count)::bigint AS total, array_agg(day ORDER BY day), array_agg(count ORDER BY day)
 FROM summed GROUP BY event
@@ -57,22 +61,23 @@ LIMIT :most;
 WITH reached AS (
     SELECT coalesce(max(counted_until), '-infinity') AS until FROM event_counting WHERE org_id = :org_id
 ), days AS (
-    SELECT date_trunc('day', hour) AS day, count FROM event_hours
-    WHERE org_id = :org_id AND event = :event AND hour >= :first_hour
+    SELECT day, count FROM event_days WHERE org_id = :org_id AND event = :event AND day >= :first_day
+    UNION ALL
+    SELECT :edge_day, count FROM event_hours
+    WHERE org_id = :org_id AND event = :event AND hour >= :first_hour AND hour < :first_day
     UNION ALL
     SELECT date_trunc('day', at), count FROM late_events
     WHERE org_id = :org_id AND event = :event AND at >= :first_hour AND at < (SELECT until FROM reached)
     UNION ALL
-    SELECT date_trunc('day', created_at), count(*) FROM events
+    SELECT :edge_day, count(*) FROM events
     WHERE org_id = :org_id AND event = :event AND created_at >= :since
         AND created_at < (SELECT least(until, :first_hour) FROM reached)
-    GROUP BY 1
     UNION ALL
     SELECT date_trunc('day', created_at), count(*) FROM events
     WHERE org_id = :org_id AND event = :event AND created_at >= (SELECT greatest(until, :since) FROM reached)
     GROUP BY 1
 )
-SELECT day, sum(count)::bigint FROM days GROUP BY day ORDER BY day;
+SELECT day, sum(count)::bigint FROM days WHERE count > 0 GROUP BY day ORDER BY day;
 
 -- seen --
 -- When events were received first and last since a moment, in the order given.

@@ -57,6 +57,10 @@ WITH RECURSIVE names AS (
     ) AS found
     UNION ALL
     SELECT event, date_trunc('hour', at), count FROM noted WHERE at < :since
+), by_day AS (
+    INSERT INTO event_days (org_id, event, day, count)
+    SELECT :org_id, event, date_trunc('day', hour), sum(count) FROM counted GROUP BY 2, 3
+    ON CONFLICT (org_id, event, day) DO UPDATE SET count = event_days.count + EXCLUDED.count
 )
 INSERT INTO event_hours (org_id, event, hour, count)
 SELECT :org_id, event, hour, sum(count) FROM counted GROUP BY event, hour
@@ -68,6 +72,9 @@ INSERT INTO late_events (org_id, id, event, at, count)
 SELECT org_id, gen_random_uuid(), event, at, count
 FROM unnest(:org_ids ::bigint[], :events ::text[], :ats ::timestamptz[], :counts ::bigint[]) AS l (org_id, event, at, count);
 
--- forget_hours --
+-- forget_counts --
 -- Delete what lies before the hours that are ever asked for.
+WITH days AS (
+    DELETE FROM event_days WHERE org_id = :org_id AND day < :before
+)
 DELETE FROM event_hours WHERE org_id = :org_id AND hour < :before;
