@@ -18,10 +18,9 @@ from api.ingest.outcome import DryRun, Duplicate, Outcome, Stored
 from api.ingest.writing import claim_keys, contact_writes, holders
 from api.store import ingest as store
 from api.store.calls import COMMIT, Call, run
-from api.store.counting import closed_until
 from api.store.database import Transaction
 from api.store.locks import hold_contacts, hold_identifiers
-from api.store.triggers import epochs as current_epochs
+from api.store.triggers import standing
 from api.store.wake import WAKE_ENGINE
 
 
@@ -30,17 +29,15 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     live = [each for each in arrivals if not each.dry]
     dry = [each for each in arrivals if each.dry]
     org_ids = list({each.org_id for each in arrivals})
-    new_keys, epochs, closed, owners = await run(
-        tx, claim_keys(live, at), current_epochs(org_ids), closed_until(org_ids), ask(live)
-    )
-    matcher = await triggers.at(tx, epochs)
+    new_keys, stand, owners = await run(tx, claim_keys(live, at), standing(org_ids), ask(live))
+    matcher = await triggers.at(tx, stand.epochs)
     directory = Directory(arrivals)
     directory.recognise(live, owners)
     fresh = live if new_keys == len(live) else await _without_duplicates(tx, live, at)
     if strangers := [each for each in fresh if not each.contact_id]:
         await _place(tx, strangers, fresh, directory, matcher, at)
     directory.fold(fresh)
-    await note_stragglers(tx, ((each.org_id, each.event.name) for each in fresh), at, closed)
+    await note_stragglers(tx, ((each.org_id, each.event.name) for each in fresh), at, stand.closed_until)
     outcomes: dict[str, Outcome] = {}
     writes = _writes(fresh, directory, matcher, outcomes, at)
     if dry:

@@ -1,6 +1,6 @@
 """Statements of counting events by hour (`sql/queries/counting.sql`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -28,11 +28,6 @@ class Reached(msgspec.Struct, frozen=True):
 async def close_hours(tx: Transaction, first: datetime, until: datetime) -> None:
     """Let events dated before `until` be late from now on; an organization not seen before is counted from `first`."""
     await tx.execute(_SQL["close_hours"], {"first": first, "until": until})
-
-
-def closed_until(org_ids: Sequence[int]) -> Call[dict[int, datetime]]:
-    """Ask where organizations are closed; those not seen yet are left out."""
-    return Call(_CALLS["closed_until"], dict, org_ids=plain(org_ids))
 
 
 def reached(org_id: int) -> Call[Reached | None]:

@@ -9,10 +9,6 @@ ORDER BY id
 ON CONFLICT (org_id) DO UPDATE SET closed_until = EXCLUDED.closed_until
 WHERE event_counting.closed_until < EXCLUDED.closed_until;
 
--- closed_until --
--- Where organizations are closed; those not seen yet are left out.
-SELECT org_id, closed_until FROM event_counting WHERE org_id = ANY(:org_ids ::bigint[]);
-
 -- reached --
 -- Where one organization is counted and closed.
 SELECT counted_until, closed_until FROM event_counting WHERE org_id = :org_id;
