@@ -6,6 +6,7 @@ the text makes sense without its colours. Colours are mid-tones that read on lig
 
 import base64
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -42,6 +43,13 @@ def bar(share: float, width: int = 120, height: int = 10) -> Markup:
     return image(source, width, height, f"{share:.0%}")
 
 
+def spark(counts: Sequence[int], width: int = 124, height: int = 22) -> Markup:
+    """Return a bar for each count, the highest as high as the picture."""
+    most = max(counts, default=0)
+    source = svg("spark.svg.j2", counts=counts, most=most, width=width, height=height)
+    return image(source, width, height, f"{len(counts)} days, at most {most:,} a day")
+
+
 def moment(at: datetime | str | None) -> str:
     """Write a moment to the second, in UTC: `2026-11-20 10:00:00`."""
     if at is None:
@@ -70,5 +78,5 @@ def _environment() -> Environment:
         "handle": lambda way: words.HANDLE_WORDS.get(way, way),
         "step": lambda kind: words.STEP_WORDS.get(kind, kind),
     }
-    environment.globals |= {"bar": bar}
+    environment.globals |= {"bar": bar, "spark": spark}
     return environment
