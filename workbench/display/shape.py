@@ -177,7 +177,7 @@ limit 50
 
 def _shown(shape: Shape, path: Path, drifting: bool) -> dict[str, Any]:
     name, types, missing, nulls, _ = _row(path)
-    top = [(_value(each.value), f"{each.count:,}") for each in path.top_values]
+    top = [(_value(each.value), f"{each.count:,}") for each in _telling(path)]
     return {
         "path": name,
         "types": types,
@@ -203,9 +203,14 @@ def _types(path: Path) -> str:
 
 
 def _values(path: Path) -> str:
-    if path.top_values:
-        return ", ".join(f"{_value(each.value)} ({each.count:,})" for each in path.top_values[:_SHOWN])
+    if top := _telling(path):
+        return ", ".join(f"{_value(each.value)} ({each.count:,})" for each in top[:_SHOWN])
     return ", ".join(map(_value, path.samples[:_SHOWN]))
+
+
+def _telling(path: Path) -> list[Frequent]:
+    """Return the top values, unless most values are there once: then a few that came twice tell nothing."""
+    return path.top_values if 2 * path.distinct <= sum(path.types.values()) else []
 
 
 def _value(given: Any) -> str:

@@ -6,7 +6,9 @@ const QUIET_MS = 250; // after a key, before the kernel is asked
 function catalog(model, el) {
   const [ask, endAsking] = asking(model);
   const only = model.get("event");
-  let shown = { events: [], days: [], title: "", empty: "", capped: false };
+  let shown = { events: [], days: [], empty: "" };
+  let chosen = "";
+  let capped = false; // there are more names than were listed: then the kernel searches, too
   let timer = 0;
   let newest = 0;
 
@@ -33,6 +35,7 @@ function catalog(model, el) {
       const answer = await ask({ ask: "list", text });
       if (mine !== newest) return;
       shown = answer;
+      capped ||= answer.capped;
       title.textContent = shown.title;
       draw(text);
       say("");
@@ -44,13 +47,15 @@ function catalog(model, el) {
   function searched() {
     const text = search.value.trim().toLowerCase();
     clearTimeout(timer);
-    timer = setTimeout(() => fetchList(text), QUIET_MS);
+    if (capped) timer = setTimeout(() => fetchList(text), QUIET_MS);
     draw(text);
   }
 
   function draw(text) {
     const found = shown.events.filter((each) => each.event.includes(text));
+    const focused = rows.contains(document.activeElement) ? document.activeElement.dataset.event : null;
     rows.replaceChildren(...found.map(row));
+    for (const each of rows.children) if (each.dataset.event === focused) each.focus();
     if (!found.length) rows.append(h("tr", {}, h("td", { colspan: names.length, class: "soft" }, text ? "No name holds that." : shown.empty)));
   }
 
@@ -59,7 +64,7 @@ function catalog(model, el) {
     const open = () => look(each.event);
     return h(
       "tr",
-      { tabindex: 0, role: "button", "data-event": each.event, "aria-label": `Look into ${each.event}`, onclick: open, title: `first seen ${each.first}, last seen ${each.last} (UTC)` },
+      { class: each.event === chosen ? "chosen" : null, tabindex: 0, role: "button", "data-event": each.event, "aria-label": `Look into ${each.event}`, onclick: open, title: `first seen ${each.first}, last seen ${each.last} (UTC)` },
       cells.map((cell, index) => h("td", { class: classes[index] }, cell)),
     );
   }
@@ -82,6 +87,7 @@ function catalog(model, el) {
       detail.replaceChildren(...page(answer));
       detail.hidden = false;
       root.classList.add("open");
+      chosen = event;
       for (const each of rows.children) each.classList.toggle("chosen", each.dataset.event === event);
       say("");
     } catch (error) {
@@ -92,9 +98,10 @@ function catalog(model, el) {
   function close() {
     detail.hidden = true;
     root.classList.remove("open");
-    const chosen = rows.querySelector(".chosen");
-    chosen?.classList.remove("chosen");
-    chosen?.focus();
+    chosen = "";
+    const row = rows.querySelector(".chosen");
+    row?.classList.remove("chosen");
+    row?.focus();
   }
 
   function page(shape) {
@@ -133,7 +140,7 @@ function catalog(model, el) {
 
   function values(path) {
     const said = path.top.map(([value, count]) => h("span", { class: "value", title: `${count} times in the newest payloads` }, value, h("small", { class: "soft" }, ` ${count}`)));
-    const count = path.top.length && path.distinct > path.top.length ? [h("span", { class: "soft" }, `${path.distinct.toLocaleString("en")} different`)] : [];
+    const count = path.distinct > Math.max(path.top.length, path.examples.length) ? [h("span", { class: "soft" }, `${path.distinct.toLocaleString("en")} different`)] : [];
     return [...said, ...path.examples.map((value) => h("span", { class: "value" }, value)), ...count];
   }
 
