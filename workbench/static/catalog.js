@@ -70,6 +70,7 @@ function catalog(model, el) {
   }
 
   function pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const row = event.target.closest("tr[data-event]");
     const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
     if (row && (event.key === "Enter" || event.key === " ")) row.click();

@@ -79,7 +79,7 @@ function tail(model, el) {
     const detail = h("tr", { class: "detail", hidden: true }, h("td", { colspan: heads.length }, h("pre", {}, each.detail)));
     const open = () => (detail.hidden = !detail.hidden);
     const pressed = (event) => {
-      if (event.key !== "Enter" && event.key !== " ") return;
+      if (event.ctrlKey || event.metaKey || !["Enter", " "].includes(event.key)) return;
       event.preventDefault();
       open();
     };
