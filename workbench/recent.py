@@ -22,7 +22,7 @@ from workbench.errors import UnknownOutcomeError, UnreachableError
 if TYPE_CHECKING:
     import polars as pl
 
-    from workbench.display.tail import Row
+    from workbench.display.tail import Following, Row
 
 _PATH = "/events/recent"
 _LONGEST = 86_400  # seconds that the server follows at most
@@ -121,9 +121,7 @@ class Tail:
 
     def _ipython_display_(self) -> None:
         if surroundings.in_kernel():
-            from workbench.display.tail import Following
-
-            Following(lambda cursor: map(_shown, self.follow(cursor, patient=True))).show(repr(self))
+            self._window().show(repr(self))
             return
         try:
             for event in self:
@@ -131,6 +129,11 @@ class Tail:
                 sys.stdout.flush()
         except KeyboardInterrupt:
             return
+
+    def _window(self) -> "Following":
+        from workbench.display.tail import Following
+
+        return Following(lambda cursor: map(_shown, self.follow(cursor, patient=True)))
 
     def __repr__(self) -> str:
         return "Events as they come: for event in wb.events.tail(seconds=30): print(event)"
