@@ -63,7 +63,7 @@ class Catalog:
         text: str = "",
     ) -> None:
         self._connection = connection
-        self._days = days
+        self._days, self._prefix = days, prefix
         self._asked = {"days": days, "prefix": prefix, "limit": limit, "detail": "true"}
         self._text = text
         self._answer: _Answer | None = None
@@ -80,7 +80,7 @@ class Catalog:
         """Return the catalog of names that hold a text, whatever their letters' case."""
         if not isinstance(text, str):
             raise DraftError('names are searched for a text: wb.catalog.search("depo")')
-        return Catalog(self._connection, days=self._days, text=text.strip().lower())
+        return Catalog(self._connection, days=self._days, prefix=self._prefix, text=text.strip().lower())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ class Catalog:
         if not self._text:
             return answer
         events = {each.event: each for each in answer.events if self._text in each.event}
-        if len(answer.events) >= _MOST_LISTED:
+        if len(answer.events) >= _MOST_LISTED and not self._prefix:
             events |= {each.event: each for each in self._ask(**self._asked | {"prefix": self._text}).events}
         ranked = sorted(events.values(), key=lambda each: (-each.count, each.event))
         return msgspec.structs.replace(answer, events=tuple(ranked))
@@ -255,7 +255,7 @@ def present(shown: Catalog | EventShape, answer: "Answer", event: str | None = N
     static = shown._repr_html_()  # also finds out whether the server answers, before a widget is shown
     from workbench.display.window import CatalogWindow, show
 
-    show(CatalogWindow(answer, event=event or ""), static, repr(shown))
+    show(CatalogWindow(answer, event=event or ""), static, repr(shown).partition("\n")[0])
 
 
 def _read(moment: str | None) -> datetime | None:

@@ -37,6 +37,7 @@ _HOW = (
     ("see the automations there are", "wb.automations"),
     ("let it run, and watch it", "a.publish(), then a.entries()"),
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
+    ("watch events as they come", "wb.events.tail()"),
     ("see why one did not arrive", "wb.events.rejected()"),
     ("see what failed for good, and try it again", "wb.dead_letters()"),
     ("see what happened to a contact, and see to it", 'wb.contact(email="ada@example.com")'),

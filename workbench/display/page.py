@@ -46,7 +46,8 @@ def bar(share: float, width: int = 120, height: int = 10) -> Markup:
 def spark(counts: Sequence[int], width: int = 124, height: int = 22) -> Markup:
     """Return a bar for each count, the highest as high as the picture."""
     most = max(counts, default=0)
-    source = svg("spark.svg.j2", counts=counts, most=most, width=width, height=height)
+    heights = [max(round(20 * count / most), 1) if count else 0 for count in counts]
+    source = svg("spark.svg.j2", heights=heights, width=width, height=height)
     return image(source, width, height, f"{len(counts)} days, at most {most:,} a day")
 
 
