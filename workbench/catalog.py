@@ -255,7 +255,7 @@ def present(shown: Catalog | EventShape, answer: "Answer", event: str | None = N
     static = shown._repr_html_()  # also finds out whether the server answers, before a widget is shown
     from workbench.display.window import CatalogWindow, show
 
-    show(CatalogWindow(answer, event=event or ""), static, repr(shown).partition("\n")[0])
+    show(CatalogWindow(answer, event=event or ""), static)
 
 
 def _read(moment: str | None) -> datetime | None:

@@ -121,7 +121,7 @@ class Tail:
 
     def _ipython_display_(self) -> None:
         if surroundings.in_kernel():
-            self._window().show(repr(self))
+            self._window().show()
             return
         try:
             for event in self:

@@ -58,6 +58,7 @@ SHOW = """async ([source, css, traits, answers]) => {
 
 
 def show(page: Page, window: type[CatalogWindow] | type[TailWindow], answers: dict[str, Any], **traits: str) -> None:
+    page.clock.install()
     page.set_content("<body></body>")
     page.evaluate(SHOW, [window._esm, window._css, {"event": "", "own_id": "me"} | traits, answers])
 
@@ -139,6 +140,17 @@ def test_a_failure_is_said_in_the_words_of_the_kernel(page: Page) -> None:
     show(page, CatalogWindow, {"list": LISTED, "look": {"error": EVIL}})
     page.locator("tr[data-event]").first.click()
     expect(page.locator(".said")).to_have_text(EVIL)
+
+
+@pytest.mark.parametrize("window", [CatalogWindow, TailWindow])
+def test_a_kernel_that_was_stopped_is_said(page: Page, window: type[CatalogWindow] | type[TailWindow]) -> None:
+    show(page, window, {"list": LISTED, "hello": HELLO})
+    page.evaluate("() => void (window.model.send = () => { throw new Error(0); })")
+    if window is CatalogWindow:
+        page.locator("tr[data-event]").first.click()
+    else:
+        page.clock.run_for(9_000)
+    expect(page.locator(".ewb-widget")).to_contain_text("or it was stopped: then run the cell again")
 
 
 def test_the_tail_pauses_filters_and_keeps_few_rows(page: Page) -> None:

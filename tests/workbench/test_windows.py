@@ -1,7 +1,9 @@
 """What stands behind the widgets: their answers, what a copy of a notebook keeps, and the thread of a live tail."""
 
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path as File
 from typing import Any
 
 import pytest
@@ -139,3 +141,13 @@ def test_who_closed_the_tab_is_not_followed_for_and_finds_what_came_meanwhile(mo
     page.ask("here")
     until(lambda: page.events == ["after ", "after +"], "the next event")
     assert asked == ["", "+"]
+
+
+def test_every_call_of_the_documentation_works(wb: Workbench) -> None:
+    page = (File(__file__).parents[2] / "docs" / "catalog.md").read_text()
+    calls = [call for line in page.splitlines() if line.startswith("|") for call in re.findall(r"`(wb\..*?)`", line)]
+    assert len(calls) == 10
+    for call in calls:
+        repr(eval(call, {"wb": wb}))
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, {"wb": wb})

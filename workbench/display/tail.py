@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from workbench import surroundings
-from workbench.display.page import html
 from workbench.display.window import TailWindow, show
 from workbench.errors import WorkbenchError
 
@@ -23,7 +22,6 @@ AWAY_SECONDS = 60.0
 _LEAVING_SECONDS = 12.0  # until another page that shows the same has said that it is there
 _GATHER_SECONDS = 0.1
 _LOOK_SECONDS = 5.0
-_NOTE = "Events appear here as they come, while the notebook runs."
 
 
 class Following:
@@ -42,9 +40,9 @@ class Following:
         self._seen = 0.0
         self.window = TailWindow(self.answer)
 
-    def show(self, text: str) -> None:
+    def show(self) -> None:
         """Show the widget."""
-        show(self.window, html("line.html.j2", text=_NOTE, state="live", look="", note="", block=""), text)
+        show(self.window, "")
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer the page: `hello` wants what there is, `here` says that it is still there, `leave` that it goes."""

@@ -55,9 +55,13 @@ class TailWindow(_Window):
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'tail.css').read_text()}"
 
 
-def show(window: _Window, static: str, text: str) -> None:
+def show(window: _Window, static: str) -> None:
     """Show a widget, and below it what stands for it in a copy of the notebook, hidden while the widget lives."""
     display: Any = IPython.display  # it has no types
     bundle, metadata = window._repr_mimebundle_() or ({}, {})
-    display.display({**bundle, "text/plain": text}, raw=True, metadata=metadata)
-    display.display(display.HTML(f'<div class="ewb-static">{static}</div>'))
+    display.display({**bundle, "text/plain": _COPY}, raw=True, metadata=metadata)
+    if static:
+        display.display(display.HTML(f'<div class="ewb-static">{static}</div>'))
+
+
+_COPY = "Run this cell for the live view."

@@ -141,7 +141,7 @@ function catalog(model, el) {
 
   function values(path) {
     const said = path.top.map(([value, count]) => h("span", { class: "value", title: `${count} times in the newest payloads` }, value, h("small", { class: "soft" }, ` ${count}`)));
-    const count = path.distinct > Math.max(path.top.length, path.examples.length) ? [h("span", { class: "soft" }, `${path.distinct.toLocaleString("en")} different`)] : [];
+    const count = path.distinct > Math.max(path.top.length, path.examples.length) ? [h("span", { class: "soft value" }, `${path.distinct.toLocaleString("en")} different`)] : [];
     return [...said, ...path.examples.map((value) => h("span", { class: "value" }, value)), ...count];
   }
 

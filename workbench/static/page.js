@@ -1,6 +1,7 @@
 // What our widgets share. It stands before each of them in one module. Texts are set as texts, never as HTML: they come from strangers.
 
 const ANSWERED_WITHIN_MS = 15000;
+const NO_KERNEL = "The kernel does not answer. It is busy, or it was stopped: then run the cell again.";
 
 /** Make an element: `h("td", {class: "num"}, "1", child)`; what is null or false is left out, `on…` listens. */
 function h(tag, attributes = {}, ...children) {
@@ -63,10 +64,14 @@ function asking(model) {
       const id = `${own}-${(number += 1)}`;
       const timer = setTimeout(() => {
         waiting.delete(id);
-        refuse(new Error("The kernel does not answer. It is busy, or it was stopped: then run the cell again."));
+        refuse(new Error(NO_KERNEL));
       }, ANSWERED_WITHIN_MS);
       waiting.set(id, { accept, refuse, timer });
-      model.send({ ...question, id });
+      try {
+        model.send({ ...question, id });
+      } catch {
+        hear({ id, error: NO_KERNEL });
+      }
     });
   const end = () => {
     model.off("msg:custom", hear);

@@ -4,7 +4,7 @@ const KEPT = 500;
 const DRAWN = 200;
 const HERE_MS = 8000;
 const OUTCOMES = { accepted: "accepted", deduplicated: "known before", dry_run: "dry run", rejected: "rejected" };
-const STATES = { connecting: "connecting …", following: "live", lost: "connection lost, trying again", ended: "ended", resting: "resting" };
+const STATES = { connecting: "connecting …", following: "live", lost: "connection lost, trying again", ended: "ended", resting: "resting", gone: "not running" };
 
 /** Return the widget of one model and element, with `start` and `end`. */
 function tail(model, el) {
@@ -123,7 +123,7 @@ function tail(model, el) {
       stand(answer.state, answer.why);
       take(answer.rows);
     } catch (error) {
-      stand("lost", error.message);
+      stand("gone", error.message);
     }
   }
 
@@ -139,7 +139,11 @@ function tail(model, el) {
       cancelAnimationFrame(frame);
       model.off("msg:custom", hear);
       endAsking();
-      model.send({ ask: "leave" });
+      try {
+        model.send({ ask: "leave" });
+      } catch {
+        // the kernel was stopped, and its threads with it
+      }
       endHush();
       root.remove();
     },
