@@ -15,6 +15,7 @@ organization in `event_counting`, `event_hours`, `event_days` and `late_events`,
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -33,6 +34,8 @@ _SETTLED = timedelta(seconds=10)
 _WAIT_SECONDS, _LOOK_SECONDS = 30.0, 0.05
 _QUICK_NS = 200_000_000
 
+_log = logging.getLogger("workbench.counting")
+
 Dated = tuple[int, str, int]
 """Organization, event, and its date in microseconds."""
 
@@ -49,10 +52,14 @@ async def count_events(database: Database, now: datetime) -> None:
     async def count(each: tuple[int, Reached]) -> None:
         org_id, reached = each
         await _count(database, org_id, reached)
-        async with database.transaction() as tx:
-            await store.forget_counts(tx, org_id, _hour(now - KEPT))
 
     await one_by_one("count_events", due, count)
+
+
+async def forget_counts(database: Database, org_id: int, now: datetime) -> None:
+    """Delete the counts of an organization that nobody asks for any more."""
+    async with database.transaction() as tx:
+        await store.forget_counts(tx, org_id, _hour(now - KEPT))
 
 
 async def note_stragglers(
@@ -95,6 +102,7 @@ async def _writers_have_ended(database: Database) -> bool:
         if not left:
             return True
         await asyncio.sleep(_LOOK_SECONDS)
+    _log.warning("counting_delayed", extra={"transactions": len(left or ())})
     return False
 
 

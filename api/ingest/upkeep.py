@@ -6,7 +6,7 @@ from datetime import datetime
 
 from api.chores import every
 from api.clock import Clock
-from api.ingest.counting import count_events
+from api.ingest.counting import count_events, forget_counts
 from api.store import upkeep as store
 from api.store.database import Database
 from api.store.inbox import forget_challenges
@@ -42,6 +42,7 @@ async def _daily(database: Database, clock: Clock) -> None:
         org_ids = await store.organizations(tx)
     for org_id in org_ids:
         await forget(database, org_id, now)
+        await forget_counts(database, org_id, now)
 
 
 async def forget(database: Database, org_id: int, now: datetime) -> None:

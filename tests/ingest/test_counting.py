@@ -169,6 +169,7 @@ async def test_hours_that_nobody_asks_for_any_more_are_forgotten(acme: Organizat
     assert await acme.kept("event_hours", "event_days") == [2, 2]
     later = acme.now + 5 * DAY
     await acme.counted(later)
+    await counting.forget_counts(acme.intake.database, acme.org.id, later)
     assert await acme.kept("event_hours", "event_days") == [1, 1]
     await acme.catalog(later - 30 * DAY)
 
