@@ -17,7 +17,7 @@ organization in `event_counting`, `event_hours`, `event_days` and `late_events`,
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from api.chores import one_by_one
@@ -36,8 +36,8 @@ _QUICK_NS = 200_000_000
 
 _log = logging.getLogger("workbench.counting")
 
-Dated = tuple[int, str, int]
-"""Organization, event, and its date in microseconds."""
+Dated = tuple[str, int]
+"""An event's name, and its date in microseconds."""
 
 
 async def count_events(database: Database, now: datetime) -> None:
@@ -72,24 +72,28 @@ async def note_stragglers(
         await _note(tx, Counter((org_id, event, slot) for org_id, event in stored if org_id in late))
 
 
-async def note_past(tx: Transaction, dated: Iterable[Dated], reached: Reached | None, now: datetime) -> None:
-    """Note the events of an import that are late, and not too old to matter; `reached` was read like `closed` above."""
+async def note_past(
+    tx: Transaction, org_id: int, stored: Sequence[Dated], reached: Reached | None, now: datetime
+) -> None:
+    """Note the events of an import that are late, and not too old to matter; `reached` was read like `closed` above.
+
+    By the hour, where all of that is counted, and by the slot otherwise: what is counted ends at a slot's end.
+    """
     if reached is None:
         return
-    oldest, until, counted = (to_us(each) for each in (_hour(now - KEPT), reached.closed_until, reached.counted_until))
-    late = Counter((org_id, event, _beginning(at, counted)) for org_id, event, at in dated if oldest <= at < until)
+    oldest, whole, until = (
+        to_us(each) for each in (_hour(now - KEPT), _hour(reached.counted_until), reached.closed_until)
+    )
+    hours = Counter((event, at // _HOUR_US) for event, at in stored if oldest <= at < whole)
+    slots = Counter((event, at // _SLOT_US) for event, at in stored if whole <= at < until)
+    late = Counter({(org_id, event, hour * _HOUR_US): count for (event, hour), count in hours.items()})
+    late.update({(org_id, event, slot * _SLOT_US): count for (event, slot), count in slots.items()})
     await _note(tx, late)
 
 
 async def _note(tx: Transaction, late: Counter[Late]) -> None:
     if late:
         await run(tx, store.note_late(late))
-
-
-def _beginning(at_us: int, counted_us: int) -> int:
-    """Return the beginning of the hour where all of that is counted, of the slot otherwise: what is counted ends at a slot's end."""
-    hour = at_us - at_us % _HOUR_US
-    return hour if hour + _HOUR_US <= counted_us else _slot_us(at_us)
 
 
 async def _writers_have_ended(database: Database) -> bool:

@@ -34,7 +34,7 @@ async def store_past(tx: Transaction, org_id: int, arrivals: list[Arrival], at: 
         if created := directory.created().ids:
             await history.date_contacts(tx, org_id, _first_seen(fresh, set(created)))
         await history.add_past_events(tx, [_past_event(each) for each in fresh])
-        await note_past(tx, ((org_id, each.event.name, each.occurred_us) for each in fresh), counted, at)
+        await note_past(tx, org_id, [(each.event.name, each.occurred_us) for each in fresh], counted, at)
     return len(fresh)
 
 

@@ -1,7 +1,9 @@
 """`GET /api/v1/events/catalog`: contract §4.3, and what is inside one event."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,13 +18,13 @@ from api.routes.answers import RefusedError, answer
 from api.routes.entrance import parts, require
 from api.store import catalog
 from api.store.catalog import Counted, StoredEvent
-from api.store.database import Transaction
 
 blueprint = Blueprint("catalog", url_prefix="/api/v1/events/catalog")
 
 WINDOW_DAYS = 30
 MOST_NAMES = 200
 SAMPLED = 1_000
+SAMPLED_BYTES = 2_000_000
 SHOWN = 5
 RECENT_PART = 10  # a tenth of the window is compared with the rest of it
 _EARLIER_PARTS, _OF_EACH = 25, 20
@@ -69,36 +71,45 @@ async def describe(request: Request, event: str) -> HTTPResponse:
         counted = await catalog.count_event(tx, principal.org_id, name, since)
         ((first, last),) = await catalog.seen(tx, principal.org_id, [name], since)
         newest = await catalog.newest_events(tx, principal.org_id, name, since, SAMPLED)
-        before = await _before(tx, principal.org_id, name, (since, recent_since))
+        span = since, recent_since
+        before = await catalog.earlier_payloads(tx, principal.org_id, name, span, _EARLIER_PARTS, _OF_EACH)
     if not counted.count:
         raise RefusedError(404, f"no event {name!r} was received in the last {days} days")
-    payloads = [decode(each.payload) for each in newest]
-    recent = [payload for payload, each in zip(payloads, newest, strict=True) if each.created_at >= recent_since]
     return answer(
         {
             "event": name,
             "count": counted.count,
             "firstSeen": first,
             "lastSeen": last,
-            "sampled": len(payloads),
-            "paths": paths_of(payloads),
             "windowDays": days,
             **_by_day(counted, since, now),
-            "samples": [_sample(*each) for each in zip(newest[:SHOWN], payloads, strict=False)],
-            "drift": {
-                "since": recent_since,
-                "before": len(before),
-                "recent": len(recent),
-                "changes": drift.changes(before, recent),
-            },
+            **await asyncio.to_thread(_inside, newest, before, recent_since),
         }
     )
 
 
-async def _before(tx: Transaction, org_id: int, name: str, span: tuple[datetime, datetime]) -> list[dict[str, Any]]:
-    return [
-        decode(payload) for payload in await catalog.earlier_payloads(tx, org_id, name, span, _EARLIER_PARTS, _OF_EACH)
-    ]
+def _inside(newest: Sequence[StoredEvent], before: Sequence[bytes], recent_since: datetime) -> dict[str, Any]:
+    """Return what is in payloads, and what changed since a moment. Of large payloads fewer are looked into."""
+    sampled = [(each, decode(each.payload)) for each in newest[: _fitting([each.payload for each in newest])]]
+    recent = [payload for each, payload in sampled if each.created_at >= recent_since]
+    earlier = [decode(payload) for payload in before[: _fitting(before)]]
+    return {
+        "sampled": len(sampled),
+        "paths": paths_of([payload for _, payload in sampled]),
+        "samples": [_sample(each, payload) for each, payload in sampled[:SHOWN]],
+        "drift": {
+            "since": recent_since,
+            "before": len(earlier),
+            "recent": len(recent),
+            "changes": drift.changes(earlier, recent),
+        },
+    }
+
+
+def _fitting(payloads: Sequence[bytes]) -> int:
+    """Return how many of the first payloads to look into: a second's work at most."""
+    sizes = accumulate(len(payload) for payload in payloads)
+    return max(sum(size <= SAMPLED_BYTES for size in sizes), min(len(payloads), SHOWN))
 
 
 def _sample(event: StoredEvent, payload: dict[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,8 @@ ORDER BY created_at DESC
 LIMIT :most;
 
 -- earlier_payloads --
--- Payloads of one name from before a moment, the newest of each of `parts` equal parts of the time since another.
+-- Payloads of one name from before a moment, the newest of each of `parts` equal parts of the time since another; the parts are
+-- shuffled, so that the first payloads are from everywhere.
 SELECT sampled.payload
 FROM generate_series(0, :parts - 1) AS part
 CROSS JOIN LATERAL (
@@ -108,4 +109,5 @@ CROSS JOIN LATERAL (
         AND created_at < :since ::timestamptz + (part + 1) * (:until ::timestamptz - :since ::timestamptz) / :parts
     ORDER BY created_at DESC
     LIMIT :of_each
-) AS sampled;
+) AS sampled
+ORDER BY hashtext(part::text);

@@ -43,13 +43,20 @@ def test_an_analyst_browses_asks_and_watches(page: Page, lab: Lab, running: Runn
     browser.locator("input").press("ArrowDown")
     page.keyboard.press("Enter")
     expect(browser.locator(".detail .head")).to_contain_text("deposit:")
+    page.evaluate(
+        "() => [window.kept, window.jupyterapp] = [window.jupyterapp, undefined]"
+    )  # an ordinary Lab shows no page its app
     browser.locator(".paths tr", has_text="asset").locator(".insert").click()
     expect(browser.locator(".said")).to_have_text("Inserted a cell below.")
+    page.evaluate("() => void (window.jupyterapp = window.kept)")
+    browser.locator("tr[data-event]").press("d")
+    browser.locator("tr[data-event]").press("d")
     browser.locator("input").fill("")
 
     sources = page.evaluate(SOURCES)
     assert "payload #>> :path" in sources[2]
     assert "path=['asset']" in sources[2]
+    assert (len(sources), sources[1]) == (len(CELLS) + 1, CELLS[1])
     assert page.evaluate(RUN_ALL) is True
     expect(page.locator(".jp-Cell").nth(2)).to_contain_text("USDC")
 
@@ -60,6 +67,8 @@ def test_an_analyst_browses_asks_and_watches(page: Page, lab: Lab, running: Runn
         wb.events.send("seen:bad", email="nobody", external_id="u1")
     expect(tail.locator("tr.event", has_text="seen:live")).to_contain_text("started nothing")
     expect(tail.locator("tr.event", has_text="seen:bad")).to_contain_text("not a valid email address")
+    browser.locator("tr[data-event=deposit]").click()
+    expect(browser.locator(".paths tr", has_text="amountUsd")).to_be_visible()
     for theme in ("Light", "Dark"):
         use_theme(page, f"JupyterLab {theme}")
         for name, each in (("catalog", browser), ("event", one), ("tail", tail)):

@@ -128,6 +128,15 @@ async def test_an_event_is_shown_with_samples_and_with_what_changed_lately(acme:
     assert (path["topValues"], path["missing"], path["shares"]) == ([{"value": "x", "count": 60}], 40, {"string": 1})
 
 
+async def test_of_large_payloads_fewer_are_looked_into(acme: Org) -> None:
+    large = {"event": "large", "contact": {"externalId": "u"}, "payload": {f"key{n:04}": "x" for n in range(900)}}
+    for start in range(0, 160, 80):
+        await acme.post_batch(*(large | {"idempotencyKey": str(start + n)} for n in range(80)))
+    body = (await acme.get("/events/catalog/large"))[1]
+    assert (body["count"], len(body["paths"]), len(body["samples"])) == (160, 500, 5)
+    assert 100 < body["sampled"] < 160
+
+
 @pytest.mark.parametrize("name", ["nothing", "%00", "%FF", "a%20b", "x" * 65, "%2e%2e", "a%2Fb"])
 async def test_an_event_never_received_is_unknown(acme: Org, globex: Org, name: str) -> None:
     await send(globex, nothing=1)
