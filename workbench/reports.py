@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ge
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from workbench import surroundings
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
 from workbench.query import sql
@@ -36,9 +37,8 @@ class During(TypedDict, total=False):
 
 
 class _Period(msgspec.Struct, frozen=True):
-    """Which of its ends are given; what they are is bound."""
+    """Whether it has an end; what its ends are is bound."""
 
-    since: bool
     until: bool
 
 
@@ -198,16 +198,16 @@ class Reports(ABC):
 
 
 def _period(during: During) -> tuple[_Period, dict[str, Any]]:
-    """Return which ends of the period are given, and the values of both."""
+    """Return the period, and the values of its ends."""
     if "days" in during and "since" in during:
         raise DraftError("a period is the last `days`, or from `since` on: not both")
     since, until = during.get("since"), during.get("until")
-    bounds: dict[str, Any] = {"days": _count(during.get("days", 30), "days", 36_500)}
-    if since is not None:
-        bounds = {"since": _moment(since, "since")}
+    if since is None:
+        since = surroundings.now() - timedelta(days=_count(during.get("days", 30), "days", 36_500))
+    bounds = {"since": _moment(since, "since")}
     if until is not None:
         bounds["until"] = _moment(until, "until")
-    return _Period(since is not None, until is not None), bounds
+    return _Period(until is not None), bounds
 
 
 def _moment(moment: Moment, what: str) -> str:
