@@ -34,11 +34,12 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})  # never by way of a pr
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came back: status, decoded JSON (numbers exact) or raw bytes."""
+    """What came back: status, decoded JSON (numbers exact) or raw bytes, headers whose names know no case."""
 
     status: int
     body: Any
     raw: bytes = b""
+    headers: Mapping[str, str] = {}
 
     @property
     def request_id(self) -> str | None:
@@ -128,6 +129,20 @@ class Connection:
                 response.read()
                 self._json(_answer(response))
             yield response.iter_lines()
+
+    @contextmanager
+    def pieces(self, path: str, body: Mapping[str, Any], accept: str) -> Iterator[tuple[Answer, Iterator[bytes]]]:
+        """Post once and give the answer: of a success, its bytes as they come. Raise what `exchange` raises, also while it lasts."""
+        headers = {"Accept": accept, "Content-Type": JSON}
+        with (
+            self._in_our_words(),
+            self._client.stream("POST", f"/api/v1{path}", content=_written(body), headers=headers) as response,
+        ):
+            if response.is_success:
+                yield Answer(response.status_code, None, headers=response.headers), response.iter_bytes()
+            else:
+                response.read()
+                yield _answer(response), iter(())
 
     def check(self, answer: Answer) -> Answer:
         """Return a successful answer as it is; raise the error that fits any other."""

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
-from workbench.query import sql
+from workbench.query import Question, sql
 from workbench.spans import seconds_of
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Reports(ABC):
         of, path = _property(by)
         params = values | bounds | ({"by": path} if path else {})
         statement = _template(name).render(period=period, by=of, **structure).strip()
-        return report(sql(self._connection, statement, params), name, title, statement, params)
+        return report(sql(self._connection, Question(statement, params)), name, title, statement, params)
 
 
 def _period(during: During) -> tuple[_Period, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The entrance: `wb = Workbench()`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from workbench import entries, publish, surroundings
 from workbench.author import Draft
@@ -13,12 +13,13 @@ from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
 from workbench.publish import Automations
-from workbench.query import sql
+from workbench.query import Question, sql
 from workbench.reports import Reports
 from workbench.rights import rights
+from workbench.stream import Stream
 
 if TYPE_CHECKING:
-    import polars as pl
+    from workbench.result import Result
 
 _HOW = (
     ("see which events there are", "wb.catalog"),
@@ -51,11 +52,19 @@ class Workbench(Reports):
         sending = events_key or surroundings.variable(surroundings.EVENTS_KEY_VARIABLE)
         self.events = Events(self.url, sending, reader=self._connection)
 
+    @overload
+    def sql(self, query: str, *, stream: Literal[False] = False, **params: Any) -> "Result": ...
+
+    @overload
+    def sql(self, query: str, *, stream: Literal[True], **params: Any) -> Stream: ...
+
     @spoken('wb.sql("select * from contacts where id = :id", id="…")')
-    def sql(self, query: str, **params: Any) -> "pl.DataFrame":
+    def sql(self, query: str, *, stream: bool = False, **params: Any) -> "Result | Stream":
         """Return the result of one read-only query as a polars frame.
 
         Write `:name` in the query and give `name=value`: values never become part of the text. Raises SqlError pointing at the spot.
+
+        With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or `.to_parquet(path)`.
 
         Tables and their columns:
 
@@ -68,7 +77,8 @@ class Workbench(Reports):
         - segment_members: segment, contact_id, entered_at
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
-        return sql(self._connection, query, params)
+        question = Question(query, params)
+        return Stream(self._connection, question) if stream else sql(self._connection, question)
 
     @spoken('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:
