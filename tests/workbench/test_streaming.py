@@ -54,11 +54,10 @@ def test_a_wrong_query_points_at_the_spot(wb: Workbench) -> None:
 
 
 def test_a_failure_midway_is_an_error_after_the_rows_before_it(wb: Workbench) -> None:
-    rows = 0
+    heights: list[int] = []
     with pytest.raises(SqlError, match="the answer broke off"):
-        for frame in wb.sql(LATE, stream=True):
-            rows += frame.height
-    assert 0 < rows < 15_000
+        heights.extend(frame.height for frame in wb.sql(LATE, stream=True))
+    assert 0 < sum(heights) < 15_000
     with pytest.raises(SqlError, match="the answer broke off"):
         wb.sql(LATE)
 
