@@ -108,6 +108,7 @@ CREATE TABLE workbench.events (
     wallet_address   text,                      -- the identifiers as this event carried them
     email            text,                      -- sealed
     external_id      text,
+    stored_in        xid8 NOT NULL DEFAULT pg_current_xact_id(),   -- the transaction that stored it, for `as_of`
     PRIMARY KEY (org_id, id, created_at)
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
@@ -414,3 +415,14 @@ CREATE VIEW analyst.segment_members WITH (security_invoker = true, security_barr
 CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, event, field, reason, body, idempotency_key, received_at FROM workbench.event_notices
     WHERE outcome = 'rejected';
+
+-- What analysts see of the past: the events whose transactions a snapshot of then had seen the end of. Exact whatever their
+-- moments are (an import dates its events back). The snapshot is a setting of the reader's connection; it only ever takes rows away.
+CREATE SCHEMA analyst_past;
+
+CREATE FUNCTION workbench.as_of() RETURNS pg_snapshot LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
+    RETURN current_setting('workbench.as_of')::pg_snapshot;
+
+CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events
+    WHERE pg_visible_in_snapshot(stored_in, (SELECT workbench.as_of()));

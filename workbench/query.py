@@ -18,15 +18,17 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One read-only statement, and the values of its `:name`s."""
+    """One read-only statement, the values of its `:name`s, and the watermark to which it goes back, if any."""
 
     text: str
     params: Mapping[str, Any] = {}
+    as_of: str | None = None
 
     def body(self) -> dict[str, Any]:
         """Return the question as the service takes it."""
         params = {name: _sent(value) for name, value in self.params.items()}
-        return {"sql": self.text} | ({"params": params} if params else {})
+        past = {"asOf": self.as_of} if self.as_of is not None else {}
+        return {"sql": self.text} | ({"params": params} if params else {}) | past
 
 
 def sql(connection: Connection, question: Question) -> "Result":

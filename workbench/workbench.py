@@ -53,18 +53,21 @@ class Workbench(Reports):
         self.events = Events(self.url, sending, reader=self._connection)
 
     @overload
-    def sql(self, query: str, *, stream: Literal[False] = False, **params: Any) -> "Result": ...
+    def sql(
+        self, query: str, *, stream: Literal[False] = False, as_of: str | None = None, **params: Any
+    ) -> "Result": ...
 
     @overload
-    def sql(self, query: str, *, stream: Literal[True], **params: Any) -> Stream: ...
+    def sql(self, query: str, *, stream: Literal[True], as_of: str | None = None, **params: Any) -> Stream: ...
 
     @spoken('wb.sql("select * from contacts where id = :id", id="…")')
-    def sql(self, query: str, *, stream: bool = False, **params: Any) -> "Result | Stream":
+    def sql(self, query: str, *, stream: bool = False, as_of: str | None = None, **params: Any) -> "Result | Stream":
         """Return the result of one read-only query as a polars frame.
 
         Write `:name` in the query and give `name=value`: values never become part of the text. Raises SqlError pointing at the spot.
 
         With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or `.to_parquet(path)`.
+        Every result has a `watermark`; `as_of=frame.watermark` asks app_events (and nothing else) as they were then.
 
         Tables and their columns:
 
@@ -77,7 +80,7 @@ class Workbench(Reports):
         - segment_members: segment, contact_id, entered_at
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
-        question = Question(query, params)
+        question = Question(query, params, as_of)
         return Stream(self._connection, question) if stream else sql(self._connection, question)
 
     @spoken('wb.automation("Thanks for the deposit")')

@@ -30,11 +30,11 @@ async def ask(request: Request) -> HTTPResponse | None:
     """Answer one SELECT; the first rows are waited for, so whatever is wrong with the statement is a 400."""
     principal = await require(request, "sql:read")
     form = _form(request)
-    text, params = _read(json_body(request))
-    question = Question(principal.org_id, text, params, clear_emails="pii:read" in principal.scopes)
+    text, params, as_of = _read(json_body(request))
+    question = Question(principal.org_id, text, params, "pii:read" in principal.scopes, as_of)
     try:
         async with parts(request).gateway.ask(question) as found:
-            await _send(request, found, form)
+            await _send(request, found, form, {"Query-Hash": question.hash, "Watermark": found.watermark})
             return None
     except StatementError as error:
         return _refuse_statement(request, error)
@@ -59,20 +59,23 @@ def _form(request: Request) -> type[Written]:
     return FORMATS[accepted.mime]
 
 
-def _read(body: Any) -> tuple[str, object]:
+def _read(body: Any) -> tuple[str, object, str | None]:
     if not isinstance(body, dict):
         raise RefusedError(400, "the body must be a JSON object")
     text = body.get("sql")
     if not isinstance(text, str):
         raise RefusedError(400, Problem("sql", "must be text"))
-    return text, body.get("params")
+    as_of = body.get("asOf")
+    if not isinstance(as_of, str | None):
+        raise RefusedError(400, Problem("asOf", "must be text"))
+    return text, body.get("params"), as_of
 
 
-async def _send(request: Request, found: Answer, form: type[Written]) -> None:
+async def _send(request: Request, found: Answer, form: type[Written], headers: dict[str, str]) -> None:
     """Send the answer; once it has begun, a failure can only break the connection, so that no half looks whole."""
     pieces = stream(found, form)
     first = await anext(pieces)
-    response = await request.respond(content_type=form.media_type)
+    response = await request.respond(content_type=form.media_type, headers=headers)
     try:
         await response.send(first)
         async for piece in pieces:
