@@ -4,8 +4,13 @@ Importing this module loads polars, which takes 0.3 s: it is done where a frame 
 """
 
 from collections.abc import Mapping
+from typing import Self
 
 import polars as pl
+
+from api.language.codec import MalformedJsonError
+from workbench.errors import DraftError, spoken
+from workbench.structs import structs
 
 
 class Result(pl.DataFrame):
@@ -18,9 +23,23 @@ class Result(pl.DataFrame):
     query_hash: str | None = None
     watermark: str | None = None
 
+    @spoken('frame.structs("payload")')
+    def structs(self, *columns: str) -> Self:
+        """Return the frame with columns of JSON as structs, numbers exact: `frame.structs("payload").unnest("payload")`."""
+        return type(self)(self.with_columns(_structs(self, column) for column in columns))
+
 
 def result(stream: bytes, headers: Mapping[str, str]) -> Result:
     """Return the rows of an Arrow IPC stream, with what the answer's headers say about them."""
     rows = Result(pl.read_ipc_stream(stream))
     rows.query_hash, rows.watermark = headers.get("Query-Hash"), headers.get("Watermark")
     return rows
+
+
+def _structs(frame: pl.DataFrame, column: str) -> pl.Series:
+    if frame.schema.get(column) != pl.String:
+        raise DraftError(f"there is no column {column!r} of text here")
+    try:
+        return structs(frame[column])
+    except MalformedJsonError:
+        raise DraftError(f"column {column!r} holds what is no JSON") from None
