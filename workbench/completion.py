@@ -57,7 +57,7 @@ def _columns(table: str) -> list[str]:
 
 def _named(text: str) -> dict[str, str]:
     """Return the tables of a statement by their names and aliases; what follows a table counts as one."""
-    words = [token.text.lower() for token in tokens(text) if token.kind in ("word", "other") and token.text != '"']
+    words = [token.text.lower() for token in tokens(text)]
     named = {}
     for table, *following in zip(words, [*words[1:], ""], [*words[2:], "", ""], strict=True):
         if table in TABLES:

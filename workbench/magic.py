@@ -3,7 +3,7 @@
 import contextlib
 import keyword
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.interactiveshell import InteractiveShell
@@ -13,8 +13,10 @@ from api.language.sql import tokens
 from workbench.completion import choices
 from workbench.errors import DraftError, WorkbenchError
 from workbench.query import Question, sql
-from workbench.result import Result
 from workbench.workbench import Workbench
+
+if TYPE_CHECKING:
+    from workbench.result import Result
 
 _MATCHER = "workbench.events"
 
@@ -42,7 +44,7 @@ class Events:
         self._shell = shell
 
     @no_var_expand
-    def ask(self, line: str, cell: str | None = None) -> Result | None:
+    def ask(self, line: str, cell: str | None = None) -> "Result | None":
         """Ask one read-only query, like `wb.sql`: `%events select …` in a line, or in a cell of its own.
 
         `%%events` shows the frame; `%%events df` calls it df. `:name` takes the value of the notebook's variable `name`.
@@ -70,7 +72,7 @@ class Events:
             result["matched_fragment"] = found[0].fragment
         return result
 
-    def _answer(self, query: str) -> Result:
+    def _answer(self, query: str) -> "Result":
         names = [token.text[1:] for token in tokens(query) if token.kind == "name"]
         variables = self._shell.user_ns
         if missing := next((name for name in names if name not in variables), None):

@@ -2,7 +2,12 @@
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -83,6 +88,37 @@ def test_a_file_is_whole_or_as_it_was(wb: Workbench, tmp_path: Path, query: str)
     with pytest.raises(SqlError):
         wb.sql(query, stream=True).to_parquet(path)
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"of before"]
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    """Passes on all of an Arrow stream but its last bytes, and says that this was the whole answer."""
+
+    def do_POST(self) -> None:
+        stream = BytesIO()
+        pl.DataFrame({"x": [1, 2]}).write_ipc_stream(stream)
+        short = stream.getvalue()[:-8]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(short)))
+        self.end_headers()
+        self.wfile.write(short)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def proxied() -> Iterator[Workbench]:
+    with HTTPServer(("127.0.0.1", 0), _Proxy) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield Workbench(f"http://127.0.0.1:{server.server_port}", "wb_x")
+        server.shutdown()
+
+
+def test_an_answer_without_its_end_is_an_error_even_if_the_connection_says_it_is_whole(proxied: Workbench) -> None:
+    with pytest.raises(SqlError, match="the answer broke off"):
+        proxied.sql("SELECT 1")
+    with pytest.raises(SqlError, match="the answer broke off"):
+        list(proxied.sql("SELECT 1", stream=True))
 
 
 MEASURED = """
