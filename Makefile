@@ -25,7 +25,7 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser
 
-bench: $(VENV)/dev.stamp  ## measure the figures we promise, in six minutes (ARGS="singles --quick", "growth --millions 10")
+bench: $(VENV)/dev.stamp  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)
 
 torture: $(VENV)/dev.stamp  ## kill everything 200 times under load and check that nothing is lost (ARGS="--seed 7")
@@ -36,8 +36,8 @@ format: $(VENV)/dev.stamp  ## rewrite the code in house format
 	$(BIN)/ruff check --fix .
 
 lock: $(VENV)/dev.stamp  ## resolve the requirements anew, newest versions that fit
-	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra server --extra lab --extra dev -o requirements/dev.txt
-	$(LOCK) pyproject.toml requirements/build.in --extra server --extra lab -c requirements/dev.txt -o requirements/up.txt
+	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra server --extra lab --extra charts --extra dev -o requirements/dev.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra server --extra lab --extra charts -c requirements/dev.txt -o requirements/up.txt
 	$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/notebook.txt
 
 clean:  ## remove the virtual environment (data stays)

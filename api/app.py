@@ -10,6 +10,7 @@ from sanic.exceptions import SanicException
 
 from api.access.verify import Verifier
 from api.clock import Clock
+from api.contacts.erasure import keep_erased
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
 from api.ingest.notices import Notices
@@ -23,6 +24,7 @@ from api.query.run import Gateway
 from api.routes import (
     automations,
     catalog,
+    contacts,
     entries,
     events,
     health,
@@ -31,6 +33,7 @@ from api.routes import (
     recent,
     sql,
     unsubscribe,
+    usage,
     webhooks,
 )
 from api.routes.answers import RefusedError, refusal
@@ -50,6 +53,11 @@ _SANIC = {
     405: "this address does not take that method",
     408: "the request did not arrive in time",
 }
+
+_ROUTES = (
+    *(events, recent, catalog, automations, entries, contacts, usage),
+    *(sql, health, unsubscribe, webhooks, inapp, inapp_sdk),
+)
 
 App = Sanic[Any, Any]
 
@@ -92,7 +100,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         Feed(dsn, sessions, clock),
     )
     app.ctx.reception = Reception(identify, ROOM)
-    for module in (events, recent, catalog, automations, entries, sql, health, unsubscribe, webhooks, inapp, inapp_sdk):
+    for module in _ROUTES:
         app.blueprint(module.blueprint)
     _start_and_stop(app)
     app.error_handler.add(Exception, _answer_failure)
@@ -110,15 +118,18 @@ def _start_and_stop(app: App) -> None:
         await parts.feed.start()
         with contextlib.suppress(UnavailableError):
             await parts.database.calibrate(parts.clock)
-        app.ctx.chores = asyncio.create_task(keep_up(parts.database, parts.clock))
+        chores = (keep_up(parts.database, parts.clock), keep_erased(parts.database, parts.clock))
+        app.ctx.chores = [asyncio.create_task(chore) for chore in chores]
 
     @app.before_server_stop
     async def part(app: App) -> None:
         parts.followers.ended = True
+        parts.feed.send_away()
 
     @app.after_server_stop
     async def stop(app: App) -> None:
-        app.ctx.chores.cancel()
+        for chore in app.ctx.chores:
+            chore.cancel()
         await parts.pipeline.stop()
         await parts.notices.stop()
         await parts.feed.stop()

@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     email_from: str = "workbench@localhost"
     retry_delays: tuple[float, ...] | None = None
     webhook_allow: tuple[IPv4Network | IPv6Network, ...] = ()
-    public_url: str = "http://localhost:8000"
+    public_url: str | None = None
     evm_rpc: str | None = None
 
 
@@ -64,7 +64,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         email_from=_sender(source, "WORKBENCH_EMAIL_FROM", "workbench@localhost"),
         retry_delays=_delays(source, "WORKBENCH_RETRY_DELAYS"),
         webhook_allow=_networks(source, "WORKBENCH_WEBHOOK_ALLOW"),
-        public_url=_origin(source, "WORKBENCH_PUBLIC_URL", "http://localhost:8000"),
+        public_url=_origin(source, "WORKBENCH_PUBLIC_URL"),
         evm_rpc=source.get("WORKBENCH_EVM_RPC") or None,
     )
 
@@ -109,9 +109,11 @@ def _networks(source: Mapping[str, str], name: str) -> tuple[IPv4Network | IPv6N
         raise SettingsError(f"{name}: {error}; write CIDRs like 10.1.0.0/16, separated by commas") from None
 
 
-def _origin(source: Mapping[str, str], name: str, default: str) -> str:
+def _origin(source: Mapping[str, str], name: str) -> str | None:
     """Return the address at which browsers and mail programs find the API, without a slash at its end."""
-    text = source.get(name) or default
+    text = source.get(name)
+    if not text:
+        return None
     parts = _split(text, name)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
         raise SettingsError(f"{name}: must be an address like https://workbench.example.com")

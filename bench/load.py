@@ -146,7 +146,7 @@ class _OpenLoop(_Loop):
 
     def __init__(self, requests: Iterator[bytes], seconds: float, rate: float) -> None:
         super().__init__(requests)
-        self._moments = list(_moments(seconds, rate))
+        self._moments = list(moments(seconds, rate))
         self._coming: deque[float] = deque()
         self._waiting: deque[float] = deque()
         self._idle: list[_Connection] = []
@@ -176,7 +176,8 @@ class _OpenLoop(_Loop):
             self._idle.pop().ask(next(self.requests), self._waiting.popleft())
 
 
-def _moments(seconds: float, rate: float) -> Iterator[float]:
+def moments(seconds: float, rate: float) -> Iterator[float]:
+    """Yield the moments of a Poisson process, the same in every run."""
     chance = random.Random(1)
     moment = chance.expovariate(rate)
     while moment < seconds:

@@ -28,16 +28,31 @@ class Service(msgspec.Struct, frozen=True):
 def running(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Service]:
     """Run `python <arguments>` until the block ends, `{port}` in them standing for a free port; what it says goes to `log`."""
     port = free_port()
-    command = [sys.executable, *(each.format(port=port) for each in arguments)]
+    with beside(*(each.format(port=port) for each in arguments), log=log, environment=environment) as process:
+        _wait_until_it_answers(process, port, log)
+        yield Service(process.pid, port)
+
+
+@contextlib.contextmanager
+def beside(
+    *arguments: str, log: Path, environment: dict[str, str] | None = None, talks: bool = False
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run `python <arguments>`, which serves nobody, until the block ends; what it says goes to `log`.
+
+    With one that `talks` the caller speaks: only its errors go to `log`.
+    """
     with (
         log.open("ab") as said,
         subprocess.Popen(
-            command, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            [sys.executable, *arguments],
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if talks else said,
+            stderr=said,
         ) as process,
     ):
         try:
-            _wait_until_it_answers(process, port, log)
-            yield Service(process.pid, port)
+            yield process
         finally:
             _stop(process)
 

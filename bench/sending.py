@@ -5,7 +5,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -20,14 +20,15 @@ _START_WITHIN = 30.0
 def send(server: Postgres, order: Order, *services: Service) -> Slice:
     """Carry out an order in a process of its own; return its slice, with the CPU time that services and Postgres took."""
     order = msgspec.structs.replace(order, ports=tuple(each.port for each in services))
-    before, begun = _cpu(server, services), time.perf_counter()
+    pids = [each.pid for each in services]
+    before, begun = cpu_so_far(server, pids), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "bench.load", msgspec.json.encode(order).decode()],
         capture_output=True,
         check=False,
         timeout=order.seconds + PATIENCE + _START_WITHIN,
     )
-    cpu = {name: seconds - before[name] for name, seconds in _cpu(server, services).items()}
+    cpu = {name: seconds - before[name] for name, seconds in cpu_so_far(server, pids).items()}
     others = cpu.pop("others") / (time.perf_counter() - begun)
     if done.returncode:
         raise RuntimeError(done.stderr.decode()[-2000:])
@@ -52,9 +53,9 @@ def accounted(database: Database) -> Iterator[list[Slice]]:
         raise RuntimeError(f"{accepted} events were accepted, {refused} refused, {stored} are stored")
 
 
-def _cpu(server: Postgres, services: tuple[Service, ...]) -> dict[str, float]:
-    """Return the CPU seconds used so far, also by everybody `others` on the machine."""
-    ours = {"service": sum(cpu_seconds(each.pid) for each in services), "postgres": cpu_seconds(server.pid)}
+def cpu_so_far(server: Postgres, pids: Sequence[int]) -> dict[str, float]:
+    """Return the CPU seconds that services and Postgres have used so far, and `others`: who has no part in the bench."""
+    ours = {"service": sum(cpu_seconds(each) for each in pids), "postgres": cpu_seconds(server.pid)}
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     generator = children.ru_utime + children.ru_stime
-    return {**ours, "others": machine_cpu_seconds() - generator - sum(ours.values())}
+    return {**ours, "others": machine_cpu_seconds() - generator - time.process_time() - sum(ours.values())}

@@ -38,13 +38,19 @@ _AUTOMATION = {
 @contextlib.contextmanager
 def apis(server: Postgres, database: Database, count: int) -> Iterator[tuple[Service, ...]]:
     """Run API processes before a database, which then knows the returning contacts and has its automation published."""
+    with bare_apis(server, database, count) as services:
+        _furnish(server, database, services[0])
+        yield services
+
+
+@contextlib.contextmanager
+def bare_apis(server: Postgres, database: Database, count: int) -> Iterator[tuple[Service, ...]]:
+    """Run API processes before a database as it is."""
     environment = {"DATABASE_URL": database.dsn, "WORKBENCH_SECRET": SECRET, "WORKBENCH_INGEST_RATE": "0"}
     serve = ("-m", "api", "serve", "--port", "{port}")
     with contextlib.ExitStack() as stack:
         log = server.home / "api.log"
-        services = [stack.enter_context(running(*serve, log=log, environment=environment)) for _ in range(count)]
-        _furnish(server, database, services[0])
-        yield tuple(services)
+        yield tuple(stack.enter_context(running(*serve, log=log, environment=environment)) for _ in range(count))
 
 
 @contextlib.contextmanager
@@ -65,9 +71,15 @@ def fastapi(server: Postgres, key: str) -> Iterator[Service]:
         yield service
 
 
+def publish(service: Service, database: Database, automation: dict[str, Any]) -> str:
+    """Create and publish an automation; return its id."""
+    created: str = ask(service, database, AUTOMATIONS, automation)["id"]
+    ask(service, database, f"{AUTOMATIONS}/{created}/publish", {})
+    return created
+
+
 def _furnish(server: Postgres, database: Database, service: Service) -> None:
-    automation = _ask(service, database, AUTOMATIONS, _AUTOMATION)
-    _ask(service, database, f"{AUTOMATIONS}/{automation['id']}/publish", {})
+    publish(service, database, _AUTOMATION)
     everybody = Order(
         path=BATCHES,
         key=database.live_key,
@@ -80,7 +92,8 @@ def _furnish(server: Postgres, database: Database, service: Service) -> None:
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
-def _ask(service: Service, database: Database, path: str, body: dict[str, Any]) -> Any:
+def ask(service: Service, database: Database, path: str, body: dict[str, Any]) -> Any:
+    """Post with the workbench key; return the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=10)
     headers = {"Authorization": f"Bearer {database.workbench_key}", "Content-Type": "application/json"}
     try:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from workbench.automation import Automation
 from workbench.catalog import Catalog
+from workbench.contacts import Contact
+from workbench.dead_letters import DeadLetters
 from workbench.entries import Entries, Entry
 from workbench.errors import (
     DraftError,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:  # IPython is there where it loads us
 __all__ = [
     "Automation",
     "Catalog",
+    "Contact",
+    "DeadLetters",
     "DraftError",
     "Entries",
     "Entry",

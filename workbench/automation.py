@@ -11,12 +11,14 @@ from workbench import publish as publishing
 from workbench.author import OPERATORS, Asked, Draft, condition, from_json, narrowed, started
 from workbench.catalog import Catalog, seen
 from workbench.connection import Connection
+from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.graph import draw, picture
 from workbench.display.page import html
 from workbench.display.sentences import sentences
 from workbench.entries import Entries, Entry
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
+from workbench.impact import Impact
 from workbench.publish import Record, Versions
 from workbench.simulate import Simulation, Trial, simulated
 from workbench.verbs import Rules
@@ -148,6 +150,7 @@ class Automation(Rules):
     def publish(self, *, overwrite: bool = False) -> Self:
         """Save, publish a new version and switch it on: from now on events start it.
 
+        Who is on the way through an earlier version finishes there; `.impact` says who they are.
         Raises PublishError listing what stands against it, node by node, and StaleError when somebody else changed it.
         """
         connection = self._connected()
@@ -155,6 +158,18 @@ class Automation(Rules):
         self.save(overwrite=overwrite)
         self._place.record = publishing.publish(connection, self._saved())
         return self
+
+    @spoken(".rollback(1); .versions() shows which there are")
+    def rollback(self, version: int) -> Self:
+        """Publish what an earlier version said as a new version. Changes that are not published yet stay as they are."""
+        before = self._saved()
+        self._place.record = record = publishing.rollback(self._connected(), before, version)
+        return self._with(record.draft()) if publishing.unchanged(self._draft, before) else self
+
+    @property
+    def impact(self) -> Impact | None:
+        """Who was on the way through earlier versions when it was published just now; None when it was not."""
+        return self._place.record.impact if self._place.record is not None else None
 
     def activate(self) -> Self:
         """Let events start it again."""
@@ -174,10 +189,14 @@ class Automation(Rules):
 
     # Watching
 
-    @spoken(".entries() or .entries(limit=200)")
-    def entries(self, limit: int = 50) -> Entries:
-        """Return the newest entries: one per event that started it."""
-        return watching.listed(self._connected(), self._saved().id, limit)
+    @spoken('.entries() or .entries(limit=200, state="waiting")')
+    def entries(self, limit: int = 50, *, state: str | None = None) -> Entries:
+        """Return the newest entries: one per event that started it; of those that stand in a state when it is given."""
+        return watching.listed(self._connected(), self._saved().id, limit, state)
+
+    def dead_letters(self) -> DeadLetters:
+        """Return what failed for good, by cause; its `.replay()` tries it again."""
+        return dead_letters(self._connected(), self._saved().id)
 
     @spoken('.watch(receipt), where receipt = wb.events.send("deposit", …)')
     def watch(self, sent: Receipt | str, timeout: float = 30.0) -> Entry:
@@ -238,7 +257,8 @@ class Automation(Rules):
     def __repr__(self) -> str:
         states = ", ".join(text for text, _ in self._pills())
         remarks = [f"{'✗' if each.level == 'error' else '!'} {each}" for each in self.check()]
-        return "\n".join([f"{self.name} ({states})", self.describe(), *remarks])
+        impact = [repr(self.impact)] if self.impact is not None and self.impact.entries else []
+        return "\n".join([f"{self.name} ({states})", self.describe(), *remarks, *impact])
 
     def _repr_html_(self) -> str:
         trigger, graph = self._draft.language()
@@ -249,6 +269,7 @@ class Automation(Rules):
             picture=picture(trigger, graph) if graph.nodes else 'Empty so far. Begin with .on("deposit").',
             remarks=self.check() if graph.nodes else self._archived(),
             sentences=self.describe(),
+            impact=self.impact,
         )
 
 

@@ -9,10 +9,13 @@ from api.language.sql import tokens
 
 TABLES = {
     "app_events": "id contact_id event occurred_at created_at payload idempotency_key",
-    "contacts": "id email wallet_address external_id metadata tags created_at updated_at email_domain",
+    "contacts": "id email wallet_address external_id metadata tags created_at updated_at email_domain opted_out erased_at",
     "messages": "id contact_id automation_id entry_id node_id channel status subject body created_at sent_at delivered_at",
+    "message_outcomes": "message_id channel outcome reason at",
+    "automations": "id name active published_version created_at updated_at archived_at",
     "automation_entries": "id automation_id automation_version contact_id event_id state outcome node_id attempts last_error "
     "created_at updated_at",
+    "dead_letters": "entry_id automation_id automation automation_version contact_id event_id node_id cause last_error attempts died_at",
     "onchain_events": "id contact_id chain_id contract event tx_hash log_index block_number block_time args removed",
     "segment_members": "segment contact_id entered_at",
     "rejected_events": "id event field reason body idempotency_key received_at",

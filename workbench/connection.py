@@ -98,6 +98,10 @@ class Connection:
         """Put a JSON object once and return the decoded answer."""
         return self._json(self.exchange("PUT", path, body=body))
 
+    def delete(self, path: str) -> Any:
+        """Delete what is at `path` and return the decoded answer."""
+        return self._json(self.exchange("DELETE", path))
+
     def exchange(
         self,
         method: str,

@@ -98,6 +98,11 @@ class Entry:
         return self._stored.last_error
 
     @property
+    def attempts(self) -> int:
+        """How often its current step was tried."""
+        return self._stored.attempts
+
+    @property
     def ended(self) -> bool:
         """Whether nothing more will happen by itself."""
         return self.state in TERMINAL
@@ -230,7 +235,7 @@ class Entries(Sequence[Entry]):
             stored = each._stored
             ids = (words.short(each.contact_id), words.short(each.id))
             error = (each.error or "",) if failed else ()
-            ending = words.outcome(each.outcome)
+            ending = words.ended(each.outcome)
             rows.append((moment(stored.created_at), stored.event or "", each.state.value, ending, *error, *ids))
         titles = (
             "started (UTC)",
@@ -254,9 +259,9 @@ class Entries(Sequence[Entry]):
 _NONE = "No event has started this automation yet."
 
 
-def listed(connection: Connection, automation_id: str, limit: int) -> Entries:
-    """Return the newest entries of an automation."""
-    return _entries(connection, connection.get(f"/automations/{automation_id}/entries", limit=limit))
+def listed(connection: Connection, automation_id: str, limit: int, state: str | None = None) -> Entries:
+    """Return the newest entries of an automation, of those in a state when it is given."""
+    return _entries(connection, connection.get(f"/automations/{automation_id}/entries", limit=limit, state=state))
 
 
 def started_by(connection: Connection, automation_id: str, sent: str) -> Entry | None:

@@ -13,12 +13,16 @@ from workbench.connection import Connection
 from workbench.display.page import moment
 from workbench.display.table import Column, plain, table
 from workbench.errors import DraftError, PublishError, RefusedError, StaleError
+from workbench.impact import Impact
 
 Verb = Literal["activate", "deactivate", "archive"]
 
 
 class Record(msgspec.Struct, frozen=True, rename="camel"):
-    """An automation as the server holds it. `trigger_spec` and `graph` are the draft, not the published version."""
+    """An automation as the server holds it. `trigger_spec` and `graph` are the draft, not the published version.
+
+    `impact`: whom the publication concerned that this is the answer to.
+    """
 
     id: str
     name: str
@@ -29,6 +33,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel"):
     graph: dict[str, Any]
     updated_at: str = ""
     archived_at: str | None = None
+    impact: Impact | None = None
 
     def draft(self) -> Draft:
         """Return what is written in it."""
@@ -167,7 +172,14 @@ def publish(connection: Connection, record: Record) -> Record:
         raise PublishError(
             _refusal(record.name, error.problems or (Problem("", str(error)),)), error.problems
         ) from None
-    return published if published.active else switch(connection, published, "activate")
+    if published.active:
+        return published
+    return msgspec.structs.replace(switch(connection, published, "activate"), impact=published.impact)
+
+
+def rollback(connection: Connection, record: Record, version: int) -> Record:
+    """Publish what an old version said as a new version and return the automation."""
+    return _record(connection.post(f"/automations/{record.id}/rollback", {"version": version}))
 
 
 def switch(connection: Connection, record: Record, verb: Verb) -> Record:

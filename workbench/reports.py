@@ -172,7 +172,7 @@ class Reports(ABC):
     ) -> "Report":
         """Return what became of messages, by automation, node and channel, and how many contacts then reached a goal.
 
-        Columns: automation_id, node_id, channel, messages, sent, delivered, failed, skipped, unknown, contacts; with `goal` also
+        Columns: automation, node_id, channel, messages, sent, delivered, failed, skipped, unknown, contacts; with `goal` also
         converted (contacts) and rate (0 to 1). Who would have reached the goal anyway is among them.
         """
         values = {"goal": _event(goal), "within": _span(within, "within")} if goal is not None else {}

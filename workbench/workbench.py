@@ -1,12 +1,14 @@
 """The entrance: `wb = Workbench()`."""
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, publish, surroundings
 from workbench.author import Draft
 from workbench.automation import Automation, Place
 from workbench.catalog import Catalog
 from workbench.connection import Connection
+from workbench.contacts import Contact, Identified, contact
+from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.page import html
 from workbench.display.words import both
 from workbench.entries import Entry
@@ -17,8 +19,11 @@ from workbench.query import Question, sql
 from workbench.reports import Reports
 from workbench.rights import rights
 from workbench.stream import Stream
+from workbench.usage import usage
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from workbench.result import Result
 
 _HOW = (
@@ -35,6 +40,9 @@ _HOW = (
     ("let it run, and watch it", "a.publish(), then a.entries()"),
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
     ("see why one did not arrive", "wb.events.rejected()"),
+    ("see what failed for good, and try it again", "wb.dead_letters()"),
+    ("see to a contact", 'wb.contact(email="ada@example.com")'),
+    ("count what was sent", "wb.usage()"),
 )
 
 
@@ -72,10 +80,14 @@ class Workbench(Reports):
         Tables and their columns:
 
         - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key
-        - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain
+        - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain, opted_out, erased_at
         - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at, sent_at, delivered_at
+        - message_outcomes: message_id, channel, outcome, reason, at
+        - automations: id, name, active, published_version, created_at, updated_at, archived_at
         - automation_entries: id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts,
           last_error, created_at, updated_at
+        - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause, last_error,
+          attempts, died_at
         - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
         - segment_members: segment, contact_id, entered_at
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
@@ -98,10 +110,24 @@ class Workbench(Reports):
         """The automations of the organization, newest first: a table, and a sequence."""
         return publish.listed(self._connection)
 
+    @spoken('wb.contact(email="ada@example.com") or wb.contact("0198c0de-…")')
+    def contact(self, contact_id: str | None = None, **sent: Unpack[Identified]) -> Contact:
+        """Return one contact, by its id or by what identifies it: to look, opt it out, tag it, export or erase it."""
+        return contact(self._connection, contact_id, cast("dict[str, str]", sent))
+
+    @spoken('wb.usage() or wb.usage(month="2026-11")')
+    def usage(self, month: str | None = None) -> "pl.DataFrame":
+        """Return how many messages were sent in a month of UTC, this one unless you name another, by channel."""
+        return usage(self._connection, month)
+
     @spoken('wb.entry("0198c0de-…")')
     def entry(self, entry_id: str) -> Entry:
         """Return one entry by its id."""
         return entries.one(self._connection, entry_id)
+
+    def dead_letters(self) -> DeadLetters:
+        """Return what failed for good in all automations, by cause; its `.replay()` tries it again."""
+        return dead_letters(self._connection)
 
     def __repr__(self) -> str:
         _, note, _ = self._standing()

@@ -8,7 +8,17 @@ import msgspec
 from api.authoring.again import retried
 from api.authoring.automations import Author, record
 from api.authoring.refusal import Refusal, conflict, unknown
-from api.authoring.views import EntryView, HistoryView, Shown, StatsView, entry_view, history_view, stats_view
+from api.authoring.views import (
+    DeadView,
+    EntryView,
+    HistoryView,
+    Shown,
+    StatsView,
+    dead_view,
+    entry_view,
+    history_view,
+    stats_view,
+)
 from api.keyring import OrgKeys
 from api.language.run import State
 from api.store import authoring, histories
@@ -54,6 +64,15 @@ async def stats_of(database: Database, org_id: int, automation_id: str) -> Stats
         states = await histories.count_states(tx, org_id, automation_id, COUNTED)
         outcomes = await histories.count_outcomes(tx, org_id, automation_id, COUNTED)
     return stats_view(states, outcomes)
+
+
+async def dead_letters(database: Database, org_id: int, automation_id: str | None) -> list[DeadView] | Refusal:
+    """Return the dead entries by automation, cause and node, what died last first; of each automation the newest 100,000."""
+    async with database.transaction() as tx:
+        if automation_id is not None and await authoring.find_automation(tx, org_id, automation_id) is None:
+            return unknown("automation")
+        rows = await histories.count_dead(tx, org_id, automation_id, COUNTED)
+    return [dead_view(row) for row in rows]
 
 
 async def history(database: Database, org_id: int, entry_id: str, shown: Shown) -> HistoryView | Refusal:

@@ -1,8 +1,8 @@
 """What callers see of automations and entries: the JSON shapes, nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -10,8 +10,8 @@ from api.authoring.draft import remarks_on
 from api.language.check import Remark
 from api.language.codec import decode
 from api.language.run import State, Step
-from api.store.authoring import AutomationRow, VersionRow
-from api.store.histories import EntryEventRow, EntryRow, MessageRow, StepRow, TransitionRow
+from api.store.authoring import AutomationRow, EarlierRow, VersionRow
+from api.store.histories import DeadRow, EntryEventRow, EntryRow, MessageRow, StepRow, TransitionRow
 
 
 class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
@@ -28,6 +28,36 @@ class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
     created_at: datetime
     updated_at: datetime
     archived_at: datetime | None
+
+
+Then: TypeAlias = Literal["finishes", "no_published_version", "automation_inactive"]
+"""What becomes of entries after a publication: they finish on their own version, or end with this outcome."""
+
+
+class EarlierView(msgspec.Struct, frozen=True, rename="camel"):
+    """How many entries of an earlier version stand at a node in a state, and what becomes of them.
+
+    No version: nothing was published when they came. No node: they have not begun.
+    """
+
+    version: int | None
+    node_id: str | None
+    state: str
+    entries: int
+    then: Then
+
+
+class ImpactView(msgspec.Struct, frozen=True):
+    """Whom a publication finds on their way: entries of earlier versions that have not ended."""
+
+    entries: int
+    earlier: tuple[EarlierView, ...]
+
+
+class PublishedView(AutomationView, frozen=True, rename="camel"):
+    """An automation that has just been published."""
+
+    impact: ImpactView
 
 
 class VersionView(msgspec.Struct, frozen=True, rename="camel"):
@@ -120,6 +150,24 @@ class HistoryView(EntryView, frozen=True, rename="camel", kw_only=True):
     transitions: tuple[TransitionView, ...]
 
 
+class DeadView(msgspec.Struct, frozen=True, rename="camel"):
+    """Dead entries of one automation, cause and node; `attempts` is the most that one of them had.
+
+    `active`: they can be replayed.
+    """
+
+    automation_id: str
+    automation: str
+    active: bool
+    cause: str | None
+    node_id: str | None
+    entries: int
+    attempts: int
+    last_error: str | None
+    first_at: datetime
+    last_at: datetime
+
+
 class StatsView(msgspec.Struct, frozen=True, rename="camel"):
     """How many entries are in each state, and how often each outcome was met at each node (attempts count apart).
 
@@ -148,6 +196,13 @@ def automation_view(row: AutomationRow) -> AutomationView:
     )
 
 
+def published_view(row: AutomationRow, earlier: Sequence[EarlierRow]) -> PublishedView:
+    """Return the view of an automation with what its publication meets. Compiles templates, so it runs in a thread."""
+    rows = tuple(EarlierView(**msgspec.structs.asdict(each), then=_then(row, each)) for each in earlier)
+    impact = ImpactView(sum(each.entries for each in rows), rows)
+    return PublishedView(**msgspec.structs.asdict(automation_view(row)), impact=impact)
+
+
 def version_view(row: VersionRow) -> VersionView:
     """Return the view of a version."""
     return VersionView(
@@ -158,6 +213,11 @@ def version_view(row: VersionRow) -> VersionView:
 def entry_view(row: EntryRow) -> EntryView:
     """Return the view of an entry."""
     return EntryView(**msgspec.structs.asdict(row))
+
+
+def dead_view(row: DeadRow) -> DeadView:
+    """Return the view of dead entries that have a cause in common."""
+    return DeadView(*msgspec.structs.astuple(row))
 
 
 def history_view(
@@ -192,6 +252,12 @@ def stats_view(states: dict[str, int], outcomes: list[tuple[str, str, int]]) -> 
     for node_id, outcome, count in outcomes:
         nodes.setdefault(node_id, {})[outcome] = count
     return StatsView({state.value: states.get(state.value, 0) for state in State}, nodes, sum(states.values()))
+
+
+def _then(row: AutomationRow, earlier: EarlierRow) -> Then:
+    if not row.active:
+        return "automation_inactive"
+    return "no_published_version" if earlier.version is None else "finishes"
 
 
 def _message_view(row: MessageRow, shown: Shown) -> InappView | EmailView | WebhookView:

@@ -116,7 +116,12 @@ class Up:
 
     def _start_children(self, addresses: Addresses, keys: "DemoKeys | None") -> None:
         server = child_environment(
-            {"DATABASE_URL": addresses.dsn, "WORKBENCH_DATA_DIR": str(self._settings.data_dir), "PYTHONUNBUFFERED": "1"}
+            {
+                "DATABASE_URL": addresses.dsn,
+                "WORKBENCH_DATA_DIR": str(self._settings.data_dir),
+                "WORKBENCH_PUBLIC_URL": self._settings.public_url or self._url(),
+                "PYTHONUNBUFFERED": "1",
+            }
         )
         self._start("api", [*_OURS, "serve", "--port", str(self._args.port), "--leash"], server)
         self._start("engine", [*_OURS, "engine", "--leash"], server)

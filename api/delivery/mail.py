@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from api.delivery.outcome import Outcome
+from api.delivery.outcome import MayLeave, Outcome, always
 
 
 class Mail(msgspec.Struct, frozen=True):
@@ -26,8 +26,8 @@ class Mail(msgspec.Struct, frozen=True):
 class Mailer(Protocol):
     """A way for emails to leave."""
 
-    async def send(self, mail: Mail) -> Outcome:
-        """Send an email once."""
+    async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
+        """Send an email once, if it still may leave when all is ready for it."""
 
     async def close(self) -> None:
         """End what is kept open."""

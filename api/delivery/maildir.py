@@ -9,7 +9,7 @@ from pathlib import Path
 
 from api.delivery.mail import Mail
 from api.delivery.mime import AddressError, HeaderError, compose, sender_address
-from api.delivery.outcome import Failed, Outcome, Sent
+from api.delivery.outcome import Failed, MayLeave, Outcome, Retry, Sent, always
 
 
 class Maildir:
@@ -18,14 +18,16 @@ class Maildir:
     def __init__(self, place: Path, sender: str) -> None:
         self._place, self._sender = place, sender_address(sender)
 
-    async def send(self, mail: Mail) -> Outcome:
-        """Put an email into the folder."""
+    async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
+        """Put an email into the folder, if it still may leave."""
         try:
             content = compose(mail, self._sender)
         except HeaderError:
             return Failed("invalid_header")
         except AddressError:
             return Failed("invalid_address")
+        if not may_leave():
+            return Retry("busy")
         await asyncio.to_thread(self._keep, mail.id, content.replace(b"\r\n", b"\n"))
         return Sent("maildir")
 

@@ -3,6 +3,7 @@
 Neither a reason nor its detail ever carries a secret, an address, or a word of what the other side said.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
@@ -55,3 +56,11 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 Outcome: TypeAlias = Sent | Retry | Failed | Unknown
+
+MayLeave: TypeAlias = Callable[[], bool]
+"""Asked at the last moment, after every wait for a place or a connection. If it says no, nothing was tried: `Retry("busy")`."""
+
+
+def always() -> bool:
+    """Let it leave."""
+    return True

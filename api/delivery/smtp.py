@@ -20,7 +20,7 @@ from aiosmtplib import (
 from api.clock import monotonic_ns
 from api.delivery.mail import Mail
 from api.delivery.mime import AddressError, HeaderError, compose, recipient_address, sender_address
-from api.delivery.outcome import Failed, Outcome, Reason, Retry, Sent, Unknown
+from api.delivery.outcome import Failed, MayLeave, Outcome, Reason, Retry, Sent, Unknown, always
 from api.settings import SmtpServer
 
 CONNECTIONS = 8  # to the mail server, per process
@@ -58,8 +58,8 @@ class Smtp:
         self._places = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[_Line] = []
 
-    async def send(self, mail: Mail) -> Outcome:
-        """Hand an email over once."""
+    async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
+        """Hand an email over once, if it still may leave when a connection is ready for it."""
         try:
             content = compose(mail, self._sender)
         except HeaderError:
@@ -68,7 +68,7 @@ class Smtp:
             return Failed("invalid_address")
         try:
             async with self._line() as line:
-                return await self._hand_over(line, recipient_address(mail).addr_spec, content)
+                return await self._hand_over(line, recipient_address(mail).addr_spec, content, may_leave)
         except _NoLineError as error:
             _log.warning("mail_server_away", extra={"reason": error.outcome.reason, "detail": error.outcome.detail})
             return error.outcome
@@ -143,9 +143,14 @@ class Smtp:
             raise _NoLineError(Retry("not_signed_in"))
         await client.login(self._server.username, self._server.password or "")
 
-    async def _hand_over(self, line: _Line, recipient: str, content: bytes) -> Outcome:
-        client = line.client
+    async def _hand_over(self, line: _Line, recipient: str, content: bytes, may_leave: MayLeave) -> Outcome:
         line.uses += 1
+        refusal = await self._announce(line.client, recipient)
+        if refusal is not None:
+            return refusal
+        return await self._send_text(line.client, content) if may_leave() else Retry("busy")
+
+    async def _announce(self, client: SMTP, recipient: str) -> Outcome | None:
         try:
             await client.mail(self._sender.addr_spec)
             await client.rcpt(recipient)
@@ -154,6 +159,9 @@ class Smtp:
         except (SMTPException, OSError):
             client.close()
             return Retry("unreachable")
+        return None
+
+    async def _send_text(self, client: SMTP, content: bytes) -> Outcome:
         try:
             async with asyncio.timeout(2 * self._timeout):
                 answer = await client.data(content)

@@ -20,19 +20,21 @@ import msgspec
 
 from api.delivery import signing
 from api.delivery.guard import ForbiddenError, Guard, GuardedNetwork
-from api.delivery.lanes import FullError, Lanes
-from api.delivery.outcome import Failed, Outcome, Retry, Sent, Unknown
+from api.delivery.lanes import Bounds, FullError, Lanes
+from api.delivery.outcome import Failed, MayLeave, Outcome, Retry, Sent, Unknown, always
 from api.delivery.retry_after import retry_after
 from api.language.action import is_address
 from api.settings import Settings
 
 DEADLINE = 30.0  # seconds for everything
 MOST_READ = 65_536  # bytes of an answer's body
-MOST_CONNECTIONS = 512
+MOST_CONNECTIONS = 512  # of all organizations: eight on whose roads nothing moves have them all
 IDLE_CONNECTIONS = 64
 IDLE = 15.0  # seconds a connection is kept for the next delivery
-LANE = 16  # deliveries to one endpoint at a time
-PATIENCE = 10.0  # seconds a delivery waits for its turn
+BOUNDS = Bounds(
+    lane=16, road=64, waiting=176
+)  # an engine has 256 of an organization under way: some are left for others
+PATIENCE = 3.0  # seconds in which an endpoint that is well answers somebody
 AGENT = "event-workbench"
 
 _DRAIN = 1.0  # seconds to read what follows a status, so that the connection can be used again
@@ -41,8 +43,9 @@ _log = logging.getLogger("workbench.delivery")
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A delivery: the text that is sent, and the secrets it is signed with, the newest first."""
+    """A delivery: whose, the text that is sent, and the secrets it is signed with, the newest first."""
 
+    org_id: int
     id: str
     url: str
     body: str
@@ -62,7 +65,7 @@ class Webhooks:
     ) -> None:
         self._network = GuardedNetwork(guard)
         self._deadline = deadline
-        self._lanes = Lanes(LANE, patience)
+        self._lanes = Lanes(BOUNDS, patience)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or ssl.create_default_context(),
             max_connections=MOST_CONNECTIONS,
@@ -71,14 +74,14 @@ class Webhooks:
             network_backend=self._network,
         )
 
-    async def send(self, hook: Hook, now: datetime) -> Outcome:
-        """Deliver once, signed as of `now`."""
+    async def send(self, hook: Hook, now: datetime, may_leave: MayLeave = always) -> Outcome:
+        """Deliver once, signed as of `now`, if it still may leave when a connection is ready for it."""
         request = _request(hook, now)
         if request is None:
             return Failed("invalid_address")
         try:
-            async with self._lanes.enter(_endpoint(request.url)):
-                return await self._deliver(request, now)
+            async with self._lanes.enter(hook.org_id, _endpoint(request.url)):
+                return await self._deliver(request, now, may_leave)
         except FullError:
             return Retry("busy")
 
@@ -87,8 +90,8 @@ class Webhooks:
         await self._pool.aclose()
         self._network.close()
 
-    async def _deliver(self, request: httpcore.Request, now: datetime) -> Outcome:
-        progress = _Progress()
+    async def _deliver(self, request: httpcore.Request, now: datetime, may_leave: MayLeave) -> Outcome:
+        progress = _Progress(may_leave)
         # The three ways to wait before the request leaves end by themselves, all together within the deadline:
         # cancelled in a handshake, the library would forget the socket.
         waits = dict.fromkeys(("pool", "connect"), self._deadline / 4)
@@ -101,7 +104,7 @@ class Webhooks:
                     await _drain(response)
                 finally:
                     await response.aclose()
-        except httpcore.PoolTimeout:
+        except (httpcore.PoolTimeout, _TooLateError):
             return Retry("busy")
         except (OSError, httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
             if not isinstance(error, ForbiddenError):
@@ -109,18 +112,25 @@ class Webhooks:
         return progress.outcome or progress.failure()
 
 
+class _TooLateError(Exception):
+    """It may not leave any more."""
+
+
 class _Progress:
     """How far an attempt came."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_leave: MayLeave) -> None:
+        self._may_leave = may_leave
         self.stage: Literal["connect", "tls", "request"] = "connect"
         self.outcome: Outcome | None = None  # once there was a status
 
     async def note(self, event: str, _: Mapping[str, object]) -> None:
-        """Hear from the HTTP library what begins."""
+        """Hear from the HTTP library what begins; raise _TooLateError instead of letting a request leave that may not."""
         if event == "connection.start_tls.started":
             self.stage = "tls"
         elif event == "http11.send_request_headers.started":
+            if not self._may_leave():
+                raise _TooLateError
             self.stage = "request"
 
     def failure(self) -> Outcome:
@@ -139,7 +149,7 @@ class _Progress:
 
 def webhooks(settings: Settings) -> Webhooks:
     """Return the way webhooks leave this installation; the caller closes it."""
-    own_host = urlsplit(settings.public_url).hostname
+    own_host = urlsplit(settings.public_url or "").hostname
     return Webhooks(Guard(settings.webhook_allow, [own_host] if own_host else []))
 
 

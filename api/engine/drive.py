@@ -22,6 +22,7 @@ from api.engine.walk import advance_some
 from api.keyring import Keyring
 from api.language.retry import RetryPolicy
 from api.store import engine as store
+from api.store.calls import COMMIT, run
 from api.store.database import Database, RefusedDataError
 from api.store.engine import Claim
 
@@ -71,21 +72,16 @@ class Driver:
 
     async def rescue(self, org_id: int, most: int) -> int:
         """Give back entries whose worker stopped in the middle; return how many."""
-        now = self._clock.now()
         async with self._database.transaction() as tx:
-            rescued = await store.rescue(tx, org_id, now, most)
-            moves = [(entry_id, "running", "retrying", "lease_expired") for entry_id in rescued]
-            await store.add_transitions(tx, org_id, moves, now)
+            rescued, _ = await run(tx, store.rescue(org_id, self._clock.now(), most), COMMIT)
         if rescued:
-            _log.warning("lease_expired", extra={"org_id": org_id, "entries": len(rescued)})
-        return len(rescued)
+            _log.warning("lease_expired", extra={"org_id": org_id, "entries": rescued})
+        return rescued
 
     async def _claim(self, org_id: int, lane: Lane, now: datetime, most: int) -> list[Claim]:
         take = store.claim_ready if lane == "ready" else store.claim_retrying
         async with self._database.transaction() as tx:
-            claims = await take(tx, org_id, now, now + LEASE, most)
-            moves = [(claim.entry_id, claim.came_from, "running", None) for claim in claims]
-            await store.add_transitions(tx, org_id, moves, now)
+            claims, _ = await run(tx, take(org_id, now, now + LEASE, most), COMMIT)
         return claims
 
     async def _finish(self, org_id: int, claims: list[Claim]) -> None:

@@ -4,9 +4,10 @@ What other entries and events of a contact change (`Watched`) is read twice: bef
 contact's lock when the decision is recorded. Where the two differ, the decision was made on what is no longer so.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import TypeVar
+from functools import cache
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,12 +21,15 @@ from api.language.facts import Arrival, Facts, Past
 from api.language.retry import RetryPolicy
 from api.language.run import Run, State
 from api.store import facts as store
-from api.store.calls import run
+from api.store.calls import COMMIT, run
 from api.store.database import Transaction
+from api.store.delivery import suppressed
 from api.store.engine import Claim
 from api.store.facts import ArrivalRow, ContactRow, Entered, EventRow
 
 T = TypeVar("T")
+OpenEmail: TypeAlias = Callable[[str], str]
+Contacts: TypeAlias = dict[str, ContactRow]
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -38,6 +42,11 @@ class Asked(msgspec.Struct, frozen=True):
     def looks_back(self) -> bool:
         """Whether they depend on what other entries of the contact did."""
         return self.needs.entries or self.needs.messages is not None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether they depend on what others change at the same time. That an awaited event has not come is such a fact, too."""
+        return self.looks_back or bool(self.needs.arrivals)
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -93,27 +102,42 @@ async def look(
 ) -> Seen:
     """Read what decisions on these entries can look at. No event that is seen came after `Seen.at`."""
     claims = [each.claim for each in asked]
-    events, contacts, stopped = await run(
+    open_email = cache(org_keys.open_email)  # an event mostly carries the address that its contact has
+    events, contacts, stopped, _ = await run(
         tx,
         store.load_events(org_id, claims),
         store.load_contacts(org_id, list({claim.contact_id for claim in claims})),
         store.inactive_automations(org_id, list({claim.automation_id for claim in claims})),
+        COMMIT,
     )
+    contacts |= await _unsubscribed(tx, org_id, org_keys, open_email, asked, contacts)
     watched = await watch(tx, org_id, asked, now)
     recent = await _count_recent(tx, org_id, asked)
     facts = {}
     for each in asked:
         claim = each.claim
-        known = _facts(org_keys, events.get(claim.event_id), contacts.get(claim.contact_id))
+        known = _facts(open_email, events.get(claim.event_id), contacts.get(claim.contact_id))
         facts[claim.entry_id] = msgspec.structs.replace(
             known,
             cancelled=known.cancelled or stopped.get(claim.automation_id),
             retries=retries,
             past=_past(claim, watched, recent),
-            arrivals=tuple(_arrival(org_keys, row) for row in watched.arrivals.get(claim.entry_id, ())),
+            arrivals=tuple(_arrival(open_email, row) for row in watched.arrivals.get(claim.entry_id, ())),
         )
     at = max([now, *(rows[-1].at for rows in watched.arrivals.values())])
     return Seen(now, at, {each.claim.entry_id: each for each in asked}, facts, watched)
+
+
+async def _unsubscribed(
+    tx: Transaction, org_id: int, org_keys: OrgKeys, open_email: OpenEmail, asked: list[Asked], contacts: Contacts
+) -> Contacts:
+    """Return those of the contacts whose address wants no emails, opted out of them, where an entry may send one."""
+    mailed = {each.claim.contact_id for each in asked if each.needs.unsubscribed}
+    known = [(contacts[each], contacts[each].email) for each in mailed & contacts.keys()]
+    digests = {org_keys.digest("email", open_email(email)): contact for contact, email in known if email is not None}
+    found = await suppressed(tx, "email", {(org_id, digest) for digest in digests}) if digests else ()
+    unwanted = [digests[digest] for _, digest in found]
+    return {each.id: msgspec.structs.replace(each, opted_out=[*each.opted_out, "email"]) for each in unwanted}
 
 
 async def watch(tx: Transaction, org_id: int, asked: list[Asked], now: datetime) -> Watched:
@@ -151,27 +175,28 @@ def _past(claim: Claim, watched: Watched, recent: dict[str, int]) -> Past:
     )
 
 
-def _arrival(org_keys: OrgKeys, row: ArrivalRow) -> Arrival:
-    who = Identifiers(row.wallet, _opened(org_keys, row.email), row.external_id)
+def _arrival(open_email: OpenEmail, row: ArrivalRow) -> Arrival:
+    who = Identifiers(row.wallet, _opened(open_email, row.email), row.external_id)
     return Arrival(row.at, row.name, who, decode(row.payload), row.id)
 
 
-def _facts(org_keys: OrgKeys, event: EventRow | None, contact: ContactRow | None) -> Facts:
+def _facts(open_email: OpenEmail, event: EventRow | None, contact: ContactRow | None) -> Facts:
     if event is None or contact is None:
         return Facts("", Identifiers(), {}, Contact(""), "contact_erased")
     return Facts(
         event.name,
-        Identifiers(event.wallet, _opened(org_keys, event.email), event.external_id),
+        Identifiers(event.wallet, _opened(open_email, event.email), event.external_id),
         decode(event.payload),
         Contact(
             contact.id,
-            Identifiers(contact.wallet, _opened(org_keys, contact.email), contact.external_id),
+            Identifiers(contact.wallet, _opened(open_email, contact.email), contact.external_id),
             decode(contact.attributes),
             tuple(contact.tags),
             tuple(contact.segments),
+            tuple(contact.opted_out),
         ),
     )
 
 
-def _opened(org_keys: OrgKeys, sealed: str | None) -> str | None:
-    return None if sealed is None else org_keys.open_email(sealed)
+def _opened(open_email: OpenEmail, sealed: str | None) -> str | None:
+    return None if sealed is None else open_email(sealed)

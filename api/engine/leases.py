@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from api.clock import Clock
 from api.store import engine as store
+from api.store.calls import COMMIT, run
 from api.store.database import ConflictError, Database, UnavailableError
 from api.store.engine import Claim
 
@@ -56,7 +57,7 @@ class Leases:
     async def _renew(self, org_id: int, claims: list[Claim]) -> None:
         until = self._clock.now() + LEASE
         async with self._database.transaction() as tx:
-            kept = await store.renew_leases(tx, org_id, claims, until)
+            kept, _ = await run(tx, store.renew_leases(org_id, claims, until), COMMIT)
         for entry_id in kept:
             if entry_id in self._until:
                 self._until[entry_id] = until

@@ -14,6 +14,7 @@ from datetime import timedelta
 from api.clock import Clock, uuid7
 from api.engine.drive import Driver
 from api.store import engine as store
+from api.store.calls import COMMIT, run
 from api.store.database import ConflictError, Database, UnavailableError
 from api.store.engine import Due
 from api.store.health import beat, leave
@@ -40,6 +41,9 @@ class Engine:
         self._clock = clock
         self._listener = listener
         self._id = uuid7(clock.now_us())
+        self._flooded: set[int] = (
+            set()
+        )  # organizations with more than a batch: they get two turns, one beside the other
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -72,9 +76,9 @@ class Engine:
     async def _round(self) -> int:
         """Give every organization with work one turn; return how many entries were touched."""
         async with self._database.transaction() as tx:
-            waiting = await store.due_organizations(tx, self._clock.now())
+            waiting, _ = await run(tx, store.due_organizations(self._clock.now()), COMMIT)
         done = 0
-        turns = iter(waiting)
+        turns = iter([*waiting, *(due for due in waiting if due.org_id in self._flooded)])
         for counts in await asyncio.gather(*(self._take_turns(turns) for _ in range(WORKERS))):
             done += counts
         return done
@@ -98,14 +102,22 @@ class Engine:
         if due.expired:
             done += await self._driver.rescue(due.org_id, READY_BATCH)
         if due.ready:
-            done += await self._driver.drive(due.org_id, "ready", READY_BATCH)
+            done += await self._drive_ready(due.org_id)
         if due.retrying or due.expired:
             done += await self._driver.drive(due.org_id, "retrying", RETRY_BATCH)
         return done
 
+    async def _drive_ready(self, org_id: int) -> int:
+        taken = await self._driver.drive(org_id, "ready", READY_BATCH)
+        if taken == READY_BATCH:
+            self._flooded.add(org_id)
+        else:
+            self._flooded.discard(org_id)
+        return taken
+
     async def _rest(self) -> None:
         async with self._database.transaction() as tx:
-            due_at = await store.next_due(tx)
+            due_at, _ = await run(tx, store.next_due(), COMMIT)
         soonest = CROWDED if self._driver.is_crowded else timedelta()
         left = IDLE if due_at is None else min(IDLE, max(due_at - self._clock.now(), soonest))
         await self._listener.wait(left.total_seconds())

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from api.delivery.email import mailer
 from api.delivery.mail import Mail, Mailer
-from api.delivery.outcome import Failed, Outcome, Reason, Retry, Sent, Unknown
+from api.delivery.outcome import Failed, MayLeave, Outcome, Reason, Retry, Sent, Unknown
 from api.delivery.unsubscribe import Unsubscribed, make_url
 from api.delivery.webhook import Hook, Webhooks, webhooks
 from api.engine.outbox import Parcel, address_digest
@@ -18,9 +18,10 @@ from api.language.decision import Decision, Failure
 from api.language.graph import Graph
 from api.language.run import State
 from api.settings import Settings
-from api.store.outbox import Status, Stored
+from api.store.outbox import Settled, Stored
 
 BUSY_PAUSE = timedelta(seconds=5)
+LOCAL_URL = "http://localhost:8000"  # where nobody said how the API is found
 
 _SENTENCES: Mapping[Reason, str] = {
     "unreachable": "no connection came about",
@@ -35,9 +36,9 @@ _SENTENCES: Mapping[Reason, str] = {
 
 
 class Withheld(msgspec.Struct, frozen=True):
-    """It is not sent at all: it went out before, or its receiver wants no more."""
+    """It is not sent at all: it went out before (`already_sent`), or its receiver wants none (`skipped`)."""
 
-    outcome: str
+    outcome: Literal["already_sent", "skipped"]
     cause: str | None = None
 
 
@@ -59,51 +60,58 @@ class Transports(msgspec.Struct, frozen=True):
 
 def transports(settings: Settings) -> Transports:
     """Return the ways out of this installation; the caller closes them."""
-    return Transports(mailer(settings), webhooks(settings), settings.public_url)
+    return Transports(mailer(settings), webhooks(settings), settings.public_url or LOCAL_URL)
 
 
-async def attempt(ways: Transports, keyring: Keyring, org_id: int, parcel: Parcel, now: datetime) -> Ended:
-    """Send a message once, if it is to be sent."""
+async def attempt(
+    ways: Transports, keyring: Keyring, org_id: int, parcel: Parcel, now: datetime, may_leave: MayLeave
+) -> Ended:
+    """Send a message once, if it is to be sent and still may leave when its turn has come."""
     stored = parcel.stored
     if stored is None:
         return Withheld("already_sent")
+    if stored.opted_out or (stored.channel == "email" and parcel.closed):
+        return Withheld("skipped", "opted_out")
     if stored.channel == "email":
-        return Withheld("skipped", "unsubscribed") if parcel.closed else await _mail(ways, keyring, org_id, stored)
+        return await _mail(ways, keyring, org_id, stored, may_leave)
     if parcel.closed:
         return Failed("gone", "the endpoint said so before")
-    return await ways.webhooks.send(Hook(stored.id, stored.recipient, stored.body, parcel.secrets), now)
+    hook = Hook(org_id, stored.id, stored.recipient, stored.body, parcel.secrets)
+    return await ways.webhooks.send(hook, now, may_leave)
 
 
-async def _mail(ways: Transports, keyring: Keyring, org_id: int, stored: Stored) -> Outcome:
+async def _mail(ways: Transports, keyring: Keyring, org_id: int, stored: Stored, may_leave: MayLeave) -> Outcome:
     recipient = keyring.of(org_id).open_email(stored.recipient)
     url = make_url(ways.public_url, keyring, Unsubscribed(org_id, address_digest(keyring, org_id, stored)))
     content = (recipient, stored.subject or "", stored.body, stored.html)
-    return await ways.mailer.send(Mail(stored.id, stored.created_at, *content, url))
+    return await ways.mailer.send(Mail(stored.id, stored.created_at, *content, url), may_leave)
 
 
-def judged(parcel: Parcel, graph: Graph, ended: Ended, now: datetime) -> tuple[Decision, Status | None]:
+def judged(parcel: Parcel, graph: Graph, ended: Ended, now: datetime) -> tuple[Decision, Settled | None]:
     """Return what becomes of the entry, and of its message (None: nothing new)."""
     run, decision = parcel.progress.run, parcel.pending.decision
     match ended:
         case Sent():
-            return decision, "sent"
+            return decision, Settled("sent", "sent")
+        case Withheld("already_sent" as outcome):
+            return _told(decision, outcome, None), None
         case Withheld(outcome, cause):
-            return _told(decision, outcome, cause), None if outcome == "already_sent" else "skipped"
+            return _told(decision, outcome, cause), Settled("skipped", "skipped", cause)
         case Retry("busy"):
             pause = run.to(State.RETRYING, attempt=run.attempt - 1, due_at=now + BUSY_PAUSE, error=_BUSY, since=None)
-            return Decision(pause), "queued"
+            return Decision(pause), Settled("queued", None)
         case _:
             return _fallen(parcel, graph, ended, now)
 
 
-def _fallen(
-    parcel: Parcel, graph: Graph, ended: Retry | Failed | Unknown, now: datetime
-) -> tuple[Decision, Status | None]:
+def _fallen(parcel: Parcel, graph: Graph, ended: Retry | Failed | Unknown, now: datetime) -> tuple[Decision, Settled]:
     """Return what becomes of an attempt that did not succeed, as far as we know."""
     instead = failed(graph, parcel.progress.run, _failure(ended), parcel.pending.facts, now)
     if isinstance(ended, Unknown):
-        return instead, "unknown"
-    return instead, "queued" if instead.run.state is State.RETRYING else "failed"
+        return instead, Settled("unknown", "unknown", ended.reason)
+    if instead.run.state is State.RETRYING:
+        return instead, Settled("queued", "retrying", ended.reason)
+    return instead, Settled("failed", "failed", ended.reason)
 
 
 def _failure(ended: Retry | Failed | Unknown) -> Failure:

@@ -4,6 +4,7 @@ In-app messages, tags and attributes live in the database, so they commit in one
 """
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -14,10 +15,11 @@ from api.language.decision import Decision
 from api.language.effect import ContactUpdated, Effect, InappMessage, OutsideEffect, TagAdded, TagRemoved
 from api.language.facts import Facts
 from api.language.graph import Graph
-from api.language.run import Run, State
+from api.language.run import Run, State, Step, message_id
 from api.store.engine import Claim, MessageRow, Standing, StepRow, TagChange
 from api.store.facts import joined_names
 from api.store.ingest import OVERFULL
+from api.store.outbox import WithheldRow
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -28,10 +30,11 @@ class Pending(msgspec.Struct, frozen=True):
     facts: Facts
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, dict=True):
     """How far one claimed entry came: where it stands, its steps, and the effects to perform.
 
     `awaits`: the events that wake it. `pending`: what has to happen outside before it goes on; it is still running then.
+    `withheld`: the messages that are not sent at all.
     """
 
     claim: Claim
@@ -40,6 +43,7 @@ class Progress(msgspec.Struct, frozen=True):
     effects: tuple[Effect, ...] = ()
     awaits: frozenset[str] = frozenset()
     pending: Pending | None = None
+    withheld: tuple[WithheldRow, ...] = ()
 
     @property
     def standing(self) -> Standing:
@@ -54,7 +58,7 @@ class Progress(msgspec.Struct, frozen=True):
         texts = (len(message.title) + len(message.body) for message in self.messages)
         return sum(texts) + sum(len(step.detail) for step in self.steps)
 
-    @property
+    @cached_property
     def messages(self) -> tuple[MessageRow, ...]:
         """The in-app messages."""
         return tuple(_message_row(self.claim, each) for each in self.effects if isinstance(each, InappMessage))
@@ -86,7 +90,10 @@ def progress(
         ended = decision.run
     effects = tuple(effect for decision in decisions for effect in decision.effects)
     awaits = needs(graph, ended).arrivals if ended.state is State.WAITING else frozenset()
-    return Progress(claim, ended, tuple(steps), effects, awaits, pending)
+    withheld = tuple(
+        _withheld_row(claim, each.step) for each in decisions if each.step and each.step.outcome == "skipped"
+    )
+    return Progress(claim, ended, tuple(steps), effects, awaits, pending, withheld)
 
 
 def tag_changes(done: Iterable[Progress]) -> list[TagChange]:
@@ -125,6 +132,12 @@ def _step_row(claim: Claim, index: int, decision: Decision) -> StepRow:
     return StepRow(
         claim.entry_id, claim.token, index, step.attempt, step.node_id, step.kind, step.outcome, step.handle, detail
     )
+
+
+def _withheld_row(claim: Claim, step: Step) -> WithheldRow:
+    ids = (claim.contact_id, claim.automation_id, claim.entry_id, step.node_id)
+    channel = step.kind.removeprefix("send_")
+    return WithheldRow(message_id(claim.entry_id, step.node_id), *ids, channel, step.detail["cause"])
 
 
 def _message_row(claim: Claim, message: InappMessage) -> MessageRow:

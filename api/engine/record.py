@@ -6,7 +6,7 @@ saw is read again. Ingest stores an event that somebody may wait for under the s
 here, or after, and finds the entry waiting: no wake-up is lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
@@ -18,11 +18,13 @@ from api.engine.perform import Progress, new_attributes, tag_changes
 from api.keyring import Keyring
 from api.language.run import State
 from api.store import engine as store
-from api.store.calls import Call, run
+from api.store.calls import COMMIT, Call, run
 from api.store.database import Transaction
+from api.store.engine import TagChange
+from api.store.inbox import announce_messages
 from api.store.ingest import merge_attributes
 from api.store.locks import hold_contacts
-from api.store.outbox import abandon_outgoing
+from api.store.outbox import abandon_outgoing, withhold
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -45,48 +47,50 @@ Recorded: TypeAlias = Written | Stale | Lost
 
 
 async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Progress], seen: Seen) -> Recorded:
-    """Write decisions made on what was seen."""
-    again = [each for each in done if each.awaits or seen.asked[each.claim.entry_id].looks_back]
-    attributes = new_attributes(done)
-    tags = tag_changes(done)
+    """Write decisions made on what was seen, and commit unless something has to leave the house."""
+    again = [each for each in done if each.awaits or seen.asked[each.claim.entry_id].is_watched]
+    attributes, tags = new_attributes(done), tag_changes(done)
     contacts = {each.claim.contact_id for each in again}.union(attributes, (each.contact_id for each in tags))
-    if contacts:
+    if again:
         await run(tx, hold_contacts(contacts))
-    if again and not await _is_so(tx, org_id, again, seen):
+        if not await _is_so(tx, org_id, again, seen):
+            await tx.rollback()
+            return Stale()
+    messages = [message for each in done for message in each.messages]
+    _, held, new = await run(
+        tx,
+        hold_contacts(contacts),
+        store.record_entries(org_id, [each.standing for each in done], seen.at),
+        store.add_messages(org_id, messages, seen.at),
+    )
+    if lost := {each.claim.entry_id for each in done} - held:
         await tx.rollback()
-        return Stale()
-    if lost := await _lost(tx, org_id, done, seen.at):
-        await tx.rollback()
-        return Lost(lost)
-    if attributes:
-        texts = list(attributes.values())
-        await run(tx, merge_attributes([org_id] * len(texts), list(attributes), texts, seen.at))
-    await store.change_tags(tx, org_id, tags, seen.at)
-    await _log(tx, org_id, done, seen.at)
-    if ended := [each.claim.entry_id for each in done if each.claim.node_id and each.run.state in _GIVEN_UP]:
-        await run(tx, abandon_outgoing(org_id, ended))
+        return Lost(frozenset(lost))
+    writes = [*_contact_writes(org_id, attributes, tags, seen.at), *_entry_writes(org_id, done, new, seen.at)]
+    await run(tx, *writes, *([] if any(each.pending for each in done) else [COMMIT]))
     return Written(tuple(await pack(tx, org_id, keyring, done, seen.at)))
 
 
 async def record_sent(
     tx: Transaction, org_id: int, each: Progress, settling: Sequence[Call[None]], at: datetime
 ) -> Written | Lost:
-    """Write what became of an entry after an attempt to send, with what `settling` notes of the message."""
-    if lost := await _lost(tx, org_id, [each], at):
+    """Write what became of an entry after an attempt to send, with what `settling` notes of the message.
+
+    It may have been written before, by a transaction of whose commit nobody heard: then it stays as it is.
+    """
+    for step in each.steps:
+        (known,) = await run(tx, store.has_step(org_id, step))
+        if known:
+            return Written()
+    (held,) = await run(tx, store.record_entries(org_id, [each.standing], at))
+    if not held:
         await tx.rollback()
-        return Lost(lost)
-    await run(tx, *settling)
-    await _log(tx, org_id, [each], at)
+        return Lost(frozenset({each.claim.entry_id}))
+    await run(tx, *settling, store.add_steps(org_id, each.steps, at))
     return Written()
 
 
 _GIVEN_UP = frozenset({State.DEAD, State.CANCELLED, State.EXITED})
-
-
-async def _lost(tx: Transaction, org_id: int, done: list[Progress], at: datetime) -> frozenset[str]:
-    """Write where entries stand; return those that are not ours any more."""
-    held = await store.record_entries(tx, org_id, [each.standing for each in done], at)
-    return frozenset(each.claim.entry_id for each in done) - held
 
 
 async def _is_so(tx: Transaction, org_id: int, again: list[Progress], seen: Seen) -> bool:
@@ -96,12 +100,22 @@ async def _is_so(tx: Transaction, org_id: int, again: list[Progress], seen: Seen
     return now == seen.watched.of(each.claim.entry_id for each in again)
 
 
-async def _log(tx: Transaction, org_id: int, done: list[Progress], at: datetime) -> None:
-    moves = [
-        (each.claim.entry_id, "running", each.run.state.value, each.run.error or each.run.outcome)
-        for each in done
-        if each.run.state is not State.RUNNING
-    ]
-    await store.add_transitions(tx, org_id, moves, at)
-    new = await store.add_messages(tx, org_id, [message for each in done for message in each.messages], at)
-    await store.add_steps(tx, org_id, [step for each in done for step in each.log(new)], at)
+def _contact_writes(
+    org_id: int, attributes: dict[str, str], tags: list[TagChange], at: datetime
+) -> Iterator[Call[None]]:
+    if attributes:
+        texts = list(attributes.values())
+        yield merge_attributes([org_id] * len(texts), list(attributes), texts, at)
+    if tags:
+        yield store.change_tags(org_id, tags, at)
+
+
+def _entry_writes(org_id: int, done: list[Progress], new: set[str], at: datetime) -> Iterator[Call[None]]:
+    """Return what is written beside where the entries stand and their in-app messages, of which `new` were not there yet."""
+    yield store.add_steps(org_id, [step for each in done for step in each.log(new)], at)
+    if wallets := {message.wallet for each in done for message in each.messages if message.id in new}:
+        yield announce_messages(org_id, wallets)
+    if ended := [each.claim.entry_id for each in done if each.claim.node_id and each.run.state in _GIVEN_UP]:
+        yield abandon_outgoing(org_id, ended, at)
+    if withheld := [row for each in done for row in each.withheld]:
+        yield withhold(org_id, withheld, at)

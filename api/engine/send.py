@@ -25,7 +25,7 @@ from api.language.run import State
 from api.store.database import ConflictError, Database, UnavailableError
 from api.store.delivery import close_endpoint
 from api.store.engine import Claim
-from api.store.outbox import Status, settle_outgoing
+from api.store.outbox import Settled, settle_outgoing
 
 MOST_UNDER_WAY = 256  # deliveries of one organization in one engine
 AWAY_PAUSE = 0.5
@@ -109,7 +109,14 @@ class Deliveries:
         if not self._with.leases.is_ours(claim.entry_id):
             _log.warning("lease_lost", extra={"org_id": org_id, "entries": 1})
             return None
-        ended = await attempt(self._with.ways, self._with.keyring, org_id, parcel, self._with.clock.now())
+        ended = await attempt(
+            self._with.ways,
+            self._with.keyring,
+            org_id,
+            parcel,
+            self._with.clock.now(),
+            lambda: self._with.leases.is_ours(claim.entry_id),
+        )
         after = await self._recorded(org_id, parcel, ended)
         if after is None or after.run.state is not State.RUNNING:
             return None
@@ -123,21 +130,21 @@ class Deliveries:
         claim, now = parcel.progress.claim, self._with.clock.now()
         graph = self._with.graphs.of(org_id, claim)
         assert graph is not None, "it sent something"
-        decision, status = judged(parcel, graph, ended, now)
+        decision, settled = judged(parcel, graph, ended, now)
         after = progress(claim, parcel.progress.run, graph, [decision], None)
         while True:
             try:
-                return after if await self._write(org_id, parcel, after, status, now) else None
+                return after if await self._write(org_id, parcel, after, settled, now) else None
             except (UnavailableError, ConflictError):
                 if not self._with.leases.is_ours(claim.entry_id):
                     raise
                 await asyncio.sleep(AWAY_PAUSE)
 
-    async def _write(self, org_id: int, parcel: Parcel, after: Progress, status: Status | None, at: datetime) -> bool:
+    async def _write(self, org_id: int, parcel: Parcel, after: Progress, settled: Settled | None, at: datetime) -> bool:
         claim, stored = parcel.progress.claim, parcel.stored
         settling = []
-        if stored is not None and status is not None:
-            settling.append(settle_outgoing(org_id, stored.id, claim.token, status, at))
+        if stored is not None and settled is not None:
+            settling.append(settle_outgoing(org_id, stored.id, claim.token, settled, at))
         async with self._with.database.transaction() as tx:
             recorded = await record_sent(tx, org_id, after, settling, at)
             if isinstance(recorded, Lost):

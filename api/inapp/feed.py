@@ -12,8 +12,9 @@ import logging
 from collections.abc import Iterator
 
 from api.clock import Clock
+from api.inapp.frames import renewed
 from api.inapp.origins import may_ask
-from api.inapp.sessions import Sessions
+from api.inapp.sessions import Session, Sessions, ends_at
 from api.inapp.sockets import FORBIDDEN, MOST_UNDER_WAY, UNAUTHORIZED, Socket, Sockets
 from api.store import inbox as store
 from api.store.database import ConflictError, Database, UnavailableError
@@ -62,6 +63,10 @@ class Feed:
         with contextlib.suppress(UnavailableError, ConflictError):
             await self._acknowledge()
         await self._database.close()
+
+    def send_away(self) -> None:
+        """Send every client to the processes that go on; what they have not acknowledged waits for them there."""
+        self.sockets.send_away()
 
     async def serve(self, websocket: WebSocket, origin: str | None) -> None:
         """Let a socket take part until it ends."""
@@ -128,7 +133,7 @@ class Feed:
         await self._carry()
 
     async def _judge(self, sockets: list[Socket]) -> None:
-        """End those sockets whose key or page may no longer have messages; open the inboxes of the others."""
+        """End those sockets whose key, page or time may no longer have messages; open the inboxes of the others."""
         sessions = [(socket, socket.session) for socket in sockets if socket.session is not None]
         async with self._database.transaction() as tx:
             standing = await store.standing_keys(tx, {session.key for _, session in sessions}, self._clock.now())
@@ -138,8 +143,17 @@ class Feed:
                 self._expel(socket, UNAUTHORIZED, "the key has ended")
             elif not may_ask(session.origin, origins):
                 self._expel(socket, FORBIDDEN, "pages of this origin may not ask")
+            elif not self._sessions.holds(session):
+                self._expel(socket, UNAUTHORIZED, "the session has ended: sign in again")
             else:
                 self.sockets.open_inbox(socket, session)
+                self._renew(socket, session)
+
+    def _renew(self, socket: Socket, session: Session) -> None:
+        longer = self._sessions.renewed(session)
+        if longer is not None:
+            socket.session = longer
+            socket.websocket.send(renewed(self._sessions.seal(longer), ends_at(longer)))
 
     def _expel(self, socket: Socket, code: int, reason: str) -> None:
         socket.websocket.end(code, reason)

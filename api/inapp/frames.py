@@ -1,4 +1,4 @@
-"""What travels over a socket, as JSON text: AUTH and ACK from the client, PUSH to it."""
+"""What travels over a socket, as JSON text: AUTH and ACK from the client, PUSH and SESSION to it."""
 
 import re
 from datetime import datetime
@@ -33,6 +33,12 @@ class _Push(msgspec.Struct, frozen=True, rename="camel"):
     type: Literal["PUSH"] = "PUSH"
 
 
+class _Renewed(msgspec.Struct, frozen=True, rename="camel"):
+    token: str
+    expires_at: datetime
+    type: Literal["SESSION"] = "SESSION"
+
+
 _DECODER = msgspec.json.Decoder(Auth | Ack)
 
 
@@ -49,3 +55,8 @@ def push(message: Waiting) -> bytes:
     """Return the frame that brings a message."""
     extra = _NOTHING if message.extra is None else msgspec.Raw(message.extra)
     return msgspec.json.encode(_Push(message.id, message.title, message.body, extra, message.created_at))
+
+
+def renewed(token: str, expires_at: datetime) -> bytes:
+    """Return the frame that brings the token with which the client opens its next sockets."""
+    return msgspec.json.encode(_Renewed(token, expires_at))

@@ -1,8 +1,8 @@
 """Signing a wallet in: a text to sign, used once within five minutes, and a token for the sockets of the hour after.
 
 The token carries what it stands for and a MAC, so any process reads it without asking; whether its key still holds is asked
-for every socket, all the time (`feed`). A signature is checked before the database is asked, in a thread: without coincurve
-it takes 40 ms.
+for every socket, all the time (`feed`). While a socket is open its session is renewed before it ends, for a week after the
+wallet signed. A signature is checked before the database is asked, in a thread: without coincurve it takes 40 ms.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ from api.store.inbox import Challenge, Inbox, KeyName
 
 CHALLENGE_LIFE = timedelta(minutes=5)
 SESSION_LIFE = timedelta(hours=1)
+RENEWED_BEFORE = timedelta(minutes=15)  # its end
+SIGNATURE_LIFE = timedelta(days=7)  # until the wallet has to sign again
 STATEMENT = "Sign in to receive messages. This costs nothing and gives no access to your funds."
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
@@ -34,12 +36,13 @@ _MAC_BYTES = 32
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """A signed-in wallet: which key brought it, from which page, until when (microseconds)."""
+    """A signed-in wallet: which key brought it, from which page; when it signed and when this ends (microseconds)."""
 
     org_id: int
     key_id: str
     wallet: str
     origin: str
+    signed_us: int
     ends_us: int
 
     @property
@@ -108,7 +111,19 @@ class Sessions:
             asked = await store.take_challenge(tx, asked_org, message.nonce)
         if asked is None or not _answers(message, asked, now) or origin not in (None, asked.origin):
             return None
-        return Session(asked_org, asked.key_id, asked.wallet, asked.origin, to_us(now + SESSION_LIFE))
+        return Session(asked_org, asked.key_id, asked.wallet, asked.origin, to_us(now), to_us(now + SESSION_LIFE))
+
+    def renewed(self, session: Session) -> Session | None:
+        """Return the session with more time, None when it has enough or its wallet has to sign again."""
+        now_us = self._clock.now_us()
+        if session.ends_us - now_us > _us(RENEWED_BEFORE):
+            return None
+        ends_us = min(now_us + _us(SESSION_LIFE), session.signed_us + _us(SIGNATURE_LIFE))
+        return msgspec.structs.replace(session, ends_us=ends_us) if ends_us > session.ends_us else None
+
+    def holds(self, session: Session) -> bool:
+        """Return whether the session has not ended."""
+        return self._clock.now_us() < session.ends_us
 
     def seal(self, session: Session) -> str:
         """Return the token of a session."""
@@ -125,7 +140,7 @@ class Sessions:
         if not hmac.compare_digest(mac, self._keyring.inapp_session_mac(content)):
             return None
         session = msgspec.json.decode(content, type=Session)
-        return session if self._clock.now_us() < session.ends_us else None
+        return session if self.holds(session) else None
 
 
 def is_wallet(address: str) -> bool:
@@ -134,8 +149,12 @@ def is_wallet(address: str) -> bool:
 
 
 def ends_at(session: Session) -> datetime:
-    """Return the moment at which no socket can be opened with the session any more."""
+    """Return the moment at which the session ends, and with it the sockets for which it was not renewed."""
     return from_us(session.ends_us)
+
+
+def _us(span: timedelta) -> int:
+    return span // timedelta(microseconds=1)
 
 
 def _answers(message: SignIn, asked: Challenge, now: datetime) -> bool:

@@ -1,11 +1,14 @@
 """Who is connected to this process: sockets that have not said who they are, and those of each inbox.
 
 Nothing here waits or asks the database. A socket costs no task; one look a second over all of them ends those that were
-silent too long, do not read, or did not sign in.
+silent too long, do not read, or did not sign in. Clients that may come back are told when, and thousands that are sent away
+at once are told different moments.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
+
+import msgspec
 
 from api.inapp.frames import Ack, Auth, push, read_frame
 from api.inapp.sessions import Session
@@ -15,15 +18,25 @@ from api.wire.websocket import CREDIT, WebSocket
 MOST_SOCKETS = 20_000  # of a process
 MOST_OF_WALLET = 20  # of them
 MOST_UNDER_WAY = 1_000  # messages sent over a socket and not acknowledged
-AUTH_SECONDS = 5.0
-PING_SECONDS = 20.0
-SILENT_SECONDS = 45.0
-UNREAD_SECONDS = 5.0
+RETURNS = 500  # clients a second that may come back to the processes that go on; one can open 800
 
 UNAUTHORIZED = 4401  # close codes: sign in again
 FORBIDDEN = 4403  # this page may not ask
 _MALFORMED = 1008
+_RESTART = 1012
 _BUSY = 1013
+
+_AT_ONCE = 1.0  # seconds
+_LATER = 60.0
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """Seconds: until a token has come, of silence until a ping and until the end, for a client that does not read."""
+
+    auth: float = 5.0
+    ping: float = 20.0
+    silent: float = 40.0
+    unread: float = 5.0
 
 
 class Socket:
@@ -55,6 +68,8 @@ class Sockets:
     """The sockets of one process. `moved` is told of an inbox that has to be looked into, `acknowledged` of what was said."""
 
     def __init__(self, moved: Callable[[Inbox], None], acknowledged: Callable[[Acknowledged], None]) -> None:
+        self.patience = Patience()
+        self._closed = False
         self._moved = moved
         self._acknowledged = acknowledged
         self._all: set[Socket] = set()
@@ -67,7 +82,7 @@ class Sockets:
     @property
     def full(self) -> bool:
         """Whether no further socket is taken."""
-        return len(self._all) >= MOST_SOCKETS
+        return self._closed or len(self._all) >= MOST_SOCKETS
 
     @property
     def inboxes(self) -> list[Inbox]:
@@ -113,7 +128,7 @@ class Sockets:
         if not socket.websocket.open or socket in self.of(session.inbox):
             return
         if len(self.of(session.inbox)) >= MOST_OF_WALLET:
-            socket.websocket.end(_BUSY, "this wallet has too many sockets")
+            socket.websocket.end(_BUSY, _come_back("this wallet has too many sockets", _LATER))
             return
         self._inboxes.setdefault(session.inbox, []).append(socket)
         self._marks.setdefault((session.org_id, mark(session.wallet)), set()).add(session.inbox)
@@ -121,19 +136,25 @@ class Sockets:
 
     def sweep(self) -> None:
         """End the sockets that are dead, slow or nameless, and ask the silent ones for a sign of life."""
-        now = asyncio.get_running_loop().time()
+        now, patience = asyncio.get_running_loop().time(), self.patience
         for socket in tuple(self._all):
             websocket = socket.websocket
             websocket.credit = max(websocket.credit, CREDIT)
-            if websocket.unread_since is not None and now - websocket.unread_since > UNREAD_SECONDS:
-                websocket.end(_BUSY, "too slow: come back, nothing is lost")
-            elif now - websocket.heard_at > SILENT_SECONDS:
+            if websocket.unread_since is not None and now - websocket.unread_since > patience.unread:
+                websocket.end(_BUSY, _come_back("too slow, nothing is lost", _AT_ONCE))
+            elif now - websocket.heard_at > patience.silent:
                 websocket.abort()
-            elif socket.session is None and now - socket.begun_at > AUTH_SECONDS:
+            elif socket.session is None and now - socket.begun_at > patience.auth:
                 websocket.end(UNAUTHORIZED, "no token came in time")
-            elif now - max(websocket.heard_at, socket.pinged_at) > PING_SECONDS:
+            elif now - max(websocket.heard_at, socket.pinged_at) > patience.ping:
                 socket.pinged_at = now
                 websocket.ping()
+
+    def send_away(self) -> None:
+        """End every socket and take no more: this process stops, others go on."""
+        self._closed = True
+        for number, socket in enumerate(tuple(self._all)):
+            socket.websocket.end(_RESTART, _come_back("the server restarts", _AT_ONCE + number / RETURNS))
 
     def _hear(self, socket: Socket, text: str, sign_in: Callable[[Socket, str], None]) -> None:
         match read_frame(text):
@@ -147,3 +168,8 @@ class Sockets:
     def _has_room(self, socket: Socket) -> None:
         if socket.session is not None:
             self._moved(socket.session.inbox)
+
+
+def _come_back(reason: str, seconds: float) -> str:
+    """Return a reason that tells the client when to come back."""
+    return f"{reason}; retry-after={seconds:.1f}"

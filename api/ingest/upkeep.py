@@ -8,6 +8,7 @@ from datetime import datetime
 from api.clock import Clock
 from api.store import upkeep as store
 from api.store.database import ConflictError, Database, UnavailableError
+from api.store.inbox import forget_challenges
 
 SOON = 5.0
 DAILY = 86_400.0
@@ -54,8 +55,8 @@ async def _daily(database: Database, clock: Clock) -> None:
 
 
 async def forget(database: Database, org_id: int, now: datetime) -> None:
-    """Delete what an organization keeps for seven days only, in transactions of a bounded size."""
-    for delete in (store.forget_dry_runs, store.forget_notices):
+    """Delete what an organization keeps only for a while, in transactions of a bounded size."""
+    for delete in (store.forget_dry_runs, store.forget_notices, forget_challenges):
         deleted = FORGOTTEN_AT_ONCE
         while deleted == FORGOTTEN_AT_ONCE:
             async with database.transaction() as tx:

@@ -7,9 +7,11 @@ here is what holds at every node: who is stopped before it, and which facts a ru
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 
+from api.language.action import SendEmail
 from api.language.decision import Decision, Failure, Here, die, end, fail, told
 from api.language.facts import Facts, Past, after, named
 from api.language.filter import matches
@@ -28,6 +30,7 @@ class Needs(msgspec.Struct, frozen=True):
     `entries`: Past.entered_at and Past.running. `recent`: Past.recent. `messages`: Past.messages_at, this far back.
     `arrivals`: Facts.arrivals of these names: while the run waits, they are what wakes it before its time.
     `since`: only arrivals after this moment count; None: all after the event that started the entry.
+    `unsubscribed`: Contact.opted_out has to tell of addresses that unsubscribed, too.
     """
 
     entries: bool = False
@@ -35,6 +38,7 @@ class Needs(msgspec.Struct, frozen=True):
     messages: timedelta | None = None
     arrivals: frozenset[str] = frozenset()
     since: datetime | None = None
+    unsubscribed: bool = False
 
 
 def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decision:
@@ -77,7 +81,7 @@ def needs(graph: Graph | None, run: Run) -> Needs:
     if graph is None:
         return Needs()
     settings, begins = graph.settings, run.node_id is None
-    wanted, node = _wanted(graph), _node_of(graph, run)
+    wanted, node = _wanted(graph.actions), _node_of(graph, run)
     awaits = None if node is None else TABLE[type(node.action)].awaits
     awaited = {awaits(node.action)} if awaits is not None and node is not None else set()
     goal = {settings.goal.event} if settings.goal is not None else set()
@@ -87,12 +91,14 @@ def needs(graph: Graph | None, run: Run) -> Needs:
         messages=settings.frequency_cap.period if settings.frequency_cap and Need.MESSAGES in wanted else None,
         arrivals=frozenset(awaited | goal),
         since=None if goal else run.since,
+        unsubscribed=SendEmail in graph.actions,
     )
 
 
-def _wanted(graph: Graph) -> Need:
+@lru_cache(maxsize=1_024)
+def _wanted(actions: frozenset[type]) -> Need:
     wanted = Need.NOTHING
-    for kind in graph.actions:
+    for kind in actions:
         wanted |= TABLE[kind].needs
     return wanted
 
@@ -120,7 +126,7 @@ def _stopped(here: Here) -> Decision | None:
 def _refused(here: Here) -> Decision | None:
     """Return how an entry ends that may not begin; it has taken no step then."""
     past, reentry = here.facts.past, here.graph.settings.reentry
-    if past.recent >= LOOP_LIMIT and Need.ENTRIES in _wanted(here.graph):
+    if past.recent >= LOOP_LIMIT and Need.ENTRIES in _wanted(here.graph.actions):
         step = told(here, "refused", detail={"cause": "loop_guard", "entries": past.recent})
         return end(here, State.CANCELLED, "loop_guard", step, steps=0)
     if not _is_once_too_often(reentry, past, here.now):

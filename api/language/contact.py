@@ -13,13 +13,14 @@ MOST_ATTRIBUTES_TEXT = 262_144  # bytes of their JSON
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """What is known of the contact when a step runs."""
+    """What is known of the contact when a step runs. `opted_out`: the channels it wants nothing through."""
 
     id: str
     identifiers: Identifiers = Identifiers()
     attributes: dict[str, Json] = {}
     tags: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
+    opted_out: tuple[str, ...] = ()
 
 
 def identifiers_of(sent: Identifiers, contact: Identifiers) -> Identifiers:

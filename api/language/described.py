@@ -12,6 +12,7 @@ from api.language.codec import Json, encode, normalise, unfit_text
 from api.language.contact import Contact
 from api.language.event import Event, Identifiers, normal_email, read_event
 from api.language.problem import Problem, Problems
+from api.language.retry import CHANNELS
 
 SIMULATED = "00000000-0000-8000-8000-000000000000"
 MAX_LATER = 100
@@ -35,7 +36,7 @@ def contact_of(value: Mapping[str, Any] | None) -> Contact:
 
 
 def read_contact(value: Any, field: str = "contact") -> Contact | Problems:
-    """Return a described contact: `id, email, walletAddress, externalId, attributes, tags, segments`, all optional.
+    """Return a described contact: `id, email, walletAddress, externalId, attributes, tags, segments, optedOut`, all optional.
 
     Values are taken as the service would store them: the wallet in lower case, the email in its normal form.
     """
@@ -55,6 +56,7 @@ def read_contact(value: Any, field: str = "contact") -> Contact | Problems:
         _attributes(value.get("attributes"), f"{field}.attributes", problems),
         _words(value.get("tags"), f"{field}.tags", problems),
         _words(value.get("segments"), f"{field}.segments", problems),
+        _channels(value.get("optedOut"), f"{field}.optedOut", problems),
     )
     return tuple(problems) if problems else contact
 
@@ -110,6 +112,13 @@ def _attributes(value: Any, field: str, problems: list[Problem]) -> dict[str, Js
         problems.append(Problem(field, "must hold strings, numbers and booleans"))
         return {}
     return attributes
+
+
+def _channels(value: Any, field: str, problems: list[Problem]) -> tuple[str, ...]:
+    channels = _words(value, field, problems)
+    if not set(channels) <= set(CHANNELS):
+        problems.append(Problem(field, f"must hold some of {', '.join(CHANNELS)}"))
+    return channels
 
 
 def _words(value: Any, field: str, problems: list[Problem]) -> tuple[str, ...]:

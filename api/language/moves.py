@@ -107,6 +107,8 @@ def _send_email(here: Here, action: SendEmail) -> Decision:
 
 
 def _send_webhook(here: Here, action: SendWebhook) -> Decision:
+    if (unwanted := _unwanted(here)) is not None:
+        return unwanted
     url, body = render(action.url, here.facts.context), _webhook_body(here, action.body)
     if not is_address(url):
         return die(here, "invalid_url", "with its values in it this is no address: write {{ value | urlencode }}")
@@ -175,8 +177,17 @@ def _invalid(here: Here, action: Invalid) -> Decision:
     return die(here, "node_invalid", str(action.problems[0]))
 
 
+def _unwanted(here: Here) -> Decision | None:
+    """Skip what the contact wants none of."""
+    if here.channel not in here.facts.contact.opted_out:
+        return None
+    return go_on(here, told(here, "skipped", detail={"cause": "opted_out"}))
+
+
 def _withheld(here: Here) -> Decision | None:
     """Hold a message to a person back: until the quiet hours end, or for good where the contact has had enough of them."""
+    if (unwanted := _unwanted(here)) is not None:
+        return unwanted
     hours, cap = here.graph.settings.quiet_hours, here.graph.settings.frequency_cap
     if hours is not None:
         until = quiet_until(hours, here.facts.contact.attributes.get(hours.attribute), here.now)

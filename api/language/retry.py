@@ -13,6 +13,7 @@ EMAIL = (60, 300, 1_800, 7_200, 21_600, 86_400)
 WEBHOOK = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 
 Channel: TypeAlias = Literal["inapp", "email", "webhook"]
+CHANNELS: tuple[Channel, ...] = ("inapp", "email", "webhook")
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from api.authoring import automations, entries, trial
 from api.authoring.draft import read_draft, read_edit
 from api.authoring.refusal import Refusal, unknown
 from api.authoring.trial import Surroundings
-from api.authoring.views import AutomationView, automation_view, version_view
+from api.authoring.views import AutomationView, PublishedView, automation_view, published_view, version_view
 from api.routes.answers import answer
 from api.routes.authors import (
     PUBLISH,
@@ -84,24 +84,24 @@ async def update(request: Request, automation_id: str) -> HTTPResponse:
 
 @blueprint.post("/automations/<automation_id:str>/publish")
 async def publish(request: Request, automation_id: str) -> HTTPResponse:
-    """Publish the draft; 400 names every node that stands against it."""
+    """Publish the draft and answer whom that concerns; 400 names every node that stands against it."""
     who, known = await author(request, PUBLISH), known_form(automation_id, _THING)
     fields = body_fields(request)
     revision = fields.number("revision")
     refuse_problems(fields)
-    return answer(await _view(await automations.publish(parts(request).database, who, known, revision)))
+    return answer(await _published(request, await automations.publish(parts(request).database, who, known, revision)))
 
 
 @blueprint.post("/automations/<automation_id:str>/rollback")
 async def rollback(request: Request, automation_id: str) -> HTTPResponse:
-    """Publish what an old version said as a new version."""
+    """Publish what an old version said as a new version, and answer whom that concerns."""
     who, known = await author(request, PUBLISH), known_form(automation_id, _THING)
     fields = body_fields(request)
     fields.require("version")
     version = fields.number("version")
     refuse_problems(fields)
     assert version is not None
-    return answer(await _view(await automations.rollback(parts(request).database, who, known, version)))
+    return answer(await _published(request, await automations.rollback(parts(request).database, who, known, version)))
 
 
 @blueprint.post("/automations/<automation_id:str>/activate")
@@ -182,6 +182,14 @@ async def simulate_given(request: Request) -> HTTPResponse:
 
 async def _view(row: AutomationRow | Refusal) -> AutomationView:
     return await asyncio.to_thread(automation_view, settled(row))
+
+
+async def _published(request: Request, row: AutomationRow | Refusal) -> PublishedView:
+    """Return a publication with its impact; counted after the commit, so that no lock waits for a long count."""
+    published = settled(row)
+    async with parts(request).database.transaction() as tx:
+        earlier = await store.count_earlier(tx, published.org_id, published.id, published.published_version)
+    return await asyncio.to_thread(published_view, published, earlier)
 
 
 def _around(request: Request, who: Principal) -> Surroundings:

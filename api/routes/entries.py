@@ -1,4 +1,4 @@
-"""`/api/v1/entries`: finding entries, reading one with its history, replaying dead ones.
+"""`/api/v1/entries` and `/dead-letters`: finding entries, reading one with its history, replaying dead ones.
 
 Reading needs one of automations:write, automations:publish, events:read; replay automations:write. Workbench keys only.
 """
@@ -56,6 +56,14 @@ async def read(request: Request, entry_id: str) -> HTTPResponse:
     return answer(
         settled(await entries.history(parts(request).database, who.org_id, known_form(entry_id, _THING), shown))
     )
+
+
+@blueprint.get("/dead-letters")
+async def dead_letters(request: Request) -> HTTPResponse:
+    """Answer the dead entries by automation, cause and node; of one automation with `automationId`."""
+    who = await require_notebook(request, READ)
+    wanted = id_argument(request, "automationId")
+    return answer({"deadLetters": settled(await entries.dead_letters(parts(request).database, who.org_id, wanted))})
 
 
 @blueprint.post("/entries/replay")

@@ -11,6 +11,7 @@ from api.language.problem import Problem
 from api.routes.answers import RefusedError
 from api.routes.entrance import parts
 from api.store import delivery as store
+from api.store.care import opt_out_of_emails
 
 blueprint = Blueprint("unsubscribe", url_prefix="/api/v1")
 
@@ -41,9 +42,10 @@ async def ask(request: Request) -> HTTPResponse:
 
 @blueprint.post("/unsubscribe")
 async def unsubscribe(request: Request) -> HTTPResponse:
-    """Send this address no more emails of the organization."""
+    """Send this address no more emails of the organization, nor the contact that it belongs to."""
     who, own = _who(request), parts(request)
     async with own.database.transaction() as tx:
+        await opt_out_of_emails(tx, who.org_id, who.address_digest, own.clock.now())
         await store.suppress(tx, who.org_id, "email", who.address_digest, own.clock.now())
     return html(_DONE, headers=_HEADERS)
 

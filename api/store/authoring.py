@@ -39,6 +39,15 @@ class VersionRow(msgspec.Struct, frozen=True):
     published_by: str | None
 
 
+class EarlierRow(msgspec.Struct, frozen=True):
+    """How many entries of a version stand at a node in a state; no version: nothing was published when they came."""
+
+    version: int | None
+    node_id: str | None
+    state: str
+    entries: int
+
+
 class AuditRow(msgspec.Struct, frozen=True):
     """Who did what; `detail` is JSON text."""
 
@@ -114,6 +123,12 @@ async def list_versions(tx: Transaction, org_id: int, automation_id: str, most: 
     """Return the newest published versions."""
     values = {"org_id": org_id, "automation_id": automation_id, "most": most}
     return [VersionRow(*row) async for row in await tx.execute(_SQL["list_versions"], values)]
+
+
+async def count_earlier(tx: Transaction, org_id: int, automation_id: str, version: int | None) -> list[EarlierRow]:
+    """Return where the entries stand that have not ended and run another version than this one."""
+    values = {"org_id": org_id, "automation_id": automation_id, "version": version}
+    return [EarlierRow(*row) async for row in await tx.execute(_SQL["count_earlier"], values)]
 
 
 async def raise_epoch(tx: Transaction, org_id: int) -> None:

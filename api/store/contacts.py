@@ -23,7 +23,7 @@ async def stored_contact(tx: Transaction, org_id: int, keys: OrgKeys, who: Ident
 
 
 def _contact(keys: OrgKeys, contact_id: str, *columns: Any) -> Contact:
-    wallet, sealed, external_id, wallet_raw, attributes, tags, segments = columns
+    wallet, sealed, external_id, wallet_raw, attributes, tags, segments, opted_out = columns
     email = None if sealed is None else keys.open_email(sealed)
     who = Identifiers(wallet, email, external_id, wallet_raw)
-    return Contact(contact_id, who, decode(attributes), tuple(tags), tuple(segments))
+    return Contact(contact_id, who, decode(attributes), tuple(tags), tuple(segments), tuple(opted_out))

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
-from psycopg import errors
+from psycopg import AsyncTransaction, errors
 from psycopg.adapt import Loader, Transformer
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -50,19 +50,29 @@ class RefusedDataError(Exception):
 
 
 class Transaction(psycopg.AsyncConnection[TupleRow]):
-    """A connection, mostly inside a transaction. `store.calls` notes here what it prepared."""
+    """A connection, mostly inside a transaction. `store.calls` notes here what it prepared, and until when that serves."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.adapters.register_loader("uuid", _TextUuid)
         self.adapters.register_loader("jsonb", _RawJson)
         self.prepared: set[bytes] = set()
+        self.prepared_until_ns = 0
         self.reader = Transformer(self)
 
     async def rollback(self) -> None:
         """Roll back; psycopg then drops every statement of the session if it has prepared one itself, ours too."""
         await super().rollback()
         self.prepared.clear()
+
+    @asynccontextmanager
+    async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[AsyncTransaction]:
+        """Give a part that is rolled back alone when it fails, which drops the statements, too."""
+        try:
+            async with super().transaction(*args, **kwargs) as part:
+                yield part
+        finally:
+            self.prepared.clear()
 
 
 class _TextUuid(Loader):

@@ -28,7 +28,7 @@ class Roll(msgspec.Struct, frozen=True):
 
 
 async def suppress(tx: Transaction, org_id: int, channel: Channel, address_digest: str, now: datetime) -> None:
-    """Send an address no more messages of a channel, because its owner said so."""
+    """Send an address no more messages of a channel, because its owner said so by the link in one."""
     values = {"org_id": org_id, "channel": channel, "address_digest": address_digest}
     await tx.execute(_SQL["suppress"], values | {"reason": "unsubscribed", "created_at": now})
 

@@ -1,16 +1,14 @@
-"""Finding work, claiming it, recording what was decided: `sql/queries/engine.sql`. Each takes one organization's batch."""
+"""Finding work, claiming it, recording what was decided: `sql/queries/engine.sql`, as calls on one organization's batch."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
-from api.store.arrays import moments, plain, quoted
-from api.store.database import Transaction
-from api.store.inbox import announce_messages
-from api.store.statements import load
+from api.store.arrays import moments, plain, quoted, uuids
+from api.store.calls import Call, Rows, nothing, statements
 
-_SQL = load("engine")
+_SQL = statements("engine")
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -23,7 +21,7 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """An entry taken by this worker, with the token that its writes must carry; `came_from` is its state before."""
+    """An entry taken by this worker, with the token that its writes must carry."""
 
     entry_id: str
     automation_id: str
@@ -37,7 +35,6 @@ class Claim(msgspec.Struct, frozen=True):
     token: int
     lease_until: datetime
     since: datetime | None
-    came_from: str
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -92,153 +89,130 @@ class TagChange(msgspec.Struct, frozen=True):
     added: str
 
 
-async def due_organizations(tx: Transaction, now: datetime) -> list[Due]:
-    """Return the organizations that have work."""
-    cursor = await tx.execute(_SQL["due_organizations"], {"now": now})
-    return [Due(*row) for row in await cursor.fetchall()]
+def due_organizations(now: datetime) -> Call[list[Due]]:
+    """Ask for the organizations that have work."""
+    return Call(_SQL["due_organizations"], lambda rows: [Due(*row) for row in rows], now=now)
 
 
-async def next_due(tx: Transaction) -> datetime | None:
-    """Return when the next entry is due, if any waits."""
-    row = await (await tx.execute(_SQL["next_due"])).fetchone()
-    return None if row is None else row[0]
+def next_due() -> Call[datetime | None]:
+    """Ask when the next entry is due, if any waits."""
+    return Call(_SQL["next_due"], lambda rows: rows[0][0])
 
 
-async def claim_ready(tx: Transaction, org_id: int, now: datetime, lease_until: datetime, most: int) -> list[Claim]:
+def claim_ready(org_id: int, now: datetime, lease_until: datetime, most: int) -> Call[list[Claim]]:
     """Take entries that are due in the first lane."""
-    return await _claim(tx, "claim_ready", org_id, now, lease_until, most)
+    return _claim("claim_ready", org_id, now, lease_until, most)
 
 
-async def claim_retrying(tx: Transaction, org_id: int, now: datetime, lease_until: datetime, most: int) -> list[Claim]:
+def claim_retrying(org_id: int, now: datetime, lease_until: datetime, most: int) -> Call[list[Claim]]:
     """Take entries that are due for another try."""
-    return await _claim(tx, "claim_retrying", org_id, now, lease_until, most)
+    return _claim("claim_retrying", org_id, now, lease_until, most)
 
 
-async def _claim(tx: Transaction, name: str, org_id: int, now: datetime, until: datetime, most: int) -> list[Claim]:
-    cursor = await tx.execute(_SQL[name], {"org_id": org_id, "now": now, "lease_until": until, "most": most})
-    return [Claim(*row) for row in await cursor.fetchall()]
+def _claim(name: str, org_id: int, now: datetime, lease_until: datetime, most: int) -> Call[list[Claim]]:
+    return Call(
+        _SQL[name],
+        lambda rows: [Claim(*row) for row in rows],
+        org_id=org_id,
+        now=now,
+        lease_until=lease_until,
+        most=most,
+    )
 
 
-async def rescue(tx: Transaction, org_id: int, now: datetime, most: int) -> list[str]:
-    """Give entries with an expired lease back; return their ids."""
-    cursor = await tx.execute(_SQL["rescue"], {"org_id": org_id, "now": now, "most": most})
-    return [row[0] for row in await cursor.fetchall()]
+def rescue(org_id: int, now: datetime, most: int) -> Call[int]:
+    """Give entries with an expired lease back; read how many."""
+    return Call(_SQL["rescue"], lambda rows: int(rows[0][0]), org_id=org_id, now=now, most=most)
 
 
-async def renew_leases(tx: Transaction, org_id: int, claims: Sequence[Claim], lease_until: datetime) -> set[str]:
-    """Keep claimed entries longer; return the ids of those whose lease was still ours."""
-    cursor = await tx.execute(
+def renew_leases(org_id: int, claims: Sequence[Claim], lease_until: datetime) -> Call[set[str]]:
+    """Keep claimed entries longer; read the ids of those whose lease was still ours."""
+    return Call(
         _SQL["renew_leases"],
-        {
-            "org_id": org_id,
-            "lease_until": lease_until,
-            "ids": plain(claim.entry_id for claim in claims),
-            "tokens": plain(claim.token for claim in claims),
-        },
+        _ids,
+        org_id=org_id,
+        lease_until=lease_until,
+        ids=uuids([claim.entry_id for claim in claims]),
+        tokens=plain(claim.token for claim in claims),
     )
-    return {row[0] for row in await cursor.fetchall()}
 
 
-async def record_entries(tx: Transaction, org_id: int, standings: Sequence[Standing], now: datetime) -> set[str]:
-    """Write where entries stand; return the ids of those whose lease was still ours."""
-    cursor = await tx.execute(
+def record_entries(org_id: int, standings: Sequence[Standing], now: datetime) -> Call[set[str]]:
+    """Write where entries stand, with their moves; read the ids of those whose lease was still ours."""
+    return Call(
         _SQL["record_entries"],
-        {
-            "org_id": org_id,
-            "now": now,
-            "ids": plain(each.entry_id for each in standings),
-            "tokens": plain(each.token for each in standings),
-            "states": plain(each.state for each in standings),
-            "outcomes": quoted([each.outcome for each in standings]),
-            "node_ids": quoted([each.node_id for each in standings]),
-            "steps": plain(each.step for each in standings),
-            "attempts": plain(each.attempt for each in standings),
-            "due": moments([each.due_at for each in standings]),
-            "errors": quoted([each.error for each in standings]),
-            "since": moments([each.since for each in standings]),
-            "awaits": quoted([each.awaits for each in standings]),
-        },
-    )
-    return {row[0] for row in await cursor.fetchall()}
-
-
-async def add_transitions(
-    tx: Transaction, org_id: int, moves: Sequence[tuple[str, str, str, str | None]], at: datetime
-) -> None:
-    """Log moves: (entry, from, to, reason)."""
-    if not moves:
-        return
-    await tx.execute(
-        _SQL["add_transitions"],
-        {
-            "org_id": org_id,
-            "at": at,
-            "entry_ids": plain(move[0] for move in moves),
-            "from_states": plain(move[1] for move in moves),
-            "to_states": plain(move[2] for move in moves),
-            "reasons": quoted([move[3] for move in moves]),
-        },
+        _ids,
+        org_id=org_id,
+        now=now,
+        ids=uuids([each.entry_id for each in standings]),
+        tokens=plain(each.token for each in standings),
+        states=plain(each.state for each in standings),
+        outcomes=quoted([each.outcome for each in standings]),
+        node_ids=quoted([each.node_id for each in standings]),
+        steps=plain(each.step for each in standings),
+        attempts=plain(each.attempt for each in standings),
+        due=moments(each.due_at for each in standings),
+        errors=quoted([each.error for each in standings]),
+        since=moments(each.since for each in standings),
+        awaits=quoted([each.awaits for each in standings]),
     )
 
 
-async def add_steps(tx: Transaction, org_id: int, steps: Sequence[StepRow], at: datetime) -> None:
+def has_step(org_id: int, step: StepRow) -> Call[bool]:
+    """Read whether a step is logged under its claim."""
+    return Call(_SQL["has_step"], bool, org_id=org_id, entry_id=step.entry_id, claim=step.claim, step=step.step)
+
+
+def add_steps(org_id: int, steps: Sequence[StepRow], at: datetime) -> Call[None]:
     """Log steps taken at `at`."""
-    if not steps:
-        return
-    await tx.execute(
+    return Call(
         _SQL["add_steps"],
-        {
-            "org_id": org_id,
-            "at": at,
-            "entry_ids": plain(step.entry_id for step in steps),
-            "claims": plain(step.claim for step in steps),
-            "steps": plain(step.step for step in steps),
-            "attempts": plain(step.attempt for step in steps),
-            "node_ids": quoted([step.node_id for step in steps]),
-            "kinds": quoted([step.kind for step in steps]),
-            "outcomes": plain(step.outcome for step in steps),
-            "handles": quoted([step.handle for step in steps]),
-            "details": quoted([step.detail for step in steps]),
-        },
+        nothing,
+        org_id=org_id,
+        at=at,
+        entry_ids=uuids([step.entry_id for step in steps]),
+        claims=plain(step.claim for step in steps),
+        steps=plain(step.step for step in steps),
+        attempts=plain(step.attempt for step in steps),
+        node_ids=quoted([step.node_id for step in steps]),
+        kinds=quoted([step.kind for step in steps]),
+        outcomes=plain(step.outcome for step in steps),
+        handles=quoted([step.handle for step in steps]),
+        details=quoted([step.detail for step in steps]),
     )
 
 
-async def add_messages(tx: Transaction, org_id: int, messages: Sequence[MessageRow], at: datetime) -> set[str]:
-    """Store in-app messages and announce them; return the ids of those that were not there yet."""
-    if not messages:
-        return set()
-    cursor = await tx.execute(
+def add_messages(org_id: int, messages: Sequence[MessageRow], at: datetime) -> Call[set[str]]:
+    """Store in-app messages; read the ids of those that were not there yet."""
+    return Call(
         _SQL["add_messages"],
-        {
-            "org_id": org_id,
-            "at": at,
-            "ids": plain(each.id for each in messages),
-            "contact_ids": plain(each.contact_id for each in messages),
-            "automation_ids": plain(each.automation_id for each in messages),
-            "entry_ids": plain(each.entry_id for each in messages),
-            "node_ids": quoted([each.node_id for each in messages]),
-            "wallets": quoted([each.wallet for each in messages]),
-            "subjects": quoted([each.title for each in messages]),
-            "bodies": quoted([each.body for each in messages]),
-            "extras": quoted([each.extra for each in messages]),
-        },
+        _ids,
+        org_id=org_id,
+        at=at,
+        ids=uuids([each.id for each in messages]),
+        contact_ids=uuids([each.contact_id for each in messages]),
+        automation_ids=uuids([each.automation_id for each in messages]),
+        entry_ids=uuids([each.entry_id for each in messages]),
+        node_ids=quoted([each.node_id for each in messages]),
+        wallets=quoted([each.wallet for each in messages]),
+        subjects=quoted([each.title for each in messages]),
+        bodies=quoted([each.body for each in messages]),
+        extras=quoted([each.extra for each in messages]),
     )
-    new = {row[0] for row in await cursor.fetchall()}
-    await announce_messages(tx, org_id, {each.wallet for each in messages if each.id in new})
-    return new
 
 
-async def change_tags(tx: Transaction, org_id: int, changes: Sequence[TagChange], at: datetime) -> None:
+def change_tags(org_id: int, changes: Sequence[TagChange], at: datetime) -> Call[None]:
     """Take tags from contacts, then give them others; the contacts' locks are held."""
-    if not changes:
-        return
-    await tx.execute(
+    return Call(
         _SQL["change_tags"],
-        {
-            "org_id": org_id,
-            "at": at,
-            "ids": plain(each.contact_id for each in changes),
-            "removed": quoted([each.removed for each in changes]),
-            "added": quoted([each.added for each in changes]),
-        },
+        nothing,
+        org_id=org_id,
+        at=at,
+        ids=uuids([each.contact_id for each in changes]),
+        removed=quoted([each.removed for each in changes]),
+        added=quoted([each.added for each in changes]),
     )
+
+
+def _ids(rows: Rows) -> set[str]:
+    return {row[0] for row in rows}

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from api.store.arrays import moments, plain, quoted
+from api.store.arrays import moments, plain, quoted, uuids
 from api.store.calls import Call, Rows, Value, statements
 from api.store.engine import Claim
 
 MOST_ARRIVALS = 1_000
+MOST_ENTERED = 1_000
 
 _SQL = statements("facts")
 
@@ -36,6 +37,7 @@ class ContactRow(msgspec.Struct, frozen=True):
     attributes: bytes
     tags: list[str]
     segments: list[str]
+    opted_out: list[str]
 
 
 class ArrivalRow(msgspec.Struct, frozen=True):
@@ -63,7 +65,7 @@ def load_events(org_id: int, claims: Sequence[Claim]) -> Call[dict[str, EventRow
         _SQL["load_events"],
         lambda rows: {row[0]: EventRow(*row) for row in rows},
         org_id=org_id,
-        ids=plain(claim.event_id for claim in claims),
+        ids=uuids([claim.event_id for claim in claims]),
         created=moments(claim.event_created_at for claim in claims),
     )
 
@@ -74,7 +76,7 @@ def load_contacts(org_id: int, ids: Sequence[str]) -> Call[dict[str, ContactRow]
         _SQL["load_contacts"],
         lambda rows: {row[0]: ContactRow(*row) for row in rows},
         org_id=org_id,
-        ids=plain(ids),
+        ids=uuids(ids),
     )
 
 
@@ -96,8 +98,9 @@ def load_graph(org_id: int, automation_id: str, version: int) -> Call[bytes | No
 
 def read_entered(org_id: int, claims: Sequence[Claim]) -> Call[dict[str, Entered]]:
     """Ask for the other entries of the same contact and automation, by entry id; there may be none."""
+    values = _columns(org_id, claims)
     return Call(
-        _SQL["read_entered"], lambda rows: {row[0]: Entered(*row[1:]) for row in rows}, **_columns(org_id, claims)
+        _SQL["read_entered"], lambda rows: {row[0]: Entered(*row[1:]) for row in rows}, most=MOST_ENTERED, **values
     )
 
 

@@ -79,6 +79,21 @@ class TransitionRow(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class DeadRow(msgspec.Struct, frozen=True):
+    """Dead entries of one automation, cause and node: how many, the most attempts, and what the last of them said."""
+
+    automation_id: str
+    automation: str
+    active: bool
+    cause: str | None
+    node_id: str | None
+    entries: int
+    attempts: int
+    last_error: str | None
+    first_at: datetime
+    last_at: datetime
+
+
 class Page(msgspec.Struct, frozen=True):
     """Which entries of a list: those in a state, older than the entry `after`, at most so many."""
 
@@ -156,6 +171,12 @@ async def count_outcomes(tx: Transaction, org_id: int, automation_id: str, most:
     values = {"org_id": org_id, "automation_id": automation_id, "most": most}
     cursor = await tx.execute(_SQL["count_outcomes"], values)
     return [(node_id, outcome, count) async for node_id, outcome, count in cursor]
+
+
+async def count_dead(tx: Transaction, org_id: int, automation_id: str | None, most: int) -> list[DeadRow]:
+    """Return the newest `most` dead entries of each automation (or of one) by cause and node, what died last first."""
+    values = {"org_id": org_id, "automation_id": automation_id, "most": most}
+    return [DeadRow(*row) async for row in await tx.execute(_SQL["count_dead"], values)]
 
 
 async def lock_entry(tx: Transaction, org_id: int, entry_id: str) -> tuple[State, str | None] | None:

@@ -6,6 +6,8 @@ from datetime import datetime
 
 import msgspec
 
+from api.store.arrays import quoted
+from api.store.calls import Call, nothing, statements
 from api.store.database import Transaction
 from api.store.statements import load
 
@@ -73,9 +75,9 @@ async def add_challenge(tx: Transaction, org_id: int, nonce: str, challenge: Cha
     await tx.execute(_SQL["add_challenge"], msgspec.structs.asdict(challenge) | {"org_id": org_id, "nonce": nonce})
 
 
-async def forget_challenges(tx: Transaction, org_id: int, now: datetime, most: int) -> None:
-    """Delete challenges that nobody answered in time."""
-    await tx.execute(_SQL["forget_challenges"], {"org_id": org_id, "now": now, "most": most})
+async def forget_challenges(tx: Transaction, org_id: int, now: datetime, most: int) -> int:
+    """Delete up to `most` challenges that nobody answered in time; return how many that were."""
+    return (await tx.execute(_SQL["forget_challenges"], {"org_id": org_id, "now": now, "most": most})).rowcount
 
 
 async def take_challenge(tx: Transaction, org_id: int, nonce: str) -> Challenge | None:
@@ -116,7 +118,6 @@ async def acknowledge(tx: Transaction, acknowledged: Collection[Acknowledged], n
     await tx.execute(_SQL["acknowledge"], values)
 
 
-async def announce_messages(tx: Transaction, org_id: int, wallets: Collection[str]) -> None:
-    """Tell every API process, when this transaction commits, that something waits for these wallets."""
-    if wallets:
-        await tx.execute(_SQL["announce_messages"], {"org_id": org_id, "wallets": list(wallets)})
+def announce_messages(org_id: int, wallets: Collection[str]) -> Call[None]:
+    """Tell every API process, when the transaction commits, that something waits for these wallets."""
+    return Call(statements("inbox")["announce_messages"], nothing, org_id=org_id, wallets=quoted(list(wallets)))

@@ -15,6 +15,14 @@ Channel: TypeAlias = Literal["email", "webhook"]
 Status: TypeAlias = Literal["queued", "sent", "failed", "skipped", "unknown"]
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """What became of an attempt: the message's status, and the outcome that is kept (None: nothing was attempted)."""
+
+    status: Status
+    outcome: Literal["sent", "retrying", "failed", "skipped", "unknown"] | None
+    reason: str | None = None
+
+
 class OutgoingRow(msgspec.Struct, frozen=True):
     """One email or webhook; `recipient` is a sealed address or a url, `token` that of the claim that sends it."""
 
@@ -32,7 +40,7 @@ class OutgoingRow(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What is sent: the message as it was stored first."""
+    """What is sent: the message as it was stored first. `opted_out`: its contact wants none of its channel."""
 
     id: str
     channel: Channel
@@ -41,6 +49,19 @@ class Stored(msgspec.Struct, frozen=True):
     body: str
     html: bool
     created_at: datetime
+    opted_out: bool
+
+
+class WithheldRow(msgspec.Struct, frozen=True):
+    """A message that is not sent at all, and why, in one word."""
+
+    id: str
+    contact_id: str
+    automation_id: str
+    entry_id: str
+    node_id: str
+    channel: str
+    cause: str
 
 
 def add_outgoing(org_id: int, rows: Sequence[OutgoingRow], at: datetime) -> Call[None]:
@@ -74,11 +95,29 @@ def take_outgoing(org_id: int, rows: Sequence[OutgoingRow]) -> Call[dict[str, St
     )
 
 
-def settle_outgoing(org_id: int, message_id: str, token: int, status: Status, at: datetime) -> Call[None]:
+def settle_outgoing(org_id: int, message_id: str, token: int, settled: Settled, at: datetime) -> Call[None]:
     """Note how an attempt ended, unless somebody else has taken the message since."""
-    return Call(_SQL["settle_outgoing"], nothing, org_id=org_id, id=message_id, token=token, status=status, at=at)
+    values = msgspec.structs.asdict(settled)
+    return Call(_SQL["settle_outgoing"], nothing, org_id=org_id, id=message_id, token=token, at=at, **values)
 
 
-def abandon_outgoing(org_id: int, entry_ids: Collection[str]) -> Call[None]:
+def abandon_outgoing(org_id: int, entry_ids: Collection[str], at: datetime) -> Call[None]:
     """Give up what entries that have ended did not send."""
-    return Call(_SQL["abandon_outgoing"], nothing, org_id=org_id, entry_ids=plain(entry_ids))
+    return Call(_SQL["abandon_outgoing"], nothing, org_id=org_id, entry_ids=plain(entry_ids), at=at)
+
+
+def withhold(org_id: int, rows: Sequence[WithheldRow], at: datetime) -> Call[None]:
+    """Keep messages that are not sent at all."""
+    return Call(
+        _SQL["withhold"],
+        nothing,
+        org_id=org_id,
+        at=at,
+        ids=plain(each.id for each in rows),
+        contact_ids=plain(each.contact_id for each in rows),
+        automation_ids=plain(each.automation_id for each in rows),
+        entry_ids=plain(each.entry_id for each in rows),
+        node_ids=quoted([each.node_id for each in rows]),
+        channels=plain(each.channel for each in rows),
+        causes=plain(each.cause for each in rows),
+    )

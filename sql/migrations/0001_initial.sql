@@ -45,10 +45,20 @@ CREATE TABLE workbench.contacts (
     external_id     text,
     attributes      jsonb NOT NULL DEFAULT '{}',
     tags            text[] NOT NULL DEFAULT '{}',
+    opted_out       text[] NOT NULL DEFAULT '{}' CHECK (opted_out <@ ARRAY['inapp', 'email', 'webhook']),
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
+    erased_at       timestamptz,                -- of somebody who is forgotten: the row only counts
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
+
+-- Erasures whose last look for what came in at the same time is still to come.
+CREATE TABLE workbench.erasures (
+    org_id      bigint NOT NULL,
+    contact_id  uuid NOT NULL,
+    due_at      timestamptz NOT NULL,
+    PRIMARY KEY (org_id, contact_id)
+);
 
 CREATE TABLE workbench.identities (
     org_id        bigint NOT NULL,
@@ -74,6 +84,8 @@ CREATE TABLE workbench.identity_conflicts (
     created_at        timestamptz NOT NULL,
     PRIMARY KEY (org_id, id)
 );
+CREATE INDEX identity_conflicts_by_contact ON workbench.identity_conflicts (org_id, contact_id);
+CREATE INDEX identity_conflicts_by_other ON workbench.identity_conflicts (org_id, other_contact_id);
 
 -- Events ------------------------------------------------------------------------------------------------------------
 
@@ -132,6 +144,7 @@ CREATE TABLE workbench.dry_runs (
     PRIMARY KEY (org_id, key_digest)
 );
 CREATE INDEX dry_runs_by_id ON workbench.dry_runs (org_id, id);
+CREATE INDEX dry_runs_by_contact ON workbench.dry_runs (org_id, contact_id);
 
 -- What leaves no event behind: refusals and duplicates, kept for seven days. Best effort (api/ingest/notices.py).
 CREATE TABLE workbench.event_notices (
@@ -146,6 +159,7 @@ CREATE TABLE workbench.event_notices (
     received_at      timestamptz NOT NULL,
     PRIMARY KEY (org_id, id)
 );
+CREATE INDEX event_notices_by_key ON workbench.event_notices (org_id, idempotency_key);
 
 -- Automations -------------------------------------------------------------------------------------------------------
 
@@ -228,7 +242,7 @@ CREATE INDEX entries_running ON workbench.entries (org_id, lease_until) WHERE st
 CREATE INDEX entries_dead ON workbench.entries (org_id, automation_id, id) WHERE state = 'dead';
 CREATE INDEX entries_by_automation ON workbench.entries (org_id, automation_id, id);
 CREATE INDEX entries_by_contact ON workbench.entries (org_id, contact_id, automation_id, created_at);
-CREATE INDEX entries_awaiting ON workbench.entries (org_id, contact_id) WHERE state = 'waiting' AND awaits IS NOT NULL;
+CREATE INDEX entries_awaiting ON workbench.entries (org_id, contact_id, id) WHERE state = 'waiting' AND awaits IS NOT NULL;
 
 -- Every move of an entry between states; the pairs are those of api/language/run.py.
 CREATE TABLE workbench.entry_transitions (
@@ -294,6 +308,18 @@ CREATE INDEX messages_inbox ON workbench.messages (org_id, wallet_address, creat
     WHERE channel = 'inapp' AND delivered_at IS NULL;
 CREATE INDEX messages_by_contact ON workbench.messages (org_id, contact_id, created_at);
 
+-- What became of messages, one row for every outcome, written with the status it leads to. `retrying`: a try failed, and another
+-- will follow. The rows with `sent` are the meter. Led by time: a month is one range, and new rows lie at its end.
+CREATE TABLE workbench.message_outcomes (
+    org_id      bigint NOT NULL,
+    at          timestamptz NOT NULL,
+    message_id  uuid NOT NULL,
+    outcome     text NOT NULL CHECK (outcome IN ('sent', 'delivered', 'retrying', 'failed', 'skipped', 'unknown')),
+    channel     text NOT NULL CHECK (channel IN ('inapp', 'email', 'webhook')),
+    reason      text,                           -- one word, never a value of the contact
+    PRIMARY KEY (org_id, at, message_id, outcome) INCLUDE (channel)
+);
+
 -- Delivery ----------------------------------------------------------------------------------------------------------
 
 -- Addresses that get no more messages of a channel; kept as a blind index, so that erasing a contact need not lift it.
@@ -301,7 +327,7 @@ CREATE TABLE workbench.suppressions (
     org_id          bigint NOT NULL,
     channel         text NOT NULL CHECK (channel IN ('email')),
     address_digest  uuid NOT NULL,
-    reason          text NOT NULL CHECK (reason IN ('unsubscribed')),
+    reason          text NOT NULL CHECK (reason IN ('unsubscribed', 'opted_out')),
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (org_id, channel, address_digest)
 );
@@ -325,7 +351,8 @@ CREATE TABLE workbench.closed_endpoints (
     PRIMARY KEY (org_id, url_digest)
 );
 
--- What wallets were asked to sign and have not yet: a row lives for minutes, and is deleted by the sign-in that uses it.
+-- What wallets were asked to sign and have not yet: a row is good for minutes, and is deleted by the sign-in that uses it, or by
+-- one that comes later, or within a day.
 CREATE TABLE workbench.inapp_challenges (
     org_id          bigint NOT NULL,
     nonce           text NOT NULL,
@@ -365,6 +392,7 @@ CREATE TABLE workbench.onchain_events (
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, chain_id, tx_hash, log_index)
 );
+CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id);
 
 -- Which engine processes are alive; shown by /readyz and `doctor`.
 CREATE TABLE workbench.engines (
@@ -381,6 +409,8 @@ ALTER TABLE workbench.contacts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.messages ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.message_outcomes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.automations ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
@@ -392,7 +422,7 @@ CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = t
     SELECT id, email, wallet_address, external_id,
            CASE WHEN external_id IS NULL THEN attributes
                 ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
-           tags, created_at, updated_at, email_domain
+           tags, created_at, updated_at, email_domain, opted_out, erased_at
     FROM workbench.contacts;
 
 CREATE VIEW analyst.onchain_events WITH (security_invoker = true, security_barrier = true) AS
@@ -404,10 +434,23 @@ CREATE VIEW analyst.messages WITH (security_invoker = true, security_barrier = t
            created_at, sent_at, delivered_at
     FROM workbench.messages;
 
+CREATE VIEW analyst.message_outcomes WITH (security_invoker = true, security_barrier = true) AS
+    SELECT message_id, channel, outcome, reason, at FROM workbench.message_outcomes;
+
+CREATE VIEW analyst.automations WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, name, active, published_version, created_at, updated_at, archived_at FROM workbench.automations;
+
 CREATE VIEW analyst.automation_entries WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts, last_error,
            created_at, updated_at
     FROM workbench.entries;
+
+CREATE VIEW analyst.dead_letters WITH (security_invoker = true, security_barrier = true) AS
+    SELECT e.id AS entry_id, e.automation_id, a.name AS automation, e.automation_version, e.contact_id, e.event_id, e.node_id,
+           e.outcome AS cause, e.last_error, e.attempts, e.updated_at AS died_at
+    FROM workbench.entries e
+    JOIN workbench.automations a ON a.org_id = e.org_id AND a.id = e.automation_id
+    WHERE e.state = 'dead';
 
 CREATE VIEW analyst.segment_members WITH (security_invoker = true, security_barrier = true) AS
     SELECT segment, contact_id, entered_at FROM workbench.segment_members;

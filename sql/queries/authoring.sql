@@ -67,6 +67,23 @@ WHERE org_id = :org_id AND automation_id = :automation_id
 ORDER BY version DESC
 LIMIT :most;
 
+-- count_earlier --
+-- Where the entries stand that have not ended and run another version than the given one; each lane has an index of its own.
+SELECT automation_version, node_id, state, count(*)
+FROM (
+    SELECT automation_version, node_id, state FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state IN ('pending', 'waiting')
+    UNION ALL
+    SELECT automation_version, node_id, state FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'retrying'
+    UNION ALL
+    SELECT automation_version, node_id, state FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'running'
+) live
+WHERE automation_version IS DISTINCT FROM :version
+GROUP BY automation_version, node_id, state
+ORDER BY automation_version DESC NULLS LAST, node_id NULLS FIRST, state;
+
 -- raise_epoch --
 -- Tell ingest that the automations of the organization changed.
 INSERT INTO automation_epochs (org_id, epoch) VALUES (:org_id, 1)
@@ -79,6 +96,7 @@ VALUES (:org_id, :id, :key_id, :action, :subject_id, :detail ::jsonb, :created_a
 
 -- cancel_entries --
 -- Cancel the next entries (by id) of an automation that no worker holds; how many, and the last id looked at.
+-- What they still had to send is skipped; what was on its way when its worker stopped may have arrived.
 WITH stopped AS (
     SELECT id, state
     FROM entries
@@ -96,5 +114,14 @@ WITH stopped AS (
 ), recorded AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
     SELECT :org_id, id, state, 'cancelled', :at, :outcome FROM moved
+), unsent AS (
+    UPDATE messages m
+    SET status = CASE m.status WHEN 'queued' THEN 'skipped' ELSE 'unknown' END
+    FROM moved r
+    WHERE m.org_id = :org_id AND m.entry_id = r.id AND r.state = 'retrying' AND m.status IN ('queued', 'sending')
+    RETURNING m.id, m.channel, m.status
+), told AS (
+    INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
+    SELECT :org_id, :at, id, status, channel, :outcome FROM unsent
 )
 SELECT count(*), max(id ::text) FROM moved;

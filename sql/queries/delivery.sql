@@ -9,10 +9,8 @@ ON CONFLICT (org_id, channel, address_digest) DO NOTHING;
 -- suppressed --
 -- Those of a list of addresses, of any organizations, that get no more messages of a channel.
 SELECT s.org_id, s.address_digest
-FROM suppressions s
-JOIN unnest(CAST(:org_ids AS bigint[]), CAST(:address_digests AS uuid[])) AS asked (org_id, address_digest)
-  ON s.org_id = asked.org_id AND s.address_digest = asked.address_digest
-WHERE s.channel = :channel;
+FROM unnest(CAST(:org_ids AS bigint[]), CAST(:address_digests AS uuid[])) AS asked (org_id, address_digest)
+JOIN suppressions s ON s.org_id = asked.org_id AND s.channel = :channel AND s.address_digest = asked.address_digest;
 
 -- insert_webhook_secret --
 -- Give an organization its first secret, unless it has one.
@@ -49,6 +47,5 @@ RETURNING org_id;
 -- closed_endpoints --
 -- Those of a list of webhook addresses, of any organizations, that are closed.
 SELECT c.org_id, c.url_digest
-FROM closed_endpoints c
-JOIN unnest(CAST(:org_ids AS bigint[]), CAST(:url_digests AS uuid[])) AS asked (org_id, url_digest)
-  ON c.org_id = asked.org_id AND c.url_digest = asked.url_digest;
+FROM unnest(CAST(:org_ids AS bigint[]), CAST(:url_digests AS uuid[])) AS asked (org_id, url_digest)
+JOIN closed_endpoints c ON c.org_id = asked.org_id AND c.url_digest = asked.url_digest;

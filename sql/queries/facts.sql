@@ -1,17 +1,27 @@
 -- What decisions look at: events and contacts of claimed entries, what happened to the contacts before, what came since.
+-- The keys of a batch carry the organization: see `engine.sql`.
 
 -- load_events --
 -- The events of claimed entries.
+WITH k AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, * FROM unnest(:ids ::uuid[], :created ::timestamptz[]) AS k (id, created_at)
+)
 SELECT v.id::text, v.event, v.payload, v.wallet_address, v.email, v.external_id
-FROM unnest(:ids ::uuid[], :created ::timestamptz[]) AS k (id, created_at)
-JOIN events v ON v.org_id = :org_id AND v.id = k.id AND v.created_at = k.created_at;
+FROM k CROSS JOIN LATERAL (
+    SELECT * FROM events e
+    WHERE e.org_id = k.org_id AND e.id >= k.id AND e.id <= k.id AND e.created_at = k.created_at
+    ORDER BY e.id LIMIT 1    -- a range and an order, which only the primary key has: in a new month all indexes look alike
+) AS v;
 
 -- load_contacts --
--- The contacts of claimed entries, with their segments.
+-- The contacts of claimed entries, with their segments; those that were erased are missing.
+WITH k AS MATERIALIZED (SELECT :org_id ::bigint AS org_id, id FROM unnest(:ids ::uuid[]) AS id)
 SELECT c.id::text, c.wallet_address, c.email, c.external_id, c.attributes, c.tags,
-       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment)
-FROM unnest(:ids ::uuid[]) AS k (id)
-JOIN contacts c ON c.org_id = :org_id AND c.id = k.id;
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment || ''),
+       c.opted_out
+FROM k CROSS JOIN LATERAL (
+    SELECT * FROM contacts WHERE org_id = k.org_id AND id = k.id AND erased_at IS NULL LIMIT 1    -- key by key
+) AS c;
 
 -- inactive_automations --
 -- Which of these automations no longer run, and why.
@@ -28,13 +38,21 @@ WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version
 -- Of each entry: when the contact last entered the automation, and whether one of those entries has not ended.
 -- Another entry counts once it has taken a step, and while it is undecided if it was created before this one. Committed in
 -- another order than created, two entries still cannot both come first: the later decision sees the step of the earlier.
-SELECT k.id::text, max(e.created_at), bool_or(e.state IN ('pending', 'running', 'waiting', 'retrying'))
+-- Only the newest count: while one has not ended, a policy that asks for it lets no other take a step.
+SELECT k.id::text, entered.at, entered.running
 FROM unnest(:ids ::uuid[], :automation_ids ::uuid[], :contact_ids ::uuid[], :created ::timestamptz[])
     AS k (id, automation_id, contact_id, created_at)
-JOIN entries e ON e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id AND e.id <> k.id
-WHERE e.step > 0
-    OR (e.state IN ('pending', 'running', 'waiting', 'retrying') AND (e.created_at, e.id) < (k.created_at, k.id))
-GROUP BY k.id;
+CROSS JOIN LATERAL (
+    SELECT max(counted.created_at) AS at, bool_or(counted.state IN ('pending', 'running', 'waiting', 'retrying')) AS running
+    FROM (
+        SELECT e.created_at, e.state FROM entries e
+        WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id AND e.id <> k.id
+            AND (e.step > 0 OR (e.state IN ('pending', 'running', 'waiting', 'retrying')
+                                AND (e.created_at, e.id) < (k.created_at, k.id)))
+        ORDER BY e.created_at DESC LIMIT :most    -- the order is that of the index on contacts
+    ) AS counted
+) AS entered
+WHERE entered.at IS NOT NULL;
 
 -- count_recent --
 -- Of each entry: how many the contact had of the automation in the time before it, up to a number.
@@ -44,7 +62,7 @@ SELECT k.id::text, (
         WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id
             AND e.created_at > k.created_at - :seconds * interval '1 second'
             AND (e.created_at, e.id) < (k.created_at, k.id)
-        LIMIT :most
+        ORDER BY e.created_at DESC LIMIT :most    -- the order is that of the index on contacts
     ) AS recent)
 FROM unnest(:ids ::uuid[], :automation_ids ::uuid[], :contact_ids ::uuid[], :created ::timestamptz[])
     AS k (id, automation_id, contact_id, created_at);
@@ -52,9 +70,12 @@ FROM unnest(:ids ::uuid[], :automation_ids ::uuid[], :contact_ids ::uuid[], :cre
 -- read_messages_at --
 -- Of each entry: when messages went to the contact since a moment, from whatever automation; not the one its own node tries to
 -- send.
+WITH k AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, *
+    FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :node_ids ::text[], :since ::timestamptz[]) AS k (id, contact_id, node_id, since)
+)
 SELECT k.id::text, m.created_at
-FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :node_ids ::text[], :since ::timestamptz[]) AS k (id, contact_id, node_id, since)
-JOIN messages m ON m.org_id = :org_id AND m.contact_id = k.contact_id AND m.created_at > k.since
+FROM k JOIN messages m ON m.org_id = k.org_id AND m.contact_id = k.contact_id AND m.created_at > k.since
 WHERE m.channel IN ('inapp', 'email') AND m.status NOT IN ('failed', 'skipped')
     AND (m.entry_id <> k.id OR m.node_id IS DISTINCT FROM k.node_id)
 ORDER BY m.created_at;

@@ -73,10 +73,10 @@ WHERE org_id = :org_id AND entry_id = :entry_id
 ORDER BY claim, step;
 
 -- list_messages --
--- The messages of an entry, in order.
+-- The messages of an entry, in order; those that were withheld or erased have no text to show.
 SELECT id, node_id, channel, status, wallet_address, recipient, subject, body, html, extra, created_at, sent_at, delivered_at
 FROM messages
-WHERE org_id = :org_id AND entry_id = :entry_id
+WHERE org_id = :org_id AND entry_id = :entry_id AND body IS NOT NULL
 ORDER BY created_at, id;
 
 -- list_transitions --
@@ -103,6 +103,23 @@ FROM (
 JOIN entry_steps s ON s.org_id = :org_id AND s.entry_id = e.id
 GROUP BY s.node_id, s.outcome
 ORDER BY s.node_id, s.outcome;
+
+-- count_dead --
+-- The dead entries of automations (of one when it is given) by cause and node, of each automation the newest: how many, the
+-- most attempts, what the last of them said, and when they died.
+SELECT a.id, a.name, a.active, e.outcome, e.node_id, count(*), max(e.attempts),
+       (array_agg(e.last_error ORDER BY e.updated_at DESC, e.id DESC))[1], min(e.updated_at), max(e.updated_at)
+FROM automations a
+CROSS JOIN LATERAL (
+    SELECT id, outcome, node_id, attempts, last_error, updated_at
+    FROM entries
+    WHERE org_id = :org_id AND automation_id = a.id AND state = 'dead'
+    ORDER BY id DESC
+    LIMIT :most
+) e
+WHERE a.org_id = :org_id AND (:automation_id ::uuid IS NULL OR a.id = :automation_id ::uuid)
+GROUP BY a.id, a.name, a.active, e.outcome, e.node_id
+ORDER BY max(e.updated_at) DESC, a.id, e.outcome, e.node_id;
 
 -- lock_entry --
 -- State and outcome of an entry, held until commit.

@@ -18,7 +18,7 @@ INSERT INTO inapp_challenges (org_id, nonce, wallet_address, key_id, origin, cha
 VALUES (:org_id, :nonce, :wallet, :key_id, :origin, :chain_id, :expires_at);
 
 -- forget_challenges --
--- Delete challenges that nobody answered in time.
+-- Delete challenges that nobody answered in time, the oldest first.
 DELETE FROM inapp_challenges WHERE org_id = :org_id AND nonce IN (
     SELECT nonce FROM inapp_challenges WHERE org_id = :org_id AND expires_at < :now ORDER BY expires_at LIMIT :most);
 
@@ -49,10 +49,15 @@ ORDER BY k.position, m.created_at, m.id;
 
 -- acknowledge --
 -- Note that wallets have received messages of theirs; the first time counts.
-UPDATE messages m SET status = 'delivered', delivered_at = :now
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :wallets ::text[]) AS k (org_id, id, wallet)
-WHERE m.org_id = k.org_id AND m.id = k.id AND m.wallet_address = k.wallet AND m.channel = 'inapp'
-      AND m.delivered_at IS NULL;
+WITH acknowledged AS (
+    UPDATE messages m SET status = 'delivered', delivered_at = :now
+    FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :wallets ::text[]) AS k (org_id, id, wallet)
+    WHERE m.org_id = k.org_id AND m.id = k.id AND m.wallet_address = k.wallet AND m.channel = 'inapp'
+          AND m.delivered_at IS NULL
+    RETURNING m.org_id, m.id
+)
+INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)
+SELECT org_id, :now ::timestamptz, id, 'delivered', 'inapp' FROM acknowledged;
 
 -- announce_messages --
 -- Tell every API process, when this transaction commits, which wallets have something waiting: marks, no addresses, as many

@@ -57,7 +57,8 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains
 WHERE c.org_id = f.org_id AND c.id = f.id;
 
 -- merge_attributes --
--- Merge attributes shallowly, last write wins; contacts that have them already are not written.
+-- Merge attributes shallowly, last write wins; contacts that have them already are not written, nor those that were erased
+-- meanwhile.
 -- A contact has at most 1,000 attributes and 256 KB of them: past that the value is null, which the column refuses. Under 8,000
 -- bytes uncompressed are 888 attributes at most (9 bytes is the least), far from 256 KB: most rows need no counting.
 UPDATE contacts c SET updated_at = :updated_at ::timestamptz, attributes = CASE
@@ -67,7 +68,7 @@ UPDATE contacts c SET updated_at = :updated_at ::timestamptz, attributes = CASE
         AND (SELECT count(*) FROM jsonb_object_keys(c.attributes || m.attributes)) <= 1000 THEN c.attributes || m.attributes
     END
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :attributes ::jsonb[]) AS m (org_id, id, attributes)
-WHERE c.org_id = m.org_id AND c.id = m.id AND NOT c.attributes @> m.attributes;
+WHERE c.org_id = m.org_id AND c.id = m.id AND c.erased_at IS NULL AND NOT c.attributes @> m.attributes;
 
 -- own_identifiers --
 -- Record who owns identifiers from now on; one that belonged to another contact moves.
@@ -109,11 +110,21 @@ ON CONFLICT (org_id, automation_id, event_id) DO NOTHING;
 
 -- wake_waiting --
 -- Let entries that wait for these events of their contacts look at once, and tell the engines; the contacts' locks are held.
-WITH woken AS (
+-- Found first, contact by contact, then made due: a plan that joins both at once may go through all entries that wait.
+WITH w AS MATERIALIZED (
+    SELECT DISTINCT * FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], :events ::text[]) AS w (org_id, contact_id, event)
+), found AS MATERIALIZED (
+    SELECT f.* FROM w CROSS JOIN LATERAL (
+        SELECT e.org_id, e.id FROM entries e
+        WHERE e.org_id = w.org_id AND e.contact_id = w.contact_id AND e.state = 'waiting' AND e.awaits IS NOT NULL
+            AND w.event = ANY(e.awaits)
+        ORDER BY e.id    -- as the index on those that wait has them, and no other
+    ) AS f
+), woken AS (
     UPDATE entries e SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
-    FROM (SELECT DISTINCT * FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], :events ::text[])) AS w (org_id, contact_id, event)
-    WHERE e.org_id = w.org_id AND e.contact_id = w.contact_id AND e.state = 'waiting' AND e.awaits IS NOT NULL
-        AND w.event = ANY(e.awaits) AND e.due_at - interval '0' > :at ::timestamptz    -- not by the index on due_at
+    FROM found
+    WHERE e.org_id = found.org_id AND e.id = found.id AND e.state || '' = 'waiting'    -- by the key, not by a lane
+        AND e.due_at - interval '0' > :at ::timestamptz
     RETURNING e.id
 )
 SELECT pg_notify('workbench_entries', '') WHERE EXISTS (SELECT FROM woken);

@@ -14,7 +14,7 @@ WITH made AS (
     FROM messages m
     WHERE m.created_at >= {{ parts.since(period) }} AND m.created_at < {{ parts.until(period) }}
 )
-SELECT automation_id, node_id, channel, count(*) AS messages, count(*) FILTER (WHERE sent) AS sent,
+SELECT a.name AS automation, m.node_id, m.channel, count(*) AS messages, count(*) FILTER (WHERE m.sent) AS sent,
        count(*) FILTER (WHERE status = 'delivered') AS delivered, count(*) FILTER (WHERE status = 'failed') AS failed,
        count(*) FILTER (WHERE status = 'skipped') AS skipped, count(*) FILTER (WHERE status = 'unknown') AS unknown,
        count(DISTINCT contact_id) FILTER (WHERE sent) AS contacts
@@ -23,6 +23,7 @@ SELECT automation_id, node_id, channel, count(*) AS messages, count(*) FILTER (W
        , count(DISTINCT contact_id) FILTER (WHERE sent AND converted)::float8
          / nullif(count(DISTINCT contact_id) FILTER (WHERE sent), 0) AS rate
        {% endif %}
-FROM made
-GROUP BY automation_id, node_id, channel
-ORDER BY sent DESC, automation_id, node_id
+FROM made m
+LEFT JOIN automations a ON a.id = m.automation_id
+GROUP BY a.id, a.name, m.node_id, m.channel
+ORDER BY sent DESC, automation, node_id

@@ -84,6 +84,32 @@ async def test_an_automation_from_draft_to_archive(acme: Org) -> None:
     assert (await acme.call("POST", f"{here}/publish"))[0] == 409
 
 
+async def test_publish_and_rollback_answer_whom_they_concern(acme: Org) -> None:
+    _, made = await acme.call("POST", "/automations", DRAFT)
+    here = f"/automations/{made['id']}"
+    await acme.call("POST", "/events", EVENT, ("live",))
+    unpublished = {"version": None, "nodeId": None, "state": "pending", "entries": 1, "then": "no_published_version"}
+    _, first = await acme.call("POST", f"{here}/publish")
+    assert first["impact"] == {"entries": 1, "earlier": [unpublished]}
+    await acme.call("POST", "/events", EVENT, ("live",))
+    await acme.call("PUT", here, {"triggerSpec": SPEC | {"event": "b"}, "revision": 2})
+    of_first = unpublished | {"version": 1, "then": "finishes"}
+    _, second = await acme.call("POST", f"{here}/publish")
+    assert second["impact"] == {"entries": 2, "earlier": [of_first, unpublished]}
+    _, third = await acme.call("POST", f"{here}/rollback", {"version": 1})
+    assert (third["publishedVersion"], third["triggerSpec"], third["impact"]) == (3, SPEC, second["impact"])
+    assert "impact" not in (await acme.call("GET", here))[1]
+
+
+async def test_dead_letters_are_answered_by_cause(acme: Org) -> None:
+    _, made = await acme.call("POST", "/automations", DRAFT)
+    assert await acme.call("GET", "/dead-letters") == (200, {"deadLetters": []})
+    assert await acme.call("GET", f"/dead-letters?automationId={made['id']}") == (200, {"deadLetters": []})
+    assert (await acme.call("GET", f"/dead-letters?automationId={UNKNOWN}"))[0] == 404
+    status, body = await acme.call("GET", "/dead-letters?automationId=x")
+    assert (status, body["field"]) == (400, "automationId")
+
+
 async def test_lists_are_by_name_and_newest_first(acme: Org) -> None:
     first, second = [(await acme.call("POST", "/automations", DRAFT | {"name": name}))[1] for name in ("a", "b")]
     await acme.call("POST", f"/automations/{first['id']}/archive")
@@ -147,6 +173,7 @@ WRITING = [("POST", f"/automations/{UNKNOWN}/{rest}") for rest in ("deactivate",
 EVERY = [
     *(("GET", "/automations"), ("POST", "/automations"), ("PUT", f"/automations/{UNKNOWN}")),
     *(*READING, *WRITING, ("POST", "/simulate"), ("GET", "/entries"), ("GET", f"/entries/{UNKNOWN}")),
+    *(("GET", f"/dead-letters?automationId={UNKNOWN}"), ("POST", "/entries/replay")),
     *(("POST", f"/automations/{UNKNOWN}/{rest}") for rest in ("publish", "rollback", "activate", "simulate")),
     ("POST", f"/entries/{UNKNOWN}/replay"),
 ]

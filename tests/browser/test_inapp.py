@@ -1,13 +1,23 @@
 """The SDK and the demo page in Chromium: a wallet with a known key signs in, and what is sent to it appears as a toast."""
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
-from api.clock import token
+from api.clock import Clock, token
+from api.commands.secret import root_secret
+from api.embedded import find
+from api.inapp.sessions import Sessions
+from api.keyring import Keyring
+from api.settings import Settings
+from api.store.database import Database
+from tests.acceptance.conftest import House
 from tests.inapp.wallet import Wallet
 from tests.running import Running
 
@@ -22,6 +32,27 @@ COUNTING = """async (key) => {
     window.client = start({ publishableKey: key, apiBaseUrl: location.origin + "/api/v1/", provider: window.ethereum, onPush,
                             onState: (state) => { document.documentElement.dataset.state = state; } });
     return await window.client.ready;
+}"""
+
+WATCHING = """() => {
+    window.lines = [];
+    window.WebSocket = class extends window.WebSocket {
+        begun = performance.now();
+        constructor(address) {
+            super(address);
+            lines.push(this);
+            this.addEventListener("message", ({ data }) => { document.documentElement.dataset.heard = JSON.parse(data).type; });
+            this.addEventListener("close", ({ code, reason }) => {
+                this.ended = performance.now();
+                this.end = [code, reason];
+            });
+        }
+        send(text) {
+            super.send(text);
+            this.first ??= JSON.parse(text);
+            document.documentElement.dataset.lines = lines.length;
+        }
+    };
 }"""
 
 
@@ -50,6 +81,20 @@ def extension(page: Page) -> Extension:
     page.expose_function("askWallet", installed.answer)
     page.add_init_script(PROVIDER)
     return installed
+
+
+@pytest.fixture
+def house(running: Running, tmp_path: Path) -> Iterator[House]:
+    """More processes beside the running ones, on the same database."""
+    server = find(running.folder / "data")
+    assert server is not None
+    built = House(server.dsn, tmp_path)
+    yield built
+    built.stop()
+
+
+def secret_of(running: Running) -> str:
+    return root_secret(Settings(data_dir=running.folder / "data"))
 
 
 def send(running: Running, wallet: Wallet, title: str, body: str = "b") -> None:
@@ -109,17 +154,52 @@ def test_a_lost_connection_comes_back_without_asking_the_wallet(
     page: Page, running: Running, extension: Extension
 ) -> None:
     page.goto(f"{running.url}/inapp/demo")
-    page.evaluate("""() => {
-        const Real = window.WebSocket;
-        window.lines = [];
-        window.WebSocket = class extends Real { constructor(...given) { super(...given); window.lines.push(this); } };
-    }""")
+    page.evaluate(WATCHING)
     page.evaluate(COUNTING, running.keys["publishable"])
-    page.evaluate("window.lines[0].close()")
+    page.evaluate("lines[0].close()")
     expect(page.locator("html")).to_have_attribute("data-state", "waiting")
     expect(page.locator("html")).to_have_attribute("data-state", "connected")
     send(running, extension.wallet, "late")
     expect(page).to_have_title("given: late")
+    assert len(extension.signed) == 1
+
+
+def test_a_session_is_renewed_without_asking_the_wallet(page: Page, running: Running, extension: Extension) -> None:
+    sessions = Sessions(Database(""), Keyring(secret_of(running)), Clock())
+    given: list[str] = []
+
+    def shorten(route: Route) -> None:
+        answer = route.fetch()
+        session = sessions.open(answer.json()["token"])
+        assert session is not None
+        soon = Clock().now_us() + 600_000_000
+        given.append(sessions.seal(msgspec.structs.replace(session, ends_us=soon)))
+        route.fulfill(response=answer, json={**answer.json(), "token": given[0]})
+
+    page.route("**/inapp/session", shorten)
+    page.goto(f"{running.url}/inapp/demo")
+    page.evaluate(WATCHING)
+    page.evaluate(COUNTING, running.keys["publishable"])
+    expect(page.locator("html")).to_have_attribute("data-heard", "SESSION", timeout=15_000)
+    page.evaluate("lines[0].close()")
+    expect(page.locator("html")).to_have_attribute("data-lines", "2", timeout=15_000)
+    first, second = page.evaluate("lines.map((line) => line.first.token)")
+    assert first == given[0] != second
+    assert sessions.open(second) is not None
+    assert len(extension.signed) == 1
+
+
+def test_the_sdk_comes_back_when_it_is_told_to(
+    page: Page, running: Running, house: House, extension: Extension
+) -> None:
+    api = house.start_api("--workers", "2", WORKBENCH_SECRET=secret_of(running))
+    page.goto(f"{api.url}/inapp/demo")
+    page.evaluate(WATCHING)
+    page.evaluate(COUNTING, running.keys["publishable"])
+    api.process.send_signal(signal.SIGHUP)  # a rolling restart
+    expect(page.locator("html")).to_have_attribute("data-lines", "2", timeout=15_000)
+    assert page.evaluate("lines[0].end") == [1012, "the server restarts; retry-after=1.0"]
+    assert page.evaluate("lines[1].begun - lines[0].ended") >= 1_000
     assert len(extension.signed) == 1
 
 

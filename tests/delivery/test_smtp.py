@@ -192,6 +192,13 @@ async def test_an_email_that_was_refused_leaves_the_connection_usable() -> None:
         assert there.connections == 1
 
 
+async def test_an_email_that_may_not_leave_any_more_does_not() -> None:
+    async with mail_server() as there, transport(there) as smtp:
+        assert await smtp.send(MAIL, lambda: False) == Retry("busy")
+        assert there.envelopes == []
+        assert await smtp.send(MAIL) == Sent("SMTP 250")
+
+
 async def test_a_connection_that_ended_meanwhile_is_replaced() -> None:
     async with mail_server(data="drop") as there, transport(there) as smtp:
         there.answers["data"] = "250 OK"

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gzip
 import logging
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,16 +12,16 @@ from standardwebhooks.webhooks import Webhook
 
 from api.delivery.guard import Guard
 from api.delivery.outcome import Failed, Outcome, Retry, Sent, Unknown
-from api.delivery.webhook import LANE, MOST_READ, Hook, Webhooks
+from api.delivery.webhook import BOUNDS, MOST_READ, Hook, Webhooks
 from api.delivery.webhook import webhooks as webhooks_of
 from api.settings import Settings
-from tests.delivery.conftest import LOOPBACK, SECRET, Authority, endpoint, status
+from tests.delivery.conftest import LOOPBACK, SECRET, Authority, Endpoint, endpoint, status
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-def hook(url: str, body: str = '{"type":"paid","name":"Zoë"}') -> Hook:
-    return Hook("0193-1", url, body, (SECRET,))
+def hook(url: str, body: str = '{"type":"paid","name":"Zoë"}', org_id: int = 7) -> Hook:
+    return Hook(org_id, "0193-1", url, body, (SECRET,))
 
 
 async def test_a_delivery_is_one_signed_post(webhooks: Webhooks) -> None:
@@ -64,6 +65,7 @@ async def test_another_attempt_has_the_same_id_and_bytes_and_a_new_timestamp(web
         (status(503, "Retry-After: 99999999"), Retry("refused", 86_400.0, "HTTP 503")),
         (status(503), Retry("refused", None, "HTTP 503")),
         (status(500, "retry-after: 120"), Retry("refused", None, "HTTP 500")),
+        (status(500, "x-key: sk_live_1", body=b"<script>sk_live_2</script>"), Retry("refused", detail="HTTP 500")),
         (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", Unknown("no_answer")),
     ],
 )
@@ -246,22 +248,51 @@ async def test_a_server_without_tls_is_not_spoken_to_in_clear(authority: Authori
     await transport.close()
 
 
-async def test_an_endpoint_that_hangs_slows_no_other(authority: Authority) -> None:
-    transport = Webhooks(Guard(LOOPBACK), authority.believer, patience=0.2)
-    arrived = asyncio.Semaphore(0)
+class Hanging:
+    """Takes requests and answers none."""
 
-    async def hang(writer: asyncio.StreamWriter) -> None:
-        arrived.release()
+    def __init__(self) -> None:
+        self.arrived = asyncio.Semaphore(0)
+
+    async def __call__(self, writer: asyncio.StreamWriter) -> None:
+        self.arrived.release()
         await silence(writer)
 
-    async with endpoint(hang) as hanging, endpoint(status(200)) as other:
-        stuck = [asyncio.create_task(transport.send(hook(hanging.url()), NOW)) for _ in range(LANE)]
-        for _ in range(LANE):
-            await arrived.acquire()
-        assert await transport.send(hook(hanging.url()), NOW) == Retry("busy")
+
+async def test_what_may_not_leave_any_more_when_its_turn_comes_does_not(webhooks: Webhooks) -> None:
+    async with endpoint(status(200)) as there:
+        assert await webhooks.send(hook(there.url()), NOW, lambda: False) == Retry("busy")
+        assert there.requests == []
+        assert await webhooks.send(hook(there.url()), NOW) == Sent("HTTP 200")
+
+
+async def test_an_endpoint_that_hangs_slows_no_other(authority: Authority) -> None:
+    transport, hang = Webhooks(Guard(LOOPBACK), authority.believer, patience=0.2), Hanging()
+    async with endpoint(hang) as stuck, endpoint(status(200)) as other, lanes_full(transport, hang, stuck):
+        assert await transport.send(hook(stuck.url()), NOW) == Retry("busy")
         assert await transport.send(hook(other.url()), NOW) == Sent("HTTP 200")
-        for task in stuck:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*stuck)
+        assert len(stuck.requests) == BOUNDS.lane
     await transport.close()
+
+
+async def test_an_organization_whose_endpoints_hang_slows_no_other(authority: Authority) -> None:
+    transport, hang = Webhooks(Guard(LOOPBACK), authority.believer, patience=0.2), Hanging()
+    async with contextlib.AsyncExitStack() as opened:
+        stuck = [await opened.enter_async_context(endpoint(hang)) for _ in range(BOUNDS.road // BOUNDS.lane)]
+        other = await opened.enter_async_context(endpoint(status(200)))
+        await opened.enter_async_context(lanes_full(transport, hang, *stuck))
+        assert await transport.send(hook(other.url()), NOW) == Retry("busy")
+        assert await transport.send(hook(other.url(), org_id=8), NOW) == Sent("HTTP 200")
+    await transport.close()
+
+
+@contextlib.asynccontextmanager
+async def lanes_full(transport: Webhooks, hang: Hanging, *stuck: Endpoint) -> AsyncIterator[None]:
+    """Have as many deliveries under way to endpoints that hang as there may be."""
+    tasks = [asyncio.create_task(transport.send(hook(each.url()), NOW)) for each in stuck for _ in range(BOUNDS.lane)]
+    for _ in tasks:
+        await hang.arrived.acquire()
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

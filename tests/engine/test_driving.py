@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from api.engine.leases import LEASE
 from api.language.run import message_id
+from api.store.calls import run
 from api.store.engine import renew_leases
 from tests.engine.conftest import Bench
 
@@ -156,7 +157,7 @@ async def test_leases_are_kept_while_entries_wait_for_slow_ones(bench: Bench) ->
     await bench.send("k")
     claims = await bench.driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
     async with bench.database.transaction() as tx:
-        kept = await renew_leases(tx, bench.org_id, claims, bench.clock.now() + 3 * LEASE)
+        (kept,) = await run(tx, renew_leases(bench.org_id, claims, bench.clock.now() + 3 * LEASE))
     bench.clock.ahead += 2 * LEASE
     assert kept == {claims[0].entry_id}
     assert await bench.driver.rescue(bench.org_id, 10) == 0

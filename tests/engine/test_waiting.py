@@ -125,6 +125,29 @@ async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_i
     assert await bench.entries() == [("exited", "goal")]
 
 
+HOLD_UP = """
+    CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'"""
+HELD_UP = "CREATE TRIGGER held_up AFTER INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION hold_up()"
+
+
+async def test_an_event_that_is_stored_while_its_wait_times_out_came_in_time(bench: Bench) -> None:
+    await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
+    await bench.send("k")
+    await bench.drive()
+    await bench.execute(HOLD_UP)
+    await bench.execute(HELD_UP)
+    async with bench.database.transaction() as blocker:
+        await blocker.execute("SELECT pg_advisory_xact_lock(1)")
+        taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
+        await _until_somebody_waits(bench)
+        bench.clock.ahead += 2 * HOUR
+        driving = asyncio.create_task(bench.drive())
+        await _until_somebody_waits(bench, 2)
+    await asyncio.gather(driving, taking_in)
+    assert await tags(bench) == ["came"]
+
+
 async def _until_somebody_waits(bench: Bench, how_many: int = 1) -> None:
     async with asyncio.timeout(10):
         while True:

@@ -11,7 +11,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from api.clock import token, uuid7
 from api.embedded import Server
 from api.language.codec import decode, encode
+from api.store.calls import run
 from api.store.engine import MessageRow, add_messages
+from api.store.inbox import announce_messages
 from tests.conftest import clone
 from tests.inapp.wallet import Wallet
 from tests.routes.conftest import Org, Service, serving
@@ -72,7 +74,8 @@ class Person:
         ]
         async with self.org.service.parts.database.transaction() as tx:
             for row in rows:
-                await add_messages(tx, self.org.id, [row], self.org.service.parts.clock.now())
+                stored = add_messages(self.org.id, [row], self.org.service.parts.clock.now())
+                await run(tx, stored, announce_messages(self.org.id, [row.wallet]))
         return [row.id for row in rows]
 
     async def delivered(self) -> list[str]:

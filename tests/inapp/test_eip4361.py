@@ -98,6 +98,7 @@ def test_dates_may_have_any_form_of_rfc_3339(given: str, meant: datetime) -> Non
         ("Expiration Time: 2026-03-30T16:30:24.500Z", "Expiration Time: never"),
         ("\nURI: ", "\n\nURI: "),
         ("\n\nI accept", "\nI accept"),
+        ("\n\nI accept", "\n\n\nI accept"),
         ("URI: https://app.example.com:8443/login?next=%2F", "URI: no address"),
         ("URI: https://app.example.com:8443/login?next=%2F\n", ""),
         ("sign in with", "log in with"),

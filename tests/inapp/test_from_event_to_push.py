@@ -6,6 +6,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
 from api.access import keys
@@ -54,6 +56,18 @@ async def test_an_event_becomes_a_push_through_other_processes(house: House) -> 
         line.send(encode({"type": "ACK", "id": frame["id"]}).decode())
     with _signed_in(first, publishable) as line:
         assert [decode(line.recv(20, decode=False))["title"] for _ in range(2)] == ["Deposit of 1", "Deposit of 2"]
+
+
+async def test_a_process_that_is_told_to_stop_sends_its_sockets_away(house: House) -> None:
+    await house.organization("acme")
+    publishable = await keys.create(house.dsn, house.keyring, "acme", "publishable", None, "")
+    api = house.start_api()
+    with _signed_in(api, publishable) as line:
+        api.process.terminate()
+        with pytest.raises(ConnectionClosed) as closed:
+            line.recv(20)
+    assert closed.value.rcvd == Close(1012, "the server restarts; retry-after=1.0")
+    assert api.process.wait(20) == 0
 
 
 def _publish(api: Api, key: str) -> None:

@@ -9,8 +9,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 
+from api.inapp.sockets import Patience
 from tests.inapp.conftest import PAGE, Person
-from tests.routes.conftest import Org
+from tests.routes.conftest import Org, serving
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,25 @@ async def test_who_does_not_read_is_dropped_and_catches_up(ann: Person, bob: Per
             await reader.read(1)
     async with ann.socket() as line:
         assert await line.take(200) == titles
+
+
+async def test_who_vanished_without_a_word_is_dropped_and_loses_nothing(ann: Person) -> None:
+    async with serving(ann.org.service.dsn) as ann.org.service:
+        sockets = ann.org.service.parts.feed.sockets
+        sockets.patience = Patience(ping=0.5, silent=2)
+        async with ann.socket() as line:
+            _, writer = await _raw(ann)  # answers no ping from here on, and closes nothing
+            await ann.receive("1")
+            assert await line.titles(1) == ["1"]
+            assert len(sockets) == 2
+            async with asyncio.timeout(10):
+                while len(sockets) > 1:
+                    await asyncio.sleep(0.05)
+            await ann.receive("2")
+            assert await line.take(1) == ["2"]
+        writer.close()
+        async with ann.socket() as line:
+            assert await line.take(1) == ["1"]
 
 
 async def test_the_number_of_sockets_goes_back_to_what_it_was(ann: Person) -> None:

@@ -1,5 +1,6 @@
 """A wallet signs in: whose page may ask, what has to be signed, and that a signature is worth one session."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -28,6 +29,12 @@ async def test_a_signed_text_is_worth_a_token(ann: Person) -> None:
 async def test_a_signed_text_is_worth_one_token(ann: Person) -> None:
     message = await ann.challenge()
     assert [(await ann.answer(message)).status_code for _ in range(3)] == [200, 401, 401]
+
+
+async def test_a_signed_text_is_worth_one_token_also_at_the_same_moment(ann: Person) -> None:
+    message = await ann.challenge()
+    answers = await asyncio.gather(*(ann.answer(message) for _ in range(8)))
+    assert sorted(each.status_code for each in answers) == [200] + [401] * 7
 
 
 async def test_the_session_needs_no_key(ann: Person) -> None:

@@ -1,4 +1,4 @@
-"""Chores: statistics for tables that have none, and dry runs that are forgotten."""
+"""Chores: statistics for tables that have none, and what is kept only for a while."""
 
 from datetime import timedelta
 
@@ -55,3 +55,13 @@ async def test_old_dry_runs_are_forgotten_batch_by_batch(
     assert (await acme.traces(), await globex.traces()) == ({"dry_runs": 5}, {"dry_runs": 5})
     await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=8))
     assert (await acme.traces(), await globex.traces()) == ({}, {"dry_runs": 5})
+
+
+async def test_what_a_wallet_never_signed_is_forgotten(acme: Org, globex: Org, intake: Intake) -> None:
+    for org in (acme, globex):
+        await intake.rows(
+            "INSERT INTO inapp_challenges VALUES (%(org_id)s, 'n', '0xa', gen_random_uuid(), 'https://a.example', 1, now())",
+            org_id=org.id,
+        )
+    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(minutes=1))
+    assert await intake.rows("SELECT org_id FROM inapp_challenges") == [(globex.id,)]

@@ -133,7 +133,7 @@ CAP = FrequencyCap(3, DAY)
         (graph(HOOK), START, Needs(recent=True)),
         (graph(HOOK), AT_N, Needs()),
         (graph(SendInapp("t", "b"), frequency_cap=CAP), START, Needs(messages=DAY)),
-        (graph(SendEmail("s", "b"), frequency_cap=CAP), AT_N, Needs(messages=DAY)),
+        (graph(SendEmail("s", "b"), frequency_cap=CAP), AT_N, Needs(messages=DAY, unsubscribed=True)),
         (graph(HOOK, frequency_cap=CAP), AT_N, Needs()),
         (graph(goal=GOAL), START, Needs(arrivals=frozenset({"bought"}))),
         (graph(WaitForEvent("sold", (), DAY)), START, Needs()),

@@ -231,7 +231,7 @@ def test_message_performance_against_a_goal(wb: Workbench) -> None:
         automation.watch(receipt)
     wb.events.send(f"{name}:goal", wallet_address=f"0x{1:040x}")
     frame = wb.message_performance(f"{name}:goal", within="1d", days=1)
-    (row,) = frame.filter(pl.col("automation_id") == automation.id).iter_rows(named=True)
+    (row,) = frame.filter(pl.col("automation") == name).iter_rows(named=True)
     assert (row["messages"], row["sent"], row["contacts"], row["converted"]) == (3, 3, 3, 1)
     assert row["rate"] == pytest.approx(1 / 3)
 

@@ -69,6 +69,7 @@ OUTCOME_WORDS = {
     "loop_guard": "the automation starts itself over and over",
     "automation_inactive": "the automation was switched off",
     "automation_archived": "the automation was put away",
+    "contact_erased": "the contact was erased",
     "no_wallet": "the contact has no wallet to send to",
     "no_email": "the contact has no email address to send to",
     "template_error": "a text could not be filled in",
@@ -83,6 +84,7 @@ CAUSE_WORDS = {
     "event": "",
     "quiet_hours": "quiet hours,",
     "frequency_cap": "the contact had enough messages lately",
+    "opted_out": "the contact wants no messages this way",
     "once": "it enters once",
     "once_per": "it was here too recently",
     "not_while_running": "it has not come to the end yet",
@@ -188,6 +190,11 @@ def outcome(word: str | None) -> str:
     return OUTCOME_WORDS.get(word or "", (word or "").replace("_", " "))
 
 
+def ended(word: str | None) -> str:
+    """Say the outcome of an entry; the `refused` of a step is another one, of who is not let in."""
+    return "the receiver said no" if word == "refused" else outcome(word)
+
+
 def ending(state: State | str | None, word: str | None, error: str | None) -> str:
     """Say where an entry stands, and why."""
     if state == State.COMPLETED and word == "no_published_version":
@@ -229,8 +236,10 @@ def written(steps: Iterable[Step]) -> Written:
     """Return what steps have written to the contact."""
     found: dict[str, list[str]] = {"tagged": [], "untagged": [], "updated": []}
     for step in steps:
-        if step.outcome in found:
-            found[step.outcome] += step.detail.get("attributes") or [str(step.detail.get("tag"))]
+        if step.outcome in found:  # of an erased contact, steps tell nothing more
+            found[step.outcome] += step.detail.get("attributes") or (
+                [step.detail["tag"]] if "tag" in step.detail else []
+            )
     return Written(found["tagged"], found["untagged"], tuple(dict.fromkeys(found["updated"])))
 
 
@@ -238,9 +247,9 @@ def _tags(tags: Sequence[str]) -> str:
     return f"the {'tag' if len(tags) == 1 else 'tags'} {both([value(tag) for tag in tags])}"
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """Write a number of things: `1 message`, `2 messages`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def title(node: Node) -> str:  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
@@ -351,8 +360,8 @@ def detail(step: Step) -> str:  # noqa: PLR0911  a table: one line per outcome
             return str(known.get("tag", ""))
         case "updated":
             return both([str(name) for name in known.get("attributes", ())])
-        case "waiting":
-            return f"{CAUSE_WORDS.get(known.get('cause', ''), '')} until {moment_words(known.get('until', ''))} UTC".strip()
+        case "waiting" if "until" in known:
+            return f"{CAUSE_WORDS.get(known.get('cause', ''), '')} until {moment_words(known['until'])} UTC".strip()
         case "matched" | "timed_out" | "goal":
             return str(known.get("event", ""))
         case "skipped" | "refused":

@@ -1,9 +1,10 @@
 /**
  * In-app messages of Event Workbench in a browser: signs the wallet in, keeps a socket open, hands over every message once.
  *
- * The wallet signs a text (EIP-4361) through an EIP-1193 provider; the token it is worth lives in memory only. A message is
- * acknowledged when `onPush` has returned (or its promise is fulfilled), so one that could not be shown comes again with the
- * next connection. Titles and bodies are text: put them on the page with `textContent`.
+ * The wallet signs a text (EIP-4361) through an EIP-1193 provider; the token it is worth lives in memory only, and the server
+ * renews it over the open socket, so that a lost connection comes back without asking the wallet. A message is acknowledged
+ * when `onPush` has returned (or its promise is fulfilled), so one that could not be shown comes again with the next
+ * connection. Titles and bodies are text: put them on the page with `textContent`.
  */
 
 const API = "/api/v1/inapp";
@@ -11,7 +12,8 @@ const FIRST_PAUSE = 1_000; // milliseconds; doubles with every failure, and chan
 const LONGEST_PAUSE = 30_000;
 const STEADY = 10_000; // milliseconds after which a connection counts as a success
 const REMEMBERED = 2_000; // ids of messages handed over
-const GOING_AWAY = 1001; // the server stops: everybody is sent away at once, and must not be back at once
+const COME_BACK = /; retry-after=(\d+(?:\.\d+)?)$/; // seconds, at the end of a close reason
+const UP_TO = 1.5; // times what the server asked for: not everybody at the same moment
 const SIGN_IN_AGAIN = 4401;
 const FORBIDDEN = 4403;
 const TRY_LATER = new Set([408, 429, 500, 502, 503, 504]);
@@ -37,6 +39,7 @@ class Client {
   #seen = new Set();
   #stopped = new AbortController();
   #failures = 0;
+  #asked = 0; // milliseconds that the server wants us to stay away
   #socket = null;
   #session = null;
   #arrive;
@@ -136,7 +139,7 @@ class Client {
       socket.onmessage = ({ data }) => this.#take(socket, JSON.parse(data));
       socket.onclose = ({ code, reason }) => {
         clearTimeout(steady);
-        if (code === GOING_AWAY) this.#failures = Math.max(this.#failures, 2);
+        this.#asked = 1_000 * (COME_BACK.exec(reason)?.[1] ?? 0);
         if (code === SIGN_IN_AGAIN) this.#session = null;
         code === FORBIDDEN ? refused(new InappError(reason || "this page may not ask")) : closed();
       };
@@ -144,6 +147,7 @@ class Client {
   }
 
   async #take(socket, frame) {
+    if (frame.type === "SESSION" && this.#session) this.#session.token = frame.token;
     if (frame.type !== "PUSH") return;
     const { id, title, body, data, createdAt } = frame;
     if (!this.#seen.has(id)) {
@@ -164,9 +168,13 @@ class Client {
     if (this.#seen.size > REMEMBERED) this.#seen.delete(this.#seen.values().next().value);
   }
 
-  /** Wait before the next try; a browser that comes online or into view does not wait. */
+  /** Wait before the next try, as long as the server asked for; else a browser that comes online or into view does not wait. */
   #rest() {
-    const pause = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this.#failures++) * (1 - 0.9 * Math.random());
+    const asked = this.#asked;
+    const pause = asked
+      ? between(asked, UP_TO * asked)
+      : between(0.1, 1) * Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this.#failures++);
+    this.#asked = 0;
     this.#onState("waiting");
     return new Promise((done) => {
       const over = new AbortController();
@@ -177,8 +185,10 @@ class Client {
         done();
       }
       const { signal } = over;
-      window.addEventListener("online", go, { signal });
-      document.addEventListener("visibilitychange", () => document.hidden || go(), { signal });
+      if (!asked) {
+        window.addEventListener("online", go, { signal });
+        document.addEventListener("visibilitychange", () => document.hidden || go(), { signal });
+      }
       this.#stopped.signal.addEventListener("abort", go, { signal });
     });
   }
@@ -187,6 +197,10 @@ class Client {
 /** Return the address of the server, however it was given. */
 function root(apiBaseUrl) {
   return new URL(apiBaseUrl, location.href).href.replace(/\/+$/, "").replace(/\/api\/v1$/, "");
+}
+
+function between(least, most) {
+  return least + (most - least) * Math.random();
 }
 
 function hex(text) {

@@ -1,0 +1,95 @@
+"""The engine: entries per second beside two libraries that do the same two steps, and the time from an event to its effect.
+
+A user who wants both cores runs `workbench engine` twice, so the libraries have two processes, too. All three do their effects
+in one Postgres with durable commits, and take turns.
+"""
+
+import subprocess
+import sys
+
+import msgspec
+
+from bench import engines, postgres, rivals, simulating, site
+from bench.automations import thanks
+from bench.effort import Effort, Measured
+from bench.figures import Slice, cpu_us, percentile, rates
+from bench.load import PATIENCE
+from bench.postgres import Database, Postgres
+from bench.processes import Service
+from bench.reach import Errand
+from bench.table import Row, at_least, at_most, ratio_at_least, row
+
+EVENTS_PER_SECOND = 200.0
+_LONGER = 2  # than a slice of throughput: a 99th percentile wants many events
+_ENTRIES, _JOBS, _WORKFLOWS = 8_000, 600, 120  # what the three do in a second, roughly
+_START_WITHIN = 30.0
+
+
+def measure(effort: Effort) -> Measured:
+    """Let events become messages; then alternate between backlogs of the engine and of the libraries; then simulate."""
+    with postgres.running() as server:
+        database = postgres.prepared(server, "engine")
+        with site.apis(server, database, 1) as (api,):
+            automation_id = site.publish(api, database, thanks())
+            with engines.engines(server, database, 1):
+                reached = [_reach(database, api, effort) for _ in range(effort.rounds + 1)][1:]
+        ours, jobs, workflows = _side_by_side(server, database, automation_id, effort)
+    simulated = simulating.runs_per_second(effort)
+    return Measured(
+        [
+            *_throughput(ours, jobs, workflows),
+            row("event accepted to message, 200/s, p50", "ms", _at(50, reached), None, at_most(50)),
+            row("event accepted to message, 200/s, p99", "ms", _at(99, reached), None, at_most(250)),
+            row("simulate, five nodes, one process", "runs/s", simulated, None, at_least(10_000)),
+        ],
+        {"engine": ours, "procrastinate": jobs, "dbos": workflows, "reach": reached},
+    )
+
+
+def _throughput(ours: list[Slice], jobs: list[Slice], workflows: list[Slice]) -> list[Row]:
+    of_jobs = ("procrastinate", rates(jobs))
+    of_workflows = ("DBOS", rates(workflows))
+    service, database = ([each / engines.STEPS for each in cpu_us(ours, who)] for who in ("service", "postgres"))
+    return [
+        row("entries: tag, in-app, done; two engines", "entries/s", rates(ours), None, at_least(6_000)),
+        row("  against procrastinate", "entries/s", rates(ours), of_jobs, ratio_at_least(8)),
+        row("  against DBOS", "entries/s", rates(ours), of_workflows, ratio_at_least(40)),
+        row("  CPU in the engines", "µs/step", service),
+        row("  CPU in Postgres", "µs/step", database),
+    ]
+
+
+def _side_by_side(
+    server: Postgres, database: Database, automation_id: str, effort: Effort
+) -> tuple[list[Slice], list[Slice], list[Slice]]:
+    """Return the slices of the engine, of procrastinate and of DBOS, without those of a first round that warms up."""
+    with (
+        engines.accounted(database) as ours,
+        engines.engines(server, database, rivals.PROCESSES) as pids,
+        rivals.procrastinate(server) as procrastinate,
+        rivals.dbos(server) as dbos,
+    ):
+        jobs, workflows = [], []
+        for _ in range(effort.rounds + 1):
+            ours.append(engines.work_off(server, database, pids, automation_id, int(_ENTRIES * effort.seconds)))
+            jobs.append(procrastinate.work(int(_JOBS * effort.seconds)))
+            workflows.append(dbos.work(int(_WORKFLOWS * effort.seconds)))
+    return ours[1:], jobs[1:], workflows[1:]
+
+
+def _reach(database: Database, api: Service, effort: Effort) -> Slice:
+    seconds = _LONGER * effort.seconds
+    errand = Errand(dsn=database.dsn, port=api.port, key=database.live_key, rate=EVENTS_PER_SECOND, seconds=seconds)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.reach", msgspec.json.encode(errand).decode()],
+        capture_output=True,
+        check=False,
+        timeout=seconds + PATIENCE + _START_WITHIN,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode()[-2000:])
+    return msgspec.json.decode(done.stdout, type=Slice)
+
+
+def _at(percent: float, slices: list[Slice]) -> list[float]:
+    return [percentile(each.latencies_ms, percent) for each in slices]

@@ -1,0 +1,127 @@
+"""From event to effect: what passes between the 202 of an event and the commit of the message that it causes.
+
+In a process of its own, an open loop: events fall due at moments drawn beforehand. Postgres tells of the commit, by the
+notification that API processes wait for: it carries a mark of the wallet, and every event of a run is of another one. Run as a
+module, it takes an `Errand` (JSON) as its argument and prints a `Slice`.
+"""
+
+import asyncio
+import itertools
+import re
+import sys
+import time
+
+import msgspec
+import psycopg
+import uvloop
+
+from api.store.inbox import INBOX_CHANNEL, mark
+from bench import site, traffic
+from bench.figures import Slice, quantiles
+from bench.load import PATIENCE, moments
+
+_CONNECTIONS = 16
+_WALLET = re.compile(rb'"walletAddress":"(\w+)"')
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
+    """What to send to which API, and where its messages are stored."""
+
+    dsn: str
+    port: int
+    key: str
+    rate: float  # events per second
+    seconds: float
+
+
+class _Line:
+    """One keep-alive connection, with one request on the way."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._head = (
+            f"POST {site.SINGLES} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n"
+            "Content-Type: application/json\r\nContent-Length: "
+        ).encode()
+
+    async def post(self, body: bytes) -> bytes:
+        """Send an event; return the status of the answer."""
+        self._writer.write(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        assert length is not None
+        await self._reader.readexactly(int(length[1]))
+        return head[9:12]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+
+class _Run:
+    """Events on their way, and when each was accepted and its message committed."""
+
+    def __init__(self, errand: Errand) -> None:
+        self._errand = errand
+        self._idle: asyncio.Queue[_Line] = asyncio.Queue()
+        self._accepted: dict[str, float] = {}
+        self._committed: dict[str, float] = {}
+
+    async def carry_out(self) -> Slice:
+        """Send everything, and wait for every message."""
+        errand = self._errand
+        lines = [
+            _Line(*await asyncio.open_connection("127.0.0.1", errand.port), errand.key) for _ in range(_CONNECTIONS)
+        ]
+        for line in lines:
+            self._idle.put_nowait(line)
+        due = list(moments(errand.seconds, errand.rate))
+        async with await psycopg.AsyncConnection.connect(errand.dsn, autocommit=True) as connection:
+            await connection.execute(f"LISTEN {INBOX_CHANNEL}".encode())
+            begun = time.perf_counter()
+            bodies = itertools.islice(traffic.bodies(1, 0), len(due))
+            sending = [asyncio.create_task(self._send(begun + at, body)) for at, body in zip(due, bodies, strict=True)]
+            await asyncio.wait_for(self._listen(connection, len(due)), errand.seconds + PATIENCE)
+            await asyncio.gather(*sending)
+        for line in lines:
+            line.close()
+        return self._slice(time.perf_counter() - begun)
+
+    async def _send(self, due: float, body: bytes) -> None:
+        wallet = _WALLET.search(body)
+        assert wallet is not None
+        await asyncio.sleep(due - time.perf_counter())
+        line = await self._idle.get()
+        status = await line.post(body)
+        self._accepted[mark(wallet[1].decode())] = time.perf_counter()
+        self._idle.put_nowait(line)
+        if status != b"202":
+            raise RuntimeError(f"an event was answered {status.decode()}")
+
+    async def _listen(self, connection: psycopg.AsyncConnection, count: int) -> None:
+        async for notification in connection.notifies():
+            at = time.perf_counter()
+            for found in notification.payload.split()[1:]:
+                self._committed.setdefault(found, at)
+            if len(self._committed) >= count:
+                return
+
+    def _slice(self, seconds: float) -> Slice:
+        """Return what came; a message that was there before its event was answered took no time."""
+        taken = [max(self._committed[each] - at, 0.0) for each, at in self._accepted.items()]
+        return Slice(
+            requests=len(taken),
+            accepted=len(taken),
+            refused=0,
+            seconds=seconds,
+            statuses={"202": len(taken)},
+            latencies_ms=[round(each * 1000, 3) for each in quantiles(taken)],
+            cpu={},
+        )
+
+
+if __name__ == "__main__":
+    ordered = msgspec.json.decode(sys.argv[1], type=Errand)
+    print(msgspec.json.encode(uvloop.run(_Run(ordered).carry_out())).decode())

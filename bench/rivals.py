@@ -1,0 +1,90 @@
+"""The libraries that the engine is compared with: two processes each, on a database of their own in the same server."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from bench.figures import Slice
+from bench.postgres import Postgres, connect, create
+from bench.processes import beside
+from bench.timing import timed
+
+PROCESSES = 2
+_EFFECTS = Path(__file__).with_name("fill") / "effects.sql"
+
+
+class Rival(msgspec.Struct, frozen=True):
+    """Processes that obey lines: `lay N` prepares work where the library has a queue, `work FIRST END` does it."""
+
+    server: Postgres
+    dsn: str
+    processes: Sequence["subprocess.Popen[bytes]"]
+    has_queue: bool
+
+    def work(self, count: int) -> Slice:
+        """Return what it took to run so many times the two steps; laying them into the queue is not counted."""
+        with connect(self.dsn) as connection:
+            connection.execute("UPDATE contacts SET tags = '{}'")
+        if self.has_queue:
+            self._order([f"lay {count}"])
+        bounds = [count * number // PROCESSES for number in range(PROCESSES + 1)]
+        shares = [f"work {first} {end}" for first, end in pairwise(bounds)]
+        before, pids = self._written(), [each.pid for each in self.processes]
+        done = timed(self.server, pids, count, lambda: self._order(shares))
+        if (written := self._written() - before) != count:
+            raise RuntimeError(f"{count} were to be done, {written} have been")
+        return done
+
+    def _written(self) -> int:
+        with connect(self.dsn) as connection:
+            row = connection.execute("SELECT count(*) FROM messages").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def _order(self, orders: Sequence[str]) -> None:
+        """Give one order to each process, and wait until all are carried out."""
+        for order, process in zip(orders, self.processes, strict=False):
+            assert process.stdin is not None
+            process.stdin.write(order.encode() + b"\n")
+            process.stdin.flush()
+        for _, process in zip(orders, self.processes, strict=False):
+            _hear(process)
+
+
+@contextlib.contextmanager
+def procrastinate(server: Postgres) -> Iterator[Rival]:
+    """Run workers of procrastinate."""
+    with _processes(server, "procrastinate", "bench.procrastinate_jobs") as (dsn, processes):
+        yield Rival(server, dsn, processes, has_queue=True)
+
+
+@contextlib.contextmanager
+def dbos(server: Postgres) -> Iterator[Rival]:
+    """Run processes of DBOS."""
+    with _processes(server, "dbos", "bench.dbos_workflows") as (dsn, processes):
+        yield Rival(server, dsn, processes, has_queue=False)
+
+
+@contextlib.contextmanager
+def _processes(server: Postgres, name: str, module: str) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
+    dsn = create(server, name)
+    with connect(dsn) as connection:
+        connection.execute(_EFFECTS.read_bytes())
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for number in range(PROCESSES):  # one after the other: the first makes the schema
+            command = ("-m", module, dsn, f"{name}-{number}")
+            processes.append(stack.enter_context(beside(*command, log=server.home / f"{name}.log", talks=True)))
+            _hear(processes[-1])
+        yield dsn, processes
+
+
+def _hear(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the empty line that says: done."""
+    assert process.stdout is not None
+    if process.stdout.readline() != b"\n":
+        raise RuntimeError(f"{process.args!r} did not do as it was told")

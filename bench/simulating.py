@@ -1,0 +1,42 @@
+"""Simulations per second in one process: a graph of five nodes, one of which fills in a text."""
+
+import itertools
+import time
+from datetime import UTC, datetime
+
+from api.language.codec import encode
+from api.language.contact import Contact
+from api.language.event import Event, Identifiers
+from api.language.graph import Graph, read_graph
+from api.language.simulate import Automation, simulate
+from api.language.trigger import Trigger, read_trigger
+from bench.automations import thanks_for_much
+from bench.effort import Effort
+
+_AT_ONCE = 200  # runs between two looks at the clock
+
+
+def runs_per_second(effort: Effort) -> list[float]:
+    """Return the rate of each round; every run has an event of its own."""
+    automation, contact, now = _automation(), Contact("c", Identifiers("0xa")), datetime(2026, 1, 1, tzinfo=UTC)
+    numbers, found = itertools.count(), []
+    for _ in range(effort.rounds):
+        runs, begun = 0, time.perf_counter()
+        while time.perf_counter() < begun + effort.seconds:
+            traces = [simulate(automation, _event(each), contact, now) for each in itertools.islice(numbers, _AT_ONCE)]
+            assert traces[-1].outcome == "exit"
+            runs += len(traces)
+        found.append(runs / (time.perf_counter() - begun))
+    return found
+
+
+def _automation() -> Automation:
+    posted = thanks_for_much()
+    trigger, graph = read_trigger(posted["triggerSpec"]), read_graph(posted["graph"])
+    assert isinstance(trigger, Trigger)
+    assert isinstance(graph, Graph)
+    return Automation(trigger, graph)
+
+
+def _event(number: int) -> Event:
+    return Event("deposit", Identifiers("0xa"), {}, encode({"amountUsd": number, "asset": "USDC"}))

@@ -1,0 +1,224 @@
+"""Forgetting a contact while its entries run and its events come in (trust.md C19, O4, V15)."""
+
+import asyncio
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from api.authoring.automations import Author
+from api.clock import uuid7
+from api.contacts.erasure import LATER, ErasedView, erase, erase_again
+from api.engine.leases import LEASE
+from api.store.locks import lock_contacts
+from tests.delivery.conftest import endpoint, status
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+INAPP = {"id": "i", "type": "send_inapp", "data": {"title": "Hi {{ contact.name | default('you') }}", "body": "there"}}
+DELAY = {"id": "d", "type": "delay", "data": {"seconds": 3_600}}
+ANN = {"walletAddress": "0xA", "email": "ann@example.com", "externalId": "ann-1"}
+
+
+async def known(bench: Bench) -> str:
+    """Return the id of the only contact that is not erased."""
+    ((contact_id,),) = await bench.fetch("SELECT id FROM contacts WHERE erased_at IS NULL")
+    return str(contact_id)
+
+
+async def forget(bench: Bench, contact_id: str) -> ErasedView:
+    author = Author(bench.org_id, uuid7(bench.clock.now_us()), bench.clock.unique_now_us())
+    erased = await erase(bench.database, author, contact_id)
+    assert isinstance(erased, ErasedView)
+    return erased
+
+
+async def look_again(bench: Bench) -> int:
+    return await erase_again(bench.database, bench.clock.now() + LATER + timedelta(seconds=1))
+
+
+async def arrive(bench: Bench, key: str, **more: Any) -> None:
+    await bench.take_in({"event": "deposit", "contact": ANN, "idempotencyKey": key, **more})
+
+
+@pytest.mark.parametrize("nodes", [[INAPP], [DELAY, INAPP]])
+async def test_c19_live_entries_end_and_nothing_is_sent_afterwards(bench: Bench, nodes: list[dict[str, Any]]) -> None:
+    ids = ["t", *(node["id"] for node in nodes)]
+    await bench.automation([TRIGGER, *nodes], list(pairwise(ids)))
+    await arrive(bench, "k")
+    if DELAY in nodes:
+        await bench.drive()
+    erased = await forget(bench, await known(bench))
+    assert erased.cancelled_entries == 1
+    bench.clock.ahead += timedelta(hours=2)
+    await bench.drive()
+    assert await bench.entries() == [("cancelled", "contact_erased")]
+    assert await bench.fetch("SELECT FROM messages") == []
+    ((moved,),) = await bench.fetch("SELECT to_state FROM entry_transitions WHERE reason = 'contact_erased'")
+    assert moved == "cancelled"
+
+
+async def test_b9_a_worker_that_holds_an_entry_writes_nothing_after_the_erasure(bench: Bench) -> None:
+    await bench.automation([TRIGGER, INAPP], [("t", "i")])
+    await arrive(bench, "k", attributes={"name": "Ann"})
+    claims = await bench.driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
+    look = bench.driver._look
+
+    async def look_before_the_erasure(*asked: Any) -> Any:
+        seen = await look(*asked)
+        await forget(bench, claims[0].contact_id)
+        return seen
+
+    bench.driver._look = look_before_the_erasure  # type: ignore[method-assign]
+    await bench.driver._finish(bench.org_id, claims)
+    assert await bench.entries() == [("cancelled", "contact_erased")]
+    assert await bench.fetch("SELECT FROM messages") == []
+    assert await bench.steps() == []
+
+
+async def test_a_message_that_waits_for_another_try_is_skipped(bench: Bench) -> None:
+    async with endpoint(status(500)) as server:
+        await bench.automation(
+            [TRIGGER, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}], [("t", "h")]
+        )
+        await arrive(bench, "k")
+        await bench.drive()
+        await forget(bench, await known(bench))
+        bench.clock.ahead += timedelta(hours=1)
+        await bench.drive()
+    assert len(server.requests) == 1
+    assert await bench.fetch("SELECT status, recipient, body FROM messages") == [("skipped", None, None)]
+    assert await bench.fetch("SELECT outcome, reason FROM message_outcomes ORDER BY at") == [
+        ("retrying", "refused"),
+        ("skipped", "contact_erased"),
+    ]
+
+
+async def test_a_message_on_its_way_may_have_arrived(bench: Bench) -> None:
+    leaving, answer = asyncio.Event(), asyncio.Event()
+
+    async def hang(writer: asyncio.StreamWriter) -> None:
+        leaving.set()
+        await answer.wait()
+        writer.write(status(200))
+
+    async with endpoint(hang) as server:
+        await bench.automation(
+            [TRIGGER, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}], [("t", "h")]
+        )
+        await arrive(bench, "k")
+        await bench.driver.drive(bench.org_id, "ready", 10)
+        await leaving.wait()
+        await forget(bench, await known(bench))
+        answer.set()
+        await bench.driver.finish_deliveries()
+    bench.clock.ahead += LEASE * 2
+    await bench.driver.rescue(bench.org_id, 10)
+    await bench.drive()
+    assert await bench.entries() == [("cancelled", "contact_erased")]
+    assert await bench.fetch("SELECT status, body FROM messages") == [("unknown", None)]
+
+
+async def test_an_event_that_comes_in_during_the_erasure_leaves_nothing_behind(bench: Bench) -> None:
+    await bench.automation([TRIGGER, INAPP], [("t", "i")])
+    await arrive(bench, "before")
+    await bench.drive()
+    contact_id = await known(bench)
+    async with bench.database.transaction() as tx:
+        await lock_contacts(tx, [contact_id])
+        erasing = asyncio.create_task(forget(bench, contact_id))
+        await waiting(bench, 1)
+        arriving = asyncio.create_task(arrive(bench, "meanwhile", attributes={"name": "Ann"}, payload={"card": "4711"}))
+        await waiting(bench, 2)
+    await asyncio.gather(erasing, arriving)
+    assert (
+        await bench.fetch("SELECT contact_id FROM events") == [(contact_id,)] * 2
+    )  # recognised before, committed after
+    assert await bench.fetch("SELECT attributes FROM contacts") == [(b"{}",)]
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed"), ("cancelled", "contact_erased")]
+    assert len(await bench.fetch("SELECT FROM messages")) == 1
+    assert await look_again(bench) == 1
+    said = "SELECT payload, idempotency_key, wallet_address, email, external_id FROM events"
+    assert await bench.fetch(said) == [(b"{}", "", None, None, None)] * 2
+    assert await look_again(bench) == 0
+
+
+async def waiting(bench: Bench, transactions: int) -> None:
+    """Return when so many transactions wait for an advisory lock."""
+    async with asyncio.timeout(2), bench.database.transaction() as tx:
+        while True:
+            asked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database ="
+            row = await (
+                await tx.execute(f"{asked} (SELECT oid FROM pg_database WHERE datname = current_database())")
+            ).fetchone()
+            if row == (transactions,):
+                return
+
+
+async def test_a_newcomer_during_the_erasure_is_somebody_new(bench: Bench) -> None:
+    """An event that brings a new identifier takes the contact's lock: after the erasure it finds nobody."""
+    await arrive(bench, "before")
+    contact_id = await known(bench)
+    async with bench.database.transaction() as tx:
+        await lock_contacts(tx, [contact_id])
+        erasing = asyncio.create_task(forget(bench, contact_id))
+        await waiting(bench, 1)
+        arriving = asyncio.create_task(arrive(bench, "meanwhile", contact=ANN | {"email": "new@example.com"}))
+        await waiting(bench, 2)
+    await asyncio.gather(erasing, arriving)
+    assert await known(bench) != contact_id
+    assert {row[0] for row in await bench.fetch("SELECT contact_id FROM identities")} == {await known(bench)}
+
+
+async def test_an_erasure_that_was_cut_short_is_finished_by_whoever_comes(bench: Bench, monkeypatch: Any) -> None:
+    await arrive(bench, "k", payload={"card": "4711"})
+    contact_id = await known(bench)
+    with monkeypatch.context() as patched:
+        patched.setattr("api.contacts.erasure._clean", _dies)
+        with pytest.raises(CutShortError):
+            await forget(bench, contact_id)
+    assert await bench.fetch("SELECT payload ->> 'card' FROM events") == [("4711",)]
+    assert await look_again(bench) == 1
+    assert await bench.fetch("SELECT payload ->> 'card' FROM events") == [(None,)]
+
+
+async def test_an_erasure_during_the_last_look_of_another_has_a_last_look_of_its_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await arrive(bench, "k")
+    contact_id = await known(bench)
+    await forget(bench, contact_id)
+    bench.clock.ahead += LATER
+    with monkeypatch.context() as patched:
+        patched.setattr("api.contacts.erasure._clean", lambda *_: forget_again())
+
+        async def forget_again() -> None:
+            patched.undo()
+            await forget(bench, contact_id)
+
+        assert await erase_again(bench.database, bench.clock.now()) == 1
+    assert await look_again(bench) == 1
+    assert await look_again(bench) == 0
+
+
+class CutShortError(Exception):
+    """The process dies."""
+
+
+async def _dies(*_: Any) -> None:
+    raise CutShortError
+
+
+async def test_a_dead_entry_of_somebody_erased_does_nothing_when_it_is_replayed(bench: Bench) -> None:
+    broken = {"id": "e", "type": "send_email", "data": {"subject": "{{ contact.name }}", "body": "there"}}
+    await bench.automation([TRIGGER, broken], [("t", "e")])
+    await arrive(bench, "k", attributes={"name": "two\nlines"})
+    await bench.drive()
+    await forget(bench, await known(bench))
+    assert await bench.entries("state, last_error") == [("dead", "invalid_header")]
+    assert await bench.fetch("SELECT DISTINCT detail FROM entry_steps") == [(b"{}",)]
+    await bench.execute("UPDATE entries SET state = 'pending', attempts = 0 WHERE org_id = %s", bench.org_id)
+    await bench.drive()
+    assert await bench.entries() == [("cancelled", "contact_erased")]

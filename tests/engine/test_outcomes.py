@@ -1,0 +1,156 @@
+"""Every outcome of a message is a row of `message_outcomes`, written with the status that it leads to."""
+
+from datetime import timedelta
+from typing import Any
+
+from api.engine.leases import LEASE
+from api.store.delivery import suppress
+from api.store.inbox import Acknowledged, acknowledge
+from api.store.usage import count_sent
+from tests.delivery.conftest import Endpoint, endpoint, status
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+INAPP = {"id": "i", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}}
+EMAIL = {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "for that"}}
+ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
+
+
+def hook(server: Endpoint) -> dict[str, Any]:
+    return {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
+
+
+async def send_one(bench: Bench, node: dict[str, Any], **settings: Any) -> None:
+    """Let one event come that sends one message."""
+    await bench.automation([TRIGGER, node], [("t", node["id"])], **settings)
+    await bench.send("k", ANN)
+    await bench.drive()
+
+
+async def outcomes(bench: Bench) -> list[tuple[Any, ...]]:
+    """Return every outcome in its order; the last has to agree with the status."""
+    rows = await bench.fetch(
+        "SELECT o.outcome, o.reason, o.channel = m.channel AND o.org_id = m.org_id, m.status"
+        " FROM message_outcomes o JOIN messages m ON m.id = o.message_id ORDER BY o.at"
+    )
+    assert all(row[2] for row in rows)
+    if rows:
+        assert rows[-1][3] == {"retrying": "queued"}.get(rows[-1][0], rows[-1][0])
+    return [row[:2] for row in rows]
+
+
+async def opt_out(bench: Bench, channel: str) -> None:
+    await bench.execute("UPDATE contacts SET opted_out = %s WHERE org_id = %s", [channel], bench.org_id)
+
+
+async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: Bench) -> None:
+    await send_one(bench, INAPP)
+    ((message_id,),) = await bench.fetch("SELECT id FROM messages")
+    for _ in range(2):
+        async with bench.database.transaction() as tx:
+            got = Acknowledged((bench.org_id, "0xa"), message_id)
+            await acknowledge(tx, [got], bench.clock.now())
+    assert await outcomes(bench) == [("sent", None), ("delivered", None)]
+
+
+async def test_tries_that_fail_are_told_one_by_one(bench: Bench) -> None:
+    async with endpoint(status(500), status(503), status(200)) as server:
+        await send_one(bench, hook(server))
+        for _ in range(2):
+            bench.clock.ahead += timedelta(seconds=13)
+            await bench.drive()
+    assert await outcomes(bench) == [("retrying", "refused"), ("retrying", "refused"), ("sent", None)]
+
+
+async def test_a_message_that_fails_for_good_says_why(bench: Bench) -> None:
+    async with endpoint(status(410)) as server:
+        await send_one(bench, hook(server))
+    assert await outcomes(bench) == [("failed", "gone")]
+
+
+async def test_what_a_dead_worker_had_in_hand_is_unknown_when_its_entry_ends(bench: Bench) -> None:
+    async with endpoint(status(200)) as server:
+        automation_id = await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+        await bench.send("k", ANN)
+        dying = bench.new_driver()
+        dying._deliveries._recorded = _dies  # type: ignore[method-assign]
+        await dying.drive(bench.org_id, "ready", 10)
+        await dying.finish_deliveries()
+        await bench.execute("UPDATE automations SET active = false WHERE id = %s", automation_id)
+        bench.clock.ahead += LEASE + timedelta(seconds=1)
+        await bench.driver.rescue(bench.org_id, 10)
+        await bench.drive()
+    assert await outcomes(bench) == [("unknown", "automation_inactive")]
+
+
+async def _dies(*_: Any) -> None:
+    return None
+
+
+async def test_a_capped_message_is_skipped_without_a_text(bench: Bench) -> None:
+    await bench.automation([TRIGGER, EMAIL], [("t", "e")], frequencyCap={"messages": 1, "seconds": 3_600})
+    for number in range(2):
+        await bench.send(f"k{number}", ANN)
+        await bench.drive()
+    assert await outcomes(bench) == [("sent", None), ("skipped", "frequency_cap")]
+    assert await bench.fetch("SELECT body FROM messages ORDER BY created_at") == [("for that",), (None,)]
+
+
+async def test_j12_who_opted_out_is_skipped(bench: Bench) -> None:
+    await bench.send("before", ANN)
+    await opt_out(bench, "inapp")
+    await send_one(bench, INAPP)
+    assert await outcomes(bench) == [("skipped", "opted_out")]
+    assert await bench.fetch("SELECT wallet_address, body, sent_at FROM messages") == [(None, None, None)]
+    assert await bench.steps() == ["entered", "skipped"]
+
+
+async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: Bench) -> None:
+    digest = bench.keyring.of(bench.org_id).digest("email", "ann@example.com")
+    async with bench.database.transaction() as tx:
+        await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
+    await send_one(bench, EMAIL, quietHours={"from": "00:00", "to": "23:59"})
+    assert await bench.steps() == ["entered", "skipped"]  # and did not wait for the end of the quiet hours
+    assert await outcomes(bench) == [("skipped", "opted_out")]
+
+
+async def test_who_opts_out_between_two_tries_gets_no_second_one(bench: Bench) -> None:
+    async with endpoint(status(500)) as server:
+        await send_one(bench, hook(server))
+        await opt_out(bench, "webhook")
+        bench.clock.ahead += timedelta(seconds=13)
+        await bench.drive()
+    assert len(server.requests) == 1
+    assert await outcomes(bench) == [("retrying", "refused"), ("skipped", "opted_out")]
+    assert await bench.entries() == [("completed", "completed")]
+
+
+async def test_who_opts_out_after_the_decision_gets_nothing_all_the_same(bench: Bench) -> None:
+    async with endpoint(status(200)) as server:
+        await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+        await bench.send("k", ANN)
+        look = bench.driver._look
+
+        async def look_too_early(*asked: Any) -> Any:
+            seen = await look(*asked)
+            await opt_out(bench, "webhook")
+            return seen
+
+        bench.driver._look = look_too_early  # type: ignore[method-assign]
+        await bench.drive()
+    assert server.requests == []
+    assert await outcomes(bench) == [("skipped", "opted_out")]
+    assert await bench.steps() == ["entered", "skipped"]
+
+
+async def test_a_message_is_metered_once_however_often_it_was_tried(bench: Bench) -> None:
+    async with endpoint(status(500), status(200)) as server:
+        await bench.automation([TRIGGER, hook(server), INAPP, EMAIL], [("t", "h"), ("h", "i"), ("i", "e")])
+        await bench.send("k", ANN)
+        await bench.drive()
+        bench.clock.ahead += timedelta(seconds=13)
+        await bench.drive()
+    now = bench.clock.now()
+    async with bench.database.transaction() as tx:
+        sent = await count_sent(tx, bench.org_id, now - timedelta(hours=1), now + timedelta(hours=1))
+    assert sent == {"inapp": 1, "email": 1, "webhook": 1}

@@ -1,0 +1,85 @@
+"""What was still to be sent when an automation is switched off, whoever cancels the entry."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from api.authoring import automations
+from api.authoring.automations import Author
+from api.clock import uuid7
+from api.engine.leases import LEASE
+from tests.delivery.conftest import Endpoint, endpoint, status
+from tests.engine.conftest import Bench
+
+OK, BROKEN = status(200), status(500)
+STOPS = [(automations.deactivate, "automation_inactive"), (automations.archive, "automation_archived")]
+
+
+async def post(bench: Bench, server: Endpoint) -> str:
+    """Let one event come and be posted; return the automation's id."""
+    hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
+    automation_id = await bench.automation([{"id": "t", "type": "app_event", "data": {}}, hook], [("t", "h")])
+    await bench.send("k")
+    await bench.drive()
+    return automation_id
+
+
+async def later(bench: Bench) -> int:
+    """Let a minute pass and the engine look; return how many entries it took."""
+    bench.clock.ahead += timedelta(minutes=1)
+    return await bench.drive()
+
+
+def author(bench: Bench) -> Author:
+    now = bench.clock.now_us()
+    return Author(bench.org_id, uuid7(now), now)
+
+
+@pytest.mark.parametrize(("stop", "outcome"), STOPS)
+async def test_a_message_of_a_cancelled_entry_is_skipped_and_never_sent(bench: Bench, stop: Any, outcome: str) -> None:
+    async with endpoint(BROKEN, OK) as server:
+        automation_id = await post(bench, server)
+        assert await bench.fetch("SELECT status FROM messages") == [("queued",)]
+        await stop(bench.database, author(bench), automation_id)
+        assert await bench.fetch("SELECT status, sent_at FROM messages") == [("skipped", None)]
+        assert await bench.entries() == [("cancelled", outcome)]
+        if stop is automations.deactivate:
+            await automations.activate(bench.database, author(bench), automation_id)
+        assert await later(bench) == 0
+    assert len(server.requests) == 1
+    newest = "SELECT outcome, channel, reason FROM message_outcomes ORDER BY at DESC LIMIT 1"
+    assert await bench.fetch(newest) == [("skipped", "webhook", outcome)]
+
+
+async def test_what_was_on_its_way_when_its_worker_stopped_may_have_arrived(bench: Bench) -> None:
+    async with endpoint(OK) as server:
+        automation_id = await post(bench, server)
+        await bench.execute("UPDATE entries SET state = 'running', lease_until = %s", bench.clock.now())
+        await bench.execute("UPDATE messages SET status = 'sending', sent_at = NULL")
+        bench.clock.ahead += LEASE
+        assert await bench.driver.rescue(bench.org_id, 10) == 1
+        await automations.deactivate(bench.database, author(bench), automation_id)
+        assert await bench.fetch("SELECT status FROM messages") == [("unknown",)]
+        assert await later(bench) == 0
+    assert len(server.requests) == 1
+
+
+async def test_the_engine_skips_it_too_when_it_comes_first(bench: Bench) -> None:
+    async with endpoint(BROKEN, OK) as server:
+        await post(bench, server)
+        await bench.execute("UPDATE automations SET active = false")
+        assert await later(bench) == 1
+    assert len(server.requests) == 1
+    assert await bench.entries() == [("cancelled", "automation_inactive")]
+    assert await bench.fetch("SELECT status FROM messages") == [("skipped",)]
+
+
+async def test_what_was_sent_and_what_failed_stay_what_they_are(bench: Bench) -> None:
+    async with endpoint(OK) as server:
+        automation_id = await post(bench, server)
+        for state in ("sent", "failed", "unknown", "delivered"):
+            await bench.execute("UPDATE entries SET state = 'retrying'")
+            await bench.execute("UPDATE messages SET status = %s", state)
+            await automations.deactivate(bench.database, author(bench), automation_id)
+            assert await bench.fetch("SELECT status FROM messages") == [(state,)]

@@ -1,0 +1,66 @@
+"""An API process that stops sends its sockets away, each with the moment at which to come back; what waits is not lost."""
+
+import asyncio
+import re
+
+import msgspec
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from api.clock import token
+from api.inapp.feed import INBOXES_AT_ONCE
+from tests.inapp.conftest import PAGE, Line, Person
+from tests.inapp.wallet import Wallet
+from tests.routes.conftest import serving
+
+REASON = re.compile(r"the server restarts; retry-after=(\d+\.\d)")
+
+
+async def told(line: Line) -> float:
+    """Wait until a socket is sent away; return for how many seconds."""
+    assert await line.code() == 1012
+    match = REASON.fullmatch(line.connection.close_reason or "")
+    assert match is not None
+    return float(match[1])
+
+
+async def test_what_was_not_acknowledged_comes_from_another_process(ann: Person) -> None:
+    lasting = ann.org.service
+    async with serving(lasting.dsn) as stopping:
+        ann.org.service = stopping
+        session = await ann.token()
+        async with ann.socket(session) as line:
+            await ann.receive("1", "2")
+            assert await line.take(1) == ["1"]
+            stopping.parts.feed.send_away()
+            assert await told(line) == 1.0
+        with pytest.raises(InvalidStatus) as refused:
+            await ann.dial(PAGE)
+        assert refused.value.response.status_code == 503
+    ann.org.service = lasting
+    async with ann.socket(session) as line:
+        titles = await line.take(1)
+        assert titles in (["1"], ["2"])  # the acknowledgement may have come too late
+
+
+async def test_a_herd_is_told_to_come_back_one_after_the_other(ann: Person) -> None:
+    async with serving(ann.org.service.dsn) as ann.org.service:
+        lines = await asyncio.gather(*(ann.dial(PAGE) for _ in range(120)))
+        ann.org.service.parts.feed.send_away()
+        assert sorted({await told(line) for line in lines}) == [1.0, 1.1, 1.2]
+
+
+async def test_a_herd_that_returns_at_once_is_given_all_that_waits(ann: Person) -> None:
+    sessions = ann.org.service.parts.sessions
+    session = sessions.open(await ann.token())
+    assert session is not None
+    people = [Person(ann.org, Wallet(token(32))) for _ in range(INBOXES_AT_ONCE + 10)]
+    for person in people:
+        await person.receive(person.wallet.address)
+
+    async def come_back(person: Person) -> list[str]:
+        mine = msgspec.structs.replace(session, wallet=person.wallet.address)
+        async with person.socket(sessions.seal(mine)) as line:
+            return await line.take(1)
+
+    assert await asyncio.gather(*map(come_back, people)) == [[person.wallet.address] for person in people]

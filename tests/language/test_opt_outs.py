@@ -1,0 +1,69 @@
+"""Who opted out of a channel gets nothing through it, whatever else the automation says."""
+
+import re
+from datetime import UTC, datetime, time
+
+import msgspec
+import pytest
+
+from api.language.action import Action, SendEmail, SendInapp, SendWebhook
+from api.language.advance import advance
+from api.language.contact import Contact
+from api.language.described import contact_of
+from api.language.event import Identifiers
+from api.language.facts import Facts
+from api.language.graph import Edge, Graph, Node
+from api.language.run import Run, State
+from api.language.settings import NO_SETTINGS, QuietHours
+
+MIDNIGHT = datetime(2026, 11, 20, tzinfo=UTC)
+CHANNELS: dict[str, Action] = {
+    "inapp": SendInapp("Hi", "there"),
+    "email": SendEmail("Hi", "there"),
+    "webhook": SendWebhook("https://acme.example/hook"),
+}
+ANN = Contact("c1", Identifiers("0xc", "ann@b.co"))
+
+
+def sent_to(contact: Contact, action: Action, hours: QuietHours | None = None) -> tuple[str, dict[str, object], int]:
+    """Return the step's outcome and detail, and how many effects it has."""
+    settings = msgspec.structs.replace(NO_SETTINGS, quiet_hours=hours)
+    graph = Graph((Node("n", "send", action),), (Edge("", "n", "gone"),), settings)
+    facts = Facts("paid", Identifiers(), {}, contact)
+    decision = advance(graph, Run("e1", "a1", State.RUNNING, "n", 0, 1), facts, MIDNIGHT)
+    assert decision.step is not None
+    return decision.step.outcome, decision.step.detail, len(decision.effects)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_j12_what_a_contact_opted_out_of_is_skipped(channel: str) -> None:
+    contact = msgspec.structs.replace(ANN, opted_out=(channel,))
+    assert sent_to(contact, CHANNELS[channel]) == ("skipped", {"cause": "opted_out"}, 0)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_the_other_channels_go_on(channel: str) -> None:
+    contact = msgspec.structs.replace(ANN, opted_out=tuple(CHANNELS.keys() - {channel}))
+    assert sent_to(contact, CHANNELS[channel])[::2] == ("sent", 1)
+
+
+def test_nobody_waits_for_the_morning_to_skip_a_message() -> None:
+    night = QuietHours(time(22), time(8), "timezone")
+    assert sent_to(ANN, CHANNELS["email"], night)[0] == "waiting"
+    contact = msgspec.structs.replace(ANN, opted_out=("email",))
+    assert sent_to(contact, CHANNELS["email"], night)[0] == "skipped"
+
+
+def test_whom_nothing_reaches_is_skipped_before_it_fails() -> None:
+    nobody = Contact("c2", Identifiers(), opted_out=("inapp", "email"))
+    assert {sent_to(nobody, CHANNELS[channel])[0] for channel in ("inapp", "email")} == {"skipped"}
+
+
+def test_a_described_contact_may_have_opted_out() -> None:
+    assert contact_of({"email": "ann@b.co", "optedOut": ["email"]}).opted_out == ("email",)
+    for wrong, reason in (
+        ("email", "must be an array of strings"),
+        (["fax"], "must hold some of inapp, email, webhook"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"contact.optedOut: {reason}")):
+            contact_of({"optedOut": wrong})

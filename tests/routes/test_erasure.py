@@ -1,0 +1,193 @@
+"""`DELETE /contacts/{id}` and `GET /contacts/{id}/export`: all of a person, shown and then gone (trust.md O4)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from api.embedded import Server
+from api.language.codec import decode
+from api.store.export import PAGE
+from tests.conftest import clone
+from tests.routes.conftest import Org, serving
+from tests.routes.test_contacts import ANN, CARE, arrived, call, choose, found, is_suppressed
+
+CANARY = "canary-4711"
+WORDS = (CANARY, "0xann", "0xAnn", "acme.example", "ann-1", "enc1_")
+
+
+async def lived(org: Org) -> str:
+    """Return the id of a contact that left traces everywhere."""
+    contact_id = await arrived(
+        org, payload={"card": CANARY, "deep": [CANARY]}, attributes={"name": CANARY}, idempotencyKey=CANARY
+    )
+    await org.post({"event": "signup", "contact": ANN, "idempotencyKey": CANARY, "payload": {"another": CANARY}})
+    await org.post({"event": "signup", "contact": {}, "idempotencyKey": CANARY})
+    for _ in range(2):
+        dry = {"event": "signup", "contact": ANN, "test": True, "payload": {"card": CANARY}}
+        await org.post(dry | {"idempotencyKey": f"{CANARY}-dry"})
+    await org.post({"event": "signup", "contact": {"externalId": "ann-1", "email": "other@acme.example"}})
+    await org.post({"event": "signup", "contact": {"walletAddress": "0xann", "email": "other@acme.example"}})
+    await call(org, "POST", f"/{contact_id}/tags", *CARE, body={"add": [CANARY]})
+    await fill(org, contact_id)
+    return contact_id
+
+
+async def fill(org: Org, contact_id: str) -> None:
+    """Add what the engine, the segments, the follower of chains and the sign-in would."""
+    ids = {"org": org.id, "contact": contact_id, "canary": CANARY}
+    for statement in (
+        "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, outcome, last_error, due_at,"
+        " created_at, updated_at) VALUES ({org}, '{contact}', '{contact}', '{contact}', now(), '{contact}', 'dead', 'refused',"
+        " 'refused: {canary}', now(), now(), now())",
+        "INSERT INTO entry_steps VALUES ({org}, '{contact}', 1, 0, 1, 'n', 'condition', 'branched', 'true',"
+        ' \'{{"verdicts": ["{canary}"]}}\', now())',
+        "INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)"
+        " VALUES ({org}, '{contact}', 'running', 'dead', now(), 'refused: {canary}')",
+        "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, wallet_address,"
+        " recipient, subject, body, extra, created_at, sent_at) VALUES ({org}, '{contact}', '{contact}', '{contact}', '{contact}', 'n',"
+        " 1, 'inapp', 'sent', '0xann', '{canary}', '{canary}', '{canary}', '{{\"x\": \"{canary}\"}}', now(), now())",
+        "INSERT INTO segment_members VALUES ({org}, 'big spenders', '{contact}', now())",
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time)"
+        " VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', 'h', 0, 1, now())",
+        "INSERT INTO inapp_challenges VALUES ({org}, 'nonce', '0xann', '{contact}', 'https://page.example', 1, now())",
+    ):
+        await org.service.rows(statement.format(**ids).replace("%", "%%"))
+
+
+async def everything(org: Org) -> str:
+    """Return all rows of the organization, of every table but those of its keys and pages, as one text."""
+    tables = await org.service.rows(
+        "SELECT table_name FROM information_schema.columns WHERE table_schema = 'workbench' AND column_name = 'org_id'"
+        " AND table_name NOT IN ('api_keys', 'events_other') AND table_name !~ '^events_[0-9]'"
+    )
+    texts = []
+    for (table,) in tables:
+        texts += [row[0] for row in await org.service.rows(f"SELECT t::text FROM {table} t WHERE org_id = {org.id}")]
+    return "\n".join(texts)
+
+
+async def digests(org: Org) -> list[str]:
+    """Return the blind indexes of what identified the contact."""
+    keys = org.service.keyring.of(org.id)
+    known = [("wallet", "0xann"), ("email", "ann@acme.example"), ("external_id", "ann-1")]
+    return [keys.digest(kind, value) for kind, value in known]
+
+
+async def test_o4_nothing_of_a_person_is_left_but_numbers(acme: Org) -> None:
+    contact_id = await lived(acme)
+    await acme.service.parts.notices._flush()
+    before = await everything(acme)
+    assert [word for word in WORDS if word not in before] == []
+    counts = await acme.traces()
+    response = await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
+    assert response.status_code == 200
+    assert response.json()["id"] == contact_id
+    after = await everything(acme)
+    assert [word for word in WORDS if word in after] == []
+    hidden = after.replace("-", "")
+    assert [digest for digest in await digests(acme) if digest in hidden] == []
+    left = await acme.traces()
+    assert {name: left[name] for name in ("events", "contacts", "entries", "dry_runs", "idempotency_keys")} == {
+        name: counts[name] for name in ("events", "contacts", "entries", "dry_runs", "idempotency_keys")
+    }
+    assert await acme.rows("status, sent_at IS NOT NULL", "messages") == [("sent", True)]
+    assert (await acme.rows("action, subject_id", "audit_log"))[-1] == ("contact.erase", contact_id)
+
+
+async def test_a_retry_of_an_erased_event_is_a_duplicate(acme: Org) -> None:
+    contact_id = await arrived(acme, idempotencyKey="once")
+    await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
+    status, answer = await acme.post({"event": "signup", "contact": ANN, "idempotencyKey": "once"})
+    assert (status, answer["deduplicated"]) == (202, True)
+    assert (await call(acme, "POST", "/find", *CARE, body={"contact": ANN})).status_code == 404
+
+
+async def test_who_comes_back_is_somebody_new(acme: Org) -> None:
+    contact_id = await arrived(acme, attributes={"plan": "pro"})
+    await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
+    again = await arrived(acme)
+    assert again != contact_id
+    assert (await found(acme, ANN))["attributes"] == {}
+
+
+async def test_the_suppression_of_an_address_outlives_the_contact(acme: Org) -> None:
+    contact_id = await arrived(acme)
+    await choose(acme, contact_id, email=True, inapp=True)
+    await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
+    assert await is_suppressed(acme)
+    await arrived(acme)
+    assert (await found(acme, ANN))["optedOut"] == ["email"]
+
+
+async def test_an_erased_contact_is_nobody_and_can_be_erased_again(acme: Org) -> None:
+    contact_id = await arrived(acme)
+    first = await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
+    second = await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
+    assert second.json() == first.json()
+    assert len(await acme.rows("id", "audit_log")) == 1
+    for path in ("", "/export"):
+        assert (await call(acme, "GET", f"/{contact_id}{path}", *CARE)).status_code == 404
+
+
+async def test_nobody_erases_another_organizations_contact(acme: Org, globex: Org) -> None:
+    contact_id = await arrived(acme)
+    assert (await call(globex, "DELETE", f"/{contact_id}", "contacts:erase")).status_code == 404
+    assert (await found(acme, ANN))["id"] == contact_id
+
+
+async def test_a_contact_is_exported_with_all_that_is_kept_of_it(acme: Org) -> None:
+    contact_id = await arrived(acme, payload={"amount": 5}, idempotencyKey="k1")
+    await arrived(acme, {"walletAddress": "0xBob"}, payload={"secret": "of somebody else"})
+    await fill(acme, contact_id)
+    response = await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
+    assert response.status_code == 200
+    exported: dict[str, Any] = decode(response.content)
+    assert list(exported) == ["contact", "events", "entries", "messages"]
+    assert exported["contact"]["email"] == "ann@acme.example"
+    (event,) = exported["events"]
+    assert {
+        name: event[name] for name in ("event", "payload", "idempotencyKey", "walletAddress", "email", "externalId")
+    } == {
+        "event": "signup",
+        "payload": {"amount": 5},
+        "idempotencyKey": "k1",
+        "walletAddress": "0xann",
+        "email": "ann@acme.example",
+        "externalId": "ann-1",
+    }
+    (entry,) = exported["entries"]
+    assert (entry["state"], entry["outcome"]) == ("dead", "refused")
+    assert entry["steps"] == [
+        {"nodeId": "n", "kind": "condition", "outcome": "branched", "handle": "true", "detail": {"verdicts": [CANARY]}}
+    ]
+    assert [(message["channel"], message["body"], message["data"]) for message in exported["messages"]] == [
+        ("inapp", CANARY, {"x": CANARY})
+    ]
+    masked = await call(acme, "GET", f"/{contact_id}/export", "contacts:read")
+    assert "ann@acme.example" not in masked.text
+
+
+async def test_an_export_has_every_page(acme: Org) -> None:
+    contact_id = await arrived(acme, occurredAt="2026-11-20T00:00:00Z")
+    events = [{"event": "step", "contact": ANN, "payload": {"n": number}} for number in range(PAGE + 100)]
+    for start in range(0, len(events), 100):
+        await acme.post_batch(*events[start : start + 100])
+    exported = decode((await call(acme, "GET", f"/{contact_id}/export", "contacts:read")).content)
+    steps = [event["payload"]["n"] for event in exported["events"] if event["event"] == "step"]
+    assert sorted(steps) == list(range(PAGE + 100))
+
+
+async def test_a_running_api_looks_once_more(postgres: Server, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.contacts.erasure.LOOK_SECONDS", 0.05)
+    with clone(postgres, template) as dsn:
+        async with serving(dsn) as service:
+            org = await service.organization()
+            contact_id = await arrived(org)
+            await call(org, "DELETE", f"/{contact_id}", "contacts:erase")
+            await service.rows("UPDATE events SET payload = '[1]', idempotency_key = 'late'")
+            await service.rows("UPDATE erasures SET due_at = now()")
+            async with asyncio.timeout(5):
+                while await org.rows("contact_id", "erasures", "contact_id"):  # noqa: ASYNC110  the chore says nothing
+                    await asyncio.sleep(0.05)
+            assert await org.rows("payload, idempotency_key", "events") == [({}, "")]

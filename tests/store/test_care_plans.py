@@ -1,0 +1,97 @@
+"""Suppressions, and the pages of an erasure, are found by index: one contact or address costs the same among millions."""
+
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from api.access import orgs
+from api.clock import uuid7
+from api.store.database import Database
+from api.store.erasure import BEGINNING, PAGE
+from api.store.statements import load
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+CONTACT = uuid7(1)
+
+
+@pytest.fixture
+async def dsn(database_url: str) -> str:
+    assert await orgs.create(database_url, "care") == 1
+    return database_url
+
+
+async def opened(dsn: str, *, hot: bool) -> AsyncIterator[Database]:
+    database = Database(dsn, size=1, hot=hot)
+    await database.open()
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def hot(dsn: str) -> AsyncIterator[Database]:
+    """Connections as the engine has them."""
+    async for database in opened(dsn, hot=True):
+        yield database
+
+
+@pytest.fixture
+async def usual(dsn: str) -> AsyncIterator[Database]:
+    async for database in opened(dsn, hot=False):
+        yield database
+
+
+async def plan(database: Database, file: str, name: str, **values: Any) -> str:
+    async with database.transaction() as tx:
+        rows = await (await tx.execute("EXPLAIN " + load(file)[name], values)).fetchall()
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "more"),
+    [("suppressed", "address_digest", {"channel": "email"}), ("closed_endpoints", "url_digest", {})],
+)
+async def test_addresses_are_looked_up_one_by_one(hot: Database, name: str, column: str, more: dict[str, str]) -> None:
+    explained = await plan(hot, "delivery", name, org_ids=[1], **{f"{column}s": [CONTACT]}, **more)
+    (condition,) = [line for line in explained.splitlines() if "Index Cond" in line]
+    assert f"{column} = asked.{column}" in condition
+
+
+async def test_a_page_of_a_contact_is_read_by_its_index(usual: Database) -> None:
+    await fill(usual)
+    after = {"after_at": BEGINNING[0], "after_id": BEGINNING[1], "most": PAGE}
+    for name in ("clean_events", "clean_messages", "clean_entries"):
+        explained = await plan(usual, "erasure", name, org_id=1, contact_id=CONTACT, **after)
+        assert "_contact" in explained, name
+        assert read_whole(explained) == [], name
+    cancelling = await plan(usual, "erasure", "cancel_entries_of", org_id=1, contact_id=CONTACT, at=NOW)
+    assert read_whole(cancelling) == []
+
+
+def read_whole(explained: str) -> list[str]:
+    """Return the tables that are read from end to end, without months that have no events."""
+    return re.findall(r"Seq Scan on (?!events_2)(\w+)", explained)
+
+
+async def fill(database: Database) -> None:
+    """Let 20,000 other contacts have an event, an entry with a step and a move, a message and a notice each."""
+    ids = "md5('contact ' || n)::uuid"
+    some = "FROM generate_series(1, 20000) AS n"
+    async with database.transaction() as tx:
+        for statement in (
+            "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
+            f" SELECT 1, {ids}, {ids}, 'e', %(now)s, %(now)s, n::text {some}",
+            "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at,"
+            f" updated_at) SELECT 1, {ids}, {ids}, {ids}, %(now)s, {ids}, 'completed', %(now)s, %(now)s, %(now)s {some}",
+            f"INSERT INTO entry_steps SELECT 1, {ids}, 1, 0, 1, 'n', 'k', 'sent', NULL, '{{}}', %(now)s {some}",
+            "INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)"
+            f" SELECT 1, {ids}, 'pending', 'running', %(now)s {some}",
+            "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)"
+            f" SELECT 1, {ids}, {ids}, {ids}, {ids}, 'n', 1, 'inapp', 'sent', %(now)s {some}",
+            "INSERT INTO event_notices (org_id, id, outcome, idempotency_key, received_at)"
+            f" SELECT 1, {ids}, 'rejected', n::text, %(now)s {some}",
+        ):
+            await tx.execute(statement, {"now": NOW})
+        await tx.execute("ANALYZE")

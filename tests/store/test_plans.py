@@ -1,0 +1,177 @@
+"""Hot statements of the engine find their rows by the index that was made for them, whatever Postgres knows of the tables."""
+
+import copy
+import re
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from api.access import orgs
+from api.clock import uuid7
+from api.embedded import Server
+from api.language.codec import decode
+from api.store import engine, facts
+from api.store.calls import Call, Rows, Statement, run
+from api.store.database import Database, Transaction
+from api.store.engine import Claim, Standing, TagChange
+from api.store.ingest import wake_waiting
+from api.store.outbox import abandon_outgoing
+from tests.conftest import clone
+
+WAITING = 20_000
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+LATER = NOW + timedelta(seconds=10)
+ID = uuid7(1)
+IDS = [uuid7(number) for number in range(200)]  # a batch
+CLAIMS = [Claim(each, ID, 1, each, NOW, each, None, 0, 1, 1, LATER, None) for each in IDS]
+STANDINGS = [Standing(each, 1, "completed", "completed", "n", 1, 1, None, None) for each in IDS]
+
+KEY = "entries_pkey org_id id"
+LANES = {"entries_ready org_id due_at", "entries_retrying org_id due_at", "entries_running org_id lease_until"}
+WANTED = {
+    "engine.claim_ready": {"entries_ready org_id due_at", KEY},
+    "engine.claim_retrying": {"entries_retrying org_id due_at", KEY},
+    "engine.rescue": {"entries_running org_id lease_until", KEY},
+    "engine.due_organizations": LANES | {"organizations_pkey"},
+    "engine.next_due": {
+        "entries_ready org_id",
+        "entries_retrying org_id",
+        "entries_running org_id",
+        "organizations_pkey",
+    },
+    "engine.renew_leases": {KEY},
+    "engine.record_entries": {KEY},
+    "engine.change_tags": {"contacts_pkey org_id id"},
+    "ingest.wake_waiting": {"entries_awaiting org_id contact_id", KEY},
+    "outbox.abandon_outgoing": {"messages_org_id_entry_id_node_id_visit_key org_id entry_id", KEY},
+    "facts.load_events": {"events_other_pkey org_id id id created_at"},
+    "facts.load_contacts": {"contacts_pkey org_id id", "segment_members_by_contact org_id contact_id"},
+    "facts.read_entered": {"entries_by_contact org_id contact_id automation_id"},
+    "facts.count_recent": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
+    "facts.read_messages_at": {"messages_by_contact org_id contact_id created_at"},
+}
+
+
+@pytest.fixture(scope="module")
+async def filled(postgres: Server, template: str) -> AsyncIterator[Database]:
+    """A database that has grown since Postgres last looked."""
+    with clone(postgres, template) as dsn:
+        assert await orgs.create(dsn, "plans") == 1
+        opened = Database(dsn, size=1, hot=True)
+        await opened.open()
+        await fill(opened)
+        yield opened
+        await opened.close()
+
+
+async def test_every_row_is_found_by_its_index_with_and_without_statistics(filled: Database) -> None:
+    assert await plans(filled) == WANTED
+    async with filled.transaction() as tx:
+        await tx.execute("ANALYZE")
+    assert await plans(filled) == WANTED
+
+
+async def test_entries_that_wait_cost_a_claim_nothing(filled: Database) -> None:
+    async with filled.transaction() as tx:
+        await tx.execute(
+            "UPDATE entries SET due_at = %s WHERE org_id = 1 AND id = (SELECT min(id::text)::uuid FROM entries)", (NOW,)
+        )
+        call = explained(engine.claim_ready(1, NOW, LATER, 200), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)")
+        (found,) = await run(tx, call)
+    assert found["Actual Rows"] == 1
+    assert found["Shared Hit Blocks"] + found["Shared Read Blocks"] < 60
+
+
+async def plans(database: Database) -> dict[str, set[str]]:
+    """Return by which indexes each statement finds its rows, as planned for its values and as planned for any."""
+    found = {}
+    async with database.transaction() as tx:
+        for call in calls():
+            (custom,) = await run(tx, explained(call, "EXPLAIN (FORMAT JSON)"))
+            found[call.statement.name.decode()] = set(scans(custom)) | set(scans(await generic(tx, call)))
+    return found
+
+
+def calls() -> list[Call[Any]]:
+    return [
+        engine.claim_ready(1, NOW, LATER, 200),
+        engine.claim_retrying(1, NOW, LATER, 50),
+        engine.rescue(1, NOW, 200),
+        engine.due_organizations(NOW),
+        engine.next_due(),
+        engine.renew_leases(1, CLAIMS, LATER),
+        engine.record_entries(1, STANDINGS, NOW),
+        wake_waiting([(1, each, "purchase") for each in IDS], NOW),
+        abandon_outgoing(1, IDS, NOW),
+        engine.change_tags(1, [TagChange(each, "[]", "[]") for each in IDS], NOW),
+        facts.load_events(1, CLAIMS),
+        facts.load_contacts(1, IDS),
+        facts.read_entered(1, CLAIMS),
+        facts.count_recent(1, CLAIMS, timedelta(minutes=1), 100),
+        facts.read_messages_at(1, [(each, NOW) for each in CLAIMS]),
+    ]
+
+
+def explained(call: Call[Any], how: str) -> Call[dict[str, Any]]:
+    explaining = copy.copy(call)
+    explaining.statement = Statement(
+        f"{how} {call.statement.name!r}".encode(), f"{how} ".encode() + call.statement.text, call.statement.order
+    )
+    explaining.read = plan
+    return explaining
+
+
+async def generic(tx: Transaction, call: Call[Any]) -> dict[str, Any]:
+    await tx.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    await tx.execute(b"PREPARE guarded AS " + call.statement.text)
+    nulls = b"(" + b", ".join([b"NULL"] * len(call.values)) + b")" if call.values else b""
+    rows = await (await tx.execute(b"EXPLAIN (FORMAT JSON) EXECUTE guarded" + nulls)).fetchall()
+    await tx.execute("DEALLOCATE guarded")
+    await tx.execute("SET LOCAL plan_cache_mode = auto")
+    return plan(rows)
+
+
+def plan(rows: Rows) -> dict[str, Any]:
+    found = rows[0][0]
+    return (decode(found) if isinstance(found, bytes) else found)[0]["Plan"]
+
+
+def scans(node: dict[str, Any]) -> Iterator[str]:
+    """Yield the indexes with the columns looked up in them; months of events that are still to come do not count."""
+    table = node.get("Relation Name", "")
+    if node["Node Type"] == "Seq Scan":
+        yield f"all of {table}"
+    elif "Index Name" in node and not table.startswith("events_2"):
+        yield " ".join([node["Index Name"], *re.findall(r"\((?:\w+\.)?(\w+) [<>=]", node.get("Index Cond", ""))])
+    for each in node.get("Plans", ()):
+        yield from scans(each)
+
+
+async def fill(database: Database) -> None:
+    """Let so many contacts have an event, an entry that waits until tomorrow, and a message."""
+    numbers = {"id": ID, "now": NOW, "count": WAITING}
+    async with database.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO contacts (org_id, id, created_at, updated_at)"
+            " SELECT 1, gen_random_uuid(), %(now)s, %(now)s FROM generate_series(1, %(count)s)",
+            numbers,
+        )
+        await tx.execute(
+            "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
+            " SELECT 1, gen_random_uuid(), id, 'deposit', %(now)s, %(now)s, id FROM contacts WHERE org_id = 1",
+            numbers,
+        )
+        await tx.execute(
+            "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state,"
+            " node_id, due_at, since, awaits, created_at, updated_at)"
+            " SELECT 1, gen_random_uuid(), %(id)s, 1, id, created_at, contact_id, 'waiting', 'w',"
+            " created_at + interval '1 day', created_at, '{purchase}', created_at, created_at FROM events WHERE org_id = 1",
+            numbers,
+        )
+        await tx.execute(
+            "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)"
+            " SELECT 1, gen_random_uuid(), contact_id, automation_id, id, 'n', 1, 'inapp', 'sent', created_at FROM entries"
+            " WHERE org_id = 1"
+        )

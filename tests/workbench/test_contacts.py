@@ -1,0 +1,127 @@
+"""Contact care and the meter from a notebook, against the real service."""
+
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+from tests.acceptance.conftest import until
+from tests.running import Running
+from workbench import Contact, DraftError, KeyRefusedError, NotThereError, RefusedError, Workbench
+
+SCOPES = "contacts:read,contacts:erase,automations:write,automations:publish,events:read,sql:read,pii:read"
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    """A workbench whose key may do everything with contacts."""
+    command = [sys.executable, "-m", "api", "key", "create", "--org", "demo", "--kind", "workbench", "--scopes", SCOPES]
+    environment = {**os.environ, "WORKBENCH_DATA_DIR": str(running.folder / "data")}
+    environment.pop("DATABASE_URL", None)
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return Workbench(running.url, made.stdout.strip(), events_key=running.keys["live"])
+
+
+def somebody(wb: Workbench, name: str) -> Contact:
+    wb.events.send("care:seen", email=f"{name}@care.example", payload={"note": name}, attributes={"plan": "pro"})
+    return wb.contact(email=f"{name}@care.example")
+
+
+def test_a_contact_is_opened_by_what_identifies_it(wb: Workbench) -> None:
+    ann = somebody(wb, "ann")
+    assert (ann.email, ann.attributes, ann.opted_out) == ("ann@care.example", {"plan": "pro"}, ())
+    assert wb.contact(ann.id).id == ann.id
+    assert "attribute plan  pro" in repr(ann)
+    assert ann.id in ann._repr_html_()
+
+
+def test_without_pii_read_its_address_is_masked(wb: Workbench, running: Running) -> None:
+    assert running.workbench().contact(somebody(wb, "mia").id).email == "m•••@care.example"
+
+
+def test_tags_and_opt_outs_come_and_go(wb: Workbench) -> None:
+    ben = somebody(wb, "ben")
+    assert ben.tag("vip", "new").untag("new").tags == ("vip",)
+    assert ben.opt_out("email", "inapp").opted_out == ("email", "inapp")
+    assert ben.opt_in("email").refresh().opted_out == ("inapp",)
+    frame = wb.sql("SELECT tags, opted_out FROM contacts WHERE id = :id", id=ben.id)
+    assert frame.rows() == [(["vip"], ["inapp"])]
+
+
+def test_who_opted_out_is_skipped_and_the_simulation_says_so(wb: Workbench) -> None:
+    somebody(wb, "cleo").opt_out("email")
+    letter = wb.automation("care letter").on("care:letter").send_email(subject="Hi", body="there").publish()
+    event = {"event": "care:letter", "contact": {"email": "cleo@care.example"}}
+    foretold = [(step.outcome, step.detail) for step in letter.simulate(event).steps]
+    wb.events.send("care:letter", email="cleo@care.example")
+    entry = letter.entries().latest.wait()
+    assert [(step.outcome, step.detail) for step in entry.steps] == foretold
+    assert foretold[-1] == ("skipped", {"cause": "opted_out"})
+    assert "the contact wants no messages this way" in entry._repr_html_()
+    outcomes = wb.sql(
+        "SELECT o.channel, o.outcome, o.reason FROM message_outcomes o JOIN messages m ON m.id = o.message_id"
+        " WHERE m.entry_id = :id",
+        id=entry.id,
+    )
+    assert outcomes.rows() == [("email", "skipped", "opted_out")]
+
+
+def test_all_that_is_kept_is_exported_and_then_erased(wb: Workbench) -> None:
+    dan = somebody(wb, "dan")
+    exported = dan.export()
+    assert [event["payload"] for event in exported["events"]] == [{"note": "dan"}]
+    assert exported["contact"]["email"] == "dan@care.example"
+    assert dan.erase().startswith("Erased")
+    assert repr(dan) == f"Contact {dan.id}: erased"
+    with pytest.raises(NotThereError, match="erased"):
+        _ = dan.email
+    with pytest.raises(NotThereError, match="no such contact"):
+        wb.contact(email="dan@care.example")
+    left = wb.sql(
+        "SELECT e.event, e.payload::text AS payload, c.erased_at IS NULL AS known FROM app_events e"
+        " JOIN contacts c ON c.id = e.contact_id WHERE c.id = :id",
+        id=dan.id,
+    )
+    assert left.rows() == [("care:seen", "{}", False)]
+
+
+def test_an_entry_of_somebody_erased_tells_only_that_it_happened(wb: Workbench) -> None:
+    fay = somebody(wb, "fay")
+    greeted = wb.automation("care greeted").on("care:greeted").add_tag("greeted").delay(days=1).publish()
+    wb.events.send("care:greeted", email="fay@care.example")
+    until(lambda: greeted.entries().latest.state.value == "waiting", "it waits")
+    fay.erase()
+    entry = wb.entry(greeted.entries().latest.id)
+    assert (entry.state.value, entry.outcome) == ("cancelled", "contact_erased")
+    assert [(step.outcome, step.detail) for step in entry.steps][-2:] == [("tagged", {}), ("waiting", {})]
+    assert "None" not in entry._repr_html_()
+    assert "until" not in entry._repr_html_()
+
+
+def test_what_is_wrong_is_said_in_words(wb: Workbench, running: Running) -> None:
+    eve = somebody(wb, "eve")
+    with pytest.raises(DraftError, match="name one"):
+        wb.contact()
+    with pytest.raises(DraftError, match="name a channel"):
+        eve.opt_out()
+    with pytest.raises(RefusedError, match="must name a channel"):
+        eve.opt_out("fax")
+    with pytest.raises(KeyRefusedError, match="contacts:erase"):
+        running.workbench().contact(eve.id).erase()
+
+
+def test_what_was_sent_is_counted_by_channel(wb: Workbench) -> None:
+    before = dict(wb.usage().select("channel", "messages").iter_rows())
+    wb.automation("care push").on("care:push").send_inapp(title="Hi", body="there").publish()
+    wb.events.send("care:push", wallet_address="0xCare")
+    until(
+        lambda: dict(wb.usage().select("channel", "messages").iter_rows())["inapp"] > before["inapp"], "it is counted"
+    )
+    frame = wb.usage(month="2020-01")
+    assert frame.schema == {"month": pl.String, "channel": pl.String, "messages": pl.Int64}
+    assert frame.rows() == [("2020-01", channel, 0) for channel in ("inapp", "email", "webhook")]
+    assert "2020-01: 0 messages sent" in repr(frame)
+    with pytest.raises(RefusedError, match="month: must be a month, like 2026-11"):
+        wb.usage(month="November")

@@ -1,0 +1,102 @@
+"""What failed for good, at the notebook: seen by cause, and tried again."""
+
+import polars as pl
+import pytest
+
+from tests.acceptance.conftest import until
+from tests.running import Running
+from workbench import Automation, NotThereError, RefusedError, Workbench
+from workbench.dead_letters import Replayed
+from workbench.display import words
+
+WALLET = "0xAbCd000000000000000000000000000000001234"
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+def failing(wb: Workbench, name: str, how_many: int = 2) -> Automation:
+    """An automation some of whose entries have failed for good, for want of a name."""
+    automation = wb.automation(name).on(f"{name}:event").send_inapp(title="Hi {{ who }}", body="!").publish()
+    for _ in range(how_many):
+        wb.events.send(f"{name}:event", wallet_address=WALLET)
+    until(lambda: len(automation.entries(state="dead")) == how_many, "they failed")
+    return automation
+
+
+def test_what_failed_for_good_is_seen_by_cause_with_attempts(wb: Workbench) -> None:
+    letters = failing(wb, "failing").dead_letters()
+    [letter] = letters
+    assert (letter.cause, letter.node_id, letter.entries, letter.attempts) == ("template_error", "send_inapp", 2, 1)
+    assert "who" in letter.error()
+    for shown in (repr(letters), letters._repr_html_()):
+        assert "template_error" in shown
+        assert "automation" not in shown.splitlines()[0]
+    assert "Failed for good: 2 entries" in letters._repr_html_()
+    frame = letters.frame()
+    assert frame.select("cause", "entries", "attempts").rows() == [("template_error", 2, 1)]
+    assert frame.schema["last_at"] == pl.Datetime("us", "UTC")
+
+
+def test_it_is_seen_of_all_automations_together(wb: Workbench) -> None:
+    failing(wb, "together", 1)
+    letters = wb.dead_letters()
+    assert "together" in [each.automation for each in letters]
+    assert "together" in repr(letters)
+    assert "Failed for good" in letters._repr_html_()
+
+
+def test_it_is_seen_in_sql_one_by_one(wb: Workbench) -> None:
+    automation = failing(wb, "in-sql")
+    frame = wb.sql("SELECT * FROM dead_letters WHERE automation = :name ORDER BY entry_id DESC", name="in-sql")
+    assert frame["entry_id"].to_list() == [each.id for each in automation.entries()]
+    assert (
+        frame.select("cause", "node_id", "attempts", "automation_version").rows()
+        == [("template_error", "send_inapp", 1, 1)] * 2
+    )
+    assert frame.schema["died_at"] == pl.Datetime("us", "UTC")
+    assert [each.attempts for each in automation.entries()] == [1, 1]
+
+
+def test_it_is_replayed_by_cause_or_all_at_once(wb: Workbench) -> None:
+    automation = failing(wb, "again")
+    letters = automation.dead_letters()
+    replayed = letters.replay("template_error")
+    assert repr(replayed) == "2 entries are tried again, from the step that failed."
+    until(lambda: len(automation.entries(state="dead")) == 2, "they failed again")
+    assert automation.dead_letters().replay() == Replayed(2)
+    until(lambda: len(automation.entries(state="dead")) == 2, "they failed again")
+    steps = [(each.node_id, each.outcome) for each in automation.entries().latest.refresh().steps]
+    assert steps == [("trigger", "entered"), *[("send_inapp", "failed")] * 3]
+
+
+def test_a_cause_that_nobody_died_of_is_met_with_those_there_are(wb: Workbench) -> None:
+    letters = failing(wb, "which-cause", 1).dead_letters()
+    with pytest.raises(NotThereError, match="the cause 'no_wallet': there is template_error"):
+        letters.replay("no_wallet")
+
+
+def test_automations_that_are_off_are_passed_over_and_that_is_said(wb: Workbench) -> None:
+    automation = failing(wb, "off-dead", 1).deactivate()
+    letters = wb.dead_letters()
+    assert "off-dead (off)" in repr(letters)
+    assert "of automations that are off stayed as they are" in repr(letters.replay())
+    assert len(automation.entries(state="dead")) == 1
+    with pytest.raises(RefusedError, match="the automation is not active"):
+        automation.dead_letters().replay()
+
+
+def test_where_nothing_failed_that_is_said(wb: Workbench) -> None:
+    letters = wb.automation("sound").on("sound:event").add_tag("x").publish().dead_letters()
+    assert (len(letters), repr(letters), letters.causes) == (0, "Nothing has failed for good.", ())
+    assert "Nothing has failed for good." in letters._repr_html_()
+    assert letters.frame().height == 0
+    assert letters.replay() == Replayed(0)
+    assert repr(Replayed(0)) == "Nothing was replayed."
+    assert "nothing" in Replayed(0)._repr_html_()
+
+
+def test_what_a_receiver_refused_is_told_apart_from_who_was_not_let_in() -> None:
+    assert (words.ended("refused"), words.outcome("refused")) == ("the receiver said no", "not let in")
