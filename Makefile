@@ -28,7 +28,7 @@ browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 bench: $(VENV)/dev.stamp  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)
 
-torture: $(VENV)/dev.stamp  ## kill everything 200 times under load and check that nothing is lost (ARGS="--seed 7")
+torture: $(VENV)/dev.stamp  ## kill engines 200 times and all else 200 times under load; nothing may be lost or done twice (ARGS="--seed 7")
 	$(BIN)/python -m tests.torture $(ARGS)
 
 format: $(VENV)/dev.stamp  ## rewrite the code in house format

@@ -11,6 +11,7 @@ from sanic.exceptions import SanicException
 from api.access.verify import Verifier
 from api.clock import Clock
 from api.contacts.erasure import keep_erased
+from api.contacts.settling import keep_settled
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
 from api.ingest.notices import Notices
@@ -27,11 +28,14 @@ from api.routes import (
     contacts,
     entries,
     events,
+    explain,
     health,
     inapp,
     inapp_sdk,
+    merges,
     recent,
     sql,
+    timeline,
     unsubscribe,
     usage,
     webhooks,
@@ -55,7 +59,7 @@ _SANIC = {
 }
 
 _ROUTES = (
-    *(events, recent, catalog, automations, entries, contacts, usage),
+    *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage),
     *(sql, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 
@@ -118,7 +122,11 @@ def _start_and_stop(app: App) -> None:
         await parts.feed.start()
         with contextlib.suppress(UnavailableError):
             await parts.database.calibrate(parts.clock)
-        chores = (keep_up(parts.database, parts.clock), keep_erased(parts.database, parts.clock))
+        chores = (
+            keep_up(parts.database, parts.clock),
+            keep_erased(parts.database, parts.clock),
+            keep_settled(parts.database, parts.clock),
+        )
         app.ctx.chores = [asyncio.create_task(chore) for chore in chores]
 
     @app.before_server_stop

@@ -49,8 +49,27 @@ CREATE TABLE workbench.contacts (
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
     erased_at       timestamptz,                -- of somebody who is forgotten: the row only counts
+    merged_into     uuid,                       -- the contact that this one turned out to be; it keeps what it was
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
+CREATE INDEX contacts_merged ON workbench.contacts (org_id, merged_into) WHERE merged_into IS NOT NULL;
+
+-- Which contact absorbed which, and what it gained; taken back, a row stays with the moment of that. While `due_at` is there, rows
+-- of the absorbed contact are still to be looked for and moved (api/contacts/settling.py).
+CREATE TABLE workbench.contact_merges (
+    org_id       bigint NOT NULL,
+    id           uuid NOT NULL,
+    keep_id      uuid NOT NULL,
+    absorbed_id  uuid NOT NULL,
+    gained       jsonb NOT NULL,                -- what undoing takes back; emails sealed
+    identities   jsonb NOT NULL,                -- [kind, digest] of what moved
+    absorbed     jsonb NOT NULL,                -- the attributes the absorbed contact had
+    created_at   timestamptz NOT NULL,
+    undone_at    timestamptz,
+    due_at       timestamptz,
+    PRIMARY KEY (org_id, id)
+);
+CREATE UNIQUE INDEX contact_merges_live ON workbench.contact_merges (org_id, absorbed_id) WHERE undone_at IS NULL;
 
 -- Erasures whose last look for what came in at the same time is still to come.
 CREATE TABLE workbench.erasures (
@@ -82,6 +101,7 @@ CREATE TABLE workbench.identity_conflicts (
     value_digest      uuid NOT NULL,
     outcome           text NOT NULL CHECK (outcome IN ('moved', 'left', 'replaced', 'kept')),
     created_at        timestamptz NOT NULL,
+    resolved_by       uuid,                     -- the merge that made one contact of both
     PRIMARY KEY (org_id, id)
 );
 CREATE INDEX identity_conflicts_by_contact ON workbench.identity_conflicts (org_id, contact_id);
@@ -120,6 +140,7 @@ CREATE TABLE workbench.events (
     wallet_address   text,                      -- the identifiers as this event carried them
     email            text,                      -- sealed
     external_id      text,
+    merged_from      uuid,                      -- the contact it came to, when that was merged into another
     stored_in        xid8 NOT NULL DEFAULT pg_current_xact_id(),   -- the transaction that stored it, for `as_of`
     PRIMARY KEY (org_id, id, created_at)
 ) PARTITION BY RANGE (created_at);
@@ -175,6 +196,7 @@ CREATE TABLE workbench.automations (
     archived_at        timestamptz,
     created_at         timestamptz NOT NULL,
     updated_at         timestamptz NOT NULL,
+    stint              integer NOT NULL DEFAULT 1,      -- grows whenever it is switched on again
     PRIMARY KEY (org_id, id)
 );
 
@@ -216,6 +238,7 @@ CREATE TABLE workbench.entries (
     id                  uuid NOT NULL,
     automation_id       uuid NOT NULL,
     automation_version  integer,
+    stint               integer NOT NULL DEFAULT 1,     -- of the automation when the event matched: an entry of an earlier one rests
     event_id            uuid NOT NULL,
     event_created_at    timestamptz NOT NULL,
     contact_id          uuid NOT NULL,
@@ -233,6 +256,7 @@ CREATE TABLE workbench.entries (
     awaits              text[],                         -- the events that wake it before its time, while it waits
     created_at          timestamptz NOT NULL,
     updated_at          timestamptz NOT NULL,
+    merged_from         uuid,                           -- like that of an event
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, automation_id, event_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
@@ -295,6 +319,7 @@ CREATE TABLE workbench.messages (
     recipient       text,                       -- of an email the sealed address, of a webhook the url
     html            boolean NOT NULL DEFAULT false,
     lease_token     bigint,                     -- of the claim that sends it, or did
+    in_doubt        boolean NOT NULL DEFAULT false,     -- an attempt of it may have arrived, whatever became of later ones
     subject         text,
     body            text,
     extra           jsonb,
@@ -389,6 +414,7 @@ CREATE TABLE workbench.onchain_events (
     block_time    timestamptz NOT NULL,
     args          jsonb NOT NULL DEFAULT '{}',
     removed       boolean NOT NULL DEFAULT false,
+    merged_from   uuid,                         -- like that of an event
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, chain_id, tx_hash, log_index)
 );
@@ -423,7 +449,8 @@ CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = t
            CASE WHEN external_id IS NULL THEN attributes
                 ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
            tags, created_at, updated_at, email_domain, opted_out, erased_at
-    FROM workbench.contacts;
+    FROM workbench.contacts
+    WHERE merged_into IS NULL;
 
 CREATE VIEW analyst.onchain_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed

@@ -29,6 +29,7 @@ from workbench.errors import (
     WorkbenchError,
 )
 from workbench.events import Receipt, Receipts
+from workbench.merging import Merge
 from workbench.simulate import Simulation
 from workbench.workbench import Workbench
 
@@ -44,6 +45,7 @@ __all__ = [
     "Entries",
     "Entry",
     "KeyRefusedError",
+    "Merge",
     "NoSuchVerbError",
     "NotThereError",
     "PublishError",

@@ -1,16 +1,22 @@
-"""One contact: what is known of it, what it wants no messages through, all that is kept of it, and forgetting it."""
+"""One contact: what is known of it, what it wants no messages through, what is kept of it, and forgetting it."""
 
 from collections.abc import Mapping
-from typing import Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import msgspec
 
+from workbench import timeline as happened
 from workbench.connection import Connection
-from workbench.display.page import moment
+from workbench.display.page import html, moment
 from workbench.display.table import Column, plain, table
 from workbench.display.words import counted
 from workbench.errors import DraftError, NotThereError, spoken
+from workbench.explained import Asked, Explained, explained
 
+if TYPE_CHECKING:
+    import polars as pl
+
+_NEWEST = 1_000
 _COLUMNS = (Column("what"), Column("value"))
 
 
@@ -107,8 +113,30 @@ class Contact:
         """Read it again."""
         return self._told(self._connection.get(self._path()))
 
+    @property
+    def timeline(self) -> "pl.DataFrame":
+        """What happened to it, the newest first: at, kind (event, entry, message, conflict), sentence, id, detail (JSON).
+
+        The newest 1,000 rows; `.events(most=…)` goes back further.
+        """
+        return happened.timeline(happened.newest(self._connection, self._there().id, _NEWEST))
+
+    @spoken(".events() or .events(most=10_000)")
+    def events(self, most: int = _NEWEST) -> "pl.DataFrame":
+        """Return its events, the newest first: at, event, occurred_at, payload (JSON), idempotency_key, id."""
+        return happened.events(happened.newest(self._connection, self._there().id, most, "event"))
+
+    @spoken('.explain("Thanks for the deposit") or .explain(a, event={"event": "deposit", "payload": {…}})')
+    def explain(self, automation: object, event: Asked = None, *, most: int = 20) -> Explained:
+        """Say why an automation (or the one of that name) did or did not take its newest events, filter by filter.
+
+        `event`: the id of one of them, or an event that has not happened. The server judges by what the automation was at each
+        event's moment, with the engine's own rules; the contact is the one of today.
+        """
+        return explained(self._connection, self._there().id, automation, event, most)
+
     def export(self) -> dict[str, Any]:
-        """Return all that is kept of it: `contact`, `events`, `entries`, `messages`, the oldest first."""
+        """Return what is kept of it: `contact`, `events`, `entries` with their steps, `messages`, the oldest first."""
         exported: dict[str, Any] = self._connection.get(self._path("/export"))
         return exported
 
@@ -130,6 +158,7 @@ class Contact:
 
     def _told(self, answer: Any) -> Self:
         self._known = msgspec.convert(answer, _Known)
+        self._id = self._known.id  # another one, when it was merged
         return self
 
     def _path(self, more: str = "") -> str:
@@ -157,11 +186,35 @@ class Contact:
     def __repr__(self) -> str:
         if self._known is None:
             return f"Contact {self._id}: erased"
-        return f"Contact {self._id}\n{plain(_COLUMNS, self._rows())}"
+        counts, rows = self._told_of(), happened.newest(self._connection, self._id, happened.SHOWN)
+        parts = [f"Contact {self._id}", counts, "", plain(_COLUMNS, self._rows()), "", plain(*happened.table_of(rows))]
+        return "\n".join(parts)
 
     def _repr_html_(self) -> str:
-        rows = [] if self._known is None else self._rows()
-        return table(_COLUMNS, rows, title=f"Contact {self._id}", empty="Erased.")
+        if self._known is None:
+            return table(_COLUMNS, (), title=f"Contact {self._id}", empty="Erased.")
+        rows = happened.newest(self._connection, self._id, happened.SHOWN)
+        conflicts = happened.newest(self._connection, self._id, happened.SHOWN, "conflict")
+        return html(
+            "contact.html.j2",
+            title=f"Contact {self._id}",
+            counts=self._told_of(),
+            known=(_COLUMNS, self._rows()),
+            conflicts=[f"{moment(each.at)}: {each.sentence}" for each in conflicts],
+            timeline=happened.table_of(rows),
+            note="More: .timeline, .events(), .explain(automation)" if len(rows) == happened.SHOWN else "",
+        )
+
+    def _told_of(self) -> str:
+        """Say how much there is about it."""
+        counts = self._connection.get("/contacts", id=self._id)["counts"]
+        nouns = (
+            ("events", "event", ""),
+            ("entries", "entry", "entries"),
+            ("messages", "message", ""),
+            ("conflicts", "identity conflict", ""),
+        )
+        return ", ".join(counted(counts[name], noun, plural) for name, noun, plural in nouns)
 
 
 def contact(connection: Connection, contact_id: str | None, sent: Mapping[str, str]) -> Contact:

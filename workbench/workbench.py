@@ -14,6 +14,7 @@ from workbench.display.words import both
 from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
+from workbench.merging import Merge, merge
 from workbench.publish import Automations
 from workbench.query import Question, sql
 from workbench.reports import Reports
@@ -41,7 +42,8 @@ _HOW = (
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
     ("see why one did not arrive", "wb.events.rejected()"),
     ("see what failed for good, and try it again", "wb.dead_letters()"),
-    ("see to a contact", 'wb.contact(email="ada@example.com")'),
+    ("see what happened to a contact, and see to it", 'wb.contact(email="ada@example.com")'),
+    ("make one of two contacts", "wb.merge(keep, absorb)"),
     ("count what was sent", "wb.usage()"),
 )
 
@@ -114,6 +116,11 @@ class Workbench(Reports):
     def contact(self, contact_id: str | None = None, **sent: Unpack[Identified]) -> Contact:
         """Return one contact, by its id or by what identifies it: to look, opt it out, tag it, export or erase it."""
         return contact(self._connection, contact_id, cast("dict[str, str]", sent))
+
+    @spoken('wb.merge(keep=wb.contact(email="ada@example.com"), absorb=wb.contact(wallet_address="0x…"))')
+    def merge(self, keep: Contact | str, absorb: Contact | str) -> Merge:
+        """Return what making one contact of two would do; `.apply()` does it, `.undo()` takes it back. Contacts, or their ids."""
+        return merge(self._connection, *(each.id if isinstance(each, Contact) else each for each in (keep, absorb)))
 
     @spoken('wb.usage() or wb.usage(month="2026-11")')
     def usage(self, month: str | None = None) -> "pl.DataFrame":

@@ -150,6 +150,8 @@ async def _update(database: Database, author: Author, automation_id: str, edit: 
             if (value := getattr(edit, name)) is not None
         }
         detail = {"changed": list(given), "cancelled": cancelled}
+        if edit.active is not None:
+            detail["active"] = edit.active
         changed = await _change(tx, author, msgspec.structs.replace(row, **given), "automation.update", detail)
     return _Stopped(changed, last)
 

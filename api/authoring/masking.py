@@ -1,4 +1,4 @@
-"""An address that a reader may not see, taken out of a trace.
+"""An address that a reader may not see, taken out of a trace or another value.
 
 A trial runs on the true address, so that it does what the engine would; only what it answers is masked, in upper and lower
 case. That keeps addresses out of sight; who may write automations can still ask about them, by conditions.
@@ -10,14 +10,13 @@ from typing import TypeVar
 import msgspec
 
 from api.language.event import mask_email
-from api.language.simulate import Trace
 
 _T = TypeVar("_T")
 
 
-def without_email(trace: Trace, email: str) -> Trace:
-    """Return the trace with the address masked wherever it stands in a text."""
-    return _masked(trace, re.compile(re.escape(email), re.IGNORECASE), mask_email(email))
+def without_email(value: _T, email: str) -> _T:
+    """Return a value with the address masked wherever it stands in a text."""
+    return _masked(value, re.compile(re.escape(email), re.IGNORECASE), mask_email(email))
 
 
 def _masked(value: _T, address: re.Pattern[str], mask: str) -> _T:

@@ -15,12 +15,13 @@ from api.store.contacts import stored_contact
 from api.store.database import Database, Transaction
 from api.store.engine import TagChange, change_tags
 from api.store.locks import lock_contacts
+from api.store.merging import survivor
 
 
 async def show(database: Database, org_id: int, contact_id: str, shown: Shown) -> ContactView | Refusal:
-    """Return a contact; one that was erased is nobody any more."""
+    """Return a contact, or the one it was merged into; one that was erased is nobody any more."""
     async with database.transaction() as tx:
-        return await _shown(tx, org_id, contact_id, shown)
+        return await _shown(tx, org_id, await survivor(tx, org_id, contact_id), shown)
 
 
 async def find(database: Database, org_id: int, keys: OrgKeys, who: Identifiers, shown: Shown) -> ContactView | Refusal:

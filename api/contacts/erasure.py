@@ -9,18 +9,17 @@ erasure. No transaction of ingest lives longer than seconds, so a minute later e
 comes first; a row in `erasures` waits for that, also when the process that began has died.
 """
 
-import asyncio
-import logging
 from datetime import datetime, timedelta
 
 import msgspec
 
 from api.authoring.again import retried
 from api.authoring.automations import Author, record
-from api.authoring.refusal import Refusal, unknown
+from api.authoring.refusal import Refusal, conflict, unknown
+from api.chores import every, one_by_one
 from api.clock import Clock
 from api.store import erasure as store
-from api.store.database import ConflictError, Database, UnavailableError
+from api.store.database import Database
 from api.store.erasure import BEGINNING, Part, Subject
 from api.store.locks import lock_contacts
 
@@ -29,8 +28,6 @@ LOOK_SECONDS = 15.0
 AT_ONCE = 100
 
 _PARTS: tuple[Part, ...] = ("events", "messages", "entries")
-
-_log = logging.getLogger("workbench.contacts")
 
 
 class ErasedView(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,28 +48,15 @@ async def erase(database: Database, author: Author, contact_id: str) -> ErasedVi
 
 
 async def keep_erased(database: Database, clock: Clock) -> None:
-    """Look at erased contacts once more, until cancelled; a database that is away only delays it."""
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        try:
-            await erase_again(database, clock.now())
-        except (UnavailableError, ConflictError) as error:
-            _log.info("erasure_delayed", extra={"reason": str(error)})
-        except Exception:  # noqa: BLE001  the edge of the chore: what fails now is done at a later look
-            _log.exception("erasures_failed")
+    """Look at erased contacts once more, until cancelled."""
+    await every(LOOK_SECONDS, "erase_again", lambda: erase_again(database, clock.now()))
 
 
 async def erase_again(database: Database, now: datetime) -> int:
     """Look once more at those whose moment has come; return how many they were."""
     async with database.transaction() as tx:
         due = await store.due_erasures(tx, now, AT_ONCE)
-    for who in due:
-        try:
-            await _erase_again(database, who, now)
-        except (UnavailableError, ConflictError):
-            raise
-        except Exception:  # noqa: BLE001  the edge of one contact: a bug it wakes must not stop the others
-            _log.exception("erasure_failed", extra={"contact_id": who.contact_id})
+    await one_by_one("erase_again", due, lambda who: _erase_again(database, who, now))
     return len(due)
 
 
@@ -83,6 +67,10 @@ async def _forget(database: Database, author: Author, who: Subject) -> ErasedVie
         found = await store.erased_contact(tx, who)
         if found is None:
             return unknown("contact")
+        if found.merged_into is not None:
+            return conflict(f"it was merged into contact {found.merged_into}: erase that one, or undo the merge first")
+        if found.unsettled:
+            return conflict("a merge was taken back a moment ago, and rows are on their way: try again in two minutes")
         cancelled = await store.forget(tx, who, author.now)
         await store.await_erasure(tx, who, author.now + LATER)
         if found.at is None:

@@ -6,11 +6,11 @@ Digests and dry runs are left out.
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from api.contacts.views import ContactView, Shown, entry_view, event_view, message_view
+from api.contacts.views import ContactView, Shown, absorbed_view, entry_view, event_view, message_view
 from api.language.codec import encode
 from api.store.database import Database, Transaction
 from api.store.erasure import BEGINNING, Cursor, Subject
-from api.store.export import PAGE, export_entries, export_events, export_messages
+from api.store.export import PAGE, export_absorbed, export_entries, export_events, export_messages
 
 
 class _Dated(Protocol):
@@ -25,8 +25,10 @@ Read = Callable[[Transaction, Subject, Cursor], Awaitable[Sequence[Row]]]
 
 
 async def pieces(database: Database, who: Subject, contact: ContactView, shown: Shown) -> AsyncIterator[bytes]:
-    """Yield `{"contact", "events", "entries", "messages"}`, the oldest of each first."""
+    """Yield `{"contact", "absorbed", "events", "entries", "messages"}`, the oldest of each first; absorbed are merged contacts."""
     yield b'{"contact":' + encode(contact)
+    async for piece in _listed(database, who, "absorbed", export_absorbed, lambda row: absorbed_view(row, shown)):
+        yield piece
     async for piece in _listed(database, who, "events", export_events, lambda row: event_view(row, shown)):
         yield piece
     async for piece in _listed(database, who, "entries", export_entries, entry_view):

@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from api.store.care import ContactRow
-from api.store.export import EntryRow, EventRow, MessageRow
+from api.store.export import AbsorbedRow, EntryRow, EventRow, MessageRow
 
 Shown = Callable[[str], str]
 """How a reader sees a sealed email address."""
@@ -26,6 +26,18 @@ class ContactView(msgspec.Struct, frozen=True, rename="camel"):
     opted_out: list[str]
     created_at: datetime
     updated_at: datetime
+
+
+class AbsorbedView(msgspec.Struct, frozen=True, rename="camel"):
+    """A contact that was merged into another, as it was."""
+
+    id: str
+    wallet_address: str | None
+    email: str | None
+    external_id: str | None
+    attributes: msgspec.Raw
+    tags: list[str]
+    created_at: datetime
 
 
 class EventView(msgspec.Struct, frozen=True, rename="camel"):
@@ -82,6 +94,12 @@ def contact_view(row: ContactRow, shown: Shown) -> ContactView:
     """Return the view of a contact."""
     known = msgspec.structs.asdict(row)
     return ContactView(**known | {"email": _address(row.email, shown), "attributes": msgspec.Raw(row.attributes)})
+
+
+def absorbed_view(row: AbsorbedRow, shown: Shown) -> AbsorbedView:
+    """Return the view of a contact that was merged into another."""
+    known = msgspec.structs.asdict(row)
+    return AbsorbedView(**known | {"email": _address(row.email, shown), "attributes": msgspec.Raw(row.attributes)})
 
 
 def event_view(row: EventRow, shown: Shown) -> EventView:

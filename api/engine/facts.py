@@ -23,9 +23,8 @@ from api.language.run import Run, State
 from api.store import facts as store
 from api.store.calls import COMMIT, run
 from api.store.database import Transaction
-from api.store.delivery import suppressed
 from api.store.engine import Claim
-from api.store.facts import ArrivalRow, ContactRow, Entered, EventRow
+from api.store.facts import ArrivalRow, AutomationNow, ContactRow, Entered, EventRow
 
 T = TypeVar("T")
 OpenEmail: TypeAlias = Callable[[str], str]
@@ -103,14 +102,14 @@ async def look(
     """Read what decisions on these entries can look at. No event that is seen came after `Seen.at`."""
     claims = [each.claim for each in asked]
     open_email = cache(org_keys.open_email)  # an event mostly carries the address that its contact has
-    events, contacts, stopped, _ = await run(
+    events, contacts, automations, _ = await run(
         tx,
         store.load_events(org_id, claims),
         store.load_contacts(org_id, list({claim.contact_id for claim in claims})),
-        store.inactive_automations(org_id, list({claim.automation_id for claim in claims})),
+        store.automations_now(org_id, list({claim.automation_id for claim in claims})),
         COMMIT,
     )
-    contacts |= await _unsubscribed(tx, org_id, org_keys, open_email, asked, contacts)
+    contacts |= await _unsubscribed(tx, org_id, asked, contacts)
     watched = await watch(tx, org_id, asked, now)
     recent = await _count_recent(tx, org_id, asked)
     facts = {}
@@ -119,7 +118,7 @@ async def look(
         known = _facts(open_email, events.get(claim.event_id), contacts.get(claim.contact_id))
         facts[claim.entry_id] = msgspec.structs.replace(
             known,
-            cancelled=known.cancelled or stopped.get(claim.automation_id),
+            cancelled=known.cancelled or _stopped(claim, automations[claim.automation_id]),
             retries=retries,
             past=_past(claim, watched, recent),
             arrivals=tuple(_arrival(open_email, row) for row in watched.arrivals.get(claim.entry_id, ())),
@@ -128,16 +127,21 @@ async def look(
     return Seen(now, at, {each.claim.entry_id: each for each in asked}, facts, watched)
 
 
-async def _unsubscribed(
-    tx: Transaction, org_id: int, org_keys: OrgKeys, open_email: OpenEmail, asked: list[Asked], contacts: Contacts
-) -> Contacts:
-    """Return those of the contacts whose address wants no emails, opted out of them, where an entry may send one."""
+def _stopped(claim: Claim, automation: AutomationNow) -> str | None:
+    """Return why an entry rests: its automation does, or has rested since its event matched."""
+    return automation.stopped or ("automation_inactive" if claim.stint < automation.stint else None)
+
+
+async def _unsubscribed(tx: Transaction, org_id: int, asked: list[Asked], contacts: Contacts) -> Contacts:
+    """Return those of the contacts that unsubscribed an address, opted out of emails, where an entry may send one."""
     mailed = {each.claim.contact_id for each in asked if each.needs.unsubscribed}
-    known = [(contacts[each], contacts[each].email) for each in mailed & contacts.keys()]
-    digests = {org_keys.digest("email", open_email(email)): contact for contact, email in known if email is not None}
-    found = await suppressed(tx, "email", {(org_id, digest) for digest in digests}) if digests else ()
-    unwanted = [digests[digest] for _, digest in found]
-    return {each.id: msgspec.structs.replace(each, opted_out=[*each.opted_out, "email"]) for each in unwanted}
+    if not mailed:
+        return {}
+    (found,) = await run(tx, store.unsubscribed(org_id, list(mailed)))
+    return {
+        each: msgspec.structs.replace(contacts[each], opted_out=[*contacts[each].opted_out, "email"])
+        for each in found & contacts.keys()
+    }
 
 
 async def watch(tx: Transaction, org_id: int, asked: list[Asked], now: datetime) -> Watched:

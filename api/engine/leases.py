@@ -15,7 +15,7 @@ LEASE = timedelta(seconds=10)
 
 
 class Leases:
-    """Keeps what is held; a lease that was lost all the same is noticed when something is written."""
+    """Keeps what is held; a lease that was lost all the same is noticed at the next renewal, or when something is written."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -58,6 +58,11 @@ class Leases:
         until = self._clock.now() + LEASE
         async with self._database.transaction() as tx:
             kept, _ = await run(tx, store.renew_leases(org_id, claims, until), COMMIT)
-        for entry_id in kept:
-            if entry_id in self._until:
-                self._until[entry_id] = until
+        held = self._held.get(org_id, {})
+        for claim in claims:
+            if claim.entry_id not in held or held[claim.entry_id].token != claim.token:
+                continue  # let go of meanwhile
+            if claim.entry_id in kept:
+                self._until[claim.entry_id] = until
+            else:
+                self._until.pop(claim.entry_id, None)

@@ -1,9 +1,9 @@
 """Writing what was decided, in one transaction: state, steps and the effects that live in the database.
 
 Nothing is written for a worker that lost a lease. Nothing is written either when a decision was made on what is no longer so:
-an entry that waits for an event, or looks back at messages and entries, is recorded under the lock of its contact, where what it
-saw is read again. Ingest stores an event that somebody may wait for under the same lock. So it comes either before, and is seen
-here, or after, and finds the entry waiting: no wake-up is lost.
+an entry that waits for an event or gives up waiting, or looks back at messages and entries, is recorded under the lock of its
+contact, where what it saw is read again. Ingest stores an event that somebody may wait for under the same lock. So it comes
+either before, and is seen here, or after, and finds the entry waiting: no wake-up is lost.
 """
 
 from collections.abc import Iterator, Sequence

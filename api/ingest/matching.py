@@ -21,6 +21,7 @@ class Active(msgspec.Struct, frozen=True):
 
     automation_id: str
     version: int | None
+    stint: int
     trigger: Trigger
 
 
@@ -88,7 +89,7 @@ async def _load(tx: Transaction, org_id: int) -> list[Active]:
     for row in await active_automations(tx, org_id):
         trigger = read_trigger(decode(row.trigger_spec))
         if isinstance(trigger, Trigger):
-            found.append(Active(row.id, row.published_version, trigger))
+            found.append(Active(row.id, row.published_version, row.stint, trigger))
     return found
 
 

@@ -126,6 +126,7 @@ def _add_entry(rows: store.EntryRows, arrival: Arrival, active: Active, entry_id
     rows.ids.append(entry_id)
     rows.automation_ids.append(active.automation_id)
     rows.versions.append(active.version)
+    rows.stints.append(active.stint)
     rows.event_ids.append(arrival.event_id)
     rows.contact_ids.append(arrival.contact_id)
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 
+from api.chores import every
 from api.clock import Clock
 from api.store import upkeep as store
-from api.store.database import ConflictError, Database, UnavailableError
+from api.store.database import Database
 from api.store.inbox import forget_challenges
 
 SOON = 5.0
@@ -18,25 +18,12 @@ _log = logging.getLogger("workbench.upkeep")
 
 
 async def keep_up(database: Database, clock: Clock) -> None:
-    """Do the chores until cancelled; a database that is away only delays them."""
+    """Do the chores until cancelled."""
     await asyncio.gather(
-        _every(SOON, lambda: database.calibrate(clock)),
-        _every(SOON, lambda: _analyze(database)),
-        _every(DAILY, lambda: _daily(database, clock)),
+        every(SOON, "calibrate", lambda: database.calibrate(clock)),
+        every(SOON, "analyze", lambda: _analyze(database)),
+        every(DAILY, "daily", lambda: _daily(database, clock)),
     )
-
-
-async def _every(seconds: float, chore: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        try:
-            await chore()
-        except (UnavailableError, ConflictError) as error:
-            _log.info("chore_delayed", extra={"reason": str(error)})
-            await asyncio.sleep(SOON)
-            continue
-        except Exception:  # noqa: BLE001  one chore that fails must not end the others
-            _log.exception("chore_failed")
-        await asyncio.sleep(seconds)
 
 
 async def _analyze(database: Database) -> None:

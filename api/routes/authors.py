@@ -50,6 +50,11 @@ def known_form(text: str, what: str) -> str:
     return text.lower()
 
 
+def is_id(text: str) -> bool:
+    """Return whether this has the form of an id."""
+    return _UUID.fullmatch(text) is not None
+
+
 def settled(value: _T | Refusal) -> _T:
     """Return what a use case returned; a refusal becomes 404, 409 or 400."""
     if isinstance(value, Refusal):

@@ -29,7 +29,7 @@ class ContactRow(msgspec.Struct, frozen=True):
 
 
 async def find_contact(tx: Transaction, org_id: int, contact_id: str) -> ContactRow | None:
-    """Return a contact, None when there is none or it was erased."""
+    """Return a contact, None when there is none, or it was erased or merged into another."""
     row = await (await tx.execute(_SQL["find_contact"], {"org_id": org_id, "id": contact_id})).fetchone()
     return None if row is None else ContactRow(*row)
 

@@ -29,8 +29,14 @@ _SLOW_NS = 1_000_000_000
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected)
 # 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
-# A server that has become a standby refuses to write: that passes, too.
-_AWAY = (errors.OperationalError, PoolTimeout, errors.InterfaceError, errors.ReadOnlySqlTransaction)
+# A server that has become a standby refuses to write, and the session of a process that was frozen is ended: that passes, too.
+_AWAY = (
+    errors.OperationalError,
+    PoolTimeout,
+    errors.InterfaceError,
+    errors.ReadOnlySqlTransaction,
+    errors.IdleInTransactionSessionTimeout,
+)
 
 
 class UnavailableError(Exception):

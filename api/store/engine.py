@@ -35,6 +35,7 @@ class Claim(msgspec.Struct, frozen=True):
     token: int
     lease_until: datetime
     since: datetime | None
+    stint: int
 
 
 class Standing(msgspec.Struct, frozen=True):

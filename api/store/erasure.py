@@ -30,9 +30,14 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """When a contact was erased; None: it was not."""
+    """When a contact was erased, and which contact it was merged into; None: it was not.
+
+    `unsettled`: a merge was taken back, and rows of the other contact may still be with this one.
+    """
 
     at: datetime | None
+    merged_into: str | None
+    unsettled: bool
 
 
 async def erased_contact(tx: Transaction, who: Subject) -> Erased | None:
@@ -49,6 +54,7 @@ async def forget(tx: Transaction, who: Subject, at: datetime) -> int:
         _about(who, "forget_contact", nothing, at=at),
         _about(who, "forget_identities", nothing),
         _about(who, "forget_conflicts", nothing),
+        _about(who, "forget_merges", nothing),
         _about(who, "forget_segments", nothing),
         _about(who, "forget_onchain", nothing),
         _about(who, "forget_dry_runs_of", nothing),

@@ -63,6 +63,23 @@ class MessageRow(msgspec.Struct, frozen=True):
     delivered_at: datetime | None
 
 
+class AbsorbedRow(msgspec.Struct, frozen=True):
+    """A contact that was merged into another, as it was; `email` is sealed, `attributes` JSON text."""
+
+    created_at: datetime
+    id: str
+    wallet_address: str | None
+    email: str | None
+    external_id: str | None
+    attributes: bytes
+    tags: list[str]
+
+
+async def export_absorbed(tx: Transaction, who: Subject, after: Cursor) -> list[AbsorbedRow]:
+    """Return the next contacts that were merged into one."""
+    return [AbsorbedRow(*row) async for row in await tx.execute(_SQL["export_absorbed"], _values(who, after))]
+
+
 async def export_events(tx: Transaction, who: Subject, after: Cursor) -> list[EventRow]:
     """Return the next events of a contact."""
     return [EventRow(*row) async for row in await tx.execute(_SQL["export_events"], _values(who, after))]

@@ -16,6 +16,13 @@ MOST_ENTERED = 1_000
 _SQL = statements("facts")
 
 
+class AutomationNow(msgspec.Struct, frozen=True):
+    """Which stint an automation is in; `stopped`: why it no longer runs."""
+
+    stint: int
+    stopped: str | None
+
+
 class EventRow(msgspec.Struct, frozen=True):
     """An event as stored; `email` is sealed, `payload` JSON text."""
 
@@ -80,9 +87,19 @@ def load_contacts(org_id: int, ids: Sequence[str]) -> Call[dict[str, ContactRow]
     )
 
 
-def inactive_automations(org_id: int, ids: Sequence[str]) -> Call[dict[str, str]]:
-    """Ask for the reason, by automation id, of those that no longer run."""
-    return Call(_SQL["inactive_automations"], _pairs, org_id=org_id, ids=plain(ids))
+def unsubscribed(org_id: int, ids: Sequence[str]) -> Call[set[str]]:
+    """Ask which of the contacts unsubscribed one of their addresses."""
+    return Call(_SQL["unsubscribed"], lambda rows: {row[0] for row in rows}, org_id=org_id, ids=uuids(ids))
+
+
+def automations_now(org_id: int, ids: Sequence[str]) -> Call[dict[str, AutomationNow]]:
+    """Ask how automations stand, by id."""
+    return Call(
+        _SQL["automations_now"],
+        lambda rows: {row[0]: AutomationNow(*row[1:]) for row in rows},
+        org_id=org_id,
+        ids=plain(ids),
+    )
 
 
 def load_graph(org_id: int, automation_id: str, version: int) -> Call[bytes | None]:

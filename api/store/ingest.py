@@ -64,6 +64,7 @@ class EntryRows(msgspec.Struct):
     ids: list[str] = []
     automation_ids: list[str] = []
     versions: list[int | None] = []
+    stints: list[int] = []
     event_ids: list[str] = []
     contact_ids: list[str] = []
 

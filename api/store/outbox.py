@@ -16,7 +16,10 @@ Status: TypeAlias = Literal["queued", "sent", "failed", "skipped", "unknown"]
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What became of an attempt: the message's status, and the outcome that is kept (None: nothing was attempted)."""
+    """What became of an attempt: the message's status, and the outcome that is kept (None: nothing was attempted).
+
+    Of a message in doubt, what failed or was skipped is `unknown` in both (`settle_outgoing`).
+    """
 
     status: Status
     outcome: Literal["sent", "retrying", "failed", "skipped", "unknown"] | None

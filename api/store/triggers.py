@@ -17,11 +17,12 @@ _SQL = statements("ingest_triggers")
 class ActiveAutomation(msgspec.Struct, frozen=True):
     """An automation that takes entries. `published_version` None: they end at once, nothing is sent.
 
-    `trigger_spec` is JSON text (`codec.decode`, then `trigger.read_trigger`).
+    `stint`: how often it was switched on; `trigger_spec` is JSON text (`codec.decode`, then `trigger.read_trigger`).
     """
 
     id: str
     published_version: int | None
+    stint: int
     trigger_spec: bytes
 
 

@@ -43,7 +43,8 @@ class Listener:
     async def wait(self, seconds: float) -> None:
         """Return when woken, or after so many seconds."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for loses a cancellation that comes with the wake
+                await self._woken.wait()
         self._woken.clear()
 
     async def listen(self) -> None:

@@ -38,6 +38,7 @@ LIMIT :most;
 -- Write a changed automation whole; the caller holds its lock.
 UPDATE automations
 SET name = :name, trigger_spec = :trigger_spec ::jsonb, graph = :graph ::jsonb, active = :active,
+    stint = stint + (:active AND NOT active)::integer,
     published_version = :published_version, revision = :revision, archived_at = :archived_at, updated_at = :updated_at
 WHERE org_id = :org_id AND id = :id
 RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at;
@@ -116,7 +117,7 @@ WITH stopped AS (
     SELECT :org_id, id, state, 'cancelled', :at, :outcome FROM moved
 ), unsent AS (
     UPDATE messages m
-    SET status = CASE m.status WHEN 'queued' THEN 'skipped' ELSE 'unknown' END
+    SET status = CASE WHEN m.status = 'queued' AND NOT m.in_doubt THEN 'skipped' ELSE 'unknown' END
     FROM moved r
     WHERE m.org_id = :org_id AND m.entry_id = r.id AND r.state = 'retrying' AND m.status IN ('queued', 'sending')
     RETURNING m.id, m.channel, m.status

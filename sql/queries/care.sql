@@ -1,7 +1,7 @@
 -- Contacts one by one: what is known of each, and what it wants no messages through.
 
 -- find_contact --
--- A contact, unless it was erased; emails are sealed. Opted out of emails is also who unsubscribed one of their addresses.
+-- A contact, unless it was erased or merged into another; emails are sealed. Opted out of emails is also who unsubscribed one of their addresses.
 SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attributes, c.tags,
        ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
        ARRAY(SELECT unnest(c.opted_out)
@@ -12,7 +12,7 @@ SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attribute
              ORDER BY 1),
        c.created_at, c.updated_at
 FROM contacts c
-WHERE c.org_id = :org_id AND c.id = :id AND c.erased_at IS NULL;
+WHERE c.org_id = :org_id AND c.id = :id AND c.erased_at IS NULL AND c.merged_into IS NULL;
 
 -- set_opted_out --
 -- Note what a contact wants no messages through; its lock is held.

@@ -1,29 +1,42 @@
 -- Forgetting a contact: its rows stay and are counted, without anything that says who it was or what it did.
 
 -- erased_contact --
--- When a contact was erased, null for one that was not; no row for one that nobody knows.
-SELECT erased_at FROM contacts WHERE org_id = :org_id AND id = :contact_id;
+-- When a contact was erased, null for one that was not, and what it was merged into; no row for one that nobody knows.
+-- While rows of somebody else are on their way back from it, it cannot be told apart.
+SELECT erased_at, merged_into::text, EXISTS (
+    SELECT FROM contact_merges m
+    WHERE m.org_id = :org_id AND m.keep_id = :contact_id AND m.undone_at IS NOT NULL AND m.due_at IS NOT NULL)
+FROM contacts WHERE org_id = :org_id AND id = :contact_id;
 
 -- forget_sign_in --
--- Drop what the wallet of a contact was asked to sign.
+-- Drop what the wallets of a contact were asked to sign.
 DELETE FROM inapp_challenges n USING contacts c
-WHERE c.org_id = :org_id AND c.id = :contact_id AND n.org_id = :org_id AND n.wallet_address = c.wallet_address;
+WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id) AND n.org_id = :org_id AND n.wallet_address = c.wallet_address;
 
 -- forget_contact --
--- Take everything from a contact but its id and its moments; its lock is held.
+-- Take everything from a contact, and from those that were merged into it, but ids and moments; its lock is held.
 UPDATE contacts
 SET email = NULL, email_domain = NULL, wallet_address = NULL, wallet_raw = NULL, external_id = NULL,
     attributes = '{}', tags = '{}', opted_out = '{}', updated_at = :at, erased_at = coalesce(erased_at, :at)
-WHERE org_id = :org_id AND id = :contact_id;
+WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id);
 
 -- forget_identities --
 -- From here on its identifiers are nobody's: who comes with them is somebody new.
 DELETE FROM identities WHERE org_id = :org_id AND contact_id = :contact_id;
 
 -- forget_conflicts --
--- Drop the conflicts it took part in, with the digests of the identifiers.
-DELETE FROM identity_conflicts
-WHERE org_id = :org_id AND (contact_id = :contact_id OR other_contact_id = :contact_id);
+-- Drop the conflicts it took part in, with the digests of the identifiers; also those of contacts that were merged into it.
+DELETE FROM identity_conflicts k
+USING contacts c
+WHERE k.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
+    AND (k.contact_id = c.id OR k.other_contact_id = c.id);
+
+-- forget_merges --
+-- Of merges that it took part in, nothing but the fact is left; rows that are still on their way are moved all the same.
+UPDATE contact_merges m SET gained = '{}', identities = '[]', absorbed = '{"attributes": {}, "tags": [], "segments": {}}'
+FROM contacts c
+WHERE m.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
+    AND (m.keep_id = c.id OR m.absorbed_id = c.id);
 
 -- forget_segments --
 -- Take it out of every segment.
@@ -34,10 +47,12 @@ DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id;
 UPDATE onchain_events SET contact_id = NULL WHERE org_id = :org_id AND contact_id = :contact_id;
 
 -- forget_dry_runs_of --
--- Take what they said from its dry runs, and their keys from what came under the same.
+-- Take what they said from its dry runs (also those of contacts that were merged into it), and their keys from what came under the
+-- same.
 WITH said AS (
-    SELECT key_digest, idempotency_key FROM dry_runs
-    WHERE org_id = :org_id AND contact_id = :contact_id AND idempotency_key <> ''
+    SELECT d.key_digest, d.idempotency_key FROM contacts c
+    JOIN dry_runs d ON d.org_id = :org_id AND d.contact_id = c.id AND d.idempotency_key <> ''
+    WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
 ), notices AS (
     UPDATE event_notices n SET idempotency_key = NULL, body = n.body - 'idempotencyKey'
     FROM said s
@@ -65,7 +80,7 @@ WITH live AS (
     SELECT :org_id ::bigint, id, state, 'cancelled', :at ::timestamptz, 'contact_erased' FROM moved
 ), unsent AS (
     UPDATE messages
-    SET status = CASE status WHEN 'queued' THEN 'skipped' ELSE 'unknown' END
+    SET status = CASE WHEN status = 'queued' AND NOT in_doubt THEN 'skipped' ELSE 'unknown' END
     WHERE org_id = :org_id AND contact_id = :contact_id AND status IN ('queued', 'sending')
     RETURNING id, status, channel
 ), told AS (
@@ -136,8 +151,11 @@ INSERT INTO erasures (org_id, contact_id, due_at) VALUES (:org_id, :contact_id, 
 ON CONFLICT (org_id, contact_id) DO UPDATE SET due_at = excluded.due_at;
 
 -- due_erasures --
--- Erased contacts, of any organization, that are to be looked at once more now.
-SELECT org_id, contact_id::text FROM erasures WHERE due_at <= :now ORDER BY due_at LIMIT :most;
+-- Erased contacts, of any organization, that are to be looked at once more now: when all rows of merges have come to them.
+SELECT e.org_id, e.contact_id::text FROM erasures e
+WHERE e.due_at <= :now AND NOT EXISTS (
+    SELECT FROM contact_merges m WHERE m.org_id = e.org_id AND m.keep_id = e.contact_id AND m.due_at IS NOT NULL)
+ORDER BY e.due_at LIMIT :most;
 
 -- end_erasure --
 -- That was the last look, unless the contact was erased once more meanwhile.

@@ -12,8 +12,8 @@ LIMIT :most;
 -- The next entries of a contact, with their steps.
 SELECT e.created_at, e.id, e.automation_id, e.automation_version, e.event_id, e.state, e.outcome, e.node_id, e.attempts, e.last_error,
        e.updated_at,
-       (SELECT coalesce(jsonb_agg(jsonb_build_object('nodeId', s.node_id, 'kind', s.kind, 'outcome', s.outcome, 'handle', s.handle,
-                                                     'detail', s.detail) ORDER BY s.claim, s.step), '[]')
+       (SELECT coalesce(jsonb_agg(jsonb_build_object('nodeId', s.node_id, 'kind', s.kind, 'at', s.at, 'outcome', s.outcome,
+                                                     'handle', s.handle, 'detail', s.detail) ORDER BY s.claim, s.step), '[]')
         FROM entry_steps s WHERE s.org_id = :org_id AND s.entry_id = e.id)
 FROM entries e
 WHERE e.org_id = :org_id AND e.contact_id = :contact_id AND (e.created_at, e.id) > (:after_at ::timestamptz, :after_id ::uuid)
@@ -26,5 +26,13 @@ SELECT created_at, id, automation_id, entry_id, node_id, channel, status, wallet
        delivered_at
 FROM messages
 WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+ORDER BY created_at, id
+LIMIT :most;
+
+-- export_absorbed --
+-- The next contacts that were merged into this one, as they were; emails are sealed.
+SELECT created_at, id, wallet_address, email, external_id, attributes, tags
+FROM contacts
+WHERE org_id = :org_id AND merged_into = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
 ORDER BY created_at, id
 LIMIT :most;

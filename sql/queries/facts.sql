@@ -23,11 +23,19 @@ FROM k CROSS JOIN LATERAL (
     SELECT * FROM contacts WHERE org_id = k.org_id AND id = k.id AND erased_at IS NULL LIMIT 1    -- key by key
 ) AS c;
 
--- inactive_automations --
--- Which of these automations no longer run, and why.
-SELECT a.id::text, CASE WHEN a.archived_at IS NULL THEN 'automation_inactive' ELSE 'automation_archived' END
+-- unsubscribed --
+-- Which of these contacts unsubscribed one of their addresses.
+WITH k AS MATERIALIZED (SELECT :org_id ::bigint AS org_id, id FROM unnest(:ids ::uuid[]) AS id)
+SELECT k.id::text
+FROM k JOIN identities i ON i.contact_id = k.id AND i.org_id = k.org_id AND i.kind = 2
+JOIN suppressions s ON s.org_id = k.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest;
+
+-- automations_now --
+-- Which stint these automations are in, and why those that no longer run do not.
+SELECT a.id::text, a.stint,
+       CASE WHEN a.archived_at IS NOT NULL THEN 'automation_archived' WHEN NOT a.active THEN 'automation_inactive' END
 FROM automations a
-WHERE a.org_id = :org_id AND a.id = ANY(:ids ::uuid[]) AND (NOT a.active OR a.archived_at IS NOT NULL);
+WHERE a.org_id = :org_id AND a.id = ANY(:ids ::uuid[]);
 
 -- load_graph --
 -- The graph of a published version; it never changes.

@@ -149,11 +149,13 @@ ORDER BY a.id;
 -- revive_entries --
 -- Give dead entries a new cycle of attempts at the node where they died; what happened before stays on record.
 WITH moved AS (
-    UPDATE entries
-    SET state = 'pending', outcome = NULL, last_error = NULL, attempts = 0, lease_until = NULL,
+    UPDATE entries e
+    SET state = 'pending', outcome = NULL, last_error = NULL, attempts = 0, lease_until = NULL, stint = a.stint,
         due_at = :at, updated_at = :at
-    WHERE org_id = :org_id AND id = ANY(:ids ::uuid[]) AND state = 'dead'
-    RETURNING id
+    FROM automations a
+    WHERE e.org_id = :org_id AND e.id = ANY(:ids ::uuid[]) AND e.state = 'dead'
+        AND a.org_id = :org_id AND a.id = e.automation_id
+    RETURNING e.id
 )
 INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
 SELECT :org_id, id, 'dead', 'pending', :at, 'replay' FROM moved;

@@ -6,7 +6,7 @@ SELECT org_id, epoch FROM automation_epochs WHERE org_id = ANY(:org_ids ::bigint
 
 -- active_automations --
 -- Every automation that takes entries now, with the trigger of its published version, or of its draft when it has none.
-SELECT a.id::text, a.published_version, COALESCE(v.trigger_spec, a.trigger_spec)
+SELECT a.id::text, a.published_version, a.stint, COALESCE(v.trigger_spec, a.trigger_spec)
 FROM automations a
 LEFT JOIN automation_versions v
     ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version

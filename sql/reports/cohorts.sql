@@ -1,16 +1,7 @@
 -- What contacts did after their first :start in the period, by the day, week or month of it: events, and what a number in them adds up to.
 -- `per_contact` is for everybody in the cohort, also those who did nothing; `so_far` adds the periods up.
 {% import "parts.sql" as parts %}
-WITH people AS (
-    SELECT contact_id, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
-    FROM app_events
-    WHERE event = :start AND {{ parts.during(period) }}
-    GROUP BY contact_id
-), cohorts AS (
-    SELECT cohort, count(*) AS size
-    FROM people
-    GROUP BY cohort
-), done AS (
+WITH {{ parts.cohorts(period) }}, done AS (
     SELECT p.cohort, date_trunc(:every, e.occurred_at, 'UTC') AS at, count(*) AS events,
            {{ "sum(" ~ parts.number(":value", "e.payload") ~ ")" if value else "count(*)" }} AS total
     FROM people p

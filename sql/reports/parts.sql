@@ -17,3 +17,16 @@
 {% macro number(path, payload="payload") %}
 CASE WHEN jsonb_typeof({{ payload }} #> CAST({{ path }} AS text[])) = 'number' THEN ({{ payload }} #>> CAST({{ path }} AS text[]))::numeric END
 {%- endmacro %}
+{# Who began in the period, and in which day, week or month; how many they were in each. #}
+{% macro cohorts(period) %}
+people AS (
+    SELECT contact_id, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
+    FROM app_events
+    WHERE event = :start AND {{ during(period) }}
+    GROUP BY contact_id
+), cohorts AS (
+    SELECT cohort, count(*) AS size
+    FROM people
+    GROUP BY cohort
+)
+{%- endmacro %}

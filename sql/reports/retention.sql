@@ -1,19 +1,10 @@
 -- Of the contacts whose first :start in the period fell into a day, week or month, how many came back in each later one.
 -- Number 0 is the cohort's own; periods that have not begun yet are left out, the last one may still be under way.
 {% import "parts.sql" as parts %}
-WITH people AS (
-    SELECT contact_id, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
-    FROM app_events
-    WHERE event = :start AND {{ parts.during(period) }}
-    GROUP BY contact_id
-), back AS (
+WITH {{ parts.cohorts(period) }}, back AS (
     SELECT DISTINCT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at
     FROM app_events
     WHERE {{ "event = :back AND " if back }}{{ parts.during(period) }}
-), cohorts AS (
-    SELECT cohort, count(*) AS size
-    FROM people
-    GROUP BY cohort
 ), returned AS (
     SELECT p.cohort, b.at, count(*) AS contacts
     FROM people p

@@ -11,6 +11,7 @@ from api.authoring.automations import Author
 from api.clock import uuid7
 from api.contacts.erasure import LATER, ErasedView, erase, erase_again
 from api.engine.leases import LEASE
+from api.store.inbox import Acknowledged, acknowledge
 from api.store.locks import lock_contacts
 from tests.delivery.conftest import endpoint, status
 from tests.engine.conftest import Bench
@@ -93,6 +94,32 @@ async def test_a_message_that_waits_for_another_try_is_skipped(bench: Bench) -> 
         ("retrying", "refused"),
         ("skipped", "contact_erased"),
     ]
+
+
+async def test_v15_what_waits_for_its_turn_to_leave_does_not_when_the_lease_is_found_void(bench: Bench) -> None:
+    await bench.automation([TRIGGER, INAPP], [("t", "i")])
+    await arrive(bench, "k")
+    claims = await bench.driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
+    leases, entry_id = bench.driver._leases, claims[0].entry_id
+    leases.hold(bench.org_id, claims)
+    await leases._renew(bench.org_id, claims)
+    assert leases.is_ours(entry_id)
+    await forget(bench, claims[0].contact_id)
+    await leases._renew(bench.org_id, claims)
+    assert not leases.is_ours(entry_id)
+    leases.release(bench.org_id, [entry_id])
+
+
+async def test_what_a_wallet_acknowledges_after_the_erasure_changes_nothing(bench: Bench) -> None:
+    await bench.automation([TRIGGER, INAPP], [("t", "i")])
+    await arrive(bench, "k")
+    await bench.drive()
+    ((message_id,),) = await bench.fetch("SELECT id FROM messages")
+    await forget(bench, await known(bench))
+    async with bench.database.transaction() as tx:
+        await acknowledge(tx, [Acknowledged((bench.org_id, "0xa"), str(message_id))], bench.clock.now())
+    assert await bench.fetch("SELECT status, delivered_at FROM messages") == [("sent", None)]
+    assert await bench.fetch("SELECT outcome FROM message_outcomes") == [("sent",)]
 
 
 async def test_a_message_on_its_way_may_have_arrived(bench: Bench) -> None:

@@ -3,6 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
+from api.authoring import automations
+from api.authoring.automations import Author
+from api.clock import uuid7
 from api.engine.leases import LEASE
 from api.store.delivery import suppress
 from api.store.inbox import Acknowledged, acknowledge
@@ -13,6 +16,7 @@ from tests.engine.conftest import Bench
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 INAPP = {"id": "i", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}}
 EMAIL = {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "for that"}}
+NO_HTTP = b"SSH-2.0-OpenSSH_9.6\r\n\r\n"
 ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
 
 
@@ -87,6 +91,43 @@ async def _dies(*_: Any) -> None:
     return None
 
 
+async def cut(bench: Bench, server: Endpoint) -> str:
+    """Let the receiver take a message and answer nothing that is HTTP; return the automation's id."""
+    automation_id = await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+    await bench.send("k", ANN)
+    await bench.drive()
+    bench.clock.ahead += timedelta(seconds=13)
+    return automation_id
+
+
+async def test_v9_what_may_have_arrived_is_not_said_to_have_failed(bench: Bench) -> None:
+    async with endpoint(NO_HTTP, status(410)) as server:
+        await cut(bench, server)
+        await bench.drive()
+    assert await outcomes(bench) == [("unknown", "no_answer"), ("unknown", "gone")]
+    assert await bench.entries() == [("dead", "gone")]
+
+
+async def test_v9_what_may_have_arrived_is_not_said_to_have_been_skipped(bench: Bench) -> None:
+    async with endpoint(NO_HTTP, status(500)) as server:
+        automation_id = await cut(bench, server)
+        await bench.drive()
+        now = bench.clock.now_us()
+        await automations.deactivate(bench.database, Author(bench.org_id, uuid7(now), now), automation_id)
+    assert await outcomes(bench) == [
+        ("unknown", "no_answer"),
+        ("retrying", "refused"),
+        ("unknown", "automation_inactive"),
+    ]
+
+
+async def test_what_may_have_arrived_and_then_did_is_sent(bench: Bench) -> None:
+    async with endpoint(NO_HTTP, status(200)) as server:
+        await cut(bench, server)
+        await bench.drive()
+    assert (await outcomes(bench))[-1] == ("sent", None)
+
+
 async def test_a_capped_message_is_skipped_without_a_text(bench: Bench) -> None:
     await bench.automation([TRIGGER, EMAIL], [("t", "e")], frequencyCap={"messages": 1, "seconds": 3_600})
     for number in range(2):
@@ -111,6 +152,16 @@ async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: B
         await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
     await send_one(bench, EMAIL, quietHours={"from": "00:00", "to": "23:59"})
     assert await bench.steps() == ["entered", "skipped"]  # and did not wait for the end of the quiet hours
+    assert await outcomes(bench) == [("skipped", "opted_out")]
+
+
+async def test_j12_who_unsubscribed_an_address_it_had_once_is_skipped(bench: Bench) -> None:
+    digest = bench.keyring.of(bench.org_id).digest("email", "old@example.com")
+    async with bench.database.transaction() as tx:
+        await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
+    for address in ("old@example.com", "ann@example.com"):
+        await bench.take_in({"event": "login", "contact": {"walletAddress": "0xA", "email": address}})
+    await send_one(bench, EMAIL)
     assert await outcomes(bench) == [("skipped", "opted_out")]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.authoring import automations
+from api.authoring import automations, entries
 from api.authoring.automations import Author
 from api.clock import uuid7
 from api.engine.leases import LEASE
@@ -83,3 +83,36 @@ async def test_what_was_sent_and_what_failed_stay_what_they_are(bench: Bench) ->
             await bench.execute("UPDATE messages SET status = %s", state)
             await automations.deactivate(bench.database, author(bench), automation_id)
             assert await bench.fetch("SELECT status FROM messages") == [(state,)]
+
+
+async def test_v15_what_came_before_a_rest_takes_no_step_after_it(bench: Bench) -> None:
+    async with endpoint(BROKEN, OK) as server:
+        automation_id = await post(bench, server)
+        await automations.deactivate(bench.database, author(bench), automation_id)
+        await automations.activate(bench.database, author(bench), automation_id)
+        # as an event leaves it whose batch read the triggers before the rest and commits after it
+        await bench.execute("UPDATE entries SET state = 'pending', outcome = NULL, due_at = %s", bench.clock.now())
+        assert await later(bench) == 1
+        assert await bench.entries() == [("cancelled", "automation_inactive")]
+        assert len(server.requests) == 1
+
+
+async def test_what_is_replayed_after_a_rest_runs(bench: Bench) -> None:
+    async with endpoint(BROKEN, OK) as server:
+        automation_id = await post(bench, server)
+        await bench.execute("UPDATE entries SET state = 'dead', outcome = 'refused'")
+        await automations.deactivate(bench.database, author(bench), automation_id)
+        await automations.activate(bench.database, author(bench), automation_id)
+        assert await entries.replay_all(bench.database, author(bench), automation_id, None) == 1
+        assert await later(bench) == 1
+    assert await bench.entries() == [("completed", "completed")]
+
+
+async def test_an_event_that_comes_after_a_rest_runs(bench: Bench) -> None:
+    async with endpoint(OK, OK) as server:
+        automation_id = await post(bench, server)
+        await automations.deactivate(bench.database, author(bench), automation_id)
+        await automations.activate(bench.database, author(bench), automation_id)
+        await bench.send("again")
+        assert await bench.drive() == 1
+    assert len(server.requests) == 2

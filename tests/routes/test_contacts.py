@@ -8,6 +8,8 @@ import pytest
 from api.access.format import Kind
 from api.delivery.unsubscribe import Unsubscribed, make_token
 from api.language.codec import decode
+from api.language.event import Identifiers
+from api.store.contacts import stored_contact
 from api.store.delivery import suppressed
 from tests.routes.conftest import Org
 
@@ -109,6 +111,20 @@ async def test_an_address_that_unsubscribed_before_it_had_a_contact(acme: Org) -
     token = make_token(acme.service.keyring, Unsubscribed(acme.id, digest))
     await acme.service.client.post(f"/unsubscribe?token={token}")
     await arrived(acme)
+    assert (await found(acme, ANN))["optedOut"] == ["email"]
+
+
+async def test_an_address_that_unsubscribed_counts_also_when_it_is_no_longer_the_contacts_first(acme: Org) -> None:
+    digest = acme.service.keyring.of(acme.id).digest("email", "old@acme.example")
+    token = make_token(acme.service.keyring, Unsubscribed(acme.id, digest))
+    await acme.service.client.post(f"/unsubscribe?token={token}")
+    contact_id = await arrived(acme, ANN | {"email": "old@acme.example"})
+    await arrived(acme)
+    keys = acme.service.keyring.of(acme.id)
+    async with acme.service.parts.database.transaction() as tx:
+        stored = await stored_contact(tx, acme.id, keys, Identifiers(email="ann@acme.example"))
+    assert stored is not None
+    assert (stored.id, stored.opted_out) == (contact_id, ("email",))
     assert (await found(acme, ANN))["optedOut"] == ["email"]
 
 

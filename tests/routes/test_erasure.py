@@ -1,12 +1,14 @@
 """`DELETE /contacts/{id}` and `GET /contacts/{id}/export`: all of a person, shown and then gone (trust.md O4)."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 
 from api.embedded import Server
 from api.language.codec import decode
+from api.logs import Lines
 from api.store.export import PAGE
 from tests.conftest import clone
 from tests.routes.conftest import Org, serving
@@ -95,6 +97,19 @@ async def test_o4_nothing_of_a_person_is_left_but_numbers(acme: Org) -> None:
     assert (await acme.rows("action, subject_id", "audit_log"))[-1] == ("contact.erase", contact_id)
 
 
+async def test_o1_nothing_of_a_person_is_logged(acme: Org, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    contact_id = await lived(acme)
+    await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
+    await call(acme, "POST", "/find", *CARE, body={"contact": ANN | {"email": f"{CANARY}@@acme.example"}})
+    await call(acme, "POST", f"/{contact_id}/tags", *CARE, body={"add": [CANARY, 7]})
+    await call(acme, "PUT", f"/{contact_id}/opt-outs", *CARE, body={"email": CANARY})
+    await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
+    await acme.service.parts.notices._flush()
+    said = "\n".join(map(Lines().format, caplog.records))
+    assert [word for word in WORDS if word in said] == []
+
+
 async def test_a_retry_of_an_erased_event_is_a_duplicate(acme: Org) -> None:
     contact_id = await arrived(acme, idempotencyKey="once")
     await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
@@ -143,7 +158,7 @@ async def test_a_contact_is_exported_with_all_that_is_kept_of_it(acme: Org) -> N
     response = await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
     assert response.status_code == 200
     exported: dict[str, Any] = decode(response.content)
-    assert list(exported) == ["contact", "events", "entries", "messages"]
+    assert list(exported) == ["contact", "absorbed", "events", "entries", "messages"]
     assert exported["contact"]["email"] == "ann@acme.example"
     (event,) = exported["events"]
     assert {
@@ -158,9 +173,15 @@ async def test_a_contact_is_exported_with_all_that_is_kept_of_it(acme: Org) -> N
     }
     (entry,) = exported["entries"]
     assert (entry["state"], entry["outcome"]) == ("dead", "refused")
-    assert entry["steps"] == [
-        {"nodeId": "n", "kind": "condition", "outcome": "branched", "handle": "true", "detail": {"verdicts": [CANARY]}}
-    ]
+    (step,) = entry["steps"]
+    assert step.pop("at") is not None
+    assert step == {
+        "nodeId": "n",
+        "kind": "condition",
+        "outcome": "branched",
+        "handle": "true",
+        "detail": {"verdicts": [CANARY]},
+    }
     assert [(message["channel"], message["body"], message["data"]) for message in exported["messages"]] == [
         ("inapp", CANARY, {"x": CANARY})
     ]

@@ -59,6 +59,12 @@ async def test_addresses_are_looked_up_one_by_one(hot: Database, name: str, colu
     assert f"{column} = asked.{column}" in condition
 
 
+async def test_who_unsubscribed_is_looked_up_contact_by_contact(hot: Database) -> None:
+    explained = await plan(hot, "facts", "unsubscribed", org_id=1, ids=[CONTACT])
+    conditions = [line for line in explained.splitlines() if "Index Cond" in line]
+    assert ["contact_id = k.id" in conditions[0], "address_digest = i.value_digest" in conditions[1]] == [True, True]
+
+
 async def test_a_page_of_a_contact_is_read_by_its_index(usual: Database) -> None:
     await fill(usual)
     after = {"after_at": BEGINNING[0], "after_id": BEGINNING[1], "most": PAGE}

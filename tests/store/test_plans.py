@@ -25,7 +25,7 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=10)
 ID = uuid7(1)
 IDS = [uuid7(number) for number in range(200)]  # a batch
-CLAIMS = [Claim(each, ID, 1, each, NOW, each, None, 0, 1, 1, LATER, None) for each in IDS]
+CLAIMS = [Claim(each, ID, 1, each, NOW, each, None, 0, 1, 1, LATER, None, 1) for each in IDS]
 STANDINGS = [Standing(each, 1, "completed", "completed", "n", 1, 1, None, None) for each in IDS]
 
 KEY = "entries_pkey org_id id"

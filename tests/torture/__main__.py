@@ -1,9 +1,11 @@
-"""`python -m tests.torture --seed N --kills 200 --minutes 15`: kill everything under load and prove that nothing is lost.
+"""`python -m tests.torture --seed N --minutes 15`: kill everything under load and prove that nothing is lost or done twice.
 
 Theory of operation. Clients send all kinds of events to several API processes and log every answer; an attempt without one is
-made again with the same key until there is one. Meanwhile a nemesis, whose plan comes from the printed seed, kills and freezes
-API processes, engines, Postgres and its back-ends, and starts again what it killed. Then everything heals and drains, and the
-checker compares what is stored with what was answered: one function per invariant. The seed fixes what is sent and done, not
+made again with the same key until there is one. Engines run what the events start; webhooks and emails arrive at sinks that note
+every copy and misbehave. Meanwhile a nemesis, whose plan comes from the printed seed, kills and freezes API processes, engines,
+Postgres and its back-ends, and starts again what it killed; automations are switched, edited and archived, dead entries replayed.
+Then everything heals and drains, and the checker compares what is stored with what was answered and what arrived: one function per
+invariant, and one that found nothing to judge has failed. The seed fixes what is sent and done, not
 the interleaving: a violation is kept with all its evidence, because it may not show again.
 """
 
@@ -18,7 +20,8 @@ from api.clock import token
 from tests.torture.installation import installed
 from tests.torture.invariants import Verdict, check
 from tests.torture.log import now_us
-from tests.torture.run import Run, Wish, torture
+from tests.torture.nemesis import Wish
+from tests.torture.run import Run, torture
 from tests.torture.summary import summary
 
 _KEPT_IN = Path(__file__).parents[2] / "tmp" / "torture"
@@ -29,8 +32,11 @@ def main() -> int:
     args = _parser().parse_args()
     folder = _KEPT_IN / f"{args.seed}-{now_us() // 1_000_000}"
     folder.mkdir(parents=True)
-    say(f"seed {args.seed}: {args.kills} kills in {args.minutes:g} minutes; logs in {folder}")
-    run = asyncio.run(_run(Wish(args.seed, args.kills, args.minutes * 60), folder, args.apis, args.engines))
+    say(
+        f"seed {args.seed}: {args.engine_kills} kills of engines, {args.kills} others, in {args.minutes:g} minutes; logs in {folder}"
+    )
+    wish = Wish(args.seed, args.kills, args.engine_kills, args.minutes * 60, args.clients, slack=args.slack)
+    run = asyncio.run(_run(wish, folder, args.apis, args.engines))
     verdicts = check(run.evidence)
     text = summary(run, verdicts)
     (folder / "summary.txt").write_text(text + "\n")
@@ -48,7 +54,7 @@ def say(text: str) -> None:
 
 
 async def _run(wish: Wish, folder: Path, apis: int, engines: int) -> Run:
-    async with installed(folder, apis, engines) as installation:
+    async with installed(folder, wish.seed, apis, engines) as installation:
         return await torture(installation, wish, say)
 
 
@@ -62,6 +68,8 @@ def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
         "sent": list(evidence.log.sent.values()),
         "attempts": evidence.log.attempts,
         "switched": evidence.log.switched,
+        "published": evidence.log.published,
+        "arrivals": evidence.arrivals,
         **msgspec.structs.asdict(evidence.stored),
     }
     for name, rows in kept.items():
@@ -74,10 +82,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=int.from_bytes(token(3), "big"), help="default: a random one, printed"
     )
-    parser.add_argument("--kills", type=int, default=200, help="how many kills (default %(default)s)")
+    parser.add_argument(
+        "--kills", type=int, default=200, help="how many kills of all but engines (default %(default)s)"
+    )
+    parser.add_argument("--engine-kills", type=int, default=200, help="how many kills of engines (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=15.0, help="spread over how long (default %(default)s)")
     parser.add_argument("--apis", type=int, default=3, help="API processes (default %(default)s)")
-    parser.add_argument("--engines", type=int, default=2, help="engines (default %(default)s)")
+    parser.add_argument("--clients", type=int, default=12, help="clients that send events (default %(default)s)")
+    parser.add_argument("--engines", type=int, default=4, help="engines (default %(default)s)")
+    parser.add_argument(
+        "--slack", type=float, default=10.0, help="seconds by which a delay may end late (default %(default)g)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the evidence even if every invariant holds")
     return parser
 

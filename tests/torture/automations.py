@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
 from random import Random
 from typing import Any
 
@@ -11,16 +12,34 @@ import httpx
 import msgspec
 
 from tests.torture.clients import PATIENCE
-from tests.torture.log import Log, Sent, Switched, now_us
+from tests.torture.log import Log, Published, Sent, Switched, now_us
+
+Graph = dict[str, Any]
+
+
+class Fate(StrEnum):
+    """What is done to an automation during the run."""
+
+    STAYS = "stays"
+    SWITCHED = "switched"  # off and on, all the time
+    EDITED = "edited"  # its two graphs take turns, all the time
+    RETIRED = "retired"  # archived in the middle
+    UNPUBLISHED = "unpublished"  # active, with a draft only
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """An automation by name: its trigger, and which events it wants. `switched`: it is switched on and off all the time."""
+    """An automation by name: its trigger, which events it wants, and its graphs; all but an edited one have one."""
 
     name: str
     trigger: dict[str, Any]
     wants: Callable[[Sent], bool]
-    switched: bool = False
+    graphs: tuple[Graph, ...]
+    fate: Fate = Fate.STAYS
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it may be found inactive."""
+        return self.fate in (Fate.SWITCHED, Fate.RETIRED)
 
 
 class Automation(msgspec.Struct, frozen=True):
@@ -39,54 +58,213 @@ def _named(sent: Sent, *names: str) -> bool:
     return sent.body["event"].lower() in names
 
 
-RULES = (
-    Rule("everything", {}, lambda sent: True),
-    Rule(
-        "euros",
-        {
-            "eventNames": ["Deposit", "withdrawal"],
-            "filters": [{"path": "currency", "operator": "eq", "value": "EUR"}],
-        },
-        lambda sent: _named(sent, "deposit", "withdrawal") and _payload(sent)["currency"] == "EUR",
-    ),
-    Rule(
-        "noted",
-        {
-            "filters": [
-                {"path": "note", "operator": "contains", "value": "grüße"},
-                {"path": "lines", "operator": "exists"},
-            ]
-        },
-        lambda sent: "note" in _payload(sent) and "lines" in _payload(sent),
-    ),
-    Rule("switched", {"event": "signup"}, lambda sent: _named(sent, "signup"), switched=True),
+def _noted(sent: Sent, name: str) -> bool:
+    return _named(sent, name) and "note" in _payload(sent)
+
+
+def _listed(sent: Sent, name: str) -> bool:
+    return _named(sent, name) and "lines" in _payload(sent)
+
+
+def _with(event: str, path: str) -> dict[str, Any]:
+    return {"event": event, "filters": [{"path": path, "operator": "exists"}]}
+
+
+def _graph(nodes: dict[str, tuple[str, dict[str, Any]]], *edges: str) -> Graph:
+    """Return a graph; an edge is written `from>to` or `from:handle>to`."""
+    drawn = []
+    for index, edge in enumerate(edges):
+        left, _, target = edge.partition(">")
+        source, _, handle = left.partition(":")
+        drawn.append({"id": f"e{index}", "source": source, "target": target, "sourceHandle": handle or None})
+    return {
+        "nodes": [{"id": node_id, "type": kind, "data": data} for node_id, (kind, data) in nodes.items()],
+        "edges": drawn,
+    }
+
+
+_ENTERED = ("app_event", dict[str, Any]())
+_BODY = {"n": "{{ n }}", "contact": "{{ contactId }}", "plan": "{{ contact.plan | default('none') }}"}
+_MAIL = (
+    "send_email",
+    {"subject": "About {{ n }}", "body": "Dear {{ contactId }}, your plan is {{ contact.plan | default('none') }}."},
 )
+_INAPP = ("send_inapp", {"title": "About {{ n }}", "body": "{{ event }}"})
+_HAS_EMAIL = ("condition", {"filters": [{"path": "email", "operator": "exists"}]})
+_HAS_WALLET = ("condition", {"filters": [{"path": "walletAddress", "operator": "exists"}]})
+_MOMENT = ("delay", {"seconds": 1})
 
 
-async def publish(url: str, org: str, key: str) -> list[Automation]:
-    """Publish every rule for an organization; each tags the contact with its name."""
+def _tag(name: str) -> tuple[str, dict[str, Any]]:
+    return ("add_tag", {"tag": name})
+
+
+def _tagging(name: str) -> tuple[Graph]:
+    return (_graph({"t": _ENTERED, "x": _tag(name)}, "t>x"),)
+
+
+def rules(url: str) -> tuple[Rule, ...]:
+    """Return the rules; webhooks go below `url`, every event to an address of its own."""
+    hook = ("send_webhook", {"url": url + "/{{ n }}", "body": _BODY})
+    return (
+        Rule("everything", {}, lambda sent: True, _tagging("everything")),
+        Rule(
+            "euros",
+            {
+                "eventNames": ["Deposit", "withdrawal"],
+                "filters": [{"path": "currency", "operator": "eq", "value": "EUR"}],
+            },
+            lambda sent: _named(sent, "deposit", "withdrawal") and _payload(sent)["currency"] == "EUR",
+            _tagging("euros"),
+        ),
+        Rule(
+            "noted",
+            {
+                "filters": [
+                    {"path": "note", "operator": "contains", "value": "grüße"},
+                    {"path": "lines", "operator": "exists"},
+                ]
+            },
+            lambda sent: "note" in _payload(sent) and "lines" in _payload(sent),
+            _tagging("noted"),
+        ),
+        Rule(
+            "posted",
+            _with("signup", "lines"),
+            lambda sent: _listed(sent, "signup"),
+            (_graph({"t": _ENTERED, "h": hook, "x": _tag("posted")}, "t>h", "h>x"),),
+        ),
+        Rule("mailed", _with("deposit", "lines"), lambda sent: _listed(sent, "deposit"), (_mailed(),)),
+        Rule("patient", _with("withdrawal", "note"), lambda sent: _noted(sent, "withdrawal"), (_patient(hook),)),
+        Rule(
+            "switched",
+            _with("signup", "lines"),
+            lambda sent: _listed(sent, "signup"),
+            (_graph({"t": _ENTERED, "d": _MOMENT, "h": hook, "x": _tag("switched")}, "t>d", "d>h", "h>x"),),
+            Fate.SWITCHED,
+        ),
+        Rule(
+            "retired",
+            _with("page.view", "note"),
+            lambda sent: _noted(sent, "page.view"),
+            (_graph({"t": _ENTERED, "d": _MOMENT, "i": _HAS_WALLET, "m": _INAPP}, "t>d", "d>i", "i:true>m"),),
+            Fate.RETIRED,
+        ),
+        Rule("edited", _with("page.view", "lines"), lambda sent: _listed(sent, "page.view"), _edited(), Fate.EDITED),
+        Rule(
+            "unpublished",
+            _with("withdrawal", "lines"),
+            lambda sent: _listed(sent, "withdrawal"),
+            (_graph({"t": _ENTERED, "h": hook}, "t>h"),),
+            Fate.UNPUBLISHED,
+        ),
+    )
+
+
+def _mailed() -> Graph:
+    nodes = {"t": _ENTERED, "i": _HAS_EMAIL, "m": _MAIL, "x": _tag("mailed"), "end": ("exit", dict[str, Any]())}
+    return _graph(nodes, "t>i", "i:true>m", "m>x", "i:false>end")
+
+
+def _patient(hook: tuple[str, dict[str, Any]]) -> Graph:
+    """Wait for a moment and then for a deposit; who makes one hears of it in the app, for others there is a webhook."""
+    nodes = {
+        "t": _ENTERED,
+        "d": _MOMENT,
+        "w": ("wait_for_event", {"event": "deposit", "timeoutSeconds": 5}),
+        "i": _HAS_WALLET,
+        "m": _INAPP,
+        "x": _tag("came"),
+        "h": hook,
+    }
+    return _graph(nodes, "t>d", "d>w", "w:matched>i", "i:true>m", "i:false>x", "m>x", "w:timeout>h")
+
+
+def _edited() -> tuple[Graph, Graph]:
+    """Return two graphs that have no node in common."""
+    before = {"t": _ENTERED, "d": _MOMENT, "x": _tag("before")}
+    later = {"t2": _ENTERED, "x2": _tag("early"), "d2": _MOMENT, "y2": _tag("later")}
+    return _graph(before, "t>d", "d>x"), _graph(later, "t2>x2", "x2>d2", "d2>y2")
+
+
+async def publish(url: str, sink: str, org: str, key: str) -> list[Automation]:
+    """Make every rule an automation of an organization; webhooks go below `sink`."""
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=30) as client:
-        return [Automation(org, await _publish(client, rule), rule) for rule in RULES]
+        return [Automation(org, await _publish(client, rule), rule) for rule in rules(sink)]
 
 
 async def _publish(client: httpx.AsyncClient, rule: Rule) -> str:
-    nodes = [{"id": "t", "type": "app_event", "data": {}}, {"id": "x", "type": "add_tag", "data": {"tag": rule.name}}]
-    graph = {"nodes": nodes, "edges": [{"id": "e", "source": "t", "target": "x"}]}
-    body = {"name": rule.name, "triggerSpec": {"type": "app_event", **rule.trigger}, "graph": graph}
+    """Publish the graphs of a rule one after the other: their versions are 1 and 2."""
+    first, *others = rule.graphs
+    body = {"name": rule.name, "triggerSpec": {"type": "app_event", **rule.trigger}, "graph": first}
     made = (await client.post("/automations", json=body)).raise_for_status().json()
-    (await client.post(f"/automations/{made['id']}/publish", json={})).raise_for_status()
+    path, revision = f"/automations/{made['id']}", made["revision"]
+    if rule.fate is not Fate.UNPUBLISHED:
+        revision = (await client.post(f"{path}/publish", json={})).raise_for_status().json()["revision"]
+    for graph in others:
+        (await client.put(path, json={"revision": revision, "graph": graph})).raise_for_status()
+        (await client.post(f"{path}/publish", json={})).raise_for_status()
     return str(made["id"])
 
 
-async def switch(urls: list[str], key: str, automation: Automation, chance: Random, log: Log) -> None:
-    """Switch an automation off and on until cancelled, through any API; note what was answered with success."""
-    async with httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE) as client:
+class Author:
+    """Changes automations through any API while everything is being killed, and notes what was answered with success."""
+
+    def __init__(self, urls: list[str], keys: dict[str, str], seed: int, log: Log) -> None:
+        self._urls = urls
+        self._keys = keys
+        self._seed = seed
+        self._log = log
+
+    def busy_with(self, automation: Automation, middle: float) -> list[Coroutine[Any, Any, None]]:
+        """Return what is to be done to an automation, until cancelled; `middle`: seconds until one is retired."""
+        chance = Random(f"{self._seed}/{automation.org}/{automation.rule.name}")
+        match automation.rule.fate:
+            case Fate.SWITCHED:
+                return [self._switch(automation, chance), self._replay(automation.org, chance)]
+            case Fate.EDITED:
+                return [self._edit(automation, chance)]
+            case Fate.RETIRED:
+                return [self._retire(automation, chance, middle)]
+            case Fate.STAYS | Fate.UNPUBLISHED:
+                return []
+
+    async def _switch(self, automation: Automation, chance: Random) -> None:
         for active in itertools.cycle((False, True)):
             await asyncio.sleep(chance.uniform(1, 3))
-            url, verb = chance.choice(urls), "activate" if active else "deactivate"
-            began = now_us()
-            with contextlib.suppress(httpx.TransportError, httpx.HTTPStatusError):
-                response = await client.post(f"{url}/api/v1/automations/{automation.id}/{verb}", json={})
+            await self._stop(automation, chance, "activate" if active else "deactivate")
+
+    async def _retire(self, automation: Automation, chance: Random, middle: float) -> None:
+        await asyncio.sleep(middle)
+        while not await self._stop(automation, chance, "archive"):
+            await asyncio.sleep(0.2)
+
+    async def _edit(self, automation: Automation, chance: Random) -> None:
+        for version in itertools.cycle((1, 2)):
+            await asyncio.sleep(chance.uniform(1, 3))
+            if await self._post(automation.org, chance, f"/automations/{automation.id}/rollback", {"version": version}):
+                self._log.published.append(Published(automation.id, now_us()))
+
+    async def _replay(self, org: str, chance: Random) -> None:
+        """Give every dead entry of an organization another life, now and then."""
+        while True:
+            await asyncio.sleep(chance.uniform(5, 10))
+            await self._post(org, chance, "/entries/replay", {"state": "dead"})
+
+    async def _stop(self, automation: Automation, chance: Random, verb: str) -> bool:
+        began = now_us()
+        done = await self._post(automation.org, chance, f"/automations/{automation.id}/{verb}", {})
+        if done:
+            self._log.switched.append(Switched(automation.id, verb == "activate", began, now_us()))
+        return done
+
+    async def _post(self, org: str, chance: Random, path: str, body: dict[str, Any]) -> bool:
+        """Ask any API; return whether it was answered with success."""
+        headers = {"authorization": f"Bearer {self._keys[org]}"}
+        with contextlib.suppress(httpx.TransportError, httpx.HTTPStatusError):
+            async with httpx.AsyncClient(headers=headers, timeout=PATIENCE) as client:
+                response = await client.post(f"{chance.choice(self._urls)}/api/v1{path}", json=body)
                 response.raise_for_status()
-                log.switched.append(Switched(automation.id, active, began, now_us()))
+                return True
+        return False

@@ -28,7 +28,7 @@ class Account(msgspec.Struct, frozen=True):
 class Load:
     """Clients that send until `stop`, taking turns among the organizations."""
 
-    def __init__(self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int = 12) -> None:
+    def __init__(self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int) -> None:
         self.log = Log()
         self._stopping = asyncio.Event()
         traffic = [Traffic(account.org, datetime.now(UTC)) for account in accounts]

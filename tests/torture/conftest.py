@@ -1,4 +1,4 @@
-"""One short run for all tests here: every kind of kill once, in about half a minute."""
+"""One short run for all tests here: every kind of kill at least once, in about a minute."""
 
 from collections.abc import AsyncIterator
 
@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from tests.torture.installation import Installation, installed
-from tests.torture.run import Run, Wish, torture
+from tests.torture.nemesis import Wish
+from tests.torture.run import Run, torture
 
 
 class Tortured(msgspec.Struct):
@@ -18,6 +19,7 @@ class Tortured(msgspec.Struct):
 
 @pytest.fixture(scope="session")
 async def tortured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tortured]:
-    async with installed(tmp_path_factory.mktemp("torture"), apis=2, engines=2) as installation:
-        run = await torture(installation, Wish(seed=3, kills=7, seconds=10, longest_freeze=2))
+    async with installed(tmp_path_factory.mktemp("torture"), seed=3, apis=2, engines=2) as installation:
+        wish = Wish(seed=3, kills=6, engine_kills=4, seconds=8, longest_freeze=2, slack=60)
+        run = await torture(installation, wish)
         yield Tortured(run, installation)

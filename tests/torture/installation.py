@@ -30,11 +30,14 @@ from api.embedded import EmbeddedPostgres
 from api.keyring import Keyring
 from api.store.migrate import migrate
 from tests.running import free_port
+from tests.torture import witness
 from tests.torture.clients import Account
+from tests.torture.sinks import Sinks, sinks
 
 SECRET = "torture-secret-of-more-than-forty-characters"
 ORGANIZATIONS = ("acme", "globex")
 WORKERS = 2
+RETRY_DELAYS = (0.5, 1, 2, 3, 5)  # seconds, for every channel
 _SETTINGS = {"track_commit_timestamp": "on"}  # the checker's order of events is the order of their commits
 _READY_WITHIN = 60.0
 _STOP_WITHIN = 45.0
@@ -200,8 +203,9 @@ def signal_all(pids: Iterable[int], order: signal.Signals) -> None:
 class Installation:
     """The parts that run, and how to reach them."""
 
-    def __init__(self, postgres: Postgres, folder: Path, apis: int, engines: int) -> None:
+    def __init__(self, postgres: Postgres, sinks: Sinks, folder: Path, apis: int, engines: int) -> None:
         self.postgres = postgres
+        self.sinks = sinks
         self.folder = folder
         self.keyring = Keyring(SECRET)
         self.accounts: list[Account] = []
@@ -211,6 +215,9 @@ class Installation:
             "WORKBENCH_SECRET": SECRET,
             "WORKBENCH_INGEST_RATE": "0",
             "WORKBENCH_DATA_DIR": str(folder),
+            "WORKBENCH_RETRY_DELAYS": ",".join(map(str, RETRY_DELAYS)),
+            "WORKBENCH_SMTP_URL": f"smtp://127.0.0.1:{sinks.smtp_port}?starttls=never",
+            "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8",
         }
         ports = [free_port() for _ in range(apis)]
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
@@ -237,6 +244,7 @@ class Installation:
     async def start(self) -> None:
         server = self.postgres.server
         await migrate(server.dsn, admin_dsn=server.admin_dsn)
+        await witness.install(server.admin_dsn)
         self.accounts = [await self._account(org) for org in ORGANIZATIONS]
         for process in self.processes:
             process.start()
@@ -277,17 +285,18 @@ def _errors(log: Path) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def installed(folder: Path, apis: int, engines: int) -> AsyncIterator[Installation]:
+async def installed(folder: Path, seed: int, apis: int, engines: int) -> AsyncIterator[Installation]:
     """Give a running installation whose logs are in `folder`; nothing else of it remains."""
     home = _home()
     postgres = Postgres(home)
     try:
-        installation = Installation(postgres, folder, apis, engines)
-        try:
-            await installation.start()
-            yield installation
-        finally:
-            installation.stop()
+        async with sinks(seed) as there:
+            installation = Installation(postgres, there, folder, apis, engines)
+            try:
+                await installation.start()
+                yield installation
+            finally:
+                await asyncio.to_thread(installation.stop)
     finally:
         postgres.stop()
         shutil.copy(home / "postgres" / "postgres.log", folder)

@@ -1,6 +1,6 @@
 """What must be true after every run, by the names of the catalogue of trust: one function each.
 
-Each yields, for everything it looks at, what is wrong with it, or None.
+Those of the engine are told in `entries` and `effects`.
 """
 
 from collections import Counter, defaultdict
@@ -11,12 +11,17 @@ from typing import Any
 import msgspec
 
 from tests.torture.automations import Automation
-from tests.torture.evidence import Evidence, Switch
+from tests.torture.effects import effects_happen_once, leases_are_respected, nothing_else_leaves, what_is_stopped_rests
+from tests.torture.entries import (
+    attempts_are_bounded,
+    entries_come_to_an_end,
+    paths_are_those_of_versions,
+    waits_end_in_time,
+)
+from tests.torture.evidence import Evidence, Findings, Switch
 from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, Sent, Sort
 from tests.torture.oracle import People, merged
 from tests.torture.stored import DryRow, EventRow
-
-Findings = Iterator[str | None]
 
 
 def answers_are_of_the_contract(run: Evidence) -> Findings:
@@ -158,7 +163,7 @@ def entered_once(run: Evidence) -> Findings:
 def _entries_wanted(run: Evidence, automation: Automation, sent: Sent, event: EventRow) -> set[int]:
     if not automation.rule.wants(sent):
         return {0}
-    if not automation.rule.switched:
+    if not automation.rule.is_stopped:
         return {1}
     began = min((each.began for each in run.attempts[sent.org, sent.number]), default=event.committed)
     return {int(active) for active in _states(run.switches[automation.id], began, event.committed)}
@@ -180,21 +185,9 @@ def _dry_runs_count_right(run: Evidence) -> Findings:
     for sent in run.log.sent.values():
         if sent.sort is Sort.DRY:
             wanting = [each.rule for each in run.automations if each.org == sent.org and each.rule.wants(sent)]
-            least = len([rule for rule in wanting if not rule.switched])
+            least = len([rule for rule in wanting if not rule.is_stopped])
             told = {each.matched for each in run.attempts[sent.org, sent.number] if each.answer in ACCEPTED}
             yield None if told <= set(range(least, len(wanting) + 1)) else f"{_name(sent)} was told {told} automations"
-
-
-def entries_come_to_an_end(run: Evidence) -> Findings:
-    """there is one entry per automation and event, and every one is finished after the drain; none is dead"""
-    seen = set()
-    for entry in run.stored.entries:
-        place = entry.automation_id, entry.event_id
-        if place in seen:
-            yield f"doubled: event {entry.event_id} is in one automation twice"
-        seen.add(place)
-        finished = entry.state in ("completed", "exited", "cancelled")
-        yield None if finished else f"entry {entry.id} is {entry.state} ({entry.last_error})"
 
 
 def identifiers_belong_to_whom_they_should(run: Evidence) -> Findings:
@@ -217,18 +210,6 @@ def attributes_are_merged(run: Evidence) -> Findings:
     for contact in run.stored.contacts:
         good = right[contact.id].allow(contact.attributes)
         yield None if good else f"contact {contact.id} has {contact.attributes}, not {right[contact.id].possible}"
-
-
-def effects_are_those_of_entries(run: Evidence) -> Findings:
-    """a contact has the tags of its completed entries, and no other"""
-    names = {each.id: each.rule.name for each in run.automations}
-    right = defaultdict(set)
-    for entry in run.stored.entries:
-        if entry.state == "completed":
-            right[entry.contact_id].add(names[entry.automation_id])
-    for contact in run.stored.contacts:
-        good = sorted(contact.tags) == sorted(right[contact.id])
-        yield None if good else f"contact {contact.id} has the tags {contact.tags}, not {sorted(right[contact.id])}"
 
 
 def nothing_is_held(run: Evidence) -> Findings:
@@ -270,7 +251,13 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V6": entries_come_to_an_end,
     "V7": identifiers_belong_to_whom_they_should,
     "V8": attributes_are_merged,
-    "V9": effects_are_those_of_entries,
+    "V9": effects_happen_once,
+    "V10": nothing_else_leaves,
+    "V11": leases_are_respected,
+    "V12": attempts_are_bounded,
+    "V13": waits_end_in_time,
+    "V14": paths_are_those_of_versions,
+    "V15": what_is_stopped_rests,
     "V17": nothing_is_held,
     "V20": counts_are_told_right,
     "answers": answers_are_of_the_contract,
@@ -279,7 +266,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How an invariant fared."""
+    """How an invariant fared. One that had nothing to judge proves nothing: that is a violation, too."""
 
     name: str
     promise: str
@@ -289,10 +276,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def check(run: Evidence) -> list[Verdict]:
     """Return the verdict on every invariant."""
-    return [_verdict(name, invariant, run) for name, invariant in INVARIANTS.items()]
+    return [judge(name, run) for name in INVARIANTS]
 
 
-def _verdict(name: str, invariant: Callable[[Evidence], Findings], run: Evidence) -> Verdict:
+def judge(name: str, run: Evidence) -> Verdict:
+    """Return the verdict on one of them."""
+    invariant = INVARIANTS[name]
     findings = list(invariant(run))
-    violations = [each for each in findings if each is not None]
+    violations = [each for each in findings if each is not None] if findings else ["nothing was judged"]
     return Verdict(name, invariant.__doc__ or "", len(findings), violations)

@@ -100,12 +100,20 @@ class Switched(msgspec.Struct, frozen=True):
     ended: int
 
 
+class Published(msgspec.Struct, frozen=True):
+    """A version was published by a request that was answered with success then."""
+
+    automation_id: str
+    ended: int
+
+
 class Log(msgspec.Struct):
     """Everything sent, by organization and number, and every attempt in the order of the answers."""
 
     sent: dict[tuple[str, int], Sent] = {}
     attempts: list[Attempt] = []
     switched: list[Switched] = []
+    published: list[Published] = []
 
 
 def now_us() -> int:

@@ -18,10 +18,9 @@ from tests.torture.log import now_us
 Role = Literal["api", "worker", "engine", "postmaster", "postgres", "backend"]
 Kind = Literal["kill", "terminate", "freeze", "restart", "renew"]
 
-KILLS: dict[tuple[Role, Kind], int] = {  # how often each, in proportion
+KILLS: dict[tuple[Role, Kind], int] = {  # how often each, in proportion; those of engines are counted by themselves
     ("api", "kill"): 28,
     ("worker", "kill"): 8,  # one of several behind a port; its neighbours go on
-    ("engine", "kill"): 12,
     ("postmaster", "kill"): 10,  # alone: its back-ends notice and end by themselves
     ("postgres", "kill"): 10,  # with all its processes, at once
     ("backend", "kill"): 16,  # the server throws all others out and recovers
@@ -30,13 +29,13 @@ KILLS: dict[tuple[Role, Kind], int] = {  # how often each, in proportion
 OTHERS: dict[tuple[Role, Kind], int] = {
     ("api", "freeze"): 4,
     ("worker", "freeze"): 2,
-    ("engine", "freeze"): 2,
     ("postgres", "freeze"): 2,
     ("backend", "freeze"): 3,
     ("api", "restart"): 2,
     ("worker", "renew"): 1,
-    ("engine", "restart"): 1,
 }
+ENGINE_KILLS: dict[tuple[Role, Kind], int] = {("engine", "kill"): 1}
+ENGINE_OTHERS: dict[tuple[Role, Kind], int] = {("engine", "freeze"): 3, ("engine", "restart"): 2}
 KILLS_PER_OTHER = 3
 _DOWN = (0.0, 1.5)  # seconds until what was killed is started again
 _FROZEN: dict[Role, tuple[float, float]] = {
@@ -68,11 +67,31 @@ class Fault(msgspec.Struct, frozen=True):
     ended: int
 
 
-def plan(seed: int, kills: int, seconds: float, longest: float = 13.0) -> list[Planned]:
-    """Return `kills` kills, and a third as many other faults of at most `longest` seconds, spread over some time."""
-    chance = Random(f"{seed}/nemesis")
-    faults = _drawn(chance, KILLS, kills) + _drawn(chance, OTHERS, kills // KILLS_PER_OTHER)
-    return sorted((_planned(chance, role, kind, seconds, longest) for role, kind in faults), key=lambda each: each.at)
+class Wish(msgspec.Struct, frozen=True):
+    """What to do: how many kills in how many seconds, of engines and of all else; how long a freeze lasts at most.
+
+    `slack`: seconds that anything may take beside what faults cost.
+    """
+
+    seed: int
+    kills: int
+    engine_kills: int
+    seconds: float
+    clients: int = 12
+    longest_freeze: float = 13.0
+    slack: float = 2.0
+
+
+def plan(wish: Wish) -> list[Planned]:
+    """Return the kills, and a third as many other faults, spread over the time."""
+    chance = Random(f"{wish.seed}/nemesis")
+    faults = [
+        *_drawn(chance, KILLS, wish.kills),
+        *_drawn(chance, OTHERS, wish.kills // KILLS_PER_OTHER),
+        *_drawn(chance, ENGINE_KILLS, wish.engine_kills),
+        *_drawn(chance, ENGINE_OTHERS, wish.engine_kills // KILLS_PER_OTHER),
+    ]
+    return sorted((_planned(chance, role, kind, wish) for role, kind in faults), key=lambda each: each.at)
 
 
 def _drawn(chance: Random, proportions: dict[tuple[Role, Kind], int], number: int) -> list[tuple[Role, Kind]]:
@@ -83,10 +102,10 @@ def _drawn(chance: Random, proportions: dict[tuple[Role, Kind], int], number: in
     return each_once[:number] + chance.choices(list(proportions), list(proportions.values()), k=rest)
 
 
-def _planned(chance: Random, role: Role, kind: Kind, seconds: float, longest: float) -> Planned:
+def _planned(chance: Random, role: Role, kind: Kind, wish: Wish) -> Planned:
     least, most = _FROZEN[role] if kind == "freeze" else _DOWN
-    lasts = chance.uniform(least, min(most, max(least, longest)))
-    return Planned(chance.uniform(0, seconds), role, kind, chance.randrange(1_000), lasts)
+    lasts = chance.uniform(least, min(most, max(least, wish.longest_freeze)))
+    return Planned(chance.uniform(0, wish.seconds), role, kind, chance.randrange(1_000), lasts)
 
 
 class Nemesis:

@@ -2,34 +2,24 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
-from random import Random
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import psycopg
 
 from tests.torture import stored
-from tests.torture.automations import Automation, publish, switch
+from tests.torture.automations import Author, Automation, publish
 from tests.torture.clients import Load
 from tests.torture.evidence import Evidence
 from tests.torture.installation import Installation
 from tests.torture.log import now_us
-from tests.torture.nemesis import Fault, Nemesis, plan
+from tests.torture.nemesis import Fault, Nemesis, Wish, plan
 from tests.torture.stored import Connection
 
+CALM = 6.0  # seconds of load after the faults, in which what piled up is worked off
 SETTLE_WITHIN = 120.0
 DRAIN_WITHIN = 120.0
 QUIET_WITHIN = 15.0
-
-
-class Wish(msgspec.Struct, frozen=True):
-    """What to do: how many kills in how many seconds, and how long a freeze lasts at most."""
-
-    seed: int
-    kills: int
-    seconds: float
-    longest_freeze: float = 13.0
 
 
 class Run(msgspec.Struct):
@@ -46,14 +36,17 @@ class Run(msgspec.Struct):
 async def torture(installation: Installation, wish: Wish, report: Callable[[str], None] = lambda _: None) -> Run:
     """Return the outcome of a run; the installation is healthy and idle afterwards. `report` hears how it goes."""
     automations = await _publish(installation)
-    load, nemesis = Load(installation.urls, installation.accounts, wish.seed), Nemesis(installation)
+    load, nemesis = Load(installation.urls, installation.accounts, wish.seed, wish.clients), Nemesis(installation)
+    keys = {account.org: account.keys["workbench"] for account in installation.accounts}
+    author = Author(installation.urls, keys, wish.seed, load.log)
     began = now_us()
     async with asyncio.TaskGroup() as group:
         sending = group.create_task(load.run())
-        beside = [group.create_task(each) for each in _switching(installation, automations, load, wish.seed)]
+        beside = [group.create_task(do) for each in automations for do in author.busy_with(each, wish.seconds / 2)]
         beside.append(group.create_task(_tell(load, nemesis, report)))
-        await nemesis.run(plan(wish.seed, wish.kills, wish.seconds, wish.longest_freeze))
+        await nemesis.run(plan(wish))
         await installation.ready()
+        await asyncio.sleep(CALM)
         healed = now_us()
         for task in beside:
             task.cancel()
@@ -66,27 +59,27 @@ async def torture(installation: Installation, wish: Wish, report: Callable[[str]
         left = await _left(tx)
         rows = await stored.read(tx, installation.keyring, load.log.sent.values())
     told = await stored.ask(installation.urls[0], installation.accounts)
-    evidence = Evidence(load.log, rows, told, automations, left, installation.complaints())
+    evidence = Evidence(
+        load.log,
+        rows,
+        told,
+        automations,
+        installation.sinks.arrivals,
+        nemesis.faults,
+        left,
+        installation.complaints(),
+        len(installation.engines),
+        int(wish.slack * 1e6),
+    )
     return Run(wish, nemesis.faults, evidence, began, healed, drained)
 
 
 async def _publish(installation: Installation) -> list[Automation]:
-    url = installation.urls[0]
+    url, sink = installation.urls[0], f"http://127.0.0.1:{installation.sinks.webhook_port}"
     return [
         automation
         for account in installation.accounts
-        for automation in await publish(url, account.org, account.keys["workbench"])
-    ]
-
-
-def _switching(
-    installation: Installation, automations: list[Automation], load: Load, seed: int
-) -> list[Coroutine[Any, Any, None]]:
-    keys = {account.org: account.keys["workbench"] for account in installation.accounts}
-    return [
-        switch(installation.urls, keys[each.org], each, Random(f"{seed}/{each.org}"), load.log)
-        for each in automations
-        if each.rule.switched
+        for automation in await publish(url, sink, account.org, account.keys["workbench"])
     ]
 
 

@@ -88,13 +88,72 @@ class ConflictRow(msgspec.Struct, frozen=True):
 
 
 class EntryRow(msgspec.Struct, frozen=True):
+    """An entry. `version`: the pinned one; `attempts`: claims of the step it stands at; `replays`: lives after a death."""
+
     org: str
     id: str
     automation_id: str
+    version: int | None
     event_id: str
     contact_id: str
     state: str
+    outcome: str | None
+    node_id: str | None
+    attempts: int
     last_error: str | None
+    replays: int
+
+
+class StepRow(msgspec.Struct, frozen=True):
+    """What happened at a node under a claim, `at` which moment of the engine's clock, and when that was committed."""
+
+    entry_id: str
+    claim: int
+    step: int
+    attempt: int
+    node_id: str
+    kind: str
+    outcome: str
+    handle: str | None
+    detail: dict[str, Any]
+    at: int
+    committed: int
+
+
+class LeaseRow(msgspec.Struct, frozen=True):
+    """A lease was given or renewed until then, or (None) ended, as the witness saw it."""
+
+    entry_id: str
+    token: int
+    until: int | None
+    committed: int
+
+
+class MessageRow(msgspec.Struct, frozen=True):
+    """A message. `recipient` of a webhook: the url; of an email: the address, in clear."""
+
+    org: str
+    id: str
+    entry_id: str
+    node_id: str
+    channel: str
+    status: str
+    recipient: str | None
+    subject: str | None
+    body: str | None
+    created: int
+
+    def opened(self, email: Callable[[str | None], str | None]) -> "MessageRow":
+        return msgspec.structs.replace(self, recipient=email(self.recipient)) if self.channel == "email" else self
+
+
+class VersionRow(msgspec.Struct, frozen=True):
+    """A published version of an automation."""
+
+    automation_id: str
+    version: int
+    graph: dict[str, Any]
+    committed: int
 
 
 class SwitchRow(msgspec.Struct, frozen=True):
@@ -107,7 +166,10 @@ class SwitchRow(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct):
-    """All of it. Events come in the order of their commits; within one transaction by id, which grows as a process reads."""
+    """All of it. Events come in the order of their commits; within one transaction by id, which grows as a process reads.
+
+    The steps of an entry come as it took them, failed ones included; its leases as they were given.
+    """
 
     events: list[EventRow]
     keys: list[KeyRow]
@@ -117,6 +179,10 @@ class Stored(msgspec.Struct):
     conflicts: list[ConflictRow]
     entries: list[EntryRow]
     switches: list[SwitchRow]
+    steps: list[StepRow]
+    leases: list[LeaseRow]
+    messages: list[MessageRow]
+    versions: list[VersionRow]
 
 
 class Told(msgspec.Struct):
@@ -145,13 +211,33 @@ _OWNERS = f"""
     FROM workbench.identities t {_OF_ORG}"""
 _CONFLICTS = f"SELECT event_id::text, {_KIND}, outcome FROM workbench.identity_conflicts"
 _ENTRIES = f"""
-    SELECT o.name AS org, t.id::text, automation_id::text, event_id::text, contact_id::text, state, last_error
+    SELECT o.name AS org, t.id::text, automation_id::text, automation_version AS version, event_id::text, contact_id::text,
+           state, outcome, node_id, attempts, last_error, (
+               SELECT count(*) FROM workbench.entry_transitions r
+               WHERE r.org_id = t.org_id AND r.entry_id = t.id AND r.from_state = 'dead') AS replays
     FROM workbench.entries t {_OF_ORG}"""
+_STEPS = f"""
+    SELECT entry_id::text, claim, step, attempt, node_id, kind, outcome, handle, detail, {_US.format("at")} AS at,
+           {_COMMITTED} AS committed
+    FROM workbench.entry_steps t
+    ORDER BY entry_id, step, claim"""
+_LEASES = f"""
+    SELECT entry_id::text, token, {_US.format("until")} AS until, {_COMMITTED} AS committed
+    FROM torture.leases t
+    ORDER BY seq"""
+_MESSAGES = f"""
+    SELECT o.name AS org, t.id::text, entry_id::text, node_id, channel, status, recipient, subject, body,
+           {_US.format("t.created_at")} AS created
+    FROM workbench.messages t {_OF_ORG}"""
+_VERSIONS = f"""
+    SELECT automation_id::text, version, graph, {_COMMITTED} AS committed
+    FROM workbench.automation_versions t
+    ORDER BY automation_id, version"""
 _SWITCHES = f"""
     SELECT o.name AS org, subject_id::text AS automation_id, action = 'automation.activate' AS active,
            {_COMMITTED} AS committed
     FROM workbench.audit_log t {_OF_ORG}
-    WHERE action IN ('automation.activate', 'automation.deactivate')
+    WHERE action IN ('automation.activate', 'automation.deactivate', 'automation.archive')
     ORDER BY committed"""
 _OPEN = "SELECT count(*) FROM workbench.entries WHERE state NOT IN ('completed', 'exited', 'cancelled', 'dead')"
 _LEFT = """
@@ -180,6 +266,10 @@ async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent])
         [each async for each in _rows(connection, ConflictRow, _CONFLICTS)],
         [each async for each in _rows(connection, EntryRow, _ENTRIES)],
         [each async for each in _rows(connection, SwitchRow, _SWITCHES)],
+        [each async for each in _rows(connection, StepRow, _STEPS)],
+        [each async for each in _rows(connection, LeaseRow, _LEASES)],
+        [each.opened(orgs[each.org].email) async for each in _rows(connection, MessageRow, _MESSAGES)],
+        [each async for each in _rows(connection, VersionRow, _VERSIONS)],
     )
 
 

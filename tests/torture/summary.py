@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import get_args
 
 from tests.torture.invariants import Verdict
@@ -16,7 +16,15 @@ _DATABASE = ("postmaster", "postgres", "backend")
 def summary(run: Run, verdicts: list[Verdict]) -> str:
     """Return the lines that a run ends with."""
     return "\n".join(
-        [*_requests(run), *_faults(run), *_recoveries(run), "", *map(_verdict, verdicts), *_result(verdicts)]
+        [
+            *_requests(run),
+            *_effects(run),
+            *_faults(run),
+            *_recoveries(run),
+            "",
+            *map(_verdict, verdicts),
+            *_result(verdicts),
+        ]
     )
 
 
@@ -33,6 +41,22 @@ def _requests(run: Run) -> Iterator[str]:
         f"stored     {len(stored.events):,} events, {len(stored.contacts):,} contacts, {len(stored.owners):,} identifiers, "
         f"{len(stored.conflicts):,} conflicts, {len(stored.entries):,} entries, {len(stored.dry_runs):,} dry runs"
     )
+
+
+def _effects(run: Run) -> Iterator[str]:
+    stored, arrivals = run.evidence.stored, run.evidence.arrivals
+    copies = Counter(each.id for each in arrivals)
+    yield f"entries    {_counted(each.state for each in stored.entries)}, {len(stored.steps):,} steps, {_replays(run)} replays"
+    yield f"messages   {_counted(each.channel for each in stored.messages)} · {_counted(each.status for each in stored.messages)}"
+    yield f"arrived    {len(arrivals):,} copies of {len(copies):,} messages: {_counted(each.mood for each in arrivals)}"
+
+
+def _replays(run: Run) -> int:
+    return sum(each.replays for each in run.evidence.stored.entries)
+
+
+def _counted(words: Iterable[str]) -> str:
+    return " · ".join(f"{word} {count:,}" for word, count in Counter(words).most_common())
 
 
 def _faults(run: Run) -> Iterator[str]:

@@ -1,0 +1,54 @@
+"""What came of events of one contact in one automation: the statements of `sql/queries/explain.sql`."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from api.language.why import Change, Entered
+from api.store.database import Transaction
+from api.store.erasure import Subject
+from api.store.statements import load
+
+MOST = 100
+
+_SQL = load("explain")
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """An event, with the identifiers that it carried; `email` is sealed, `payload` JSON text. Of a dry run they are not kept."""
+
+    id: str
+    event: str
+    created_at: datetime
+    payload: bytes
+    wallet: str | None
+    email: str | None
+    external_id: str | None
+    dry: bool
+
+
+async def recent_events(tx: Transaction, who: Subject, most: int) -> list[EventRow]:
+    """Return the newest events of a contact, the newest first."""
+    values = {**msgspec.structs.asdict(who), "most": most}
+    return [EventRow(*row) async for row in await tx.execute(_SQL["recent_events"], values)]
+
+
+async def one_event(tx: Transaction, who: Subject, event_id: str) -> list[EventRow]:
+    """Return the event of that id, in a list that is empty when the contact has none."""
+    values = {**msgspec.structs.asdict(who), "event_id": event_id}
+    return [EventRow(*row) async for row in await tx.execute(_SQL["one_event"], values)]
+
+
+async def entries_of_events(
+    tx: Transaction, org_id: int, automation_id: str, event_ids: Sequence[str]
+) -> dict[str, Entered]:
+    """Return the entries that events started in an automation, by event id."""
+    values = {"org_id": org_id, "automation_id": automation_id, "event_ids": list(event_ids)}
+    return {row[0]: Entered(*row[1:]) async for row in await tx.execute(_SQL["entries_of_events"], values)}
+
+
+async def switches(tx: Transaction, org_id: int, automation_id: str) -> list[Change]:
+    """Return when an automation was switched on and off, in order."""
+    values = {"org_id": org_id, "automation_id": automation_id}
+    return [Change(*row) async for row in await tx.execute(_SQL["switches"], values)]

@@ -1,0 +1,203 @@
+-- Merging contacts and taking that back. Whoever writes here holds the locks of the identifiers and contacts, or of the merge's row.
+
+-- survivor --
+-- The contact that this one was merged into; null: it is one of its own.
+SELECT merged_into FROM contacts WHERE org_id = :org_id AND id = :id;
+
+-- people --
+-- Contacts that can be merged, or were; emails are sealed.
+SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.email_domain, c.external_id, c.attributes, c.tags, c.opted_out,
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
+       c.merged_into, c.erased_at
+FROM contacts c
+WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]);
+
+-- identities_of --
+-- Every identifier that finds one of these contacts.
+SELECT kind, replace(value_digest::text, '-', ''), contact_id
+FROM identities
+WHERE org_id = :org_id AND contact_id = ANY (:ids ::uuid[])
+ORDER BY kind, value_digest;
+
+-- owners_of --
+-- Who owns these identifiers now.
+SELECT i.kind, replace(i.value_digest::text, '-', ''), i.contact_id
+FROM unnest(:kinds ::smallint[], :digests ::uuid[]) AS k (kind, digest)
+JOIN identities i ON i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest;
+
+-- give_identities --
+-- Let identifiers of a contact find another from now on.
+UPDATE identities i SET contact_id = :to_id
+FROM unnest(:kinds ::smallint[], :digests ::uuid[]) AS k (kind, digest)
+WHERE i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest AND i.contact_id = :from_id;
+
+-- write_person --
+-- Write what a contact is; its segments are apart.
+UPDATE contacts
+SET wallet_address = :wallet, wallet_raw = :wallet_raw, email = :email, email_domain = :email_domain, external_id = :external_id,
+    attributes = :attributes ::jsonb, tags = :tags, opted_out = :opted_out, updated_at = :at
+WHERE org_id = :org_id AND id = :id;
+
+-- point_at --
+-- Note that a contact, and all that were merged into it, are another one now.
+UPDATE contacts SET merged_into = :keep_id
+WHERE org_id = :org_id AND (id = :absorbed_id OR merged_into = :absorbed_id);
+
+-- point_back --
+-- Note that a contact is one of its own again, with those that had been merged into it before.
+UPDATE contacts SET merged_into = CASE id WHEN :absorbed_id ::uuid THEN NULL ELSE :absorbed_id ::uuid END
+WHERE org_id = :org_id AND id = ANY (:ids ::uuid[]);
+
+-- family --
+-- A contact, and all that were merged into it, directly or not.
+WITH RECURSIVE members (id) AS (
+    SELECT :id ::uuid
+    UNION
+    SELECT m.absorbed_id FROM members p
+    JOIN contact_merges m ON m.org_id = :org_id AND m.keep_id = p.id AND m.undone_at IS NULL
+)
+SELECT id FROM members;
+
+-- memberships --
+-- The segments a contact is in, and since when.
+SELECT segment, entered_at FROM segment_members WHERE org_id = :org_id AND contact_id = :id;
+
+-- join_segments --
+-- Put a contact into segments, since the moments given.
+INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
+SELECT :org_id, segment, :id, entered_at
+FROM unnest(:segments ::text[], :moments ::timestamptz[]) AS s (segment, entered_at)
+ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
+
+-- leave_segments --
+-- Take a contact out of segments.
+DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :id AND segment = ANY (:segments ::text[]);
+
+-- live_entries --
+-- Entries of a contact that have not ended, held until commit, of some origins if they are given; whether a worker holds each.
+SELECT id, state = 'running' FROM entries
+WHERE org_id = :org_id AND contact_id = :id AND state IN ('pending', 'running', 'waiting', 'retrying')
+    AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+ORDER BY id
+FOR UPDATE;
+
+-- move_live_entries --
+-- Move those entries to another contact, in one go: from the commit on, they are about that one.
+UPDATE entries
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(merged_from, :from_id) ELSE nullif(merged_from, :to_id) END
+WHERE org_id = :org_id AND contact_id = :from_id AND state IN ('pending', 'waiting', 'retrying')
+    AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]));
+
+-- resolve_conflicts --
+-- The conflicts between two contacts are settled: they are one.
+UPDATE identity_conflicts SET resolved_by = :merge_id
+WHERE org_id = :org_id AND resolved_by IS NULL
+    AND ((contact_id = :keep_id AND other_contact_id = :absorbed_id)
+         OR (contact_id = :absorbed_id AND other_contact_id = :keep_id));
+
+-- reopen_conflicts --
+-- They are two again.
+UPDATE identity_conflicts SET resolved_by = NULL WHERE org_id = :org_id AND resolved_by = :merge_id;
+
+-- add_merge --
+-- Keep what a merge changed.
+INSERT INTO contact_merges (org_id, id, keep_id, absorbed_id, gained, identities, absorbed, created_at, due_at)
+VALUES (:org_id, :id, :keep_id, :absorbed_id, :gained ::jsonb, :identities ::jsonb, :absorbed ::jsonb, :at, :due_at);
+
+-- find_merge --
+-- A merge.
+SELECT id, keep_id, absorbed_id, gained, identities, absorbed, created_at, undone_at
+FROM contact_merges
+WHERE org_id = :org_id AND id = :id;
+
+-- merge_of --
+-- The merge by which a contact was absorbed.
+SELECT id FROM contact_merges WHERE org_id = :org_id AND absorbed_id = :absorbed_id AND undone_at IS NULL;
+
+-- hold_merge --
+-- A merge that nobody takes back, or moves rows for, until commit.
+SELECT id, keep_id, absorbed_id, gained, identities, absorbed, created_at, undone_at
+FROM contact_merges
+WHERE org_id = :org_id AND id = :id
+FOR UPDATE;
+
+-- end_merge --
+-- Note that a merge was taken back, and that its rows have to move back.
+UPDATE contact_merges SET undone_at = :at, due_at = :due_at WHERE org_id = :org_id AND id = :id;
+
+-- note_absorbed --
+-- Note what of the absorbed contact its survivor has.
+UPDATE contact_merges SET absorbed = :absorbed ::jsonb WHERE org_id = :org_id AND id = :id;
+
+-- due_merges --
+-- Merges, of any organization, whose rows are to be looked for now.
+SELECT org_id, id FROM contact_merges WHERE due_at <= :now ORDER BY due_at LIMIT :most;
+
+-- settle_merge --
+-- When to look for rows again; null: that was the last time.
+UPDATE contact_merges SET due_at = :due_at WHERE org_id = :org_id AND id = :id;
+
+-- wake_waiting_entries --
+-- Let entries of a contact that wait for events look, and tell the engines: one may have come while it was two.
+WITH woken AS (
+    UPDATE entries SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
+    WHERE org_id = :org_id AND contact_id = :id AND state = 'waiting' AND awaits IS NOT NULL AND due_at > :at ::timestamptz
+    RETURNING id
+)
+SELECT pg_notify('workbench_entries', '') WHERE EXISTS (SELECT FROM woken);
+
+-- move_events --
+-- Move the next events of a contact to another, of some origins if they are given; how many.
+WITH page AS (
+    SELECT id, created_at FROM events
+    WHERE org_id = :org_id AND contact_id = :from_id
+        AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+    ORDER BY created_at, id LIMIT :most
+)
+UPDATE events v
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(v.merged_from, :from_id) ELSE nullif(v.merged_from, :to_id) END
+FROM page p
+WHERE v.org_id = :org_id AND v.id = p.id AND v.created_at = p.created_at;
+
+-- move_entries --
+-- The same for entries; one that a worker holds is left for later. Messages have no origin of their own: they follow their entry.
+WITH page AS (
+    SELECT id FROM entries
+    WHERE org_id = :org_id AND contact_id = :from_id AND state <> 'running'
+        AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+    ORDER BY id LIMIT :most
+    FOR UPDATE
+)
+UPDATE entries e
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(e.merged_from, :from_id) ELSE nullif(e.merged_from, :to_id) END
+FROM page p
+WHERE e.org_id = :org_id AND e.id = p.id;
+
+-- move_messages --
+-- Let the next messages of a contact follow their entries, which moved before; how many.
+WITH page AS (
+    SELECT m.id FROM messages m
+    JOIN entries e ON e.org_id = :org_id AND e.id = m.entry_id AND e.contact_id = :to_id
+    WHERE m.org_id = :org_id AND m.contact_id = :from_id
+    ORDER BY m.created_at, m.id LIMIT :most
+)
+UPDATE messages m SET contact_id = :to_id
+FROM page p
+WHERE m.org_id = :org_id AND m.id = p.id;
+
+-- move_onchain --
+-- Like events, what happened on a chain.
+WITH page AS (
+    SELECT id FROM onchain_events
+    WHERE org_id = :org_id AND contact_id = :from_id
+        AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+    ORDER BY id LIMIT :most
+)
+UPDATE onchain_events o
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(o.merged_from, :from_id) ELSE nullif(o.merged_from, :to_id) END
+FROM page p
+WHERE o.org_id = :org_id AND o.id = p.id;

@@ -1,0 +1,89 @@
+"""Merging contacts while their entries wait and their events come in."""
+
+from datetime import timedelta
+from typing import Any
+
+from api.authoring.automations import Author
+from api.clock import uuid7
+from api.contacts.merging import MergeView, Pair, UndoneView, merge, undo
+from api.contacts.settling import LATER, settle_due
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+WAIT = {"id": "w", "type": "wait_for_event", "data": {"event": "purchase", "timeoutSeconds": 86_400}}
+TAG = {"id": "g", "type": "add_tag", "data": {"tag": "bought"}}
+WEB, APP = {"walletAddress": "0xweb"}, {"externalId": "app-1"}
+
+
+async def arrive(bench: Bench, contact: dict[str, str], event: str = "deposit", **more: Any) -> str:
+    """Let an event come in; return the contact it belongs to."""
+    await bench.take_in({"event": event, "contact": contact, **more})
+    ((contact_id,),) = await bench.fetch("SELECT contact_id FROM events ORDER BY created_at DESC, id DESC LIMIT 1")
+    return str(contact_id)
+
+
+def author(bench: Bench) -> Author:
+    return Author(bench.org_id, uuid7(bench.clock.now_us()), bench.clock.unique_now_us())
+
+
+async def become_one(bench: Bench, keep: str, absorbed: str) -> str:
+    done = await merge(bench.database, author(bench), Pair(keep, absorbed), str)
+    assert isinstance(done, MergeView)
+    assert done.id is not None
+    return done.id
+
+
+async def waiting(bench: Bench) -> None:
+    await bench.automation([TRIGGER, WAIT, TAG], [("t", "w"), ("w", "g", "matched")])
+
+
+async def test_an_entry_that_waits_goes_on_with_the_survivor(bench: Bench) -> None:
+    await waiting(bench)
+    app = await arrive(bench, APP)
+    web = await arrive(bench, WEB, "visit")
+    await bench.drive()
+    await become_one(bench, web, app)
+    await arrive(bench, WEB, "purchase")
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed")]
+    assert await bench.fetch("SELECT id, tags FROM contacts WHERE merged_into IS NULL") == [(web, ["bought"])]
+
+
+async def test_taken_back_it_waits_for_the_absorbed_contact_again(bench: Bench) -> None:
+    await waiting(bench)
+    app = await arrive(bench, APP)
+    web = await arrive(bench, WEB, "visit")
+    await bench.drive()
+    undone = await undo(bench.database, author(bench), await become_one(bench, web, app))
+    assert isinstance(undone, UndoneView)
+    await arrive(bench, WEB, "purchase")
+    await bench.drive()
+    assert [state for state, _ in await bench.entries()] == ["waiting"]
+    await arrive(bench, APP, "purchase")
+    await bench.drive()
+    assert await bench.fetch("SELECT tags FROM contacts WHERE id = %s", app) == [(["bought"],)]
+
+
+async def test_an_event_that_came_to_the_absorbed_contact_wakes_the_survivor(bench: Bench) -> None:
+    await waiting(bench)
+    app = await arrive(bench, APP)
+    web = await arrive(bench, WEB, "visit")
+    await bench.drive()
+    await become_one(bench, web, app)
+    await arrive(bench, WEB, "other")
+    await bench.execute("UPDATE events SET event = 'purchase', contact_id = %s WHERE event = 'other'", app)
+    bench.clock.ahead += LATER + timedelta(seconds=1)
+    assert await settle_due(bench.database, bench.clock.now()) == 1
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed")]
+
+
+async def test_who_was_here_before_as_somebody_else_was_here_before(bench: Bench) -> None:
+    await bench.automation([TRIGGER, TAG], [("t", "g")], reentry={"policy": "once"})
+    app = await arrive(bench, APP)
+    await bench.drive()
+    web = await arrive(bench, WEB, "visit")
+    await become_one(bench, web, app)
+    await arrive(bench, WEB)
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed"), ("cancelled", "reentry")]

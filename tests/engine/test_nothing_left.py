@@ -1,0 +1,61 @@
+"""A contact that lived through every node of the engine leaves nothing behind that says who it was (trust.md O4)."""
+
+from datetime import timedelta
+
+from tests.delivery.conftest import endpoint, status
+from tests.engine.conftest import Bench
+from tests.engine.test_erasure import TRIGGER, forget, known, look_again
+
+CANARY = "canary4711"
+WHO = {"walletAddress": "0xCanary4711", "email": f"{CANARY}@acme.example", "externalId": f"id-{CANARY}"}
+CARD = "{{ card }} {{ contact.name }}"
+LIFE = [
+    {"id": "c", "type": "condition", "data": {"filters": [{"path": "card", "operator": "exists"}]}},
+    {"id": "u", "type": "update_contact", "data": {"attributes": {"lastCard": CARD}}},
+    {"id": "g", "type": "add_tag", "data": {"tag": "seen"}},
+    {"id": "i", "type": "send_inapp", "data": {"title": CARD, "body": CARD}},
+    {"id": "m", "type": "send_email", "data": {"subject": CARD, "body": CARD}},
+    {"id": "w", "type": "wait_for_event", "data": {"event": "login", "timeoutSeconds": 60}},
+]
+
+
+async def tables_with(bench: Bench, *words: str) -> set[str]:
+    """Return the tables, of all there are, with a row in which one of the words is."""
+    names = await bench.fetch("SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = 'workbench'")
+    found = set()
+    for (name,) in names:
+        rows = await bench.fetch(f"SELECT lower(t::text) FROM {name} t")
+        if any(word in row for (row,) in rows for word in words):
+            found.add(name.partition("_2")[0])
+    return found
+
+
+async def test_o4_a_life_in_the_engine_leaves_nothing_behind(bench: Bench) -> None:
+    async with endpoint(status(500)) as broken, endpoint(status(410)) as gone:
+        edges = [("t", "c"), ("c", "u", "true"), ("u", "g"), ("g", "i"), ("i", "m"), ("m", "w")]
+        await bench.automation([TRIGGER, *LIFE], edges)
+        for server in (broken, gone):
+            data = {"url": server.url(path="/hook?{{ card }}"), "body": '{"card": "{{ card }}"}'}
+            await bench.automation([TRIGGER, {"id": "h", "type": "send_webhook", "data": data}], [("t", "h")])
+        for number in range(2):
+            await bench.take_in(
+                {
+                    "event": "deposit",
+                    "contact": WHO,
+                    "payload": {"card": f"{CANARY}-{number}"},
+                    "attributes": {"name": f"Ann {CANARY}"},
+                    "idempotencyKey": f"{CANARY}-{number}",
+                }
+            )
+        await bench.drive()
+    assert await tables_with(bench, CANARY) == {"contacts", "events", "messages", "entry_steps"}
+    await forget(bench, await known(bench))
+    assert await tables_with(bench, CANARY, "enc1_") == set()
+    assert await bench.fetch("SELECT state, count(*) FROM entries GROUP BY state ORDER BY state") == [
+        ("cancelled", 4),
+        ("dead", 2),
+    ]
+    bench.clock.ahead += timedelta(hours=1)
+    await bench.drive()
+    assert await look_again(bench) == 1
+    assert await tables_with(bench, CANARY, "enc1_") == set()

@@ -1,0 +1,86 @@
+"""`GET /contacts` and `/contacts/{id}/timeline`: one person, counted, and what happened to it."""
+
+from typing import Any
+
+import pytest
+
+from api.language.codec import decode
+from tests.routes.conftest import Org
+from tests.routes.test_contacts import ANN, CARE, arrived, call
+from tests.routes.test_erasure import fill
+
+
+async def timeline(org: Org, contact_id: str, query: str = "", *scopes: str) -> dict[str, Any]:
+    response = await call(org, "GET", f"/{contact_id}/timeline{query}", *(scopes or CARE))
+    assert response.status_code == 200, response.text
+    return decode(response.content)
+
+
+@pytest.mark.parametrize("query", ["email=Ann@acme.example", "walletAddress=0xANN", "externalId=ann-1"])
+async def test_a_contact_is_named_by_what_identifies_it(acme: Org, query: str) -> None:
+    contact_id = await arrived(acme, attributes={"plan": "pro"})
+    shown = (await call(acme, "GET", f"?{query}", *CARE)).json()
+    assert (shown["id"], shown["email"], shown["attributes"]) == (contact_id, "a•••@acme.example", {"plan": "pro"})
+    assert shown["counts"] == {"events": 1, "entries": 0, "messages": 0, "conflicts": 0}
+    by_id = await call(acme, "GET", f"?id={contact_id}", "contacts:read", "pii:read")
+    assert by_id.json()["email"] == "ann@acme.example"
+
+
+async def test_nobody_else_sees_it_and_a_question_names_one(acme: Org, globex: Org) -> None:
+    contact_id = await arrived(acme)
+    for path in ("?externalId=ann-1", f"?id={contact_id}", f"/{contact_id}/timeline"):
+        assert (await call(globex, "GET", path, *CARE)).status_code == 404
+    for path in ("", "?email=nonsense", "?externalId=ann-1&walletAddress=0xann", f"/{contact_id}/timeline?before=soon"):
+        assert (await call(acme, "GET", path, *CARE)).status_code == 400
+    assert (await call(acme, "GET", f"/{contact_id}/timeline", kind="live")).status_code == 403
+    assert (await call(acme, "GET", f"/{contact_id}/timeline", "events:read")).status_code == 403
+
+
+async def test_what_happened_is_told_newest_first(acme: Org) -> None:
+    contact_id = await arrived(acme, payload={"step": 1})
+    await arrived(acme, {"externalId": "ben"})
+    await acme.post({"event": "deposit", "contact": {"walletAddress": "0xann", "externalId": "ben"}})
+    told = [(each["kind"], each["sentence"]) for each in (await timeline(acme, contact_id))["timeline"]]
+    ((ben,),) = await acme.service.rows(f"SELECT id FROM contacts WHERE org_id = {acme.id} AND external_id = 'ben'")
+    assert sorted(told[:2]) == [
+        ("conflict", f"an event brought the external id of contact {ben}; it stayed there"),
+        ("event", "sent deposit"),
+    ]
+    assert told[2:] == [("event", "sent signup")]
+    (other, _) = (await timeline(acme, ben))["timeline"]
+    assert other["sentence"] == f"an event of contact {contact_id} brought its external id; it stayed here"
+    assert other["detail"]["kind"] == "externalId"
+
+
+async def test_entries_and_messages_say_where_they_stand(acme: Org) -> None:
+    contact_id = await arrived(acme)
+    spec, graph = '{"type": "app_event", "event": "signup"}', '{"nodes": [], "edges": []}'
+    await acme.service.rows(
+        f"INSERT INTO automations VALUES ({acme.id}, '{contact_id}', 'Welcome', '{spec}', '{graph}', true, 2, 1, NULL, now(), now())"
+    )
+    await fill(acme, contact_id)
+    message, entry = sorted(
+        (each for each in (await timeline(acme, contact_id))["timeline"] if each["kind"] in ("entry", "message")),
+        key=lambda each: str(each["kind"]),
+        reverse=True,
+    )
+    assert message["sentence"] == "in-app message “canary-4711” of “Welcome”: sent"
+    assert entry["sentence"] == "entered the automation “Welcome”: dead (refused)"
+    assert (entry["detail"]["automation"], entry["detail"]["state"]) == ("Welcome", "dead")
+    counts = (await call(acme, "GET", f"?id={contact_id}", *CARE)).json()["counts"]
+    assert counts == {"events": 1, "entries": 1, "messages": 1, "conflicts": 0}
+
+
+async def test_pages_meet_without_gap_or_overlap(acme: Org) -> None:
+    contact_id = await arrived(acme)
+    await acme.post_batch(*({"event": "step", "contact": ANN, "payload": {"n": n}} for n in range(6)))
+    whole = (await timeline(acme, contact_id))["timeline"]
+    seen, before = [], ""
+    while True:
+        page = await timeline(acme, contact_id, f"?limit=3{before}")
+        seen += page["timeline"]
+        if page["next"] is None:
+            break
+        before = f"&before={page['next']}"
+    assert (len(whole), seen) == (7, whole)
+    assert (await timeline(acme, contact_id, "?before=2020-01-01T00:00:00Z"))["timeline"] == []

@@ -1,0 +1,21 @@
+"""Waiting for a hint."""
+
+import asyncio
+
+import pytest
+
+from api.store.wake import Listener
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_who_is_woken_and_cancelled_at_once_is_cancelled(turns: int) -> None:
+    listener = Listener("")
+    waiting = asyncio.create_task(listener.wait(60))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    listener.wake()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    in_time = waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled() == in_time

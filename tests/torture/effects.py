@@ -1,0 +1,158 @@
+"""What must be true of effects: of what arrived outside, of messages, tags and steps, and of the leases they happened under."""
+
+from collections import defaultdict
+from itertools import pairwise
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tests.torture.evidence import NEVER, Evidence, Findings, Lease, Span
+from tests.torture.log import Sort
+from tests.torture.sinks import Arrival
+from tests.torture.stored import MessageRow, StepRow
+
+CLOCK_US = 1_000_000  # by which the clocks of a process and a sink may differ
+_SETTLED = frozenset({"sent", "failed", "skipped", "unknown", "delivered"})
+
+
+def effects_happen_once(run: Evidence) -> Findings:
+    """a message leaves under one id with one text, never after it was recorded as sent, which it is if and only if somebody took it; tags and in-app messages are those of the steps"""
+    sent = defaultdict(list)
+    for step in run.stored.steps:
+        if step.outcome == "sent":
+            sent[step.entry_id, step.node_id].append(step)
+    for message in run.stored.messages:
+        steps, copies = sent.pop((message.entry_id, message.node_id), []), run.copies.get(message.id, [])
+        yield _miscounted(message, steps, copies) or _misprinted(run, message, copies)
+    for entry_id, node_id in sent:
+        yield f"lost: entry {entry_id} sent something at {node_id}, and there is no message"
+    yield from _tags_are_those_of_steps(run)
+
+
+def _miscounted(message: MessageRow, steps: list[StepRow], copies: list[Arrival]) -> str | None:
+    name, is_sent = f"message {message.id}", message.status in ("sent", "delivered")
+    if message.status not in _SETTLED:
+        return f"{name} is {message.status} in the end"
+    if len(steps) != is_sent:
+        return f"{name} is {message.status}, and {len(steps)} steps say that it was sent"
+    return None if message.channel == "inapp" else _mistaken(message, steps, copies)
+
+
+def _mistaken(message: MessageRow, steps: list[StepRow], copies: list[Arrival]) -> str | None:
+    name, is_taken = f"message {message.id}", any(each.is_taken for each in copies)
+    if not steps:
+        good = not is_taken or message.status == "unknown"
+        return None if good else f"{name} was taken, and is {message.status}"
+    if not is_taken:
+        return f"lost: {name} is {message.status}, and nobody took it"
+    return f"doubled: {name} left again after it was sent" if copies[-1].at > steps[0].committed else None
+
+
+def _misprinted(run: Evidence, message: MessageRow, copies: list[Arrival]) -> str | None:
+    if len({each.body for each in copies}) > 1:
+        return f"the copies of message {message.id} differ"
+    number = str(_number(run, message))
+    if message.channel != "webhook" and message.subject != f"About {number}":
+        return f"message {message.id} is not about {number}"
+    if all(_is_what_was_stored(message, each, number) for each in copies):
+        return None
+    return f"message {message.id} did not leave as it is stored"
+
+
+def _is_what_was_stored(message: MessageRow, copy: Arrival, number: str) -> bool:
+    if message.channel == "email":
+        return copy.target == message.recipient and f"\r\nSubject: {message.subject}\r\n".encode() in copy.body
+    told = str(msgspec.json.decode(copy.body)["n"])
+    return (copy.body, copy.target, told) == (
+        (message.body or "").encode(),
+        urlsplit(message.recipient or "").path,
+        number,
+    )
+
+
+def _number(run: Evidence, message: MessageRow) -> int | None:
+    entry = run.entry.get(message.entry_id)
+    event = None if entry is None else run.event.get(entry.event_id)
+    return None if event is None else event.payload["n"]
+
+
+def _tags_are_those_of_steps(run: Evidence) -> Findings:
+    right = defaultdict(set)
+    for step in run.stored.steps:
+        if step.outcome == "tagged" and step.entry_id in run.entry:
+            right[run.entry[step.entry_id].contact_id].add(step.detail["tag"])
+    for contact in run.stored.contacts:
+        good = sorted(contact.tags) == sorted(right[contact.id])
+        yield None if good else f"contact {contact.id} has the tags {contact.tags}, not {sorted(right[contact.id])}"
+
+
+def nothing_else_leaves(run: Evidence) -> Findings:
+    """nothing arrives without a row of its own that was there before; a row belongs to an entry that was claimed, of a live event and a published automation"""
+    messages = {each.id: each for each in run.stored.messages}
+    for arrival in run.arrivals:
+        message = messages.get(arrival.id)
+        if message is None or message.channel != arrival.channel:
+            yield f"{arrival.channel} {arrival.id} arrived, and has no row"
+        else:
+            early = message.created > arrival.at + CLOCK_US
+            yield f"message {message.id} left before its row was made" if early else None
+    for message in run.stored.messages:
+        yield _unfounded(run, message)
+
+
+def _unfounded(run: Evidence, message: MessageRow) -> str | None:
+    entry = run.entry.get(message.entry_id)
+    event = None if entry is None else run.event.get(entry.event_id)
+    sent = None if event is None else run.sent_as(event)
+    if entry is None or sent is None or sent.sort is not Sort.LIVE:
+        return f"message {message.id} is of no live event"
+    if entry.version is None:
+        return f"message {message.id} is of an automation that was never published"
+    return None if run.leases.get(entry.id) else f"message {message.id} is of an entry that was never claimed"
+
+
+def leases_are_respected(run: Evidence) -> Findings:
+    """tokens grow, and a lease begins when the one before has ended; nothing leaves or is recorded outside of the lease of its claim; each copy has a claim of its own"""
+    for entry_id, leases in run.leases.items():
+        for one, other in pairwise(leases):
+            good = one.token < other.token and one.ended <= other.claimed
+            yield None if good else f"entry {entry_id} was claimed as {other.token} while {one.token} held it"
+    for step in run.stored.steps:
+        lease = run.by_token.get((step.entry_id, step.claim))
+        good = lease is not None and lease.claimed <= step.committed <= lease.ended
+        yield None if good else f"entry {step.entry_id} took step {step.step} outside of lease {step.claim}"
+    for message in run.stored.messages:
+        yield from _outside_of_leases(message, run.copies.get(message.id, []), run.leases.get(message.entry_id, []))
+
+
+def _outside_of_leases(message: MessageRow, copies: list[Arrival], leases: list[Lease]) -> Findings:
+    """Give each copy the first lease that it may have left under; leases come one after the other."""
+    free = list(leases)
+    for copy in copies:
+        under = next((each for each in free if _covers(each, copy.at)), None)
+        if under is not None:
+            free.remove(under)
+        yield None if under else f"message {message.id} left at {copy.at} without a lease of its own"
+
+
+def _covers(lease: Lease, at: int) -> bool:
+    return lease.claimed <= at < min(lease.until, lease.ended) + CLOCK_US
+
+
+def what_is_stopped_rests(run: Evidence) -> Findings:
+    """under a claim made while its automation was switched off or archived an entry takes no step, whatever comes later"""
+    for automation in run.automations:
+        if automation.rule.is_stopped:
+            rests = _rests(run, automation.id)
+            for entry in run.entries_of[automation.id]:
+                for step in run.steps.get(entry.id, ()):
+                    claimed = run.by_token[entry.id, step.claim].claimed
+                    stopped = any(began < claimed < ended for began, ended in rests)
+                    yield f"entry {entry.id} {step.outcome} at {step.node_id} while stopped" if stopped else None
+
+
+def _rests(run: Evidence, automation_id: str) -> list[Span]:
+    """Return the times in which everybody knew that an automation was inactive."""
+    switches = run.switches.get(automation_id, [])
+    ends = [*(each.committed for each in switches[1:]), NEVER]
+    return [(each.seen, end) for each, end in zip(switches, ends, strict=False) if not each.active]

@@ -1,0 +1,160 @@
+"""What must be true of entries: that they end, after how many attempts, when, and which way they went."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from tests.torture.evidence import Evidence, Findings, Span, Version, overlap, union
+from tests.torture.installation import RETRY_DELAYS
+from tests.torture.stored import EntryRow, StepRow, VersionRow
+
+MOST_ATTEMPTS = len(RETRY_DELAYS) + 1
+_TERMINAL = frozenset({"completed", "exited", "cancelled", "dead"})
+_FOR_GOOD = "gone"  # what the receiver said of a webhook's address
+_REFUSED_FOR_GOOD = "(SMTP 5"
+_WORTH_RETRYING = frozenset({"refused", "no_answer", "unreachable", "no_email", "attempts_exhausted"})
+_STAYS = frozenset({"failed", "waiting"})
+
+
+def entries_come_to_an_end(run: Evidence) -> Findings:
+    """there is one entry per automation and event, and every one has come to its end after the drain"""
+    seen = set()
+    for entry in run.stored.entries:
+        place = entry.automation_id, entry.event_id
+        if place in seen:
+            yield f"doubled: event {entry.event_id} is in one automation twice"
+        seen.add(place)
+        yield None if entry.state in _TERMINAL else f"entry {entry.id} is {entry.state} ({entry.last_error})"
+
+
+def attempts_are_bounded(run: Evidence) -> Findings:
+    """no step is tried more often than its schedule allows; what is dead says why, and had no try left or no hope"""
+    failures = Counter((each.entry_id, each.node_id) for each in run.stored.steps if each.outcome == "failed")
+    for (entry_id, node_id), count in failures.items():
+        most = MOST_ATTEMPTS * (1 + run.entry[entry_id].replays) if entry_id in run.entry else 0
+        yield f"entry {entry_id} failed {count} times at {node_id}" if count > most else None
+    for entry in run.stored.entries:
+        yield _buried_alive(entry) if entry.state == "dead" else _overtried(entry)
+
+
+def _overtried(entry: EntryRow) -> str | None:
+    return f"entry {entry.id} was tried {entry.attempts} times" if entry.attempts > MOST_ATTEMPTS else None
+
+
+def _buried_alive(entry: EntryRow) -> str | None:
+    name, outcome, error = f"entry {entry.id}", entry.outcome or "", entry.last_error or ""
+    if not outcome or not error.startswith(f"{outcome}: "):
+        return f"{name} is dead without a reason"
+    if outcome == _FOR_GOOD or _REFUSED_FOR_GOOD in error:
+        return None
+    if outcome not in _WORTH_RETRYING:
+        return f"{name} is dead, which nothing explains: {error}"
+    late = outcome == "attempts_exhausted"  # the claims after the last only bury it
+    right = entry.attempts > MOST_ATTEMPTS if late else entry.attempts == MOST_ATTEMPTS
+    return None if right else f"{name} is dead after {entry.attempts} attempts: {error}"
+
+
+def waits_end_in_time(run: Evidence) -> Findings:
+    """a delay ends when it is due, a wait with the event that it waits for: not before, and no later than faults explain"""
+    for entry_id, steps in run.steps.items():
+        for begun, ended in pairwise(steps):
+            if begun.outcome == "waiting" and ended.outcome in ("waited", "timed_out", "matched"):
+                yield _mistimed(run, run.entry[entry_id], begun, ended)
+
+
+def _mistimed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> str | None:
+    name, until = f"entry {entry.id} {ended.outcome} at {ended.node_id}", _us(begun.detail["until"])
+    due = until
+    if ended.outcome == "matched":
+        event = run.event.get(ended.detail["eventId"])
+        if event is None or event.contact_id != entry.contact_id or not begun.at < event.received <= until:
+            return f"{name} by an event that it could not wait for"
+        due = event.committed
+    elif ended.at < due:
+        return f"{name} {(due - ended.at) / 1e6:.3f} s early"
+    if ended.outcome == "timed_out" and (missed := _missed(run, entry, begun, ended)):
+        return f"lost: {name}, though event {missed} had come"
+    late = ended.at - due - run.slack - _excused(run, entry.id, (due, ended.at))
+    return f"{name} {(late + run.slack) / 1e6:.1f} s late" if late > 0 else None
+
+
+def _missed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> str | None:
+    """Return an event that came in time and was committed before the wait was given up."""
+    until = _us(begun.detail["until"])
+    for event in run.by_contact[entry.contact_id, ended.detail["event"]]:
+        if begun.at < event.received <= until and event.committed < ended.committed:
+            return event.id
+    return None
+
+
+def _excused(run: Evidence, entry_id: str, span: Span) -> int:
+    """Return how much of a time nobody could work, or the worker that had the entry did not end with it."""
+    held = [(each.claimed, each.ended) for each in run.leases.get(entry_id, [])]
+    near = [each for each in run.outages if each[1] > span[0] and each[0] < span[1]]
+    return sum(ended - began for began, ended in overlap([span], union(near + held)))
+
+
+def _us(moment: str) -> int:
+    return round(datetime.fromisoformat(moment).timestamp() * 1e6)
+
+
+def paths_are_those_of_versions(run: Evidence) -> Findings:
+    """an entry runs the version that was live when its event came, from node to node along its edges, to an end"""
+    roads = {(each.automation_id, each.version): _road(each) for each in run.stored.versions}
+    for entry in run.stored.entries:
+        road = roads.get((entry.automation_id, entry.version or 0))
+        problem = _wrong_version(run, entry) or _off_the_road(entry, run.steps.get(entry.id, []), road)
+        yield f"entry {entry.id} {problem}" if problem else None
+
+
+class _Road(NamedTuple):
+    start: str
+    following: dict[tuple[str, str | None], str]
+
+
+def _road(version: VersionRow) -> _Road:
+    edges: list[dict[str, Any]] = version.graph["edges"]
+    return _Road(
+        version.graph["nodes"][0]["id"],
+        {(each["source"], each.get("sourceHandle")): each["target"] for each in edges},
+    )
+
+
+def _wrong_version(run: Evidence, entry: EntryRow) -> str | None:
+    """Say so when another version was live all the time between the first attempt to send the event and its commit."""
+    event, versions = run.event.get(entry.event_id), run.versions.get(entry.automation_id, [])
+    sent = None if event is None else run.sent_as(event)
+    if event is None or sent is None:
+        return "is of no event"
+    if not versions:
+        return None if entry.version is None else "has a version that was never published"
+    began = min((each.began for each in run.attempts[sent.org, sent.number]), default=event.committed)
+    return (
+        None
+        if entry.version in list(_live(versions, began, event.committed))
+        else f"is pinned to version {entry.version}"
+    )
+
+
+def _live(versions: list[Version], since: int, until: int) -> Iterator[int]:
+    for version, later in zip(versions, [*versions[1:], None], strict=True):
+        if version.committed <= until and (later is None or later.seen >= since):
+            yield version.number
+
+
+def _off_the_road(entry: EntryRow, steps: list[StepRow], road: _Road | None) -> str | None:
+    if road is None:
+        return "took steps, and its automation has no such version" if steps else None
+    here: str | None = road.start
+    number, claim = 0, 0
+    for step in steps:
+        if (step.node_id, step.step) != (here, number) or step.claim < claim:
+            return f"was at {step.node_id} in step {step.step}, where {here} in step {number} was next"
+        claim = step.claim
+        if step.outcome not in _STAYS:
+            here, number = road.following.get((step.node_id, step.handle)), number + 1
+    if entry.state == "completed" and here is not None:
+        return f"is completed, and {here} was next"
+    return None

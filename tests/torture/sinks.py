@@ -1,0 +1,179 @@
+"""Where webhooks and emails arrive: a receiver and a mail server on real sockets, which note everything and misbehave.
+
+They are slow, refuse, hang up instead of answering or in the middle of it. Like a good receiver they know by its id what they
+have taken: that is never refused afterwards, only the answer may be slow or get lost again. Of forty ids one is refused for ever
+and one for good.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from random import Random
+
+import msgspec
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from tests.torture.log import now_us
+
+_SLOW = (0.2, 2.0)  # seconds
+_ONE_IN = 40
+_MESSAGE_ID = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
+
+
+class Mood(StrEnum):
+    """How a message is met."""
+
+    GLAD = "glad"
+    SLOW = "slow"
+    REFUSING = "refusing"
+    CLOSED = "closed"  # refused, never to be tried again
+    SILENT = "silent"  # taken, and hung up on instead of an answer
+    CUT = "cut"  # the same, in the middle of the answer
+
+
+_TAKING = {Mood.GLAD: 70, Mood.SLOW: 6, Mood.SILENT: 4, Mood.CUT: 4}
+_ANY = _TAKING | {Mood.REFUSING: 10}
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A copy of a message that came in whole; `at`: when it began to. `target`: the path it was posted to, or the address of its recipient."""
+
+    channel: str
+    id: str
+    at: int
+    target: str
+    body: bytes
+    mood: Mood
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the effect has happened, whatever the sender heard of it."""
+        return self.mood in _TAKING
+
+
+class Sinks:
+    """Both of them, what they got, and the ports they listen on."""
+
+    def __init__(self, seed: int) -> None:
+        self.arrivals: list[Arrival] = []
+        self.webhook_port = 0
+        self.smtp_port = 0
+        self._chance = Random(f"{seed}/sinks")
+        self._taken: set[str] = set()
+
+    def meet(self, channel: str, message_id: str, at: int, target: str, body: bytes) -> Mood:
+        """Note a message; return how it is met."""
+        mood = self._mood(message_id)
+        self.arrivals.append(Arrival(channel, message_id, at, target, body, mood))
+        if mood in _TAKING:
+            self._taken.add(message_id)
+        return mood
+
+    async def dawdle(self) -> None:
+        await asyncio.sleep(self._chance.uniform(*_SLOW))
+
+    def _mood(self, message_id: str) -> Mood:
+        match int(message_id[:8], 16) % _ONE_IN:
+            case 0:
+                return Mood.REFUSING
+            case 1:
+                return Mood.CLOSED
+            case _:
+                moods = _TAKING if message_id in self._taken else _ANY
+                (mood,) = self._chance.choices(list(moods), list(moods.values()))
+                return mood
+
+
+_HTTP = {
+    Mood.GLAD: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nOK",
+    Mood.SLOW: b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+    Mood.REFUSING: b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n",
+    Mood.CLOSED: b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n",
+    Mood.SILENT: b"",
+    Mood.CUT: b"HTTP/1.1 2",
+}
+
+
+async def _receive(sinks: Sinks, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the requests of one connection, one after the other."""
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        mood = Mood.GLAD
+        while mood not in (Mood.SILENT, Mood.CUT):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            at, (line, *lines) = now_us(), head.split("\r\n")
+            headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in lines)}
+            body = await reader.readexactly(int(headers["content-length"]))
+            mood = sinks.meet("webhook", headers["webhook-id"], at, line.split()[1], body)
+            if mood is Mood.SLOW:
+                await sinks.dawdle()
+            writer.write(_HTTP[mood])
+            await writer.drain()
+    writer.close()
+
+
+class _Mailbox:
+    """What the mail server does with the emails of one connection; they begin to arrive with their recipient."""
+
+    def __init__(self, sinks: Sinks) -> None:
+        self._sinks = sinks
+        self._began = 0
+
+    async def handle_RCPT(  # noqa: N802  as the library has it
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        self._began = now_us()
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802  the library's name
+        content = envelope.original_content or b""
+        found = _MESSAGE_ID.search(content)
+        message_id = found[1].decode() if found else ""
+        mood = self._sinks.meet("email", message_id, self._began, envelope.rcpt_tos[0], content)
+        match mood:
+            case Mood.SLOW:
+                await self._sinks.dawdle()
+            case Mood.REFUSING:
+                return "451 try again"
+            case Mood.CLOSED:
+                return "550 never"
+            case Mood.SILENT | Mood.CUT:
+                assert isinstance(server.transport, asyncio.Transport)
+                server.transport.write(b"25" if mood is Mood.CUT else b"")
+                server.transport.close()
+            case Mood.GLAD:
+                pass
+        return "250 OK"
+
+
+@asynccontextmanager
+async def sinks(seed: int) -> AsyncIterator[Sinks]:
+    """Let both listen until the block ends; what is connected then is cut off."""
+    made = Sinks(seed)
+    mailboxes: list[SMTP] = []
+    writers: set[asyncio.StreamWriter] = set()
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
+        await _receive(made, reader, writer)
+        writers.discard(writer)
+
+    def connect() -> SMTP:
+        mailboxes.append(SMTP(_Mailbox(made), hostname="mail.example", loop=asyncio.get_running_loop()))
+        return mailboxes[-1]
+
+    webhooks = await asyncio.start_server(receive, "127.0.0.1", 0)
+    mail = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", 0)
+    made.webhook_port, made.smtp_port = (each.sockets[0].getsockname()[1] for each in (webhooks, mail))
+    try:
+        yield made
+    finally:
+        webhooks.close()
+        mail.close()
+        for transport in [*(each.transport for each in writers), *(each.transport for each in mailboxes)]:
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+        await asyncio.sleep(0)

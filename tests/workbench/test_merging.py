@@ -1,0 +1,59 @@
+"""Two contacts that are one person, in a notebook."""
+
+import pytest
+
+from tests.running import Running
+from workbench import Contact, DraftError, NotThereError, StaleError, Workbench
+
+
+def two(wb: Workbench, name: str) -> tuple[Contact, Contact]:
+    """Return the contacts of somebody on the web and in the app."""
+    wb.events.send("merging:visit", wallet_address=f"0xWeb-{name}", attributes={"plan": "pro"})
+    wb.events.send("merging:open", external_id=f"app-{name}", attributes={"plan": "free", "city": "Rome"})
+    return wb.contact(wallet_address=f"0xweb-{name}"), wb.contact(external_id=f"app-{name}").tag("beta")
+
+
+def test_a_merge_is_looked_at_applied_and_undone(running: Running) -> None:
+    wb = running.workbench()
+    web, app = two(wb, "ann")
+    merge = wb.merge(keep=web, absorb=app)
+    assert (merge.id, merge.moves["attributes"], merge.lost) == (None, {"city": "Rome"}, {"plan": "free"})
+    for words in (
+        "external id",
+        "app-ann",
+        "attribute city",
+        "moves",
+        "not seen any more",
+        "1 event",
+        "Nothing is written yet",
+    ):
+        assert words in repr(merge)
+        assert words in merge._repr_html_()
+    merge.apply()
+    assert "Merged." in repr(merge)
+    assert wb.contact(external_id="app-ann").id == wb.contact(app.id).id == web.id
+    assert web.refresh().attributes == {"plan": "pro", "city": "Rome"}
+    assert set(web.events()["event"]) == {"merging:visit", "merging:open"}
+    counted = wb.sql("SELECT count(*) FROM contacts WHERE id = :keep OR id = :absorbed", keep=web.id, absorbed=app.id)
+    assert counted.item() == 1
+    assert f"absorbed contact {app.id}" in repr(web)
+    merge.undo()
+    assert "Taken back." in repr(merge)
+    assert wb.contact(external_id="app-ann").attributes == {"plan": "free", "city": "Rome"}
+    assert app.events()["event"].to_list() == ["merging:open"]
+
+
+def test_what_cannot_be_done_is_said(running: Running) -> None:
+    wb = running.workbench()
+    web, app = two(wb, "ben")
+    merge = wb.merge(web, app)
+    with pytest.raises(DraftError, match="not merged"):
+        merge.undo()
+    merge.apply()
+    with pytest.raises(DraftError, match="merged already"):
+        merge.apply()
+    with pytest.raises(StaleError, match=f"merged into contact {web.id}"):
+        wb.merge(web, app)
+    with pytest.raises(NotThereError):
+        app.tag("late")
+    assert app.refresh().id == web.id
