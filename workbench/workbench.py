@@ -92,6 +92,8 @@ class Workbench(Reports):
           attempts, died_at
         - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
         - segment_members: segment, contact_id, entered_at
+        - segments: name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
+        - segment_sizes: segment, at, size, entered, departed
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
         question = Question(query, params, as_of)
