@@ -1,5 +1,6 @@
 """The entrance: `wb = Workbench()`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, publish, surroundings
@@ -19,6 +20,7 @@ from workbench.publish import Automations
 from workbench.query import Question, sql
 from workbench.reports import Reports
 from workbench.rights import rights
+from workbench.segments import Segment, Segments, audience
 from workbench.stream import Stream
 from workbench.usage import usage
 
@@ -44,6 +46,8 @@ _HOW = (
     ("see what failed for good, and try it again", "wb.dead_letters()"),
     ("see what happened to a contact, and see to it", 'wb.contact(email="ada@example.com")'),
     ("make one of two contacts", "wb.merge(keep, absorb)"),
+    ("name the contacts that a query finds", 'wb.segments.define("whales", sql="SELECT contact_id FROM …")'),
+    ("see the segments there are", "wb.segments"),
     ("count what was sent", "wb.usage()"),
 )
 
@@ -59,6 +63,7 @@ class Workbench(Reports):
         self.url = (url or surroundings.variable("WORKBENCH_URL") or surroundings.DEFAULT_URL).rstrip("/")
         self._connection = Connection(self.url, key or surroundings.variable("WORKBENCH_KEY"))
         self.catalog = Catalog(self._connection)
+        self._segments = Segments(self._connection)
         sending = events_key or surroundings.variable(surroundings.EVENTS_KEY_VARIABLE)
         self.events = Events(self.url, sending, reader=self._connection)
 
@@ -123,6 +128,19 @@ class Workbench(Reports):
     def merge(self, keep: Contact | str, absorb: Contact | str) -> Merge:
         """Return what making one contact of two would do; `.apply()` does it, `.undo()` takes it back. Contacts, or their ids."""
         return merge(self._connection, *(each.id if isinstance(each, Contact) else each for each in (keep, absorb)))
+
+    @property
+    def segments(self) -> Segments:
+        """The segments there are; `.define(…)` makes one, `["whales"]` is one."""
+        return self._segments
+
+    @spoken('wb.audience(frame, name="invited")')
+    def audience(self, contacts: "pl.DataFrame | pl.Series | Sequence[str]", name: str) -> Segment:
+        """Freeze the contacts of a frame (its column contact_id) as a segment, with the query it came from, if it came from `wb.sql`.
+
+        Done again, it replaces the audience of that name, and shows what that changed.
+        """
+        return audience(self._connection, contacts, name)
 
     @spoken('wb.usage() or wb.usage(month="2026-11")')
     def usage(self, month: str | None = None) -> "pl.DataFrame":

@@ -6,6 +6,7 @@ the text makes sense without its colours. Colours are mid-tones that read on lig
 
 import base64
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -40,6 +41,18 @@ def bar(share: float, width: int = 120, height: int = 10) -> Markup:
     """Return a bar filled to `share` (0 to 1)."""
     source = svg("bar.svg.j2", share=min(max(share, 0.0), 1.0), width=width, height=height)
     return image(source, width, height, f"{share:.0%}")
+
+
+def trend(values: Sequence[int | None], width: int = 120, height: int = 22) -> Markup:
+    """Return a line of values over equal steps; None is not drawn."""
+    known = [(index, value) for index, value in enumerate(values) if value is not None]
+    low, high = min((value for _, value in known), default=0), max((value for _, value in known), default=0)
+    across, up = (width - 6) / max(len(values) - 1, 1), (height - 6) / (high - low or 1)
+    points = [
+        (3 + index * across, height / 2 if low == high else height - 3 - (value - low) * up) for index, value in known
+    ]
+    source = svg("trend.svg.j2", points=points, width=width, height=height)
+    return image(source, width, height, f"from {low:,} to {high:,}")
 
 
 def moment(at: datetime | str | None) -> str:
