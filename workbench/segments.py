@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FRESH = 2.0  # seconds: one look shows itself in several formats, and completion asks again and again
 _FIRST, _NEXT = 200_000, 6_000  # contacts in the first part of a frame, and in each other one
 _WEEK = 7
+_PATIENCE = 65.0  # seconds: the service answers within a minute, or refuses
 
 
 class _Change(msgspec.Struct, frozen=True):
@@ -391,7 +392,7 @@ def _filled(connection: Connection, method: str, path: str, body: Mapping[str, A
 
 def _answered(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str) -> Any:
     """Return what the service answers; raise SqlError where it is about the query."""
-    answer = connection.exchange(method, path, body=body)
+    answer = connection.exchange(method, path, body=body, seconds=_PATIENCE)
     if answer.status == 400 and isinstance(answer.body, dict) and answer.body.get("field") == "sql":
         raise sql_error(query, answer)
     return connection.check(answer).body

@@ -63,6 +63,7 @@ async def sample_wanted(tx: Transaction, most: int) -> list[str]:
 
 async def compare_members(tx: Transaction, place: Place) -> Change:
     """Return who would come and go."""
+    await tx.execute(_SQL["join_by_hash"])
     row = await (await tx.execute(_SQL["compare_members"], msgspec.structs.asdict(place))).fetchone()
     assert row is not None
     return Change(*row)
@@ -77,6 +78,7 @@ async def change_members(tx: Transaction, place: Place, at: datetime) -> Change:
 
 async def enter_members(tx: Transaction, place: Place, at: datetime) -> int:
     """Add those who are wanted and no members yet; return how many."""
+    await tx.execute(_SQL["join_by_hash"])
     return (await tx.execute(_SQL["enter_members"], {**msgspec.structs.asdict(place), "at": at})).rowcount
 
 
@@ -90,6 +92,7 @@ async def count_members(tx: Transaction, place: Place) -> int:
 async def drop_all(tx: Transaction, place: Place) -> None:
     """Take everybody out but those that somebody else is changing at this moment."""
     await tx.execute(_SQL["open_wanted"])
+    await tx.execute(_SQL["join_by_hash"])
     await tx.execute(_SQL["drop_members"], msgspec.structs.asdict(place))
 
 

@@ -37,6 +37,10 @@ WITH once AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM once) - (SELECT count(*) FROM known), (SELECT count(*) FROM kept);
 
+-- join_by_hash --
+-- Until a new segment has statistics the planner takes it for empty, and would go through all wanted for each of its members.
+SET LOCAL enable_nestloop = off;
+
 -- sample_wanted --
 -- The first of them.
 SELECT contact_id FROM wanted ORDER BY contact_id LIMIT :most;
@@ -64,7 +68,6 @@ USING (
     SELECT m.contact_id FROM segment_members m
     WHERE m.org_id = :org_id AND m.segment = :segment
         AND NOT EXISTS (SELECT FROM wanted w WHERE w.contact_id = m.contact_id)
-    ORDER BY m.contact_id
     FOR UPDATE OF m SKIP LOCKED
 ) AS gone
 WHERE d.org_id = :org_id AND d.segment = :segment AND d.contact_id = gone.contact_id;
@@ -81,10 +84,10 @@ WITH gone AS (
     USING contacts c
     WHERE m.org_id = :org_id AND m.segment = :segment AND c.org_id = :org_id AND c.id = m.contact_id
         AND num_nonnulls(c.erased_at, c.merged_into) > 0
-        AND m.contact_id IN (
+        AND m.contact_id = ANY (ARRAY(
             SELECT contact_id FROM erasures WHERE org_id = :org_id
             UNION ALL
-            SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND due_at IS NOT NULL)
+            SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND due_at IS NOT NULL))
     RETURNING c.merged_into AS contact_id, c.erased_at, m.entered_at
 ), moved AS (
     INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
