@@ -101,7 +101,7 @@ class Segment:
         return sql(self._connection, Question(statement, {"segment": self.name}))
 
     def history(self) -> "Report":
-        """Return how large it was after each change: a frame (at, size, entered, departed) that draws itself."""
+        """Return how large it was after each change, and at the last refresh: a frame (at, size, entered, departed) that draws itself."""
         from workbench.display.report import report
 
         statement, params = template("segment_sizes").render(), {"segment": self.name}

@@ -104,11 +104,13 @@ def _active_users(frame: pl.DataFrame) -> Any:
 
 
 def _segment_sizes(frame: pl.DataFrame) -> Any:
+    points = alt.OverlayMarkDef(color=_BLUE) if frame.height < 40 else False
     return (
         _chart(frame, height=_HEIGHT)
-        .mark_line(point=frame.height < 40, interpolate="step-after", color=_BLUE)
+        .mark_line(point=points, interpolate="step-after", color=_BLUE)
         .encode(
-            x=alt.X("at:T", title=None), y=alt.Y("size:Q", title="contacts", axis=alt.Axis(format=",d", tickMinStep=1))
+            x=alt.X("at:T", title=None, axis=alt.Axis(tickCount=8, labelOverlap=True)),
+            y=alt.Y("size:Q", title="contacts", axis=alt.Axis(format=",d", tickMinStep=1)),
         )
     )
 
