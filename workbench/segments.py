@@ -121,12 +121,6 @@ class Segment:
             asking = both([problem.reason.removesuffix(" asks for it") for problem in error.problems])
             raise RefusedError(f"{self.name!r} is in use: {asking} asks for it", error.problems) from None
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __bool__(self) -> bool:
-        return True
-
     def __repr__(self) -> str:
         told = [f"{self.name}: {_contacts(self.size)}", self._change(), *self._notes(), self._standing()]
         return "\n".join(filter(None, told))
@@ -361,6 +355,8 @@ def audience(connection: Connection, contacts: object, name: str) -> Segment:
 
 def _ids(contacts: object) -> list[str]:
     """Return the ids in a frame's column contact_id, in a column, or in a list; nulls are left out."""
+    if hasattr(contacts, "collect"):
+        contacts = contacts.collect()
     columns = getattr(contacts, "columns", None)
     if columns is not None:
         if "contact_id" not in columns:

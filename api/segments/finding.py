@@ -5,8 +5,8 @@ from that connection into the application's as it comes, so neither a million id
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import msgspec
 
@@ -45,10 +45,13 @@ async def found(desk: Desk, question: Question) -> AsyncIterator[tuple[Transacti
     Raises UnfitError, ReadError, ReaderError or UnavailableError.
     """
     counts = _Counts()
-    async with desk.database.transaction() as tx:
+    async with AsyncExitStack() as held:
         try:
             async with asyncio.timeout(desk.patience_seconds), desk.gateway.ask(question) as answer:
-                await members.gather(tx, _blocks(answer, _contact_column(answer.columns), counts))
+                column = _contact_column(answer.columns)
+                tx = await held.enter_async_context(desk.database.transaction())
+                async with aclosing(_blocks(answer, column, counts)) as blocks:
+                    await members.gather(tx, blocks)
         except TimeoutError:
             raise TooLongError(f"the query took longer than {desk.patience_seconds:g} s") from None
         known = await members.keep_known(tx, question.org_id)
@@ -69,7 +72,7 @@ class _Counts(msgspec.Struct):
     nulls: int = 0
 
 
-async def _blocks(answer: Answer, column: int, counts: _Counts) -> AsyncIterator[bytes]:
+async def _blocks(answer: Answer, column: int, counts: _Counts) -> AsyncGenerator[bytes, None]:
     async for batch in answer.batches():
         ids = [cell for cell in batch.columns[column] if cell is not None]
         counts.rows += batch.rows

@@ -63,6 +63,9 @@ async def _refresh(desk: Desk, row: SegmentRow, clock: Clock) -> None:
             await _put_off(desk, row, clock.now())
     except (BusyError, ConflictError):
         await _put_off(desk, row, clock.now())
+    except asyncio.CancelledError:  # this process ends: others need not wait for the lease to do so
+        await _put_off(desk, row, clock.now())
+        raise
     except (StatementError, UnfitError, TooLongError, TooLargeError, ReaderError) as error:
         _log.info("segment_failed", extra={"org_id": row.org_id, "segment": row.id, "reason": type(error).__name__})
         await _fail(desk, row, said(error), clock.now())

@@ -36,11 +36,9 @@ class Change(msgspec.Struct, frozen=True):
 
 
 async def gather(tx: Transaction, blocks: AsyncIterator[bytes]) -> None:
-    """Take in ids, one a line. The transaction begins with the first block, however long that takes to come."""
-    first = await anext(blocks, b"")
+    """Take in ids, one a line."""
     await tx.execute(_SQL["open_found"])
     async with tx.cursor() as cursor, cursor.copy(_SQL["copy_found"]) as copy:
-        await copy.write(first)
         async for block in blocks:
             await copy.write(block)
 

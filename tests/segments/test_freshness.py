@@ -143,6 +143,18 @@ async def test_a_refresh_whose_segment_was_changed_meanwhile_leaves_it_alone(acm
     assert await acme.members("all") == {ann}
 
 
+async def test_an_engine_that_stops_gives_its_lease_back(acme: Team, clock: LateClock) -> None:
+    await acme.ok("POST", "", ALL)
+    await spoil(acme, "all", SLOW.format(10**9))
+    clock.ahead = timedelta(minutes=11)
+    refreshing = asyncio.create_task(refresh_due(acme.desk, clock))
+    await begun(acme)
+    refreshing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await refreshing
+    assert await acme.rows("SELECT lease_until, last_error FROM segments WHERE org_id = %s", acme.id) == [(None, None)]
+
+
 async def test_a_lease_that_nobody_gave_back_ends(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
     clock.ahead = timedelta(minutes=11)

@@ -160,6 +160,7 @@ def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
     again = wb.audience(frame["contact_id"].to_list()[:1], name="invited")
     assert (again.size, again.provenance) == (1, {"rows": 1, "unknown": 0})
     assert "0 entered, 1 left, 2 before" in repr(again)
+    assert wb.audience(pl.LazyFrame(frame), name="invited").size == 2
     with pytest.raises(DraftError, match="'invited' is an audience"):
         wb.segments.define("invited", sql=BIG, least=1)
 
