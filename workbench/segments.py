@@ -149,7 +149,7 @@ class Segment:
             return ""
         before = self.size - change.entered + change.departed
         if not change.entered and not change.departed:
-            return "the same as before"
+            return "the same as before" if self.size else ""
         return f"{change.entered:,} entered, {change.departed:,} left, {max(before, 0):,} before"
 
     def _notes(self) -> list[str]:
@@ -172,7 +172,9 @@ class Segment:
             rows = known.provenance.get("rows", known.size)
             origin = " from wb.sql" if "queryHash" in known.provenance else ""
             return f"An audience: frozen, from {counted(rows, 'row')}{origin}, {moment(known.refreshed_at) or 'not whole yet'} (UTC)."
-        return f"Refreshed {moment(known.refreshed_at)} (UTC), every {duration(self.every)}."
+        often = duration(self.every)
+        often = often.removeprefix("1 ") if often.count(" ") == 1 else often
+        return f"Refreshed {moment(known.refreshed_at)} (UTC), every {often}."
 
 
 class Segments(Sequence[Segment]):
@@ -186,7 +188,7 @@ class Segments(Sequence[Segment]):
     @property
     def names(self) -> tuple[str, ...]:
         """What they are called."""
-        return tuple(each.name for each in self._look())
+        return tuple(each.name for each in self._ask())
 
     @spoken('wb.segments.define("whales", sql="SELECT contact_id FROM …", every="1h")')
     def define(self, name: str, sql: str, *, every: str | timedelta | None = None, **params: Any) -> Segment:
@@ -220,7 +222,7 @@ class Segments(Sequence[Segment]):
 
         rows = [
             (each.name, each.kind, each.size, _week_ago(each), each.refreshed_at, each.last_error)
-            for each in self._look()
+            for each in self._ask()
         ]
         schema = {
             "name": pl.String,
@@ -234,24 +236,23 @@ class Segments(Sequence[Segment]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
-            known = {each.name: each for each in self._look()}
+            known = {each.name: each for each in self._ask()}
             if index not in known:
-                raise _nobody_defined(index, self.names)
+                raise _nobody_defined(index, tuple(known))
             return Segment(self._connection, known[index])
-        found = [Segment(self._connection, each) for each in self._look()]
-        return found[index]
+        return list(self)[index]
 
     def __len__(self) -> int:
-        return len(self._look())
+        return len(self._ask())
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
     def __iter__(self) -> Iterator[Segment]:
-        return (Segment(self._connection, each) for each in self._look())
+        return (Segment(self._connection, each) for each in self._ask())
 
     def _ipython_key_completions_(self) -> list[str]:
-        return list(self.names)
+        return [each.name for each in self._look()]
 
     def __repr__(self) -> str:
         return plain(_COLUMNS, [_row(each) for each in self._look()], _NONE)
@@ -270,15 +271,14 @@ class Segments(Sequence[Segment]):
             return None
 
     def _made(self, method: str, path: str, body: Mapping[str, Any], query: str = "") -> Segment:
-        made = Segment(self._connection, _filled(self._connection, method, path, body, query))
-        self._at = -_FRESH
-        return made
+        return Segment(self._connection, _filled(self._connection, method, path, body, query))
+
+    def _ask(self) -> tuple[_Known, ...]:
+        self._known, self._at = listed(self._connection), surroundings.seconds()
+        return self._known
 
     def _look(self) -> tuple[_Known, ...]:
-        if surroundings.seconds() - self._at > _FRESH:
-            self._known = listed(self._connection)
-            self._at = surroundings.seconds()
-        return self._known
+        return self._known if surroundings.seconds() - self._at < _FRESH else self._ask()
 
 
 class Preview:

@@ -63,7 +63,6 @@ class Workbench(Reports):
         self.url = (url or surroundings.variable("WORKBENCH_URL") or surroundings.DEFAULT_URL).rstrip("/")
         self._connection = Connection(self.url, key or surroundings.variable("WORKBENCH_KEY"))
         self.catalog = Catalog(self._connection)
-        self._segments = Segments(self._connection)
         sending = events_key or surroundings.variable(surroundings.EVENTS_KEY_VARIABLE)
         self.events = Events(self.url, sending, reader=self._connection)
 
@@ -132,7 +131,7 @@ class Workbench(Reports):
     @property
     def segments(self) -> Segments:
         """The segments there are; `.define(…)` makes one, `["whales"]` is one."""
-        return self._segments
+        return Segments(self._connection)
 
     @spoken('wb.audience(frame, name="invited")')
     def audience(self, contacts: "pl.DataFrame | pl.Series | Sequence[str]", name: str) -> Segment:

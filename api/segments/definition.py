@@ -175,7 +175,7 @@ def _changed(value: Json, change: Callable[[str], str]) -> Json:
 
 def _name(fields: Fields) -> str | None:
     name = fields.text("name", 1_000)
-    if name is None or is_name(name):
+    if name is None or not name.strip() or is_name(name):
         return name
     if name in _RESERVED:
         fields.refuse("name", f"{name!r} is taken by the service")

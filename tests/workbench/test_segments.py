@@ -75,6 +75,8 @@ def test_mistakes_are_explained(wb: Workbench) -> None:
         wb.segments.define("a", sql="SELECT id FROM contacts")
     with pytest.raises(SqlError, match="Only SELECT"):
         wb.segments.define("a", sql="DELETE FROM contacts")
+    with pytest.raises(RefusedError, match="name: must be 1 to"):
+        wb.segments.define("", sql=BIG, least=1)
     with pytest.raises(RefusedError, match="such as 'big-spenders'"):
         wb.segments.define("Big Spenders", sql=BIG, least=1)
     with pytest.raises(DraftError, match="every='often' is not a span"):
@@ -154,6 +156,7 @@ def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
     frame = wb.sql(BIG, least=300)
     made = wb.audience(frame, name="invited")
     assert (made.size, made.sql, made.params) == (2, BIG, {"least": 300})
+    assert wb.segments["invited"].size == 2
     assert made.provenance["queryHash"] == frame.query_hash
     assert made.provenance["watermark"] == frame.watermark
     assert "frozen, from 2 rows from wb.sql" in repr(made)
