@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ge
 
 import msgspec
 
+from workbench import surroundings
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
 from workbench.query import Question, sql
 from workbench.segments import require
 from workbench.spans import seconds_of
-from workbench.statements import template
+from workbench.statements import statement
 
 if TYPE_CHECKING:
     from workbench.display.report import Report
@@ -39,9 +40,8 @@ class During(TypedDict, total=False):
 
 
 class _Period(msgspec.Struct, frozen=True):
-    """Which of its ends are given, and whether a segment is; what they are is bound."""
+    """Whether it has an end, and whether it is of a segment; what they are is bound."""
 
-    since: bool
     until: bool
     segment: bool
 
@@ -201,21 +201,21 @@ class Reports(ABC):
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
         params = values | bounds | ({"by": path} if path else {})
-        statement = template(name).render(period=period, by=of, **structure).strip()
-        return report(sql(self._connection, Question(statement, params)), name, title, statement, params)
+        asked = statement(name, period=period, by=of, **structure)
+        return report(sql(self._connection, Question(asked, params)), name, title, asked, params)
 
 
 def _period(during: During) -> tuple[_Period, dict[str, Any]]:
-    """Return which ends of the period are given, and the values of both."""
+    """Return the period, and the values of its ends."""
     if "days" in during and "since" in during:
         raise DraftError("a period is the last `days`, or from `since` on: not both")
     since, until = during.get("since"), during.get("until")
-    bounds: dict[str, Any] = {"days": _count(during.get("days", 30), "days", 36_500)}
-    if since is not None:
-        bounds = {"since": _moment(since, "since")}
+    if since is None:
+        since = surroundings.now() - timedelta(days=_count(during.get("days", 30), "days", 36_500))
+    bounds = {"since": _moment(since, "since")}
     if until is not None:
         bounds["until"] = _moment(until, "until")
-    return _Period(since is not None, until is not None, during.get("segment") is not None), bounds
+    return _Period(until is not None, during.get("segment") is not None), bounds
 
 
 def _moment(moment: Moment, what: str) -> str:

@@ -15,7 +15,7 @@ from workbench.display.words import both, counted, duration
 from workbench.errors import DraftError, NotThereError, RefusedError, StaleError, WorkbenchError, spoken
 from workbench.query import Question, sql, sql_error
 from workbench.spans import seconds_of
-from workbench.statements import template
+from workbench.statements import statement
 
 if TYPE_CHECKING:
     import polars as pl
@@ -97,16 +97,15 @@ class Segment:
 
     def members(self) -> "Result":
         """Return a polars frame of the contacts in it: contact_id, entered_at, external_id, email, wallet_address."""
-        statement = template("segment_members").render()
-        return sql(self._connection, Question(statement, {"segment": self.name}))
+        return sql(self._connection, Question(statement("segment_members"), {"segment": self.name}))
 
     def history(self) -> "Report":
         """Return how large it was after each change, and at the last refresh: a frame (at, size, entered, departed) that draws itself."""
         from workbench.display.report import report
 
-        statement, params = template("segment_sizes").render(), {"segment": self.name}
-        rows = sql(self._connection, Question(statement, params))
-        return report(rows, "segment_sizes", f"Contacts in {self.name}", statement, params)
+        text, params = statement("segment_sizes"), {"segment": self.name}
+        rows = sql(self._connection, Question(text, params))
+        return report(rows, "segment_sizes", f"Contacts in {self.name}", text, params)
 
     def refresh(self) -> Self:
         """Refresh it now, and show what that changed. Raises SqlError when its query does not work any more."""

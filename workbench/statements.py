@@ -1,18 +1,22 @@
-"""The queries of `sql/reports`: structure by Jinja2, every value bound."""
+"""The queries that the workbench asks, in `sql/reports`: Jinja2 decides on their structure, values are bound by whoever asks."""
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+
+def statement(name: str, **structure: Any) -> str:
+    """Return the text of a query."""
+    return _environment().get_template(f"{name}.sql").render(**structure).strip()
 
 
 @cache
-def template(name: str) -> Template:
-    """Return the query of that name, to be rendered with its structure."""
-    environment = Environment(  # noqa: S701  SQL: what comes from outside is bound, never written into it
+def _environment() -> Environment:
+    return Environment(  # noqa: S701  SQL: what comes from outside is bound, never written into it
         loader=FileSystemLoader(_folder()), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template(f"{name}.sql")
 
 
 def _folder() -> Path:
