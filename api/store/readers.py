@@ -1,9 +1,10 @@
 """One login role per organization for analysts' SQL, created on first use, isolated by literal row policies.
 
 The boundary is the database's: a policy `TO role USING (org_id = 42)` per table names the role and the number, so there is
-no setting a query could change to see other rows. The role may read the views of schema `analyst` and exactly the columns
-they use, and nothing by name in schema `workbench`. Its rights are derived from the views: a view that comes with a later
-migration is granted at the next start. Its name and password derive from the installation's secret and are stored nowhere.
+no setting a query could change to see other rows. The role may read the views of the schemas `analyst` and `analyst_past`
+and exactly the columns they use, and nothing by name in schema `workbench`. Its rights are derived from the views: a view
+that comes with a later migration is granted at the next start. Its name and password derive from the installation's secret
+and are stored nowhere.
 """
 
 import asyncio
@@ -105,8 +106,8 @@ async def provide_reader(tx: Transaction, org_id: int, role: str, password: str)
         await lock_readers(tx)
         if not await reader_exists(tx, role):
             await _create(tx, role, password)
-        for kind, table, column in await reader_lacks(tx, role):
-            await tx.execute(_remedy(kind, role, org_id, table, column))
+        for kind, place, name in await reader_lacks(tx, role):
+            await tx.execute(_remedy(kind, role, org_id, place, name))
     except errors.InsufficientPrivilege as error:
         raise ReaderError(_advice(tx, error)) from error
     except (errors.LockNotAvailable, errors.UniqueViolation, errors.DuplicateObject) as error:
@@ -134,9 +135,9 @@ async def unsafe_views(tx: Transaction) -> list[str]:
 
 
 async def reader_lacks(tx: Transaction, role: str) -> list[tuple[str, str, str]]:
-    """Return what an existing role lacks, as (kind, table, column)."""
+    """Return what an existing role lacks, as (kind, place, name)."""
     rows = await (await tx.execute(_SQL["reader_lacks"], {"role": role})).fetchall()
-    return [(kind, table, column) for kind, table, column in rows]
+    return [(kind, place, name) for kind, place, name in rows]
 
 
 async def stop_backend(tx: Transaction, pid: int) -> bool:
@@ -168,25 +169,25 @@ async def _create(tx: Transaction, role: str, password: str) -> None:
         _log.warning("reader_without_temp_file_limit: grant SET ON PARAMETER temp_file_limit to %s", tx.info.user)
 
 
-def _remedy(kind: str, role: str, org_id: int, table: str, column: str) -> sql.Composed:
+def _remedy(kind: str, role: str, org_id: int, place: str, name: str) -> sql.Composed:
     statement: LiteralString
     match kind:
         case "connect":
-            statement = "GRANT CONNECT ON DATABASE {table} TO {role}"
+            statement = "GRANT CONNECT ON DATABASE {place} TO {role}"
         case "schema":
-            statement = "GRANT USAGE ON SCHEMA analyst TO {role}"
+            statement = "GRANT USAGE ON SCHEMA {place} TO {role}"
         case "view":
-            statement = "GRANT SELECT ON analyst.{table} TO {role}"
+            statement = "GRANT SELECT ON {place}.{name} TO {role}"
         case "column":
-            statement = "GRANT SELECT ({column}) ON workbench.{table} TO {role}"
+            statement = "GRANT SELECT ({name}) ON workbench.{place} TO {role}"
         case "policy":
-            statement = "CREATE POLICY {role} ON workbench.{table} FOR SELECT TO {role} USING (org_id = {org_id})"
+            statement = "CREATE POLICY {role} ON workbench.{place} FOR SELECT TO {role} USING (org_id = {org_id})"
         case _:
             raise AssertionError(f"reader_lacks: {kind}")
     return sql.SQL(statement).format(
         role=sql.Identifier(role),
-        table=sql.Identifier(table),
-        column=sql.Identifier(column),
+        place=sql.Identifier(place),
+        name=sql.Identifier(name),
         org_id=sql.Literal(org_id),
     )
 

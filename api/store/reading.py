@@ -7,6 +7,9 @@ client must not run into the timeout). Postgres sets the rows of a FETCH aside b
 stops rows of 500 MB there; libpq hands them over in small chunks, so `fetch_bytes` stops what passes it here. (One row at a
 time would bound memory tighter and costs 40 % more CPU.) Time is limited three times over: by the server's
 statement_timeout, by a cancel request, and by ending the backend through the application's own connection.
+
+The snapshot is the application's, taken over before the query begins: readers may not ask which transactions there are. With
+a snapshot of the past (`as_of`) the names of tables mean the views of `analyst_past`.
 """
 
 import asyncio
@@ -25,6 +28,7 @@ from psycopg.rows import TupleRow
 from api.clock import monotonic_ns
 from api.store.database import Database, UnavailableError
 from api.store.readers import Reader, stop_backend
+from api.store.snapshots import Snapshot, share_snapshot
 
 _log = logging.getLogger("workbench.reading")
 
@@ -36,7 +40,7 @@ _CHUNK_ROWS = 64
 _CONNECT_PAUSE_SECONDS = 0.05
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
-    "-c search_path=analyst -c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
+    "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
     "-c extra_float_digits=1 -c standard_conforming_strings=on -c client_min_messages=error -c work_mem=16MB "
     "-c max_parallel_workers_per_gather=0 -c client_connection_check_interval=1000"
 )
@@ -111,17 +115,29 @@ class BusyError(ReadError):
 class Reading:
     """A query under way: its columns, its first rows, and the rest."""
 
-    def __init__(self, connection: AsyncConnection[TupleRow], database: Database, limits: Limits) -> None:
+    def __init__(
+        self, connection: AsyncConnection[TupleRow], database: Database, limits: Limits, as_of: Snapshot | None
+    ) -> None:
         self.columns: tuple[Column, ...] = ()
         self._connection = connection
         self._database = database
         self._limits = limits
+        self._as_of = as_of
         self._started_ns = monotonic_ns()
 
-    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> None:
-        """Have Postgres check and plan the statement; raise ReadError."""
+    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> Snapshot:
+        """Have Postgres check and plan the statement; return what it sees. Raise ReadError or UnavailableError."""
         await self._step(_execute(self._connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ()))
+        seen = self._as_of or await self._take_over()
         await self._step(_execute(self._connection, _PREFIX + statement, parameters))
+        return seen
+
+    async def _take_over(self) -> Snapshot:
+        """Look with the snapshot of a transaction of the application's, and return it."""
+        async with self._database.transaction() as tx:
+            name, snapshot = await share_snapshot(tx)
+            await self._step(_execute(self._connection, f"SET TRANSACTION SNAPSHOT '{name}'", ()))
+        return snapshot
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Give the rows in batches, at least one, which may be empty; `columns` are known with the first."""
@@ -160,17 +176,25 @@ class Reading:
 
 
 @contextlib.asynccontextmanager
-async def reading(database: Database, reader: Reader, limits: Limits) -> AsyncIterator[Reading]:
+async def reading(
+    database: Database, reader: Reader, limits: Limits, as_of: Snapshot | None = None
+) -> AsyncIterator[Reading]:
     """Give a connection for one query, closed afterwards whatever happened; raise BusyError or UnavailableError."""
-    connection = await _connect(database, reader, limits)
+    connection = await _connect(database, reader, limits, _options(limits, as_of))
     try:
-        yield Reading(connection, database, limits)
+        yield Reading(connection, database, limits, as_of)
     finally:
         await connection.close()
 
 
-async def _connect(database: Database, reader: Reader, limits: Limits) -> AsyncConnection[TupleRow]:
+def _options(limits: Limits, as_of: Snapshot | None) -> str:
     options = _SESSION.format(statement_ms=int(limits.step_seconds * 1000), idle_ms=int(limits.idle_seconds * 1000))
+    if as_of is None:
+        return options + " -c search_path=analyst"
+    return options + f" -c search_path=analyst_past -c workbench.as_of={as_of.text}"
+
+
+async def _connect(database: Database, reader: Reader, limits: Limits, options: str) -> AsyncConnection[TupleRow]:
     conninfo = make_conninfo(
         database.dsn,
         user=reader.role,

@@ -13,7 +13,15 @@ CAST(:since AS timestamptz)
 
         AND {{ events }}occurred_at < {{ until(period) }} AND {{ events }}created_at < {{ until(period) }} + interval '7 days'
 {%- endif %}
+{{- of_members(period, events) }}
 {%- endmacro %}
+{# Only of those who are in the segment now, if one is given. #}
+{% macro of_members(period, rows="") %}
+{% if period.segment %}
+
+        AND {{ rows }}contact_id IN (SELECT contact_id FROM segment_members WHERE segment = :segment)
+{%- endif %}
+{% endmacro %}
 {% macro property(of, events="e.", contacts="c.") %}
 {{ contacts ~ "metadata" if of == "contact" else events ~ "payload" }} #>> CAST(:by AS text[])
 {%- endmacro %}
