@@ -125,17 +125,23 @@ class Reading:
         self._as_of = as_of
         self._started_ns = monotonic_ns()
 
-    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> Snapshot:
-        """Have Postgres check and plan the statement; return what it sees. Raise ReadError or UnavailableError."""
+    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> Snapshot | None:
+        """Have Postgres check and plan the statement; return what it sees of the present, if that can be told.
+
+        Raises ReadError or UnavailableError.
+        """
         await self._step(_execute(self._connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ()))
-        seen = self._as_of or await self._take_over()
+        seen = await self._take_over() if self._as_of is None else None
         await self._step(_execute(self._connection, _PREFIX + statement, parameters))
         return seen
 
-    async def _take_over(self) -> Snapshot:
+    async def _take_over(self) -> Snapshot | None:
         """Look with the snapshot of a transaction of the application's, and return it."""
         async with self._database.transaction() as tx:
-            name, snapshot = await share_snapshot(tx)
+            shared = await share_snapshot(tx)
+            if shared is None:
+                return None
+            name, snapshot = shared
             await self._step(_execute(self._connection, f"SET TRANSACTION SNAPSHOT '{name}'", ()))
         return snapshot
 
@@ -191,7 +197,8 @@ def _options(limits: Limits, as_of: Snapshot | None) -> str:
     options = _SESSION.format(statement_ms=int(limits.step_seconds * 1000), idle_ms=int(limits.idle_seconds * 1000))
     if as_of is None:
         return options + " -c search_path=analyst"
-    return options + f" -c search_path=analyst_past -c workbench.as_of={as_of.text}"
+    still_open = ",".join(map(str, as_of.open))
+    return f"{options} -c search_path=analyst_past -c workbench.past_end={as_of.end} -c workbench.past_open={{{still_open}}}"
 
 
 async def _connect(database: Database, reader: Reader, limits: Limits, options: str) -> AsyncConnection[TupleRow]:

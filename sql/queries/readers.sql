@@ -48,7 +48,3 @@ SELECT NOT has_function_privilege(:role, 'pg_catalog.set_config(text, text, bool
 -- stop_backend --
 -- End a connection of a reader that does not end by itself; false when it is gone already.
 SELECT pg_terminate_backend(:pid);
-
--- share_snapshot --
--- A name under which another transaction can see what this one sees while it lasts; what that is; and when.
-SELECT pg_export_snapshot(), pg_current_snapshot()::text, clock_timestamp();

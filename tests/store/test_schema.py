@@ -58,6 +58,7 @@ def test_every_key_of_tenant_data_is_led_by_the_organization(database_url: str) 
         "organizations.organizations_name_key",
         "api_keys.api_keys_key_hash_key",  # a key is looked up before its organization is known
         "engines.engines_pkey",  # processes, not tenants
+        "clusters.clusters_pkey",  # servers, not tenants
     }
 
 
@@ -100,4 +101,5 @@ def test_every_statement_on_tenant_data_names_the_organization() -> None:
     on_tenant_data = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:workbench\.)?(?:{tables})\b")
     reaching = {name for name, body in statements().items() if on_tenant_data.search(body)}
     assert {"ingest.add_events", "engine.claim_ready", "access.find_keys"} <= reaching
-    assert {name for name in reaching if "org_id" not in statements()[name]} == set()
+    everybodys = {"clusters.note_cluster"}  # asks for one number, once when the database has moved
+    assert {name for name in reaching if "org_id" not in statements()[name]} == everybodys
