@@ -16,8 +16,8 @@ from workbench.structs import structs
 class Result(pl.DataFrame):
     """The rows of an answer. Frames that are made from it answer another question: theirs are None.
 
-    `query_hash` is the same for the same statement with the same values. `watermark`, given back as `wb.sql(…, as_of=…)`,
-    asks for the events of that moment once more.
+    `query_hash` is the same for the same statement with the same values. `watermark` names what the rows were taken from:
+    `wb.sql(…, as_of=frame)` asks for the same events once more.
     """
 
     query_hash: str | None = None
