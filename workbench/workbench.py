@@ -11,6 +11,7 @@ from workbench.contacts import Contact, Identified, contact
 from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.page import html
 from workbench.display.words import both
+from workbench.engine import engine
 from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
@@ -24,6 +25,7 @@ from workbench.usage import usage
 
 if TYPE_CHECKING:
     import polars as pl
+    from sqlalchemy import Engine
 
     from workbench.result import Result
 
@@ -98,6 +100,14 @@ class Workbench(Reports):
         """
         question = Question(query, params, watermark(as_of))
         return Stream(self._connection, question) if stream else sql(self._connection, question)
+
+    @spoken("wb.engine()")
+    def engine(self) -> "Engine":
+        """Return a SQLAlchemy engine on the direct login of WORKBENCH_DSN, where the operator allows one (docs/sql.md).
+
+        It speaks to Postgres, not to the service: contacts have no addresses there, and `as_of` is not known.
+        """
+        return engine()
 
     @spoken('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:

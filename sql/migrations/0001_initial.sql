@@ -159,6 +159,13 @@ CREATE TABLE workbench.clusters (
     since              timestamptz NOT NULL
 );
 
+-- Names of notification channels that tell about organizations. A direct login may LISTEN to whatever it knows the name of.
+CREATE TABLE workbench.channels (
+    purpose  text PRIMARY KEY,
+    channel  text NOT NULL
+);
+INSERT INTO workbench.channels VALUES ('inbox', 'inbox_' || replace(gen_random_uuid()::text, '-', ''));
+
 -- Dry runs: kept apart for seven days, with idempotency keys of their own.
 CREATE TABLE workbench.dry_runs (
     org_id           bigint NOT NULL,
@@ -507,3 +514,14 @@ CREATE FUNCTION workbench.past_open() RETURNS bigint[] LANGUAGE sql STABLE SECUR
 CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events
     WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
+
+-- What a direct login sees instead of the analyst's view of the same name: no addresses, since nobody opens or masks them on their way.
+CREATE SCHEMA analyst_direct;
+
+CREATE VIEW analyst_direct.contacts WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, wallet_address, external_id,
+           CASE WHEN external_id IS NULL THEN attributes
+                ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
+           tags, created_at, updated_at, email_domain, opted_out, erased_at
+    FROM workbench.contacts
+    WHERE merged_into IS NULL;
