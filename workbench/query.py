@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from workbench.arrow import CutShortError, whole
+from workbench.arrow import CutShortError, batches
 from workbench.connection import Answer, Connection
 from workbench.errors import DraftError, SqlError, UnknownOutcomeError
 
@@ -49,7 +49,7 @@ def sql(connection: Connection, question: Question) -> "Result":
     from workbench.result import result
 
     with answered(connection, question) as (answer, pieces):
-        return result(whole(b"".join(pieces)), answer.headers)
+        return result(batches(pieces), answer.headers)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 Importing this module loads polars, which takes 0.3 s: it is done where a frame is made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 import polars as pl
@@ -29,9 +29,9 @@ class Result(pl.DataFrame):
         return type(self)(self.with_columns(_structs(self, column) for column in columns))
 
 
-def result(stream: bytes, headers: Mapping[str, str]) -> Result:
-    """Return the rows of an Arrow IPC stream, with what the answer's headers say about them."""
-    rows = Result(pl.read_ipc_stream(stream))
+def result(streams: Iterable[bytes], headers: Mapping[str, str]) -> Result:
+    """Return the rows of Arrow IPC streams of one schema, each read as it comes, with what the answer's headers say about them."""
+    rows = Result(pl.concat([pl.read_ipc_stream(stream) for stream in streams], rechunk=False))
     rows.query_hash, rows.watermark = headers.get("Query-Hash"), headers.get("Watermark")
     return rows
 

@@ -114,10 +114,14 @@ class Answer:
         self._emails = emails
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Give every batch once, addresses shown as this reader may see them; raise ReadError or UnavailableError."""
-        yield self._emails.show(self.columns, self._first)
+        """Give every batch once, addresses still sealed; raise ReadError or UnavailableError."""
+        yield self._first
         async for batch in self._rest:
-            yield self._emails.show(self.columns, batch)
+            yield batch
+
+    def shown(self, batch: Batch) -> Batch:
+        """Return a batch with its addresses as this reader may see them."""
+        return self._emails.show(self.columns, batch)
 
 
 class Gateway:

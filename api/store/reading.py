@@ -16,6 +16,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from itertools import repeat
+from select import POLLIN, poll
 
 import msgspec
 from psycopg import AsyncConnection, errors, generators, postgres
@@ -24,6 +26,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
+from psycopg.waiting import WAIT_R
 
 from api.clock import monotonic_ns
 from api.store.database import Database, UnavailableError
@@ -36,7 +39,7 @@ _PREFIX = "DECLARE gw NO SCROLL CURSOR FOR "
 _FIRST_ROWS = 16
 _MOST_ROWS = 4096
 _TARGET_BYTES = 1_000_000
-_CHUNK_ROWS = 64
+_CHUNK_ROWS = 256
 _CONNECT_PAUSE_SECONDS = 0.05
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
@@ -46,6 +49,9 @@ _SESSION = (
 )
 
 Cells = list[bytes | None]
+
+SHORT = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950})
+"""Types whose text is short: bool, numbers of a fixed size, dates, times and uuid."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -146,17 +152,30 @@ class Reading:
         return snapshot
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Give the rows in batches, at least one, which may be empty; `columns` are known with the first."""
-        wanted, ended = _FIRST_ROWS, False
-        while not ended:
-            fetch = _Fetch(wanted, self._limits.fetch_bytes)
-            await self._step(fetch.run(self._connection))
-            self.columns = self.columns or fetch.columns
-            ended = fetch.rows < wanted
-            wanted = fetch.next_size()
-            yield fetch.batch()
-            if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
-                raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
+        """Give the rows in batches, at least one, which may be empty; `columns` are known with the first.
+
+        While one is looked at, Postgres makes the next.
+        """
+        fetching = asyncio.create_task(self._fetch(_FIRST_ROWS))
+        try:
+            while True:
+                fetch = await fetching
+                self.columns = self.columns or fetch.columns
+                if not fetch.ended:
+                    fetching = asyncio.create_task(self._fetch(fetch.next_size()))
+                yield fetch.batch()
+                if fetch.ended:
+                    return
+                if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
+                    raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    async def _fetch(self, wanted: int) -> "_Fetch":
+        fetch = _Fetch(wanted, self._limits.fetch_bytes)
+        await self._step(fetch.run(self._connection))
+        return fetch
 
     async def _step(self, steps: PQGen[None]) -> None:
         watch = asyncio.create_task(self._watch())
@@ -247,8 +266,8 @@ class _Fetch:
         self.rows = 0
         self._wanted = wanted
         self._most_bytes = most_bytes
-        self._bytes = 0
-        self._cells: Cells = []
+        self._bytes = 0  # of what may be large
+        self._cells: list[Cells] = []
 
     def run(self, connection: AsyncConnection[TupleRow]) -> PQGen[None]:
         """Fetch and keep the rows; raise StatementError or TooLargeError."""
@@ -256,17 +275,29 @@ class _Fetch:
         pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % self._wanted, ())
         pgconn.set_chunked_rows_mode(_CHUNK_ROWS)
         yield from generators.send(pgconn)
+        arrived = poll()
+        arrived.register(pgconn.socket, POLLIN)
         while True:
-            result = (yield from generators.fetch(pgconn)) if pgconn.is_busy() else pgconn.get_result()
+            while pgconn.is_busy():
+                if not arrived.poll(
+                    0
+                ):  # Postgres sends 8 KB at a time: waiting for each took more time than reading it
+                    yield WAIT_R
+                pgconn.consume_input()
+            result = pgconn.get_result()
             if result is None:
                 return
             _check(result)
             self._keep(result)
 
+    @property
+    def ended(self) -> bool:
+        """Whether there are no more rows."""
+        return self.rows < self._wanted
+
     def batch(self) -> Batch:
         """Return what was fetched, by column."""
-        width = len(self.columns)
-        return Batch(self.rows, [self._cells[index::width] for index in range(width)])
+        return Batch(self.rows, self._cells)
 
     def next_size(self) -> int:
         """Return how many rows to ask for next: up to a megabyte, growing no faster than sixteenfold."""
@@ -274,12 +305,16 @@ class _Fetch:
         return max(1, min(fitting, self._wanted * 16, _MOST_ROWS))
 
     def _keep(self, result: PGresult) -> None:
-        self.columns = self.columns or _columns(result)
-        get, width = result.get_value, range(len(self.columns))
-        cells = [get(row, index) for row in range(result.ntuples) for index in width]
-        self._cells += cells
+        if not self.columns:
+            self.columns = _columns(result)
+            self._cells = [[] for _ in self.columns]
+        rows = range(result.ntuples)
+        for index, (column, kept) in enumerate(zip(self.columns, self._cells, strict=True)):
+            cells = list(map(result.get_value, rows, repeat(index)))
+            kept.extend(cells)
+            if column.oid not in SHORT:
+                self._bytes += sum(map(len, filter(None, cells)))
         self.rows += result.ntuples
-        self._bytes += sum(map(len, filter(None, cells)))
         if self._bytes > self._most_bytes:
             raise TooLargeError(f"{self.rows} rows are larger than {self._most_bytes} bytes together")
 
