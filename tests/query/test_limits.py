@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from api.query.formats import FORMATS, stream
-from api.query.run import BusyError, Gateway, Limits, Places, Question, TooLargeError, TooLongError
+from api.query.run import BusyError, Gateway, Limits, Places, Question, StatementError, TooLargeError, TooLongError
 from api.store.database import UnavailableError
 from api.store.readers import stop_backend
 
@@ -58,6 +58,24 @@ async def test_the_application_may_end_a_readers_connection(database, keyring, f
         assert await stop_backend(tx, int(backends(module_database, role)[0]))
     with pytest.raises((TooLongError, UnavailableError)):
         await asking
+
+
+# Each takes much longer than the limit; a join of a hundred tables in planning alone.
+BOMBS = [
+    "SELECT count(*) FROM generate_series(1, 1000000000000) n WHERE n < 0",
+    r"SELECT count(*) FROM generate_series(1, 100000000) n WHERE repeat('ab', 100 + n % 7) ~ '^(.*)(.*)(.*)x\1\2\3$'",
+    "SELECT count(*) FROM contacts c0 " + " ".join(f"JOIN generate_series(1, 9) g{n} ON g{n} > 0" for n in range(100)),
+]
+
+
+@pytest.mark.parametrize("statement", BOMBS)
+async def test_a_bomb_is_stopped_while_others_are_answered(database, keyring, filled, statement):
+    gateway = Gateway(database, keyring, Limits(step_seconds=0.3))
+    bomb = asyncio.create_task(ask(gateway, statement))
+    assert await ask(Gateway(database, keyring), "SELECT event FROM app_events", org_id=2) == b"event\r\ncanary_b\r\n"
+    with pytest.raises((TooLongError, StatementError)) as stopped:
+        await bomb
+    assert isinstance(stopped.value, TooLongError) or stopped.value.sqlstate == "53400"  # temporary files
 
 
 async def test_an_answer_that_goes_on_for_ever_is_ended(database, keyring, filled):
