@@ -90,7 +90,8 @@ async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> 
         raise ReaderError("a login could leave prepared transactions behind: set max_prepared_transactions to 0")
     own = _OWN if tx.info.server_version >= 160_000 else _OWN_BEFORE_16
     await tx.execute(sql.SQL(own).format(name))  # what lets us see its sessions, and end them
-    await set_defaults(tx, role, _SETTINGS)
+    if not await set_defaults(tx, role, _SETTINGS):
+        raise ReaderError(f"a login could fill the disk; run: GRANT SET ON PARAMETER temp_file_limit TO {tx.info.user}")
     await complete_role(tx, role, org_id, await views(tx))
     await let_in(tx, role, password)
     return True

@@ -77,8 +77,11 @@ async def create_role(tx: Transaction, role: str, connections: int) -> None:
     )
 
 
-async def set_defaults(tx: Transaction, role: str, settings: Mapping[LiteralString, LiteralString]) -> None:
-    """Give a role the settings its sessions begin with, and a limit of temporary files that they cannot lift."""
+async def set_defaults(tx: Transaction, role: str, settings: Mapping[LiteralString, LiteralString]) -> bool:
+    """Give a role the settings its sessions begin with, and a limit of temporary files that they cannot lift.
+
+    False when we may not set that limit.
+    """
     name = sql.Identifier(role)
     for setting, value in settings.items():
         values = sql.SQL(", ").join(map(sql.Literal, value.split(", ")))
@@ -90,6 +93,8 @@ async def set_defaults(tx: Transaction, role: str, settings: Mapping[LiteralStri
             )
     except errors.InsufficientPrivilege:
         _log.warning("reader_without_temp_file_limit: grant SET ON PARAMETER temp_file_limit to %s", tx.info.user)
+        return False
+    return True
 
 
 async def let_in(tx: Transaction, role: str, password: str) -> None:
