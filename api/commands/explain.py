@@ -8,7 +8,7 @@ _SPOKEN = {
     "api.commands.CommandError",
     "api.embedded.errors.EmbeddedError",
     "api.ingest.history.UnknownOrganizationError",
-    "api.ingest.rows.UnreadableFileError",
+    "api.ingest.files.row.UnreadableFileError",
     "api.settings.SettingsError",
     "api.store.migrate.MigrationError",
 }
@@ -29,6 +29,7 @@ _EXTRAS = {
         "psycopg",
         "psycopg_pool",
         "pyarrow",
+        "rich",
         "sanic",
         "sqlalchemy",
         "websockets",

@@ -22,7 +22,7 @@ from api.ingest.arrival import Arrival
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
 from api.ingest.months import Months
-from api.ingest.past import NOTHING, Piece, store_past
+from api.ingest.past import NOTHING, Past, Piece, store_past
 from api.ingest.past_arrival import PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
@@ -33,9 +33,10 @@ from api.language.problem import Problems
 from api.store import imports
 from api.store.access import find_organization
 from api.store.database import ConflictError, Database, RefusedDataError
+from api.store.history import most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
-STEP = 100  # rows read before Postgres is looked after
+STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
 TRIES = 5
 
@@ -45,7 +46,7 @@ class UnknownOrganizationError(Exception):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How far an import is: what became of the rows so far, which file is being read, and how much of it has been."""
+    """How far an import is: what became of the rows so far, which file is being read, and how much of all has been, 0 to 1."""
 
     report: ImportReport
     file: str
@@ -78,25 +79,47 @@ async def import_history(
         await database.calibrate(clock)
         async with database.transaction() as tx:
             org_id = await find_organization(tx, org_name)
+            locks = await most_locks(tx)
         if org_id is None:
             raise UnknownOrganizationError(f"there is no organization named {org_name}")
-        run = _Run(database, clock, org_id, PastReader(clock, org_id, keyring.of(org_id)), rejects)
-        report = ImportReport()
+        past = Past(org_id, People(org_id), locks // 2)
+        run = _Run(database, clock, past, PastReader(org_id, keyring.of(org_id)), rejects)
+        told = _Told(listener, sources)
         for source in sources:
-            of_file = _File(run, source, report, source.name if len(sources) > 1 else "", listener)
-            report = report.plus(await of_file.store())
-        return report
+            told.end_file(source, await _File(run, source, told).store())
+        return told.report
     finally:
         await database.close()
+
+
+class _Told:
+    """Tells the listener how far all files are together."""
+
+    def __init__(self, listener: Listener, sources: list[Source]) -> None:
+        self.report = ImportReport()
+        self.several = len(sources) > 1
+        self._listener = listener
+        self._size = max(sum(each.size for each in sources), 1)
+        self._done = 0
+
+    def tell(self, source: Source, of_file: ImportReport, share: float) -> None:
+        """Say how far a file is."""
+        of_all = min((self._done + share * source.size) / self._size, 1.0)
+        self._listener(Status(self.report.plus(of_file), source.name, of_all))
+
+    def end_file(self, source: Source, of_file: ImportReport) -> None:
+        """Say that a file is done."""
+        self.report = self.report.plus(of_file)
+        self._done += source.size
+        self._listener(Status(self.report, source.name, min(self._done / self._size, 1.0)))
 
 
 class _Run:
     """What the files of one import share."""
 
-    def __init__(self, database: Database, clock: Clock, org_id: int, reader: PastReader, rejects: Rejects) -> None:
-        self.database, self.clock, self.org_id = database, clock, org_id
+    def __init__(self, database: Database, clock: Clock, past: Past, reader: PastReader, rejects: Rejects) -> None:
+        self.database, self.clock, self.past, self.org_id = database, clock, past, past.org_id
         self.reader, self.rejects = reader, rejects
-        self.people = People(org_id)
         self.months = Months(database)
         self.most = CHUNK  # events that are tried in one transaction
 
@@ -128,15 +151,16 @@ class _Chunk(msgspec.Struct):
 class _File:
     """The import of one file."""
 
-    def __init__(self, run: _Run, source: Source, before: ImportReport, name: str, listener: Listener) -> None:
-        self._run, self._source, self._name = run, source, name
-        self._before, self._listener = before, listener
+    def __init__(self, run: _Run, source: Source, told: _Told) -> None:
+        self._run, self._source, self._told = run, source, told
         self._report = ImportReport()
 
     async def store(self) -> ImportReport:
         """Store every row that was not done before; return what became of them."""
         run, source = self._run, self._source
         async with run.database.transaction() as tx:
+            if source.again:
+                await imports.forget_import(tx, run.org_id, source.digest)
             known = await imports.begin_import(tx, run.org_id, source.digest, source.name, run.clock.now())
         self._report = ImportReport(before=known.lines)
         if known.finished_at is None:
@@ -162,22 +186,23 @@ class _File:
         """Read up to CHUNK rows; None at the end."""
         chunk = _Chunk()
         while chunk.rows < CHUNK and (some := list(islice(rows, STEP))):
-            for row in some:
-                self._read_row(row, chunk)
+            self._read_step(some, chunk)
             chunk.rows += len(some)
-            chunk.last = some[-1].line
+            chunk.last = some[-1][0]
             await asyncio.sleep(0)
         return chunk if chunk.rows else None
 
-    def _read_row(self, row: Row, chunk: _Chunk) -> None:
-        arrival = row.problems or self._run.reader.read(row.text)
-        if isinstance(arrival, Arrival):
-            chunk.arrivals.append((row.line, arrival, row.text))
-        else:
-            chunk.refusals.append(self._refusal(row.line, row.text, arrival))
+    def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
+        read, now_us = self._run.reader.read, self._run.clock.now_us()
+        for line, text, problems in rows:
+            arrival = problems or read(text, now_us)
+            if isinstance(arrival, Arrival):
+                chunk.arrivals.append((line, arrival, text))
+            else:
+                chunk.refusals.append(self._refusal(line, text, arrival))
 
     def _refusal(self, line: int, text: bytes, problems: Problems) -> Refusal:
-        refusal = Refusal(line, problems, self._name)
+        refusal = Refusal(line, problems, self._source.name if self._told.several else "")
         self._run.rejects.add(self._source, refusal, text)
         return refusal
 
@@ -189,7 +214,7 @@ class _File:
         if chunk.told < len(chunk.refusals):
             await self._advance(chunk, [])
         self._report = self._report.plus(ImportReport(read=chunk.rows))
-        self._listener(Status(self._before.plus(self._report), self._name, chunk.share))
+        self._told.tell(self._source, self._report, chunk.share)
 
     async def _store_piece(self, chunk: _Chunk) -> None:
         """Store some of what is left; an event that Postgres refuses is refused once it stands alone."""
@@ -220,7 +245,7 @@ class _File:
         run, at = self._run, self._run.clock.now()
         async with run.database.transaction() as tx:
             if arrivals:
-                piece = await store_past(tx, run.org_id, run.people, arrivals, at)
+                piece = await store_past(tx, run.past, arrivals, at)
             line = chunk.line_after(piece.taken)
             refused = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
             brought = imports.Progress(line, piece.stored, piece.duplicates, len(refused))

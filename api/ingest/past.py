@@ -35,14 +35,23 @@ class Piece(msgspec.Struct, frozen=True):
 NOTHING = Piece(0, 0, 0)
 
 
-async def store_past(tx: Transaction, org_id: int, people: People, arrivals: list[Arrival], at: datetime) -> Piece:
-    """Store the first of the arrivals of one organization whose key is new, in their order, at `at`."""
+class Past(msgspec.Struct, frozen=True):
+    """An organization whose history is stored: who was met, and how many identifiers, and again contacts, a piece may lock."""
+
+    org_id: int
+    people: People
+    most_locks: int
+
+
+async def store_past(tx: Transaction, past: Past, arrivals: list[Arrival], at: datetime) -> Piece:
+    """Store the first of the arrivals whose key is new, in their order, at `at`."""
+    org_id = past.org_id
     fresh = await _fresh(tx, org_id, arrivals)
     if not fresh:
         return Piece(len(arrivals), 0, len(arrivals))
     directory = Directory(fresh)
-    await people.recognise(tx, directory, fresh)
-    most = _lockable(fresh)
+    await past.people.recognise(tx, directory, fresh)
+    most = _lockable(fresh, past.most_locks)
     taken = len(arrivals) if most == len(fresh) else arrivals.index(fresh[most])
     await _store(tx, org_id, directory, fresh[:most], at)
     return Piece(taken, most, taken - most)
@@ -60,7 +69,7 @@ async def _fresh(tx: Transaction, org_id: int, arrivals: list[Arrival]) -> list[
     return list(first.values())
 
 
-def _lockable(fresh: list[Arrival]) -> int:
+def _lockable(fresh: list[Arrival], most_locks: int) -> int:
     """Return how many of the arrivals, at least one, need no more locks than a transaction may take."""
     locks: set[object] = set()
     for number, each in enumerate(fresh):
@@ -68,13 +77,13 @@ def _lockable(fresh: list[Arrival]) -> int:
             locks.update(each.keys)
         elif each.news:
             locks.add(each.contact_id)
-        if number and len(locks) > MOST_LOCKS:
+        if number and len(locks) > most_locks:
             return number
     return len(fresh)
 
 
 async def _store(tx: Transaction, org_id: int, directory: Directory, fresh: list[Arrival], at: datetime) -> None:
-    keys = [history.PastKey(each.key_digest, each.event_id, each.body_digest) for each in fresh]
+    keys = [(each.key_digest, each.event_id, each.body_digest) for each in fresh]
     await history.add_keys(tx, org_id, keys, at)
     if strangers := [each for each in fresh if not each.contact_id]:
         written = {each.contact_id for each in fresh if each.contact_id and each.news}
@@ -98,7 +107,7 @@ def _first_seen(fresh: list[Arrival], contact_ids: set[str]) -> dict[str, int]:
 def _past_event(arrival: Arrival) -> history.PastEvent:
     event = arrival.event
     who = event.identifiers
-    return history.PastEvent(
+    return (
         arrival.event_id,
         arrival.contact_id,
         event.name,

@@ -6,6 +6,7 @@ Events and their keys are written by COPY in its binary format, a block at a tim
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -23,26 +24,13 @@ _SQL = load("history")
 _CALLS = statements("history")
 
 
-class PastEvent(msgspec.Struct, gc=False):
-    """An event to store; `at_us`: when it occurred and is said to have been created, in microseconds; `email` is sealed."""
-
-    id: str
-    contact_id: str
-    name: str
-    at_us: int
-    payload: bytes
-    idempotency_key: str
-    wallet: str | None
-    email: str | None
-    external_id: str | None
+PastEvent = tuple[str, str, str, int, bytes, str, str | None, str | None, str | None]
+"""id, contact, name, moment it occurred and is said to have been created (microseconds), payload, idempotency key, wallet, sealed
+email, external id."""
 
 
-class PastKey(msgspec.Struct, gc=False):
-    """The idempotency key of an event; digests are 32 hex digits."""
-
-    key_digest: str
-    event_id: str
-    body_digest: str
+PastKey = tuple[str, str, str]
+"""Digest of an idempotency key, id of its event, digest of its body; digests are 32 hex digits."""
 
 
 class Returning(msgspec.Struct, gc=False):
@@ -64,27 +52,36 @@ async def add_month(tx: Transaction, month: datetime) -> bool:
     return True
 
 
+async def most_locks(tx: Transaction) -> int:
+    """Return how many locks a transaction may take without anybody else going short."""
+    row = await (await tx.execute(_SQL["most_locks"])).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 async def find_held_keys(tx: Transaction, org_id: int, digests: Sequence[str]) -> set[int]:
     """Return the positions (from 0) of the idempotency keys that somebody holds."""
     call = Call(
         _CALLS["find_held_keys"],
-        lambda rows: {position for (position,) in rows},
+        lambda rows: {int(position) for (position,) in rows},
         org_id=org_id,
         key_digests=uuids(digests),
     )
-    return (await run(tx, call))[0]
+    (held,) = await run(tx, call)
+    return held
 
 
 async def find_changed_contacts(tx: Transaction, org_id: int, updated_us: Mapping[str, int]) -> set[str]:
     """Return the contacts that have been written since the moments given, in microseconds, or merged."""
     call = Call(
         _CALLS["find_changed_contacts"],
-        lambda rows: {contact_id for (contact_id,) in rows},
+        lambda rows: {str(contact_id) for (contact_id,) in rows},
         org_id=org_id,
         ids=uuids(list(updated_us)),
         updated_us=plain(updated_us.values()),
     )
-    return (await run(tx, call))[0]
+    (changed,) = await run(tx, call)
+    return changed
 
 
 async def find_returning(
@@ -99,7 +96,8 @@ async def find_returning(
         digests=uuids(digests),
         attributes=records(attributes),
     )
-    return (await run(tx, call))[0]
+    (owners,) = await run(tx, call)
+    return owners
 
 
 async def date_contacts(tx: Transaction, org_id: int, created_us: Mapping[str, int]) -> None:
@@ -113,11 +111,11 @@ async def add_keys(tx: Transaction, org_id: int, keys: Collection[PastKey], at: 
     head, tail = _COUNT_AND_ORG.pack(5, 8, org_id), _MOMENT.pack(8, to_us(at) - _EPOCH_US)
 
     def rows(block: Sequence[PastKey]) -> bytes:
-        ids = _sixteens([text for each in block for text in (each.key_digest, each.event_id, each.body_digest)])
+        ids = _sixteens([text for key in block for text in key])
         return b"".join([b"".join((head, *ids[n : n + 3], tail)) for n in range(0, len(ids), 3)])
 
     try:
-        await _copy(tx, "add_keys", sorted(keys, key=lambda each: each.key_digest), rows)
+        await _copy(tx, "add_keys", sorted(keys), rows)
     except errors.UniqueViolation:
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
@@ -127,31 +125,39 @@ async def add_past_events(tx: Transaction, org_id: int, events: Sequence[PastEve
     head = _COUNT_AND_ORG.pack(11, 8, org_id)
 
     def rows(block: Sequence[PastEvent]) -> bytes:
-        ids = iter(_sixteens([text for each in block for text in (each.id, each.contact_id)]))
+        ids = iter(_sixteens([text for each in block for text in each[:2]]))
         return b"".join([_event_row(head, each, next(ids), next(ids)) for each in block])
 
     await _copy(tx, "add_past_events", events, rows)
 
 
 def _event_row(head: bytes, event: PastEvent, event_id: bytes, contact_id: bytes) -> bytes:
-    name, key, at = event.name.encode(), event.idempotency_key.encode(), event.at_us - _EPOCH_US
+    _, _, name, at_us, payload, key, wallet, email, external_id = event
+    raw_key, at = key.encode(), at_us - _EPOCH_US
     return b"".join(
         (
             head,
             event_id,
             contact_id,
-            _LENGTH(len(name)),
-            name,
+            _name(name),
             _TWO_MOMENTS(8, at, 8, at),
-            _JSON_LENGTH(len(event.payload) + 1, 1),
-            event.payload,
-            _LENGTH(len(key)),
-            key,
-            _text(event.wallet),
-            _text(event.email),
-            _text(event.external_id),
+            _JSON_LENGTH(len(payload) + 1, 1),
+            payload,
+            _LENGTH(len(raw_key)),
+            raw_key,
+            _who(wallet, email, external_id),
         )
     )
+
+
+@lru_cache(maxsize=1_024)
+def _name(name: str) -> bytes:
+    return _text(name)
+
+
+@lru_cache(maxsize=65_536)
+def _who(*identifiers: str | None) -> bytes:
+    return b"".join(map(_text, identifiers))
 
 
 _BLOCK = 500

@@ -1,6 +1,10 @@
 -- Imported history. Everything else an import does is the live ingest's (`ingest.sql`): only moments differ, because
 -- what happened long ago is dated by when it happened.
 
+-- most_locks --
+-- How many locks one transaction may take so that eight of them find room.
+SELECT current_setting('max_locks_per_transaction')::integer * current_setting('max_connections')::integer / 8;
+
 -- find_held_keys --
 -- Which of these idempotency keys are held already; `position` counts from 0.
 SELECT k.position - 1

@@ -87,7 +87,7 @@ class Columns:
                 value = str(cell)
             if value is not None:
                 _put(event, column.path, value)
-        return Row(line, encode(event), tuple(problems))
+        return line, encode(event), tuple(problems)
 
     def _check(self, file: str, names: Sequence[str], mapping: Mapping[str, str], unknown: list[str]) -> None:
         if missing := [name for name in mapping if name not in names]:

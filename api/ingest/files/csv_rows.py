@@ -38,7 +38,7 @@ class CsvRows:
                     problem = lines.problem or self._misfit(cells)
                     text = lines.take()
                     if problem is not None:
-                        yield Row(lines.number, text, (problem,))
+                        yield lines.number, text, (problem,)
                     elif cells:
                         yield table_row(lines.number, cells)
             except csv.Error as error:
@@ -112,4 +112,4 @@ class _Lines:
         self.number -= len(others)
         self._read.clear()
         self.problem = None
-        return Row(self.number, first.rstrip(b"\r\n"), (Problem("", f"is no row of CSV: {reason}"),))
+        return self.number, first.rstrip(b"\r\n"), (Problem("", f"is no row of CSV: {reason}"),)

@@ -28,11 +28,11 @@ class LineRows:
         mapping = self._mapping
         for number, line in enumerate(islice(self._file.lines(), self._after, None), self._after + 1):
             if line is None:
-                yield Row(number, b"", _TOO_LONG)
+                yield number, b"", _TOO_LONG
             elif text := line.strip(b" \t\r\n"):
                 if number == 1:
                     text = text.removeprefix(_BOM)
-                yield Row(number, text) if mapping is None else mapped(number, text, mapping)
+                yield (number, text, ()) if mapping is None else mapped(number, text, mapping)
 
 
 def mapped(line: int, text: bytes, mapping: Callable[[Record], Record]) -> Row:
@@ -40,7 +40,7 @@ def mapped(line: int, text: bytes, mapping: Callable[[Record], Record]) -> Row:
     try:
         record = decode(mend_surrogates(text))
     except MalformedJsonError as error:
-        return Row(line, text, (Problem("", f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}"),))
+        return line, text, (Problem("", f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}"),)
     if not isinstance(record, dict):
-        return Row(line, text, (Problem("", "must be a JSON object"),))
-    return Row(line, encode(mapping(record)))
+        return line, text, (Problem("", "must be a JSON object"),)
+    return line, encode(mapping(record)), ()

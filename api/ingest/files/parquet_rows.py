@@ -20,7 +20,7 @@ class ParquetRows:
         self._name, self._file, self._after = name, file, after
         self._table = table(file.schema_arrow.names)
         self._done = after
-        self._count = max(file.metadata.num_rows, 1)
+        self._count: int = max(file.metadata.num_rows, 1)
 
     @property
     def share(self) -> float:

@@ -1,7 +1,7 @@
 """A row of a file, and why a file gives none."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from api.language.problem import Problems
 
@@ -10,12 +10,8 @@ class UnreadableFileError(Exception):
     """The file as a whole is nothing we can read; the text says why."""
 
 
-class Row(NamedTuple):
-    """The number of a line, from 1, and its event as JSON text; with `problems`, the text is the row as it was found."""
-
-    line: int
-    text: bytes
-    problems: Problems = ()
+Row = tuple[int, bytes, Problems]
+"""The number of a line, from 1, and its event as JSON text; with problems, the text is the row as it was found."""
 
 
 class Rows(Protocol):

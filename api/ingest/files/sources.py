@@ -31,17 +31,22 @@ _NOT_EVENTS = ("contacts", "messages", "entries")  # what lies beside `events` i
 
 
 class How(msgspec.Struct, frozen=True):
-    """How files are read: whose records these are (None: see for yourself), and what columns mean (see `columns`)."""
+    """How files are read: whose records these are (None: see for yourself), and what columns mean (see `columns`).
+
+    `again`: from the beginning, whatever was done before.
+    """
 
     dialect: Dialect | None = None
     columns: Mapping[str, str] = {}
+    again: bool = False
 
 
 class Source:
     """One file of history."""
 
     def __init__(self, path: Path, name: str, how: How, names: Names) -> None:
-        self.path, self.name = path, name
+        self.path, self.name, self.again = path, name, how.again
+        self.size = path.stat().st_size
         self._how, self._names = how, names
         self._ending = _ending(path)
 

@@ -23,7 +23,7 @@ class Records:
     def row(self, line: int, cells: Sequence[Any]) -> Row:
         """Return the row of some cells."""
         record = {name: _cell(cell) for name, cell in zip(self._names, cells, strict=True) if cell not in (None, "")}
-        return Row(line, encode(self._mapping(record)))
+        return line, encode(self._mapping(record)), ()
 
 
 def _cell(cell: Any) -> Any:
