@@ -238,6 +238,7 @@ class _File:
             except ConflictError:
                 if not tries_left:
                     raise
+                self._run.past.repeats = True  # the usual reason
         raise AssertionError("the loop above returns or raises")
 
     async def _advance(self, chunk: _Chunk, arrivals: list[Arrival], piece: Piece = NOTHING) -> Piece:

@@ -1,7 +1,7 @@
 """One piece of an import, one transaction: the identity rules of live ingest, without automations, dated when it happened.
 
-Locks are taken in the order of everybody (`store.locks`). Keys are looked for and then claimed, so that a file which is there
-already costs a look; contacts that come back as they were cost a look, too. What a piece may lock is bounded: one that would
+Locks are taken in the order of everybody (`store.locks`). Keys are claimed by COPY; once one was held, they are looked for first, so
+that a file which is there already costs a look. Contacts that come back as they were cost a look, too. What a piece may lock is bounded: one that would
 lock more is cut, and the rest is the caller's to bring again.
 """
 
@@ -35,18 +35,23 @@ class Piece(msgspec.Struct, frozen=True):
 NOTHING = Piece(0, 0, 0)
 
 
-class Past(msgspec.Struct, frozen=True):
-    """An organization whose history is stored: who was met, and how many identifiers, and again contacts, a piece may lock."""
+class Past(msgspec.Struct):
+    """An organization whose history is stored: who was met, and how many identifiers, and again contacts, a piece may lock.
+
+    `repeats`: whether keys are to be looked for because some have come before; else they are claimed at once, and a piece with one
+    that is held fails as a whole (ConflictError).
+    """
 
     org_id: int
     people: People
     most_locks: int
+    repeats: bool = False
 
 
 async def store_past(tx: Transaction, past: Past, arrivals: list[Arrival], at: datetime) -> Piece:
     """Store the first of the arrivals whose key is new, in their order, at `at`."""
     org_id = past.org_id
-    fresh = await _fresh(tx, org_id, arrivals)
+    fresh = await _fresh(tx, past, arrivals)
     if not fresh:
         return Piece(len(arrivals), 0, len(arrivals))
     directory = Directory(fresh)
@@ -57,15 +62,17 @@ async def store_past(tx: Transaction, past: Past, arrivals: list[Arrival], at: d
     return Piece(taken, most, taken - most)
 
 
-async def _fresh(tx: Transaction, org_id: int, arrivals: list[Arrival]) -> list[Arrival]:
+async def _fresh(tx: Transaction, past: Past, arrivals: list[Arrival]) -> list[Arrival]:
     """Return the arrivals whose key nobody holds; of those with the same key, the first."""
     first: dict[str, Arrival] = {}
     for each in arrivals:
         first.setdefault(each.key_digest, each)
-    digests = sorted(first)
-    held = await history.find_held_keys(tx, org_id, digests)
-    for position in held:
-        del first[digests[position]]
+    if past.repeats:
+        digests = sorted(first)
+        held = await history.find_held_keys(tx, past.org_id, digests)
+        past.repeats = bool(held)
+        for position in held:
+            del first[digests[position]]
     return list(first.values())
 
 
@@ -83,7 +90,7 @@ def _lockable(fresh: list[Arrival], most_locks: int) -> int:
 
 
 async def _store(tx: Transaction, org_id: int, directory: Directory, fresh: list[Arrival], at: datetime) -> None:
-    keys = [(each.key_digest, each.event_id, each.body_digest) for each in fresh]
+    keys = sorted([(each.key_digest, each.event_id, each.body_digest) for each in fresh])
     await history.add_keys(tx, org_id, keys, at)
     if strangers := [each for each in fresh if not each.contact_id]:
         written = {each.contact_id for each in fresh if each.contact_id and each.news}

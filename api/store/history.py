@@ -4,7 +4,7 @@ Events and their keys are written by COPY in its binary format, a block at a tim
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import TypeVar
@@ -106,8 +106,8 @@ async def date_contacts(tx: Transaction, org_id: int, created_us: Mapping[str, i
     await tx.execute(_SQL["date_contacts"], values)
 
 
-async def add_keys(tx: Transaction, org_id: int, keys: Collection[PastKey], at: datetime) -> None:
-    """Claim idempotency keys, sorted; raise ConflictError when one was claimed since it was looked for."""
+async def add_keys(tx: Transaction, org_id: int, keys: Sequence[PastKey], at: datetime) -> None:
+    """Claim idempotency keys, given sorted; raise ConflictError when one was claimed since it was looked for."""
     head, tail = _COUNT_AND_ORG.pack(5, 8, org_id), _MOMENT.pack(8, to_us(at) - _EPOCH_US)
 
     def rows(block: Sequence[PastKey]) -> bytes:
@@ -115,7 +115,7 @@ async def add_keys(tx: Transaction, org_id: int, keys: Collection[PastKey], at: 
         return b"".join([b"".join((head, *ids[n : n + 3], tail)) for n in range(0, len(ids), 3)])
 
     try:
-        await _copy(tx, "add_keys", sorted(keys), rows)
+        await _copy(tx, "add_keys", keys, rows)
     except errors.UniqueViolation:
         raise ConflictError("an idempotency key was claimed at the same time") from None
 

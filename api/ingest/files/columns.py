@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from api.ingest.files.moments import moment
+from api.ingest.files.names import Names
 from api.ingest.files.row import Record, Row, UnreadableFileError
 from api.language.codec import decode, encode
 from api.language.problem import Problem
@@ -60,8 +61,11 @@ class _Column(msgspec.Struct, frozen=True):
 class Columns:
     """The meaning of a table's columns; `typed`: cells have types already, as in parquet, else they are texts."""
 
-    def __init__(self, file: str, names: Sequence[str], mapping: Mapping[str, str], *, typed: bool) -> None:
+    def __init__(
+        self, file: str, names: Sequence[str], mapping: Mapping[str, str], events: Names, *, typed: bool
+    ) -> None:
         """Raise UnreadableFileError for a column without a meaning, or a table that has no events."""
+        self._events = events
         self._columns: list[_Column] = []
         known = _OF_OUR_EXPORTS if {"occurred_at", *_OF_OUR_EXPORTS} <= set(names) else frozenset[str]()
         unknown = []
@@ -87,6 +91,7 @@ class Columns:
                 value = str(cell)
             if value is not None:
                 _put(event, column.path, value)
+        event["event"] = self._events.normal(event.get("event"))
         return line, encode(event), tuple(problems)
 
     def _check(self, file: str, names: Sequence[str], mapping: Mapping[str, str], unknown: list[str]) -> None:

@@ -11,7 +11,8 @@
 | `timestamp`, else `originalTimestamp` | `occurredAt` |
 | `messageId` | `idempotencyKey` |
 
-Of the rest (`context`, `integrations`, `receivedAt` …) nothing is kept.
+Of the rest (`context`, `integrations`, `receivedAt` …) nothing is kept. An address is the contact's and stands nowhere else: there
+it is sealed.
 """
 
 from api.ingest.files.moments import moment
@@ -31,7 +32,8 @@ def is_segment(names: set[str]) -> bool:
 def from_segment(record: Record, names: Names) -> Record:
     """Return the event of a record; what is missing is for the judge of events to say."""
     kind = record.get("type")
-    traits = fields(record.get("traits"))
+    told = fields(record.get("traits"))
+    traits = without_address(told)
     user, anonymous = text(record.get("userId")), text(record.get("anonymousId"))
     known = traits if kind == "identify" else {}
     payload = fields(record.get("properties")) | {name: record[name] for name in _KEPT if record.get(name) is not None}
@@ -39,7 +41,7 @@ def from_segment(record: Record, names: Names) -> Record:
         payload.setdefault("anonymousId", anonymous)
     if rest := {name: value for name, value in traits.items() if kind != "identify" or not is_trait(value)}:
         payload.setdefault("traits", rest)
-    email = address(traits.get("email")) or address(fields(fields(record.get("context")).get("traits")).get("email"))
+    email = address(told.get("email")) or address(fields(fields(record.get("context")).get("traits")).get("email"))
     return {
         "event": names.normal(record.get("event") if kind == "track" else kind),
         "contact": {"externalId": user if user is not None else anonymous, "email": email},
@@ -70,3 +72,10 @@ def text(value: object) -> object:
 def address(value: object) -> str | None:
     """Return an address that is one: one that is not stays among the traits, and refuses no event."""
     return value if isinstance(value, str) and normal_email(value) is not None else None
+
+
+def without_address(traits: Record) -> Record:
+    """Return traits without the address that becomes the contact's own."""
+    return (
+        traits if address(traits.get("email")) is None else {name: traits[name] for name in traits if name != "email"}
+    )

@@ -97,7 +97,7 @@ class Source:
     def _table(self, mapping: Callable[[Record], Record] | None, typed: bool, names: Sequence[str]) -> Table:
         if mapping is not None:
             return Records(names, mapping)
-        return Columns(self.path.name, names, self._how.columns, typed=typed)
+        return Columns(self.path.name, names, self._how.columns, self._names, typed=typed)
 
     def _first_names(self) -> set[str]:
         """Return the names of the columns, or of the fields of the first record."""
