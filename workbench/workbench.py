@@ -14,6 +14,7 @@ from workbench.display.words import both
 from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
+from workbench.export import Exported, export
 from workbench.merging import Merge, merge
 from workbench.publish import Automations
 from workbench.query import Question, sql
@@ -23,6 +24,9 @@ from workbench.stream import Stream
 from workbench.usage import usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import polars as pl
 
     from workbench.result import Result
@@ -45,6 +49,7 @@ _HOW = (
     ("see what happened to a contact, and see to it", 'wb.contact(email="ada@example.com")'),
     ("make one of two contacts", "wb.merge(keep, absorb)"),
     ("count what was sent", "wb.usage()"),
+    ("take everything with you, as parquet", 'wb.export("history")'),
 )
 
 
@@ -96,6 +101,15 @@ class Workbench(Reports):
         """
         question = Question(query, params, as_of)
         return Stream(self._connection, question) if stream else sql(self._connection, question)
+
+    @spoken('wb.export("history") or wb.export("history", tables=["events", "contacts", "messages", "entries"])')
+    def export(self, path: "str | Path", tables: "Sequence[str]" = ("events", "contacts")) -> Exported:
+        """Write tables as parquet files below `path`, events by month: `path/events/month=2026-10/part-0.parquet`.
+
+        Any number of rows; a file appears when it is whole. Begun again, it goes on: months that are complete stay as they are.
+        Events carry their contact's identifiers, so `workbench import path --org …` takes them in elsewhere.
+        """
+        return export(self._connection, path, tables)
 
     @spoken('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:
