@@ -17,7 +17,7 @@ from operator import attrgetter
 
 import msgspec
 
-from api.clock import Clock
+from api.clock import Clock, monotonic_ns
 from api.ingest.arrival import Arrival
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
@@ -38,6 +38,7 @@ from api.store.history import most_locks
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
 STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
+LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
 
 
@@ -123,9 +124,12 @@ class _Run:
         self.months = Months(database)
         self.most = CHUNK  # events that are tried in one transaction
 
-    def adapt(self, given: int, taken: int) -> None:
-        """Try fewer events after a transaction that could lock no more, and more after one that could."""
-        self.most = min(2 * self.most, CHUNK) if taken == given else max(taken + taken // 4, FEWEST)
+    def adapt(self, given: int, taken: int, since_ns: int) -> None:
+        """Try fewer events after a transaction that took long or could lock no more, and more after any other."""
+        if monotonic_ns() - since_ns > LONGEST_NS:
+            self.most = max(taken // 2, FEWEST)
+        else:
+            self.most = min(2 * self.most, CHUNK) if taken == given else max(taken + taken // 4, FEWEST)
 
 
 class _Chunk(msgspec.Struct):
@@ -218,6 +222,7 @@ class _File:
 
     async def _store_piece(self, chunk: _Chunk) -> None:
         """Store some of what is left; an event that Postgres refuses is refused once it stands alone."""
+        since_ns = monotonic_ns()
         given = [each for _, each, _ in chunk.arrivals[chunk.done : chunk.done + self._run.most]]
         try:
             piece = await self._commit(chunk, given)
@@ -229,7 +234,7 @@ class _File:
             insort(chunk.refusals, self._refusal(line, text, refusal_of(error)), key=attrgetter("line"))
             self._run.rejects.flush()
             piece = await self._advance(chunk, [], Piece(1, 0, 0))
-        self._run.adapt(len(given), piece.taken)
+        self._run.adapt(len(given), piece.taken, since_ns)
 
     async def _commit(self, chunk: _Chunk, arrivals: list[Arrival]) -> Piece:
         for tries_left in reversed(range(TRIES)):

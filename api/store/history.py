@@ -41,7 +41,11 @@ class Returning(msgspec.Struct, gc=False):
 
 
 async def add_month(tx: Transaction, month: datetime) -> bool:
-    """Make sure that `events` has a partition for the month; False: its events sit in `events_other`, and go on to do so."""
+    """Make sure that `events` has a partition for the month; False: its events sit in `events_other`, and go on to do so.
+
+    Whoever is in the way is waited for only briefly (LockedError).
+    """
+    await tx.execute(_SQL["wait_briefly"])
     try:
         async with tx.transaction():
             await add_months(tx, month, month)

@@ -5,6 +5,10 @@
 -- How many locks one transaction may take so that eight of them find room.
 SELECT current_setting('max_locks_per_transaction')::integer * current_setting('max_connections')::integer / 8;
 
+-- wait_briefly --
+-- Let the transaction wait for no lock longer than others would notice.
+SET LOCAL lock_timeout = '200ms';
+
 -- find_held_keys --
 -- Which of these idempotency keys are held already; `position` counts from 0.
 SELECT k.position - 1
