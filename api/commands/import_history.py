@@ -113,7 +113,10 @@ def _check(sources: list["Source"]) -> None:
         with source.opened():
             seen.add(source.dialect)
     for dialect in sorted(seen - {"workbench"}):
-        note(f"read as an export of {dialect.capitalize()}; --from workbench if it is none")
+        note(f"read as an export of {_SYSTEMS[dialect]}; --from workbench if it is none")
+
+
+_SYSTEMS = {"segment": "Segment", "posthog": "PostHog"}
 
 
 def _tell(org: str, names: "Names", rejects: "Rejects") -> None:

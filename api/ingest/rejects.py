@@ -9,17 +9,16 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from api.ingest.files.sources import Source
+from api.ingest.files.sources import REFUSED, Source
 from api.ingest.report import Refusal
 from api.language.codec import encode
 
-_ENDING = ".rejected.ndjson"
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def beside(path: Path) -> Path:
     """Return the usual place of the refusals of a file or folder."""
-    return path.absolute().with_name(path.absolute().name + _ENDING)
+    return path.absolute().with_name(path.absolute().name + REFUSED)
 
 
 class Rejects:

@@ -182,7 +182,14 @@ def test_posthog_is_recognised_in_any_kind_of_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_all_files_in_it_in_the_order_of_their_paths(tmp_path: Path) -> None:
-    for name in ("month=2/part-0.ndjson", "month=1/part-1.ndjson", "_SUCCESS.json", "notes.txt", ".hidden/a.ndjson"):
+    for name in (
+        "month=2/part-0.ndjson",
+        "month=1/part-1.ndjson",
+        "_SUCCESS.json",
+        "a.rejected.ndjson",
+        "notes.txt",
+        ".hidden/a.ndjson",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     assert [source.name for source in sources(tmp_path)] == ["month=1/part-1.ndjson", "month=2/part-0.ndjson"]

@@ -26,6 +26,7 @@ Dialect = Literal["workbench", "segment", "posthog"]
 
 _LINES, _CSV, _PARQUET = (".ndjson", ".jsonl", ".json"), (".csv", ".tsv"), (".parquet",)
 _ENDINGS = _LINES + _CSV + _PARQUET
+REFUSED = ".rejected.ndjson"  # the ending of files of refusals
 _LOOKED_AT = 20  # lines, for whose records these are
 _NOT_EVENTS = ("contacts", "messages", "entries")  # what lies beside `events` in our own exports
 
@@ -140,8 +141,12 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_meant(path: Path) -> bool:
-    """Whether a file of a folder is history: what is hidden, or begins with an underscore, is somebody's bookkeeping."""
-    return _ending(path) in _ENDINGS and not any(part.startswith((".", "_")) for part in path.parts)
+    """Whether a file of a folder is history: not what was refused, is hidden, or begins with an underscore."""
+    return (
+        _ending(path) in _ENDINGS
+        and not path.name.endswith(REFUSED)
+        and not any(part.startswith((".", "_")) for part in path.parts)
+    )
 
 
 def _ending(path: Path) -> str:
