@@ -17,6 +17,7 @@ _TRANSLATED = {  # the first that fits counts
     "psycopg.errors.UndefinedTable": _NOT_PREPARED,
     "psycopg.errors.InvalidSchemaName": _NOT_PREPARED,
     "api.store.database.UnavailableError": "the database cannot be reached: {}",
+    "api.store.database.ConflictError": "somebody else held for long what this needs: {}",
     "psycopg.OperationalError": "the database cannot be reached: {}",
     "psycopg.Error": "the database refused: {}",
     "sqlalchemy.exc.ArgumentError": "DATABASE_URL is no database address; one looks like postgresql://user:word@host/name",

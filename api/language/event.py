@@ -154,7 +154,8 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
             return None
     except (ValueError, RecursionError):
         return None
-    contact, problems = body.contact, list[Problem]()
+    contact = body.contact
+    problems: list[Problem] = []
     who = _usual_identifiers(contact.wallet_address, contact.email, contact.external_id)
     moment_us = None if body.occurred_at is None else _moment(body.occurred_at, now_us, history, problems)
     if who is None or problems:

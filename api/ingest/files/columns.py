@@ -48,14 +48,8 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _TYPES = ("text", "number", "boolean", "json", "seconds", "milliseconds")
 
 
-class _Column(msgspec.Struct, frozen=True):
-    index: int
-    path: tuple[str, ...]
-    convert: Convert
-
-    @property
-    def field(self) -> str:
-        return ".".join(self.path)
+_Column = tuple[int, tuple[str, ...], Convert]
+"""The index of a column, where its cells go in an event, and how they are read."""
 
 
 class Columns:
@@ -75,22 +69,26 @@ class Columns:
                 unknown += [] if name in known else [name]
             elif target:
                 path, convert = _meaning(target, typed)
-                self._columns.append(_Column(index, path, convert))
+                self._columns.append((index, path, convert))
         self._check(file, names, mapping, unknown)
 
     def row(self, line: int, cells: Sequence[Any]) -> Row:
         """Return the row of some cells."""
         event: Record = {"contact": {}}
         problems: list[Problem] = []
-        for column in self._columns:
-            cell = cells[column.index]
+        for index, path, convert in self._columns:
+            cell = cells[index]
             try:
-                value = column.convert(cell)
+                value = convert(cell)
             except (ValueError, ArithmeticError, RecursionError, OSError) as error:
-                problems.append(Problem(column.field, str(error)))
+                problems.append(Problem(".".join(path), str(error)))
                 value = str(cell)
-            if value is not None:
-                _put(event, column.path, value)
+            if value is None:
+                continue
+            if len(path) == 1:
+                event[path[0]] = value
+            else:
+                _put(event, path, value)
         event["event"] = self._events.normal(event.get("event"))
         return line, encode(event), tuple(problems)
 
@@ -104,7 +102,7 @@ class Columns:
                 + (f" (nor of {', '.join(map(repr, unknown[1:]))})" if unknown[1:] else "")
                 + f"; say where it goes, like --map '{name}=payload.{name}', or --map '{name}=' to leave it out"
             )
-        paths = [column.path for column in self._columns]
+        paths = [path for _, path, _ in self._columns]
         if ("event",) not in paths:
             raise UnreadableFileError(f"{file}: has no column named event; if one has another name: --map NAME=event")
         for path in paths:
@@ -171,8 +169,8 @@ def _guessed(cell: str) -> Any:
 
 
 def _text(cell: Any) -> Any:
-    if cell is None or cell == "":
-        return None
+    if cell is None or cell == "" or isinstance(cell, str):
+        return cell or None
     return cell.decode() if isinstance(cell, bytes) else str(cell)
 
 
