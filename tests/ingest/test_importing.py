@@ -1,9 +1,12 @@
 """An import is stopped anywhere and goes on, and gives back what it refuses."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +131,8 @@ class Command:
         secret = {"WORKBENCH_SECRET": "a secret of the tests of ingest"}
         self._environment = os.environ | secret | {"DATABASE_URL": org.intake.dsn}
 
-    def start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    def start(self, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, env=self._environment, stdout=subprocess.DEVNULL, stderr=stderr)
 
     def run(self) -> str:
         return subprocess.run(self._command, env=self._environment, capture_output=True, text=True, check=True).stdout
@@ -145,12 +148,23 @@ async def test_an_import_that_is_killed_is_begun_again(acme: Org, tmp_path: Path
     assert await stored(acme) == list(range(22_000))
 
 
-async def test_ctrl_c_says_how_to_go_on(acme: Org, tmp_path: Path) -> None:
-    command = Command(acme, await name_of(acme), write(tmp_path / "events.ndjson", count=22_000))
-    with command.start() as process:
-        while not any(lines for (lines,) in await acme.rows("lines", "imports")):
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read() if process.stderr else b""
+async def test_ctrl_c_leaves_the_bar_and_says_how_to_go_on(acme: Org, tmp_path: Path) -> None:
+    command = Command(acme, await name_of(acme), write(tmp_path / "events.ndjson", count=60_000))
+    terminal, theirs = pty.openpty()
+    with command.start(stderr=theirs) as process:
+        os.close(theirs)
+        said, interrupted = b"", False
+        for piece in until_closed(terminal):
+            said += piece
+            if b" rows/s" in said and not interrupted:
+                process.send_signal(signal.SIGINT)
+                interrupted = True
     assert process.returncode == 130
+    assert b"events.ndjson" in said
     assert b"stopped; what is stored stays, and the same command goes on from there" in said
+
+
+def until_closed(terminal: int) -> Iterator[bytes]:
+    with os.fdopen(terminal, "rb", 0) as reader, suppress(OSError):  # how Linux says that nobody writes any more
+        while piece := reader.read(4_096):
+            yield piece
