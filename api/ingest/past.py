@@ -16,8 +16,9 @@ from api.ingest.lookup import place_strangers
 from api.ingest.returning import People
 from api.ingest.writing import contact_writes
 from api.store import history
-from api.store.calls import run
+from api.store.calls import Call, run
 from api.store.database import Transaction
+from api.store.ingest import ContactRows
 
 MOST_LOCKS = (
     1_000  # of one transaction, for identifiers and again for contacts: by default Postgres has 6,400 for everybody
@@ -97,18 +98,15 @@ async def _store(tx: Transaction, org_id: int, directory: Directory, fresh: list
         await place_strangers(tx, directory, fresh, strangers, written, to_us(at))
     directory.fold(fresh)
     await history.add_past_events(tx, org_id, list(map(_past_event, fresh)))
-    await run(tx, *contact_writes(directory, at))
-    if created := directory.created().ids:
-        await history.date_contacts(tx, org_id, _first_seen(fresh, set(created)))
+    await run(tx, *contact_writes(directory, at, add_contacts=lambda rows, at: _add_contacts(rows, fresh, at)))
 
 
-def _first_seen(fresh: list[Arrival], contact_ids: set[str]) -> dict[str, int]:
-    """Return the earliest moment of each contact, in microseconds."""
-    first: dict[str, int] = {}
+def _add_contacts(rows: ContactRows, fresh: list[Arrival], at: datetime) -> Call[None]:
+    """Return the call that stores new contacts, dated by the earliest of their events."""
+    first_us: dict[str, int] = {}
     for each in fresh:
-        if each.contact_id in contact_ids:
-            first[each.contact_id] = min(each.occurred_us, first.get(each.contact_id, each.occurred_us))
-    return first
+        first_us[each.contact_id] = min(each.occurred_us, first_us.get(each.contact_id, each.occurred_us))
+    return history.add_past_contacts(rows, first_us, at)
 
 
 def _past_event(arrival: Arrival) -> history.PastEvent:

@@ -13,10 +13,10 @@ import msgspec
 from psycopg import errors
 
 from api.clock import to_us
-from api.store.arrays import plain, records, uuids
-from api.store.calls import Call, run, statements
+from api.store.arrays import plain, quoted, records, uuids
+from api.store.calls import Call, nothing, run, statements
 from api.store.database import ConflictError, Transaction
-from api.store.ingest import Owner
+from api.store.ingest import ContactRows, Owner, contact_columns
 from api.store.migrate import add_months
 from api.store.statements import load
 
@@ -68,7 +68,7 @@ async def find_held_keys(tx: Transaction, org_id: int, digests: Sequence[str]) -
     call = Call(
         _CALLS["find_held_keys"],
         lambda rows: {int(position) for (position,) in rows},
-        org_id=org_id,
+        org_ids=_alike(org_id, len(digests)),
         key_digests=uuids(digests),
     )
     (held,) = await run(tx, call)
@@ -80,7 +80,7 @@ async def find_changed_contacts(tx: Transaction, org_id: int, updated_us: Mappin
     call = Call(
         _CALLS["find_changed_contacts"],
         lambda rows: {str(contact_id) for (contact_id,) in rows},
-        org_id=org_id,
+        org_ids=_alike(org_id, len(updated_us)),
         ids=uuids(list(updated_us)),
         updated_us=plain(updated_us.values()),
     )
@@ -95,7 +95,7 @@ async def find_returning(
     call = Call(
         _CALLS["find_returning"],
         lambda rows: [Returning(Owner(*row[:-1]), row[-1]) for row in rows],
-        org_id=org_id,
+        org_ids=_alike(org_id, len(digests)),
         kinds=plain(kinds),
         digests=uuids(digests),
         attributes=records(attributes),
@@ -104,10 +104,16 @@ async def find_returning(
     return owners
 
 
-async def date_contacts(tx: Transaction, org_id: int, created_us: Mapping[str, int]) -> None:
-    """Let new contacts date from these moments."""
-    values = {"org_id": org_id, "ids": plain(created_us), "created_us": plain(created_us.values())}
-    await tx.execute(_SQL["date_contacts"], values)
+def add_past_contacts(rows: ContactRows, first_us: Mapping[str, int], at: datetime) -> Call[None]:
+    """Store new contacts, created at the moments given, in microseconds."""
+    return Call(
+        _CALLS["add_past_contacts"],
+        nothing,
+        **contact_columns(rows),
+        attributes=quoted(rows.attributes),
+        created_us=plain([first_us[contact_id] for contact_id in rows.ids]),
+        updated_at=at,
+    )
 
 
 async def add_keys(tx: Transaction, org_id: int, keys: Sequence[PastKey], at: datetime) -> None:
@@ -186,6 +192,10 @@ async def _copy(
         for start in range(0, len(records), _BLOCK):
             await copy.write(rows(records[start : start + _BLOCK]))
         await copy.write(_END)
+
+
+def _alike(org_id: int, count: int) -> str:
+    return "{" + ",".join([str(org_id)] * count) + "}"
 
 
 def _sixteens(ids: Sequence[str]) -> list[bytes]:
