@@ -70,7 +70,7 @@ async def _fresh(tx: Transaction, past: Past, arrivals: list[Arrival]) -> list[A
         first.setdefault(each.key_digest, each)
     if past.repeats:
         digests = sorted(first)
-        held = await history.find_held_keys(tx, past.org_id, digests)
+        (held,) = await run(tx, history.find_held_keys(past.org_id, digests))
         past.repeats = bool(held)
         for position in held:
             del first[digests[position]]

@@ -10,6 +10,7 @@ from api.ingest.directory import Directory
 from api.language.event import Identifiers
 from api.language.identity import Key
 from api.store import history
+from api.store.calls import run
 from api.store.database import Transaction
 
 
@@ -40,7 +41,7 @@ class People:
                 seen[contact_id] = self._updated_us[contact_id]
         if not seen:
             return
-        changed = await history.find_changed_contacts(tx, self._org_id, seen)
+        (changed,) = await run(tx, history.find_changed_contacts(self._org_id, seen))
         if changed:
             for each in arrivals:
                 each.news = each.news or each.contact_id in changed
@@ -50,13 +51,9 @@ class People:
         for each in arrivals:
             each.contact_id = ""
             alike.setdefault((each.keys[0], each.attributes), []).append(each)
-        found = await history.find_returning(
-            tx,
-            self._org_id,
-            [int(key[0]) for key, _ in alike],
-            [key[1] for key, _ in alike],
-            [attributes for _, attributes in alike],
-        )
+        kinds, digests = [int(key[0]) for key, _ in alike], [key[1] for key, _ in alike]
+        asked = history.find_returning(self._org_id, kinds, digests, [attributes for _, attributes in alike])
+        (found,) = await run(tx, asked)
         groups = list(alike.values())
         self._make_room(len(groups))
         for returning in found:

@@ -14,7 +14,7 @@ from psycopg import errors
 
 from api.clock import to_us
 from api.store.arrays import plain, quoted, records, uuids
-from api.store.calls import Call, nothing, run, statements
+from api.store.calls import Call, nothing, statements
 from api.store.database import ConflictError, Transaction
 from api.store.ingest import ContactRows, Owner, contact_columns
 from api.store.migrate import add_months
@@ -63,36 +63,32 @@ async def most_locks(tx: Transaction) -> int:
     return int(row[0])
 
 
-async def find_held_keys(tx: Transaction, org_id: int, digests: Sequence[str]) -> set[int]:
-    """Return the positions (from 0) of the idempotency keys that somebody holds."""
-    call = Call(
+def find_held_keys(org_id: int, digests: Sequence[str]) -> Call[set[int]]:
+    """Ask for the positions (from 0) of the idempotency keys that somebody holds."""
+    return Call(
         _CALLS["find_held_keys"],
         lambda rows: {int(position) for (position,) in rows},
         org_ids=_alike(org_id, len(digests)),
         key_digests=uuids(digests),
     )
-    (held,) = await run(tx, call)
-    return held
 
 
-async def find_changed_contacts(tx: Transaction, org_id: int, updated_us: Mapping[str, int]) -> set[str]:
-    """Return the contacts that have been written since the moments given, in microseconds, or merged."""
-    call = Call(
+def find_changed_contacts(org_id: int, updated_us: Mapping[str, int]) -> Call[set[str]]:
+    """Ask for the contacts that have been written since the moments given, in microseconds, or merged."""
+    return Call(
         _CALLS["find_changed_contacts"],
         lambda rows: {str(contact_id) for (contact_id,) in rows},
         org_ids=_alike(org_id, len(updated_us)),
         ids=uuids(list(updated_us)),
         updated_us=plain(updated_us.values()),
     )
-    (changed,) = await run(tx, call)
-    return changed
 
 
-async def find_returning(
-    tx: Transaction, org_id: int, kinds: Iterable[int], digests: Sequence[str], attributes: Iterable[str]
-) -> list[Returning]:
-    """Return who owns identifiers, as `find_owners` does; those nobody owns are left out."""
-    call = Call(
+def find_returning(
+    org_id: int, kinds: Iterable[int], digests: Sequence[str], attributes: Iterable[str]
+) -> Call[list[Returning]]:
+    """Ask who owns identifiers, as `find_owners` does; those nobody owns are left out."""
+    return Call(
         _CALLS["find_returning"],
         lambda rows: [Returning(Owner(*row[:-1]), row[-1]) for row in rows],
         org_ids=_alike(org_id, len(digests)),
@@ -100,8 +96,6 @@ async def find_returning(
         digests=uuids(digests),
         attributes=records(attributes),
     )
-    (owners,) = await run(tx, call)
-    return owners
 
 
 def add_past_contacts(rows: ContactRows, first_us: Mapping[str, int], at: datetime) -> Call[None]:
