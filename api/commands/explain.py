@@ -8,6 +8,7 @@ _SPOKEN = {
     "api.commands.CommandError",
     "api.embedded.errors.EmbeddedError",
     "api.ingest.history.UnknownOrganizationError",
+    "api.ingest.rejects.UnwritableError",
     "api.ingest.files.row.UnreadableFileError",
     "api.settings.SettingsError",
     "api.store.migrate.MigrationError",

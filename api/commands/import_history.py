@@ -83,9 +83,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             progress.stop()
             note(f"stopped; {_AGAIN}")
             return 128 + signal.SIGINT
-        except Exception:
+        except Exception as error:
             progress.stop()
-            if progress.begun:
+            if progress.begun or type(error).__name__ == "UnavailableError":
                 note(_AGAIN[0].upper() + _AGAIN[1:] + ".")
             raise
     _tell(args.org, names, rejects)

@@ -21,6 +21,10 @@ def beside(path: Path) -> Path:
     return path.absolute().with_name(path.absolute().name + REFUSED)
 
 
+class UnwritableError(Exception):
+    """Refusals cannot be kept where they belong; the text says why."""
+
+
 class Rejects:
     """A file of refusals: made when there is the first, and written on by a later run without saying anything twice."""
 
@@ -31,19 +35,27 @@ class Rejects:
         self._there: set[bytes] = set()
 
     def add(self, source: Source, refusal: Refusal, text: bytes) -> None:
-        """Keep a row and why it was refused."""
+        """Keep a row and why it was refused; raise UnwritableError."""
         line = _line(source.name, refusal, text)
-        if self._file is None:
-            self._there = set(self.path.read_bytes().splitlines()) if self.path.exists() else set()
-            self._file = self.path.open("ab")
+        file = self._file or self._opened()
         self.count += 1
         if line not in self._there:
-            self._file.write(line + b"\n")
+            file.write(line + b"\n")
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
         if self._file is not None:
             self._file.flush()
+
+    def _opened(self) -> BinaryIO:
+        try:
+            self._there = set(self.path.read_bytes().splitlines()) if self.path.exists() else set()
+            self._file = self.path.open("ab")
+        except OSError as error:
+            raise UnwritableError(
+                f"{self.path}: {error.strerror}; --rejects PATH says where else rows go that were refused"
+            ) from error
+        return self._file
 
     def __enter__(self) -> Self:
         return self

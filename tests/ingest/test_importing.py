@@ -15,7 +15,7 @@ import pytest
 from api.ingest import history
 from api.ingest.files.sources import How, find_sources
 from api.ingest.history import Status, import_history
-from api.ingest.rejects import Rejects, beside
+from api.ingest.rejects import Rejects, UnwritableError, beside
 from api.ingest.report import ImportReport
 from api.language.codec import decode, encode
 from tests.ingest.conftest import Org
@@ -108,6 +108,13 @@ async def test_what_was_refused_is_mended_and_imported(acme: Org, tmp_path: Path
     beside(path).write_bytes(b"\n".join(encode(each | {"contact": {"externalId": "u1"}}) for each in refused[:2]))
     assert await load(acme, beside(path)) == ImportReport(read=2, stored=2)
     assert await stored(acme) == list(range(9))
+
+
+async def test_refusals_that_cannot_be_kept_stop_an_import(acme: Org, tmp_path: Path) -> None:
+    path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
+    beside(path).mkdir()
+    with pytest.raises(UnwritableError, match="--rejects PATH"):
+        await load(acme, path)
 
 
 async def test_a_value_that_postgres_refuses_is_refused_alone(acme: Org, tmp_path: Path) -> None:
