@@ -10,7 +10,21 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import batches, catalog, engine, growth, inapp, latency, plots, record, reports, singles, sql, startup
+from bench import (
+    batches,
+    catalog,
+    engine,
+    growth,
+    importing,
+    inapp,
+    latency,
+    plots,
+    record,
+    reports,
+    singles,
+    sql,
+    startup,
+)
 from bench.effort import Effort, Measured
 from bench.table import HEADER, circumstances, line
 
@@ -25,6 +39,7 @@ PARTS: dict[str, Callable[[Effort], Measured]] = {
     "inapp": inapp.measure,
     "reports": reports.measure,
     "sql": sql.measure,
+    "importing": importing.measure,
 }
 
 

@@ -16,6 +16,7 @@ from workbench.engine import engine
 from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
+from workbench.export import Exported, export
 from workbench.merging import Merge, merge
 from workbench.publish import Automations
 from workbench.query import Question, sql, watermark
@@ -26,6 +27,9 @@ from workbench.stream import Stream
 from workbench.usage import usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import polars as pl
     from sqlalchemy import Engine
 
@@ -52,6 +56,7 @@ _HOW = (
     ("name the contacts that a query finds", 'wb.segments.define("whales", sql="SELECT contact_id FROM …")'),
     ("see the segments there are", "wb.segments"),
     ("count what was sent", "wb.usage()"),
+    ("take everything with you, as parquet", 'wb.export("history")'),
 )
 
 
@@ -115,6 +120,15 @@ class Workbench(Reports):
         It speaks to Postgres, not to the service: contacts have no addresses there, and `as_of` is not known.
         """
         return engine()
+
+    @spoken('wb.export("history") or wb.export("history", tables=["events", "contacts", "messages", "entries"])')
+    def export(self, path: "str | Path", tables: "Sequence[str]" = ("events", "contacts")) -> Exported:
+        """Write tables as parquet files below `path`, events by month: `path/events/month=2026-10/part-0.parquet`.
+
+        Any number of rows; a file appears when it is whole. Begun again, it goes on: months that are complete stay as they are.
+        Events carry their contact's identifiers, so `workbench import path --org …` takes them in elsewhere.
+        """
+        return export(self._connection, path, tables)
 
     @spoken('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:

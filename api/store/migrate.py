@@ -92,17 +92,29 @@ async def _add_months(connection: Transaction) -> None:
 
 
 async def add_months(connection: Transaction, first: datetime, last: datetime) -> None:
-    """Make sure that `events` has a partition for every month that `[first, last]` touches."""
+    """Make sure that `events` has a partition for every month that `[first, last]` touches.
+
+    Each is made beside `events` and then attached: neither ingest nor a long query has to end for that, as they would for
+    `CREATE TABLE … PARTITION OF`.
+    """
     month = datetime(first.year, first.month, 1, tzinfo=UTC)
     while month <= last:
         following = datetime(month.year + month.month // 12, month.month % 12 + 1, 1, tzinfo=UTC)
-        statement = sql.SQL(
-            "CREATE TABLE IF NOT EXISTS workbench.{} PARTITION OF workbench.events FOR VALUES FROM ({}) TO ({})"
-        ).format(
-            sql.Identifier(f"events_{month:%Y_%m}"), sql.Literal(month.isoformat()), sql.Literal(following.isoformat())
-        )
-        await connection.execute(statement)
+        name = f"events_{month:%Y_%m}"
+        known = await (await connection.execute("SELECT to_regclass(%s)", (f"workbench.{name}",))).fetchone()
+        if known is None or known[0] is None:
+            await _add_month(connection, sql.Identifier("workbench", name), month, following)
         month = following
+
+
+async def _add_month(connection: Transaction, name: sql.Identifier, month: datetime, following: datetime) -> None:
+    async with connection.transaction():
+        await connection.execute(sql.SQL("CREATE TABLE {} (LIKE workbench.events INCLUDING ALL)").format(name))
+        await connection.execute(
+            sql.SQL("ALTER TABLE workbench.events ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
+                name, sql.Literal(month.isoformat()), sql.Literal(following.isoformat())
+            )
+        )
 
 
 async def _harden(admin_dsn: str) -> None:

@@ -233,6 +233,21 @@ CREATE TABLE workbench.event_notices (
 );
 CREATE INDEX event_notices_by_key ON workbench.event_notices (org_id, idempotency_key);
 
+-- Files of history that were imported, and how far: the first so many lines of a file are done. Written with what they brought.
+CREATE TABLE workbench.imports (
+    org_id       bigint NOT NULL,
+    digest       uuid NOT NULL,                 -- of the file's bytes, and of how they are read
+    name         text NOT NULL,
+    lines        bigint NOT NULL,
+    stored       bigint NOT NULL,
+    duplicates   bigint NOT NULL,
+    rejected     bigint NOT NULL,
+    started_at   timestamptz NOT NULL,
+    updated_at   timestamptz NOT NULL,
+    finished_at  timestamptz,
+    PRIMARY KEY (org_id, digest)
+);
+
 -- Automations -------------------------------------------------------------------------------------------------------
 
 CREATE TABLE workbench.automations (
@@ -538,6 +553,7 @@ ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events;
