@@ -166,6 +166,41 @@ CREATE TABLE workbench.channels (
 );
 INSERT INTO workbench.channels VALUES ('inbox', 'inbox_' || replace(gen_random_uuid()::text, '-', ''));
 
+-- How often each event came, by hour and by day, counted once: of the last 31 days, up to `event_counting.counted_until`
+-- (api/ingest/counting.py).
+CREATE TABLE workbench.event_hours (
+    org_id  bigint NOT NULL,
+    event   text NOT NULL,
+    hour    timestamptz NOT NULL,
+    count   bigint NOT NULL,
+    PRIMARY KEY (org_id, event, hour)
+);
+
+CREATE TABLE workbench.event_days (
+    org_id  bigint NOT NULL,
+    event   text NOT NULL,
+    day     timestamptz NOT NULL,
+    count   bigint NOT NULL,
+    PRIMARY KEY (org_id, event, day)
+);
+
+-- Up to where an organization's events are counted. Whoever stores events dated before `closed_until` notes them in `late_events`.
+CREATE TABLE workbench.event_counting (
+    org_id         bigint PRIMARY KEY,
+    counted_until  timestamptz NOT NULL,
+    closed_until   timestamptz NOT NULL CHECK (closed_until >= counted_until)
+);
+
+-- How many events came dated into what was closed already; added to the counts every few minutes.
+CREATE TABLE workbench.late_events (
+    org_id  bigint NOT NULL,
+    id      uuid NOT NULL,
+    event   text NOT NULL,
+    at      timestamptz NOT NULL,       -- the beginning of the hour, or of the five minutes, that they are dated in
+    count   bigint NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
+
 -- Dry runs: kept apart for seven days, with idempotency keys of their own.
 CREATE TABLE workbench.dry_runs (
     org_id           bigint NOT NULL,
@@ -406,6 +441,51 @@ CREATE TABLE workbench.inapp_challenges (
 );
 CREATE INDEX inapp_challenges_by_end ON workbench.inapp_challenges (org_id, expires_at);
 
+-- Segments ----------------------------------------------------------------------------------------------------------
+
+-- A name for contacts: those that a query finds, asked again and again, or those of a frame, frozen.
+CREATE TABLE workbench.segments (
+    org_id         bigint NOT NULL REFERENCES workbench.organizations (id),
+    id             uuid NOT NULL,
+    name           text NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+    kind           text NOT NULL CHECK (kind IN ('query', 'audience')),
+    sql            text,                        -- as it was written
+    params         jsonb,                       -- its values, addresses sealed
+    every_seconds  integer CHECK (every_seconds BETWEEN 60 AND 604800),
+    provenance     jsonb NOT NULL DEFAULT '{}', -- of an audience: what its frame came from, and how many rows were used
+    size           integer NOT NULL,            -- when it was last refreshed
+    refreshed_at   timestamptz,                 -- null: an audience of which more is to come
+    last_error     text,                        -- why the last try failed; the members stay those of before
+    failing_since  timestamptz,
+    failures       integer NOT NULL DEFAULT 0,  -- since it last succeeded
+    due_at         timestamptz,
+    attempted_at   timestamptz,
+    lease_token    bigint NOT NULL DEFAULT 0,   -- grows with every claim; who holds an older one changes nothing
+    lease_until    timestamptz,
+    revision       integer NOT NULL,
+    created_at     timestamptz NOT NULL,
+    created_by     uuid NOT NULL,
+    updated_at     timestamptz NOT NULL,
+    updated_by     uuid NOT NULL,
+    archived_at    timestamptz,
+    PRIMARY KEY (org_id, id),
+    CHECK ((kind = 'query') = (num_nonnulls(sql, every_seconds) = 2))
+);
+CREATE UNIQUE INDEX segments_by_name ON workbench.segments (org_id, name) WHERE archived_at IS NULL;
+CREATE INDEX segments_due ON workbench.segments (org_id, due_at) WHERE due_at IS NOT NULL;
+
+-- How large a segment was: a row for each refresh that changed something.
+CREATE TABLE workbench.segment_sizes (
+    org_id      bigint NOT NULL,
+    segment_id  uuid NOT NULL,
+    at          timestamptz NOT NULL,
+    size        integer NOT NULL,
+    entered     integer NOT NULL,
+    departed    integer NOT NULL,
+    PRIMARY KEY (org_id, segment_id, at),
+    FOREIGN KEY (org_id, segment_id) REFERENCES workbench.segments (org_id, id)
+);
+
 CREATE TABLE workbench.segment_members (
     org_id      bigint NOT NULL,
     segment     text NOT NULL,
@@ -455,6 +535,8 @@ ALTER TABLE workbench.message_outcomes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.automations ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
@@ -497,6 +579,17 @@ CREATE VIEW analyst.dead_letters WITH (security_invoker = true, security_barrier
 
 CREATE VIEW analyst.segment_members WITH (security_invoker = true, security_barrier = true) AS
     SELECT segment, contact_id, entered_at FROM workbench.segment_members;
+
+CREATE VIEW analyst.segments WITH (security_invoker = true, security_barrier = true) AS
+    SELECT name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
+    FROM workbench.segments
+    WHERE archived_at IS NULL;
+
+CREATE VIEW analyst.segment_sizes WITH (security_invoker = true, security_barrier = true) AS
+    SELECT s.name AS segment, z.at, z.size, z.entered, z.departed
+    FROM workbench.segment_sizes z
+    JOIN workbench.segments s ON s.org_id = z.org_id AND s.id = z.segment_id
+    WHERE s.archived_at IS NULL;
 
 CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, event, field, reason, body, idempotency_key, received_at FROM workbench.event_notices

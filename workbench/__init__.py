@@ -30,6 +30,7 @@ from workbench.errors import (
 )
 from workbench.events import Receipt, Receipts
 from workbench.merging import Merge
+from workbench.segments import Segment
 from workbench.simulate import Simulation
 from workbench.workbench import Workbench
 
@@ -52,6 +53,7 @@ __all__ = [
     "Receipt",
     "Receipts",
     "RefusedError",
+    "Segment",
     "Simulation",
     "SqlError",
     "StaleError",

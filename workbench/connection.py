@@ -28,7 +28,8 @@ from workbench.errors import (
 
 JSON: Final = "application/json"
 STREAM: Final = "text/event-stream"
-_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_SECONDS = 30.0
+_TIMEOUT = httpx.Timeout(_SECONDS, connect=5.0)
 _READ_PAUSES = (0.2, 0.6)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})  # never by way of a proxy
 
@@ -110,13 +111,18 @@ class Connection:
         params: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
         accept: str = JSON,
+        seconds: float = _SECONDS,
     ) -> Answer:
-        """Return whatever the server answers, of any status; raise when there is no complete answer."""
+        """Return whatever the server answers, of any status, within some seconds; raise when there is no complete answer."""
         headers = {"Accept": accept} | ({"Content-Type": JSON} if body is not None else {})
         content = None if body is None else _written(body)
         with self._in_our_words():
             response = self._client.request(
-                method, f"/api/v1{path}", params=dict(params or {}), content=content, headers=headers
+                *(method, f"/api/v1{path}"),
+                params=dict(params or {}),
+                content=content,
+                headers=headers,
+                timeout=httpx.Timeout(seconds, connect=5.0),
             )
         return _answer(response)
 

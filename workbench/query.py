@@ -49,7 +49,9 @@ def sql(connection: Connection, question: Question) -> "Result":
     from workbench.result import result
 
     with answered(connection, question) as (answer, pieces):
-        return result(batches(pieces), answer.headers)
+        rows = result(batches(pieces), answer.headers)
+    rows.statement, rows.params = question.text, question.params
+    return rows
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def answered(connection: Connection, question: Question) -> Iterator[tuple[Answe
     try:
         with connection.pieces("/sql", question.body(), ARROW) as (answer, pieces):
             if answer.status == 400:
-                raise _sql_error(question.text, answer)
+                raise sql_error(question.text, answer)
             connection.check(answer)
             begun = True
             yield answer, pieces
@@ -80,7 +82,8 @@ def _sent(value: Any) -> Any:
     return value.to_list() if hasattr(value, "to_list") else value
 
 
-def _sql_error(query: str, answer: Answer) -> SqlError:
+def sql_error(query: str, answer: Answer) -> SqlError:
+    """Return what the service says against a query, pointing at the spot."""
     body = answer.body if isinstance(answer.body, dict) else {}
     position = body.get("position")
     at = position if isinstance(position, int) and 0 < position <= len(query) + 1 else None

@@ -4,7 +4,7 @@ Importing this module loads polars, which takes 0.3 s: it is done where a frame 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import polars as pl
 
@@ -16,10 +16,12 @@ from workbench.structs import structs
 class Result(pl.DataFrame):
     """The rows of an answer. Frames that are made from it answer another question: theirs are None.
 
-    `query_hash` is the same for the same statement with the same values. `watermark` names what the rows were taken from:
+    `query_hash` is the same for the same `statement` with the same values. `watermark` names what the rows were taken from:
     `wb.sql(…, as_of=frame)` asks for the same events once more.
     """
 
+    statement: str | None = None
+    params: Mapping[str, Any] | None = None
     query_hash: str | None = None
     watermark: str | None = None
 

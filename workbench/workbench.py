@@ -1,5 +1,6 @@
 """The entrance: `wb = Workbench()`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, publish, surroundings
@@ -20,6 +21,7 @@ from workbench.publish import Automations
 from workbench.query import Question, sql, watermark
 from workbench.reports import Reports
 from workbench.rights import rights
+from workbench.segments import Segment, Segments, audience
 from workbench.stream import Stream
 from workbench.usage import usage
 
@@ -42,10 +44,13 @@ _HOW = (
     ("see the automations there are", "wb.automations"),
     ("let it run, and watch it", "a.publish(), then a.entries()"),
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
+    ("watch events as they come", "wb.events.tail()"),
     ("see why one did not arrive", "wb.events.rejected()"),
     ("see what failed for good, and try it again", "wb.dead_letters()"),
     ("see what happened to a contact, and see to it", 'wb.contact(email="ada@example.com")'),
     ("make one of two contacts", "wb.merge(keep, absorb)"),
+    ("name the contacts that a query finds", 'wb.segments.define("whales", sql="SELECT contact_id FROM …")'),
+    ("see the segments there are", "wb.segments"),
     ("count what was sent", "wb.usage()"),
 )
 
@@ -96,6 +101,8 @@ class Workbench(Reports):
           attempts, died_at
         - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
         - segment_members: segment, contact_id, entered_at
+        - segments: name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
+        - segment_sizes: segment, at, size, entered, departed
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
         question = Question(query, params, watermark(as_of))
@@ -133,6 +140,19 @@ class Workbench(Reports):
     def merge(self, keep: Contact | str, absorb: Contact | str) -> Merge:
         """Return what making one contact of two would do; `.apply()` does it, `.undo()` takes it back. Contacts, or their ids."""
         return merge(self._connection, *(each.id if isinstance(each, Contact) else each for each in (keep, absorb)))
+
+    @property
+    def segments(self) -> Segments:
+        """The segments there are; `.define(…)` makes one, `["whales"]` is one."""
+        return Segments(self._connection)
+
+    @spoken('wb.audience(frame, name="invited")')
+    def audience(self, contacts: "pl.DataFrame | pl.Series | Sequence[str]", name: str) -> Segment:
+        """Freeze the contacts of a frame (its column contact_id) as a segment, with the query it came from, if it came from `wb.sql`.
+
+        Done again, it replaces the audience of that name, and shows what that changed.
+        """
+        return audience(self._connection, contacts, name)
 
     @spoken('wb.usage() or wb.usage(month="2026-11")')
     def usage(self, month: str | None = None) -> "pl.DataFrame":

@@ -8,19 +8,21 @@ from datetime import datetime
 
 from api.clock import from_us, to_us
 from api.ingest.arrival import Arrival
+from api.ingest.counting import note_past
 from api.ingest.directory import Directory
 from api.ingest.lookup import all_keys, look_up
 from api.ingest.writing import claim_keys, contact_writes, holders
 from api.store import history
 from api.store.calls import run
 from api.store.clusters import own_number
+from api.store.counting import reached
 from api.store.database import Transaction
 from api.store.locks import lock_contacts, lock_identifiers
 
 
 async def store_past(tx: Transaction, org_id: int, arrivals: list[Arrival], at: datetime) -> int:
     """Store the arrivals of one organization whose key is new, in their order, at `at`; return how many they were."""
-    (new_keys,) = await run(tx, claim_keys(arrivals, at))
+    new_keys, counted = await run(tx, claim_keys(arrivals, at), reached(org_id))
     fresh = arrivals
     if new_keys < len(arrivals):
         held = await holders(tx, arrivals)
@@ -33,6 +35,7 @@ async def store_past(tx: Transaction, org_id: int, arrivals: list[Arrival], at: 
         if created := directory.created().ids:
             await history.date_contacts(tx, org_id, _first_seen(fresh, set(created)))
         await history.add_past_events(tx, [_past_event(each) for each in fresh], await own_number(tx))
+        await note_past(tx, org_id, [(each.event.name, each.occurred_us) for each in fresh], counted, at)
     return len(fresh)
 
 

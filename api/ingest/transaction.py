@@ -10,6 +10,7 @@ from datetime import datetime
 
 from api.clock import to_us, uuid7
 from api.ingest.arrival import Arrival
+from api.ingest.counting import note_stragglers
 from api.ingest.directory import Directory
 from api.ingest.lookup import all_keys, ask, ask_for, look_up
 from api.ingest.matching import Active, Matcher, Triggers
@@ -20,7 +21,7 @@ from api.store.calls import COMMIT, Call, run
 from api.store.clusters import number_added
 from api.store.database import Transaction
 from api.store.locks import hold_contacts, hold_identifiers
-from api.store.triggers import epochs as current_epochs
+from api.store.triggers import standing
 from api.store.wake import WAKE_ENGINE
 
 
@@ -30,14 +31,15 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     dry = [each for each in arrivals if each.dry]
     org_ids = list({each.org_id for each in arrivals})
     added = await number_added(tx)
-    new_keys, epochs, owners = await run(tx, claim_keys(live, at), current_epochs(org_ids), ask(live))
-    matcher = await triggers.at(tx, epochs)
+    new_keys, stand, owners = await run(tx, claim_keys(live, at), standing(org_ids), ask(live))
+    matcher = await triggers.at(tx, stand.epochs)
     directory = Directory(arrivals)
     directory.recognise(live, owners)
     fresh = live if new_keys == len(live) else await _without_duplicates(tx, live, at)
     if strangers := [each for each in fresh if not each.contact_id]:
         await _place(tx, strangers, fresh, directory, matcher, at)
     directory.fold(fresh)
+    await note_stragglers(tx, ((each.org_id, each.event.name) for each in fresh), at, stand.closed_until)
     outcomes: dict[str, Outcome] = {}
     writes = _writes(fresh, directory, matcher, outcomes, at, added)
     if dry:

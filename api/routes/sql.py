@@ -6,19 +6,11 @@ from typing import Any
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.language.problem import Problem
-from api.query.formats import FORMATS, NoArrowError, Written, stream
-from api.query.run import (
-    Answer,
-    BusyError,
-    Question,
-    ReaderError,
-    StatementError,
-    TooLargeError,
-    TooLongError,
-    UnfitError,
-)
-from api.routes.answers import RefusedError, answer
+from api.query.formats import FORMATS, Written, stream
+from api.query.run import Answer, Question
+from api.routes.answers import RefusedError
 from api.routes.entrance import json_body, parts, require
+from api.routes.questions import answered
 
 blueprint = Blueprint("sql", url_prefix="/api/v1")
 
@@ -32,24 +24,13 @@ async def ask(request: Request) -> HTTPResponse | None:
     form = _form(request)
     text, params, as_of = _read(json_body(request))
     question = Question(principal.org_id, text, params, "pii:read" in principal.scopes, as_of)
-    try:
-        async with parts(request).gateway.ask(question) as found:
-            mark = {} if found.watermark is None else {"Watermark": found.watermark}
-            await _send(request, found, form, {"Query-Hash": question.hash} | mark)
-            return None
-    except StatementError as error:
-        return _refuse_statement(request, error)
-    except UnfitError as error:
-        raise RefusedError(400, error.problem) from None
-    except (NoArrowError, TooLargeError) as error:
-        raise RefusedError(400, Problem("sql", str(error))) from None
-    except TooLongError as error:
-        raise RefusedError(408, Problem("sql", str(error))) from None
-    except BusyError as error:
-        raise RefusedError(429, str(error), "RATE_LIMITED") from None
-    except ReaderError as error:
-        _log.error("sql_unavailable: %s", error)
-        raise RefusedError(503, str(error)) from None
+    return await answered(request, _answer(request, question, form))
+
+
+async def _answer(request: Request, question: Question, form: type[Written]) -> None:
+    async with parts(request).gateway.ask(question) as found:
+        mark = {} if found.watermark is None else {"Watermark": found.watermark}
+        await _send(request, found, form, {"Query-Hash": question.hash} | mark)
 
 
 def _form(request: Request) -> type[Written]:
@@ -85,12 +66,3 @@ async def _send(request: Request, found: Answer, form: type[Written], headers: d
     except Exception as error:  # noqa: BLE001 - the edge: nobody above can answer any more
         _log.warning("sql_answer_broken: %s", error, extra={"request_id": str(request.id)})
         request.transport.abort()  # type: ignore[attr-defined]
-
-
-def _refuse_statement(request: Request, error: StatementError) -> HTTPResponse:
-    body: dict[str, Any] = {"error": f"sql: {error.reason}", "field": "sql", "sqlstate": error.sqlstate}
-    if error.position is not None:
-        body["position"] = error.position
-    if error.hint is not None:
-        body["hint"] = error.hint
-    return answer({**body, "requestId": str(request.id)}, 400)

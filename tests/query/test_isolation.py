@@ -23,6 +23,8 @@ CANARIES = {
     "automation_entries": "outcome",
     "dead_letters": "automation",
     "segment_members": "segment",
+    "segments": "name",
+    "segment_sizes": "segment",
     "rejected_events": "event",
 }
 
