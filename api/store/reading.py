@@ -39,7 +39,7 @@ _PREFIX = "DECLARE gw NO SCROLL CURSOR FOR "
 _FIRST_ROWS = 16
 _MOST_ROWS = 4096
 _TARGET_BYTES = 1_000_000
-_CHUNK_ROWS = 256
+_CHUNK_ROWS = 64
 _CONNECT_PAUSE_SECONDS = 0.05
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
