@@ -2,24 +2,22 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
+from workbench.periods import During, read_period, whole
 from workbench.query import Question, sql
 from workbench.spans import seconds_of
+from workbench.statements import statement
 
 if TYPE_CHECKING:
     from workbench.display.report import Report
 
 Every: TypeAlias = Literal["day", "week", "month"]
-Moment: TypeAlias = datetime | date | str
 Span: TypeAlias = str | timedelta
 
 MOST_STEPS = 12
@@ -27,16 +25,8 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
           "7 days", "14 days", "30 days", "60 days", "90 days"]  # fmt: skip
 
 
-class During(TypedDict, total=False):
-    """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now)."""
-
-    days: int
-    since: Moment
-    until: Moment
-
-
-class _Period(msgspec.Struct, frozen=True):
-    """Which of its ends are given; what they are is bound."""
+class _Ends(msgspec.Struct, frozen=True):
+    """Which ends of the period are given; what they are is bound. Events count by when they occurred."""
 
     since: bool
     until: bool
@@ -83,7 +73,7 @@ class Reports(ABC):
 
         Columns: cohort (its beginning, UTC), size, number (of the period, from 0), contacts, share (0 to 1).
         """
-        values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", 366)}
+        values = {"start": _event(start), "every": _every(every), "periods": whole(periods, "periods", 366)}
         asked = {"back": _event(back)} if back is not None else {}
         title = f"Back with {back or 'any event'} after {start}, by {every}"
         return self._report("retention", title, {"back": back is not None}, values | asked, during)
@@ -107,7 +97,7 @@ class Reports(ABC):
             "start": _event(start),
             "event": _event(event),
             "every": _every(every),
-            "periods": _count(periods, "periods", 366),
+            "periods": whole(periods, "periods", 366),
         }
         if value is not None:
             values["value"] = _path(value)
@@ -140,9 +130,9 @@ class Reports(ABC):
         Columns: path (list of event names), contacts, share (of all that began).
         """
         values = {
-            "steps": _count(steps, "steps", MOST_STEPS),
+            "steps": whole(steps, "steps", MOST_STEPS),
             "within": _span(within, "within"),
-            "most": _count(most, "most", 1_000),
+            "most": whole(most, "most", 1_000),
         }
         asked = {"start": _event(start)} if start is not None else {}
         title = f"Paths after {start or 'the first event'}, within {within}"
@@ -193,34 +183,15 @@ class Reports(ABC):
         period, bounds = _period(during)
         of, path = _property(by)
         params = values | bounds | ({"by": path} if path else {})
-        statement = _template(name).render(period=period, by=of, **structure).strip()
-        return report(sql(self._connection, Question(statement, params)), name, title, statement, params)
+        asked = statement(name, period=period, by=of, **structure)
+        return report(sql(self._connection, Question(asked, params)), name, title, asked, params)
 
 
-def _period(during: During) -> tuple[_Period, dict[str, Any]]:
-    """Return which ends of the period are given, and the values of both."""
-    if "days" in during and "since" in during:
-        raise DraftError("a period is the last `days`, or from `since` on: not both")
-    since, until = during.get("since"), during.get("until")
-    bounds: dict[str, Any] = {"days": _count(during.get("days", 30), "days", 36_500)}
-    if since is not None:
-        bounds = {"since": _moment(since, "since")}
-    if until is not None:
-        bounds["until"] = _moment(until, "until")
-    return _Period(since is not None, until is not None), bounds
-
-
-def _moment(moment: Moment, what: str) -> str:
-    """Return a moment as RFC 3339; days and moments without a zone are UTC."""
-    try:
-        at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    except ValueError:
-        at = None
-    if not isinstance(at, date):
-        raise DraftError(f'{what}={moment!r} is not a moment: write "2026-11-01" or "2026-11-01T12:00:00Z"')
-    text = at.isoformat()
-    zoned = isinstance(at, datetime) and at.tzinfo is not None
-    return text if zoned else f"{text}{'Z' if isinstance(at, datetime) else 'T00:00:00Z'}"
+def _period(during: During) -> tuple[_Ends, dict[str, Any]]:
+    """Return which ends of a period are given, and the values of both."""
+    period = read_period(during)
+    bounds = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in period.items()}
+    return _Ends("since" in period, "until" in period), bounds
 
 
 def _property(by: object) -> tuple[str | None, list[str] | None]:
@@ -256,26 +227,5 @@ def _every(every: object) -> str:
     return every
 
 
-def _count(number: object, what: str, most: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise DraftError(f"{what}={number!r} must be a whole number from 1 to {most}")
-    return number
-
-
 def _span(span: Span, what: str) -> str:
     return f"{seconds_of(span, what)} seconds"
-
-
-def _folder() -> Path:
-    """Return `sql/reports`: inside the installed package, or at the top of the checkout."""
-    package = Path(__file__).parent
-    installed = package / "_reports"
-    return installed if installed.is_dir() else package.parent / "sql" / "reports"
-
-
-@cache
-def _template(name: str) -> Template:
-    environment = Environment(  # noqa: S701  SQL: what comes from outside is bound, never written into it
-        loader=FileSystemLoader(_folder()), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template(f"{name}.sql")

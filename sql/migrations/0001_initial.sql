@@ -442,7 +442,9 @@ ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
-    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events;
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id
+    FROM workbench.events;
 
 CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, email, wallet_address, external_id,
@@ -494,5 +496,7 @@ CREATE FUNCTION workbench.as_of() RETURNS pg_snapshot LANGUAGE sql STABLE SECURI
     RETURN current_setting('workbench.as_of')::pg_snapshot;
 
 CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barrier = true) AS
-    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id
+    FROM workbench.events
     WHERE pg_visible_in_snapshot(stored_in, (SELECT workbench.as_of()));

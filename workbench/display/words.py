@@ -248,8 +248,8 @@ def _tags(tags: Sequence[str]) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Write a number of things: `1 message`, `2 messages`."""
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+    """Write a number of things: `1 message`, `2,000 messages`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def title(node: Node) -> str:  # noqa: C901, PLR0911, PLR0912  a table: one line per kind

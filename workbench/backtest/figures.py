@@ -1,0 +1,86 @@
+"""The figures of a backtest as they are shown: a table of totals, shares of branches, the graph with its counts."""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from api.language.graph import Graph
+from api.language.trigger import Trigger
+from workbench.backtest.source import Ground
+from workbench.backtest.tables import Tables, Totals
+from workbench.display.graph import Mark, Taken
+from workbench.display.page import moment
+from workbench.display.table import Column
+from workbench.display.words import HANDLE_WORDS, events
+
+
+def about(name: str, ground: Ground, trigger: Trigger, sample: float) -> str:
+    """Say what was tried on which events."""
+    window = ground.window
+    share = f", for {sample:.4g} of the contacts" if sample < 1 else ""
+    since, until = (moment(each)[:16] for each in (window.since, window.until))
+    return f"{name}: on every {events(trigger)} from {since} to {until} UTC{share}."
+
+
+def figures(totals: Totals, before: Totals | None, against: str, contacts: int) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows; beside the totals stand those of what it is compared with."""
+    both = [totals] if before is None else [totals, before]
+    columns = [Column("what"), Column("would have been", number=True)]
+    if before is not None:
+        columns[1:] = [Column("this one", number=True), Column(against, number=True)]
+    told = [_told(each, contacts) for each in both]
+    rows = [
+        [what, *(each[what] for each in told)]
+        for what in told[0]
+        if what in _SHOWN or any(each[what] != "0" for each in told)
+    ]
+    return columns, rows
+
+
+_SHOWN = ("entries", "contacts in it", "contacts who get a message")
+
+
+def _told(totals: Totals, contacts: int) -> dict[str, str]:
+    share = f" ({totals.reached / contacts:.1%} of {contacts:,})" if contacts else ""
+    mean = totals.messages / totals.reached if totals.reached else 0.0
+    counts = {
+        "entries": totals.entries,
+        "contacts in it": totals.contacts,
+        "contacts who get a message": f"{totals.reached:,}{share}",
+        "messages in the app": totals.inapp,
+        "emails": totals.emails,
+        "webhooks": totals.webhooks,
+        "messages to one contact, on average": f"{mean:.1f}" if mean else 0,
+        "messages to one contact, at most": totals.most,
+        "messages held back (opted out, or enough lately)": totals.skipped,
+        "entries that fail for good": totals.failed,
+        "events of contacts that are not let in again": totals.turned_away,
+        "entries still under way at the end": totals.waiting,
+    }
+    return {what: each if isinstance(each, str) else f"{each:,}" for what, each in counts.items()}
+
+
+def branches(graph: Graph, followed: Mapping[tuple[str, str | None], int]) -> pl.DataFrame:
+    """Return how entries went on from nodes that branch: node, way, entries, share."""
+    rows = []
+    for node in graph.nodes:
+        ways = [way for way in node.handles if way is not None]
+        counts = [followed.get((node.id, way), 0) for way in ways]
+        rows += [(node.id, way, count, count / (sum(counts) or 1)) for way, count in zip(ways, counts, strict=True)]
+    schema = {"node": pl.String, "way": pl.String, "entries": pl.Int64, "share": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def way_words(way: str) -> str:
+    """Name a way out of a node that branches."""
+    return HANDLE_WORDS.get(way, way)
+
+
+def taken(tables: Tables, graph: Graph) -> Taken:
+    """Return what the picture of the graph shows: how many entries came to each node, and their shares where they part."""
+    visits, followed = tables.visits(), tables.followed()
+    marks: dict[str, Mark] = dict.fromkeys(visits, "done")
+    shares = {(node, way): f"{share:.0%}" for node, way, _, share in branches(graph, followed).iter_rows()}
+    return Taken(
+        marks, frozenset(followed), notes={node: f"{count:,}" for node, count in visits.items()}, shares=shares
+    )

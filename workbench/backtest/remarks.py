@@ -1,0 +1,104 @@
+"""What somebody who reads a backtest has to know, in words: what it could not know, and what looks wrong."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from api.language.action import AddTag, Condition, RemoveTag, Split, UpdateContact, WaitForEvent
+from api.language.check import paths_of
+from api.language.graph import Graph, Node
+from api.language.simulate import Automation
+from workbench.backtest.order import Lived
+from workbench.backtest.tables import Tables
+from workbench.display.words import HANDLE_WORDS, both, counted, ended
+
+ALWAYS = (
+    "Contacts are taken as they are today: their attributes, tags, segments and opt-outs of the past are not kept. Nobody is in the "
+    "automation when the period begins, and emails and webhooks are taken as delivered."
+)
+_MANY = 10  # messages to one contact in a period
+
+
+class Knowing(msgspec.Struct, frozen=True):
+    """What there is to know beside the tables. `saved`: whether the automation has the id by which its splits decide."""
+
+    automation: Automation
+    graph: Graph
+    lived: Lived
+    saved: bool
+    problems: int = 0
+
+
+def remarks(known: Knowing, tables: Tables) -> tuple[str, ...]:
+    """Return what is worth knowing about one backtest, what looks wrong first."""
+    return (*_wrong(known, tables), *_untold(known))
+
+
+def _wrong(known: Knowing, tables: Tables) -> Iterator[str]:
+    totals = tables.totals
+    if known.problems:
+        yield f"It cannot be published as it is: {counted(known.problems, 'problem')}, listed by .check()."
+    if totals.failed:
+        yield f"{_entries(totals.failed)} fail for good: {_causes(tables)}."
+    if untaken := tables.untaken(known.graph):
+        yield f"Never taken: {both([f'{each.source} → {each.target}{_way(each.handle)}' for each in untaken])}."
+    if totals.most > _MANY and known.graph.settings.frequency_cap is None:
+        yield (f"Somebody gets {totals.most:,} messages. .once(), .once_per(days=…) or .frequency_cap(…) limits that.")
+    if totals.waiting:
+        yield f"{_entries(totals.waiting)} had not ended when the period was over; what comes after it is not counted."
+
+
+def _untold(known: Knowing) -> Iterator[str]:
+    looks = {node.id: {path for path in _decides_by(node) if path.startswith("contact.")} for node in known.graph.nodes}
+    for node_id, paths in looks.items():
+        if paths:
+            yield f"{node_id} decides by {both(sorted(paths))} of today."
+    if own := sorted(_written(known.graph) & {path for paths in looks.values() for path in paths}):
+        yield f"It changes {both(own)} itself, and decides by it: contacts that went through it for real have that already."
+    addresses = {"email", "contact.email"}
+    asked = {each.path for each in known.automation.trigger.filters} | {
+        path for node in known.graph.nodes for path in _decides_by(node)
+    }
+    if known.lived.masked and asked & addresses:
+        yield "It decides by email addresses, and your key sees them masked (no pii:read): these decisions may be wrong."
+    if not known.saved and any(isinstance(node.action, Split) for node in known.graph.nodes):
+        yield "It is not saved yet: who takes which way of a split is drawn anew when it is."
+    if known.lived.erased:
+        yield f"{counted(known.lived.erased, 'contact')} were erased since, and their events are left out."
+
+
+def _causes(tables: Tables) -> str:
+    return both([f"{ended(outcome)} ({count:,})" for outcome, count in tables.failures()])
+
+
+def _decides_by(node: Node) -> set[str]:
+    """Return the paths that a condition or a wait asks about."""
+    match node.action:
+        case Condition():
+            return paths_of(node)
+        case WaitForEvent(filters=filters):
+            return {each.path for each in filters}
+        case _:
+            return set()
+
+
+def _written(graph: Graph) -> set[str]:
+    """Return the paths of what the automation writes to the contact."""
+    written: set[str] = set()
+    for node in graph.nodes:
+        match node.action:
+            case AddTag() | RemoveTag():
+                written.add("contact.tags")
+            case UpdateContact(attributes=attributes):
+                written |= {f"contact.{name}" for name in attributes}
+            case _:
+                continue
+    return written
+
+
+def _entries(number: int) -> str:
+    return counted(number, "entry", "entries")
+
+
+def _way(handle: str | None) -> str:
+    return f" ({HANDLE_WORDS.get(handle, handle)})" if handle is not None else ""

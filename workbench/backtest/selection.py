@@ -1,0 +1,96 @@
+"""Which stored events a backtest reads. SQL only pre-selects, so it may give too many, and never too few.
+
+Of a trigger's filters only those that ask for one value, or one of some, of the payload go along (`payload @> {"asset": "USDC"}`).
+A path finds a literal key first and descends into objects otherwise, so each is asked both ways.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from api.language.backtest import awaited_events
+from api.language.filter import Filter
+from api.language.simulate import Automation
+from api.language.trigger import BUILT_INS, Trigger
+
+MOST_OPTIONS = 20  # of one filter; longer lists are left to the interpreter
+
+
+class Way(msgspec.Struct, frozen=True):
+    """Events of some names, of whose values each of `asked` allows some; names of parameters, like everything here."""
+
+    names: str
+    asked: tuple[tuple[str, ...], ...] = ()
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The structure of the condition (`names` None: events of every name; no `ways`: whatever their values), and its parameters."""
+
+    names: str | None = None
+    ways: tuple[Way, ...] = ()
+    params: dict[str, Any] = {}
+
+
+def select(automations: Iterable[Automation]) -> Selection:
+    """Return what may start, wake or end an entry of any of these automations."""
+    automations = tuple(automations)
+    if any(not each.trigger.names for each in automations):
+        return Selection()
+    params: dict[str, Any] = {}
+    ways = [*map(_starting, automations), *map(_awaited, automations)]
+    named = [(names, asked) for names, asked in ways if names]
+    written = tuple(_way(names, asked, params) for names, asked in named) if any(asked for _, asked in named) else ()
+    params["names"] = sorted(frozenset().union(*(names for names, _ in named)))
+    return Selection("names", written, params)
+
+
+_Asked = tuple[tuple[dict[str, Any], ...], ...]
+
+
+def _starting(automation: Automation) -> tuple[frozenset[str], _Asked]:
+    return automation.trigger.names, _asked(automation.trigger)
+
+
+def _awaited(automation: Automation) -> tuple[frozenset[str], _Asked]:
+    return awaited_events(automation.graph) if automation.graph is not None else frozenset(), ()
+
+
+def _way(names: frozenset[str], asked: _Asked, params: dict[str, Any]) -> Way:
+    """Return a way, its values added to the parameters."""
+
+    def bound(value: Any) -> str:
+        name = f"value_{len(params)}"
+        params[name] = value
+        return name
+
+    return Way(bound(sorted(names)), tuple(tuple(map(bound, alternatives)) for alternatives in asked))
+
+
+def _asked(trigger: Trigger) -> _Asked:
+    """Return what payloads have to contain, each of these in one of some forms."""
+    return tuple(tuple(_forms(each)) for each in trigger.filters if _is_plain(each))
+
+
+def _is_plain(each: Filter) -> bool:
+    """Return whether a filter asks for values of the payload alone, few enough to send along."""
+    if each.path.partition(".")[0] in BUILT_INS:
+        return False
+    return each.operator == "eq" or (
+        each.operator == "in" and isinstance(each.value, list) and 0 < len(each.value) <= MOST_OPTIONS
+    )
+
+
+def _forms(each: Filter) -> Iterator[dict[str, Any]]:
+    first, *rest = each.path.split(".")
+    for value in each.value if each.operator == "in" else [each.value]:
+        yield {each.path: value}
+        if rest:
+            yield {first: _nested(rest, value)}
+
+
+def _nested(path: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    assert isinstance(value, dict)
+    return value
