@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import batches, engine, growth, inapp, latency, plots, record, singles, startup
+from bench import backtest, batches, engine, growth, inapp, latency, plots, record, singles, startup
 from bench.effort import Effort, Measured
 from bench.table import HEADER, circumstances, line
 
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[Effort], Measured]] = {
     "engine": engine.measure,
     "startup": startup.measure,
     "inapp": inapp.measure,
+    "backtest": backtest.measure,
 }
 
 
@@ -51,7 +52,10 @@ def _arguments() -> argparse.Namespace:
         "--new-every", type=int, default=100, help="one event in so many is a new contact's (%(default)s; 0: none)"
     )
     parser.add_argument(
-        "--millions", type=int, default=1, help="stored events in the full database of growth (%(default)s)"
+        "--millions",
+        type=int,
+        default=1,
+        help="stored events in the full database of growth and backtest (%(default)s)",
     )
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from api.language.action import AddTag, Condition, RemoveTag, Split, UpdateContact, WaitForEvent
+from api.language.action import AddTag, Condition, RemoveTag, Split, UpdateContact
 from api.language.check import paths_of
 from api.language.graph import Graph, Node
 from api.language.simulate import Automation
 from workbench.backtest.order import Lived
+from workbench.backtest.selection import awaited_paths
 from workbench.backtest.tables import Tables
 from workbench.display.words import HANDLE_WORDS, both, counted, ended
 
@@ -73,13 +74,7 @@ def _causes(tables: Tables) -> str:
 
 def _decides_by(node: Node) -> set[str]:
     """Return the paths that a condition or a wait asks about."""
-    match node.action:
-        case Condition():
-            return paths_of(node)
-        case WaitForEvent(filters=filters):
-            return {each.path for each in filters}
-        case _:
-            return set()
+    return paths_of(node) if isinstance(node.action, Condition) else awaited_paths(node)
 
 
 def _written(graph: Graph) -> set[str]:

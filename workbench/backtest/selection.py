@@ -9,8 +9,11 @@ from typing import Any
 
 import msgspec
 
+from api.language.action import SendEmail, SendWebhook, WaitForEvent
 from api.language.backtest import awaited_events
+from api.language.check import paths_of
 from api.language.filter import Filter
+from api.language.graph import Graph, Node
 from api.language.simulate import Automation
 from api.language.trigger import BUILT_INS, Trigger
 
@@ -25,24 +28,47 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The structure of the condition (`names` None: events of every name; no `ways`: whatever their values), and its parameters."""
+    """The structure of the condition (`names` None: events of every name; no `ways`: whatever their values), and its parameters.
+
+    `addresses`: whether somebody looks at email addresses. Otherwise it is enough to know that there is one: the server does not
+    have to open them.
+    """
 
     names: str | None = None
     ways: tuple[Way, ...] = ()
     params: dict[str, Any] = {}
+    addresses: bool = True
 
 
 def select(automations: Iterable[Automation]) -> Selection:
     """Return what may start, wake or end an entry of any of these automations."""
     automations = tuple(automations)
+    addresses = any(map(_sees_addresses, automations))
     if any(not each.trigger.names for each in automations):
-        return Selection()
+        return Selection(addresses=addresses)
     params: dict[str, Any] = {}
     ways = [*map(_starting, automations), *map(_awaited, automations)]
     named = [(names, asked) for names, asked in ways if names]
     written = tuple(_way(names, asked, params) for names, asked in named) if any(asked for _, asked in named) else ()
     params["names"] = sorted(frozenset().union(*(names for names, _ in named)))
-    return Selection("names", written, params)
+    return Selection("names", written, params, addresses)
+
+
+def _sees_addresses(automation: Automation) -> bool:
+    graph = automation.graph or Graph()
+    sends = {SendEmail, SendWebhook} & graph.actions
+    asked = {path for node in graph.nodes for path in (*paths_of(node), *awaited_paths(node))}
+    goal = graph.settings.goal.filters if graph.settings.goal is not None else ()
+    asked |= {each.path for each in (*automation.trigger.filters, *goal)}
+    return bool(sends or asked & _ADDRESSES)
+
+
+def awaited_paths(node: Node) -> set[str]:
+    """Return the paths that a wait asks about in the event it waits for."""
+    return {each.path for each in node.action.filters} if isinstance(node.action, WaitForEvent) else set()
+
+
+_ADDRESSES = frozenset({"email", "contact", "contact.email"})
 
 
 _Asked = tuple[tuple[dict[str, Any], ...], ...]

@@ -95,7 +95,11 @@ class Tables:
     def ways(self) -> pl.DataFrame:
         """How many steps went how: node, outcome, handle, reason, len, arrivals (entries that came to the node with them)."""
         keys = ("node", "outcome", "handle", "reason")
-        counts = self._scan(STEPS).group_by(keys).agg(pl.len(), arrivals=pl.col("arrives").sum())
+        counts = (
+            self._scan(STEPS)
+            .group_by(keys)
+            .agg(pl.len().cast(pl.Int64), arrivals=pl.col("arrives").sum().cast(pl.Int64))
+        )
         return counts.collect(engine="streaming").sort(keys)
 
     @cached_property
@@ -142,7 +146,7 @@ class Tables:
 
     @staticmethod
     def _counted(rows: pl.LazyFrame, *keys: str | pl.Expr) -> pl.DataFrame:
-        return rows.group_by(*keys).agg(pl.len()).collect(engine="streaming")
+        return rows.group_by(*keys).agg(pl.len().cast(pl.Int64)).collect(engine="streaming")
 
 
 _COLUMNS = ("entry", "contact", "node", "kind", "at", "outcome", "handle", "effect", "reason", "arrives")
