@@ -167,6 +167,7 @@ class _Course:
     def _advance(self, entry: Entry, facts: Facts, now: datetime) -> None:
         run = entry.run = entry.run.claimed()
         told: list[Told] = []
+        messages = 0
         try:
             while run.state is State.RUNNING:
                 decision = advance(self._graph, run, facts, now)
@@ -175,13 +176,14 @@ class _Course:
                     told.append(Told(decision.step, decision.effects))
                 if decision.effects:
                     facts = after(facts, decision.effects, now)
+                    messages += sum(isinstance(each, _TO_PEOPLE) for each in decision.effects)
         except Exception as error:  # noqa: BLE001  the edge of one entry, as in the engine: a bug it wakes must not stop the others
             why = f"internal_error: {type(error).__name__}"
             entry.run = entry.run.to(State.DEAD, outcome="internal_error", error=why)
             return
         entry.run, self._contact = run, facts.contact
         entry.told += told
-        self._sent_at += [now for each in told if any(isinstance(effect, _TO_PEOPLE) for effect in each.effects)]
+        self._sent_at += [now] * messages
 
     def _facts(self, entry: Entry, asked: Needs, now: datetime) -> Facts:
         event = entry.event

@@ -42,21 +42,21 @@ _SHOWN = ("entries", "contacts in it", "contacts who get a message")
 
 
 def _told(totals: Totals, contacts: int) -> dict[str, str]:
-    share = f" ({totals.reached / contacts:.1%} of {contacts:,})" if contacts else ""
     mean = totals.messages / totals.reached if totals.reached else 0.0
     counts = {
         "entries": totals.entries,
         "contacts in it": totals.contacts,
-        "contacts who get a message": f"{totals.reached:,}{share}",
+        "contacts who get a message": totals.reached,
+        f"  of all {contacts:,} contacts": f"{totals.reached / contacts:.1%}" if totals.reached else 0,
         "messages in the app": totals.inapp,
         "emails": totals.emails,
         "webhooks": totals.webhooks,
-        "messages to one contact, on average": f"{mean:.1f}" if mean else 0,
-        "messages to one contact, at most": totals.most,
-        "messages held back (opted out, or enough lately)": totals.skipped,
-        "entries that fail for good": totals.failed,
-        "events of contacts that are not let in again": totals.turned_away,
-        "entries still under way at the end": totals.waiting,
+        "messages per contact": f"{mean:.1f}" if mean else 0,
+        "  at most": totals.most,
+        "messages held back": totals.skipped,
+        "failed for good": totals.failed,
+        "not let in again": totals.turned_away,
+        "still under way": totals.waiting,
     }
     return {what: each if isinstance(each, str) else f"{each:,}" for what, each in counts.items()}
 
@@ -80,7 +80,8 @@ def way_words(way: str) -> str:
 def taken(tables: Tables, graph: Graph) -> Taken:
     """Return what the picture of the graph shows: how many entries came to each node, and their shares where they part."""
     visits, followed = tables.visits(), tables.followed()
-    marks: dict[str, Mark] = dict.fromkeys(visits, "done")
+    left = {node for node, _ in followed}
+    marks: dict[str, Mark] = {node: "done" if node in left else "failed" for node in visits}
     shares = {(node, way): f"{share:.0%}" for node, way, _, share in branches(graph, followed).iter_rows()}
     return Taken(
         marks, frozenset(followed), notes={node: f"{count:,}" for node, count in visits.items()}, shares=shares

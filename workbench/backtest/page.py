@@ -1,18 +1,18 @@
 """A backtest as a page in a notebook."""
 
+import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import polars as pl
 from markupsafe import Markup
 
-from api.language.effect import Message
+from api.language.effect import Message, WebhookMessage
 from workbench.backtest.figures import way_words
 from workbench.display import drawn
 from workbench.display.page import html
 from workbench.display.table import Column
-
-_MOST_ROWS = 12
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -37,10 +37,10 @@ class Page(msgspec.Struct, frozen=True):
             about=self.about,
             picture=self.picture,
             figures=self.figures,
-            messages=self.messages,
+            messages=[each for each in self.messages if not isinstance(each, WebhookMessage)],
             remarks=remarks,
             always=always,
-            chart=drawn.picture("backtest", self.days),
+            chart=drawn.picture("backtest", self.days) if self.spread.height else "",
             branches=(_BRANCHES, [_branch(*row) for row in self.branches.iter_rows()]),
             spread=(_SPREAD, _spread(self.spread.rows())),
             days=(
@@ -59,7 +59,19 @@ def _branch(node: str, way: str, entries: int, share: float) -> tuple[str, str, 
 
 
 def _spread(rows: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
-    """Return how many contacts got how many messages; the last row is of all those who got more."""
-    shown = [(f"{messages:,}", f"{contacts:,}") for messages, contacts in rows[:_MOST_ROWS]]
-    more = sum(contacts for _, contacts in rows[_MOST_ROWS:])
-    return [*shown, (f"more than {shown[-1][0]}", f"{more:,}")] if more else shown
+    """Return how many contacts got how many messages, in ranges that widen."""
+    found = []
+    for first, last in pairwise(_RANGES):
+        contacts = sum(contacts for messages, contacts in rows if first <= messages < last)
+        if contacts:
+            found.append((_range(first, last - 1), f"{contacts:,}"))
+    return found
+
+
+def _range(first: int, last: int) -> str:
+    if last >= _RANGES[-2]:
+        return f"{first:,} or more"
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+_RANGES = (0, 1, 2, 3, 4, 6, 11, 21, 51, 101, 501, 1_001, sys.maxsize)

@@ -11,7 +11,7 @@ from api.language.simulate import Automation
 from workbench.backtest.order import Lived
 from workbench.backtest.selection import awaited_paths
 from workbench.backtest.tables import Tables
-from workbench.display.words import HANDLE_WORDS, both, counted, ended
+from workbench.display.words import HANDLE_WORDS, both, counted, ended, events
 
 ALWAYS = (
     "Contacts are taken as they are today: their attributes, tags, segments and opt-outs of the past are not kept. Nobody is in the "
@@ -39,6 +39,9 @@ def _wrong(known: Knowing, tables: Tables) -> Iterator[str]:
     totals = tables.totals
     if known.problems:
         yield f"It cannot be published as it is: {counted(known.problems, 'problem')}, listed by .check()."
+    if not totals.entries and not totals.turned_away:
+        yield _nothing(known)
+        return
     if totals.failed:
         yield f"{_entries(totals.failed)} fail for good: {_causes(tables)}."
     if untaken := tables.untaken(known.graph):
@@ -68,8 +71,16 @@ def _untold(known: Knowing) -> Iterator[str]:
         yield f"{counted(known.lived.erased, 'contact')} were erased since, and their events are left out."
 
 
+def _nothing(known: Knowing) -> str:
+    """Say why it would not have started."""
+    if not known.lived.events:
+        return f"No event came in this period that could have started it: {events(known.automation.trigger)}."
+    return f"{counted(known.lived.events, 'event')} could have started it, and none passed its filters."
+
+
 def _causes(tables: Tables) -> str:
-    return both([f"{ended(outcome)} ({count:,})" for outcome, count in tables.failures()])
+    causes = tables.failures()
+    return both([f"{ended(outcome)} ({count:,})" if len(causes) > 1 else ended(outcome) for outcome, count in causes])
 
 
 def _decides_by(node: Node) -> set[str]:

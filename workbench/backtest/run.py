@@ -169,15 +169,15 @@ class _Line:
 
     def read(self, events: int) -> None:
         """So many events are read."""
-        self._show(f"Reading {self._of(events)}", _READING * self._share(events))
+        self._show(f"Backtest: reading {self._of(events)}", _READING * self._share(events))
 
     def lived(self, events: int) -> None:
-        """So many events are lived through."""
-        self._show(f"Living through {self._of(events)}", _READING + (1 - _READING) * self._share(events))
+        """So many events are lived through, of those that are read."""
+        self._show(f"Backtest: {self._of(events)}", _READING + (1 - _READING) * self._share(events))
 
     def done(self) -> None:
         """All are."""
-        self._progress.show(f"Lived through {counted(self.events, 'event')}", "done", "good")
+        self._progress.show(f"Backtest: {counted(self.events, 'event')}", "done", "good")
 
     def _of(self, events: int) -> str:
         return f"{events:,} of {self.events:,} events"

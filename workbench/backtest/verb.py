@@ -49,4 +49,4 @@ def _version(connection: Connection, name: str, record: Record | None, against: 
     return found
 
 
-_MOST = 200
+_MOST = 100

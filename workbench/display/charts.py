@@ -152,8 +152,8 @@ def _backtest(frame: pl.DataFrame) -> Any:
         .mark_line(point=frame.height < 40)
         .encode(
             x=alt.X("day:T", title=None),
-            y=alt.Y("count:Q", title="on that day"),
-            color=alt.Color("what:N", title=None, sort=None, scale=_PALETTE),
+            y=alt.Y("count:Q", title=None),
+            color=alt.Color("what:N", title=None, sort=None, scale=_PALETTE, legend=alt.Legend(orient="top")),
         )
     )
 

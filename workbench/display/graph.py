@@ -258,9 +258,7 @@ def _wire(
         x, y = at, bottom
     commands.append(_curve(x, y, end.x + _WIDTH / 2, end.y - 7))
     share = path.shares.get((edge.source, edge.handle), "") if path else ""
-    label = _cut(
-        f"{_label(source, edge.handle)} {share}".strip(), _LABEL, _WIDTH / (len(handles) + 1) - _LABEL_ROOM / 2
-    )
+    label = _cut(_label(source, edge.handle, share), _LABEL, _WIDTH / (len(handles) + 1) - _LABEL_ROOM / 2)
     return _Wire(
         path=" ".join(commands),
         label=label,
@@ -271,13 +269,14 @@ def _wire(
     )
 
 
-def _label(source: Node, handle: Way) -> str:
-    """Return what stands at a way out of a node that branches."""
+def _label(source: Node, handle: Way, share: str) -> str:
+    """Return what stands at a way out of a node that branches; a share that was counted in place of the one that is meant."""
+    name = words.HANDLE_WORDS.get(handle or "", handle or "")
     match source.action:
-        case Split(branches=branches):
-            return next((f"{each.handle} {each.percent} %" for each in branches if each.handle == handle), handle or "")
+        case Split(branches=branches) if not share:
+            return next((f"{each.handle} {each.percent} %" for each in branches if each.handle == handle), name)
         case _:
-            return words.HANDLE_WORDS.get(handle or "", handle or "")
+            return f"{name} {share}".strip()
 
 
 def _look(edge: Edge, path: Taken | None) -> Literal["plain", "strong", "faded"]:
