@@ -37,6 +37,7 @@ _HOW = (
         'wb.automation("Thanks for the deposit").on("deposit").send_inapp(title="…", body="…")',
     ),
     ("try it on an event", 'a.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})'),
+    ("see what it would have done last month", "a.backtest(days=30)"),
     ("see the automations there are", "wb.automations"),
     ("let it run, and watch it", "a.publish(), then a.entries()"),
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),

@@ -1,7 +1,5 @@
 """What a backtest found. It is shown as a page; the rows behind it are polars frames, read from disk when they are asked for."""
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +9,7 @@ from api.language.effect import Message
 from api.language.graph import Edge, Graph
 from api.language.simulate import Automation
 from workbench.backtest.figures import about, branches, figures, taken
+from workbench.backtest.folder import Folder
 from workbench.backtest.order import Lived
 from workbench.backtest.page import Page
 from workbench.backtest.remarks import ALWAYS, Knowing, remarks
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 class Happened(msgspec.Struct, frozen=True):
     """What a run left: files in `folder`, which is removed with the last who holds it, and what holds beside them."""
 
-    folder: "tempfile.TemporaryDirectory[str]"
+    folder: Folder
     ground: Ground
     automations: tuple[Automation, ...]
     lived: Lived
@@ -56,8 +55,9 @@ class Backtest:
     def __init__(self, called: Called, happened: Happened) -> None:
         self._called = called
         self._happened = happened
-        folder = Path(happened.folder.name)
-        self._tables, *rivals = [Tables(folder / str(number)) for number in range(len(happened.automations))]
+        self._tables, *rivals = [
+            Tables(happened.folder.path / str(number)) for number in range(len(happened.automations))
+        ]
         self._rival = rivals[0] if rivals else None
 
     @property

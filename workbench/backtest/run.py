@@ -1,7 +1,6 @@
 """A backtest from the question to the result: count, read, live through, with a line that says how far it is."""
 
 import math
-import tempfile
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from api.language.effect import Message
 from api.language.simulate import Automation
 from workbench import surroundings
 from workbench.backtest.crew import Crew
+from workbench.backtest.folder import Folder
 from workbench.backtest.lives import CONTACTS, EVENTS, MESSAGES
 from workbench.backtest.order import Lived, Order, Subject
 from workbench.backtest.result import Happened
@@ -21,7 +21,7 @@ from workbench.backtest.spool import Spool
 from workbench.connection import Connection
 from workbench.display.progress import Progress
 from workbench.display.words import counted
-from workbench.errors import DraftError, StoppedError
+from workbench.errors import DraftError, RefusedError, StoppedError
 from workbench.periods import During, read_period
 
 BUCKET = 10_000  # events that are lived through at a time
@@ -52,19 +52,32 @@ class Subjects(msgspec.Struct, frozen=True):
 
 def run(connection: Connection, subjects: Subjects, asked: Asked) -> Happened:
     """Return what would have happened. Raise StoppedError when it is interrupted: nothing is kept then."""
-    if not 0 < asked.sample <= 1:
-        raise DraftError(
-            f"sample={asked.sample!r} must be more than 0 and at most 1; sample=0.1 takes a tenth of the contacts"
-        )
-    read_period(asked.during)
-    folder = tempfile.TemporaryDirectory(prefix="workbench-backtest-", ignore_cleanup_errors=True)
+    _check(asked)
+    folder = Folder()
     try:
         return _happened(connection, subjects, asked, folder)
     except BaseException as error:
-        folder.cleanup()
+        folder.remove()
         if isinstance(error, KeyboardInterrupt):
             raise StoppedError(_STOPPED) from None
+        if isinstance(error, RefusedError):
+            raise RefusedError(f"{_UNREAD}: {error}", error.problems, error.request_id) from None
         raise
+
+
+def _check(asked: Asked) -> None:
+    """Raise DraftError for what cannot be asked for."""
+    if not _is_between(asked.sample, 0, 1) or not asked.sample:
+        raise DraftError(
+            f"sample={asked.sample!r} must be more than 0 and at most 1; sample=0.1 takes a tenth of the contacts"
+        )
+    if asked.processes is not None and not _is_between(asked.processes, 0, _MOST_PROCESSES):
+        raise DraftError(f"processes={asked.processes!r} must be a whole number from 0 to {_MOST_PROCESSES}")
+    read_period(asked.during)
+
+
+def _is_between(number: object, least: float, most: float) -> bool:
+    return isinstance(number, int | float) and least <= number <= most
 
 
 _STOPPED = (
@@ -72,17 +85,18 @@ _STOPPED = (
 )
 
 
-def _happened(
-    connection: Connection, subjects: Subjects, asked: Asked, folder: "tempfile.TemporaryDirectory[str]"
-) -> Happened:
+_UNREAD = "the events could not be read; fewer days, or sample=0.1 for a tenth of the contacts, are less to read"
+
+
+def _happened(connection: Connection, subjects: Subjects, asked: Asked, folder: Folder) -> Happened:
     automations = tuple(each.automation() for each in subjects.all())
     source = Source(connection, select(automations), asked.sample)
     ground = source.ground(read_period(asked.during))
     slices = source.slices(ground.window)
     line = _Line(sum(events for _, events in slices))
-    order = Order(folder.name, ground.window.until, subjects.all())
+    order = Order(str(folder.path), ground.window.until, subjects.all())
     with closing(Crew(order, _helpers(asked.processes, line.events))) as crew:
-        reading = _Reading(source, Path(folder.name), max(1, math.ceil(line.events / BUCKET)), line)
+        reading = _Reading(source, folder.path, max(1, math.ceil(line.events / BUCKET)), line)
         reading.take([window for window, _ in slices])
         if period := _capped(automations):
             window = ground.window
