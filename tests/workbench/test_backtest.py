@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 
 from tests.running import Running
 from workbench import Automation, DraftError, NotThereError, StoppedError, Workbench, WorkbenchError
+from workbench.backtest.crew import Crew
+from workbench.backtest.order import Order, Subject
 
 PEOPLE = 12
 
@@ -230,6 +233,16 @@ def test_an_interrupt_leaves_nothing(
     with pytest.raises(StoppedError, match=r"nothing is kept of it; sample=0\.1"):
         draft.backtest(days=60, processes=1)
     assert (list(tmp_path.iterdir()), children()) == ([], there)
+
+
+def test_a_process_that_dies_is_told_of(tmp_path: Path) -> None:
+    there = children()
+    order = Order(str(tmp_path), datetime.now(UTC), (Subject("a", {"type": "app_event"}, {"nodes": [], "edges": []}),))
+    with closing(Crew(order, 1)) as crew:
+        (started,) = children() - there
+        os.kill(int(started), signal.SIGKILL)
+        with pytest.raises(StoppedError, match="ended by itself .exit code -9."):
+            list(crew.live([0, 1]))
 
 
 def test_a_result_takes_its_files_with_it(wb: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,12 @@ class Crew:
         self._order = order
         self._log = Path(order.folder) / "workers.log"
         self._processes: list[subprocess.Popen[bytes]] = []
-        for _ in range(processes):
-            self._processes.append(_started(order, self._log))
+        try:
+            for _ in range(processes):
+                self._processes.append(_started(order, self._log))
+        except BaseException:
+            self.close()
+            raise
 
     def live(self, buckets: Iterable[int]) -> Iterator[Lived]:
         """Live through buckets; say what is said of each when it is done. Raise StoppedError when a process ends by itself."""

@@ -4,6 +4,7 @@ import math
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -65,27 +66,26 @@ def run(connection: Connection, subjects: Subjects, asked: Asked) -> Happened:
         raise
 
 
-def _check(asked: Asked) -> None:
-    """Raise DraftError for what cannot be asked for."""
-    if not _is_between(asked.sample, 0, 1) or not asked.sample:
-        raise DraftError(
-            f"sample={asked.sample!r} must be more than 0 and at most 1; sample=0.1 takes a tenth of the contacts"
-        )
-    if asked.processes is not None and not _is_between(asked.processes, 0, _MOST_PROCESSES):
-        raise DraftError(f"processes={asked.processes!r} must be a whole number from 0 to {_MOST_PROCESSES}")
-    read_period(asked.during)
-
-
-def _is_between(number: object, least: float, most: float) -> bool:
-    return isinstance(number, int | float) and least <= number <= most
-
-
 _STOPPED = (
     "the backtest was stopped, and nothing is kept of it; sample=0.1 takes a tenth of the contacts and is done sooner"
 )
-
-
 _UNREAD = "the events could not be read; fewer days, or sample=0.1 for a tenth of the contacts, are less to read"
+
+
+def _check(asked: Asked) -> None:
+    """Raise DraftError for what cannot be asked for."""
+    sample, processes = asked.sample, asked.processes
+    if not sample or not _is_between(sample, 0, 1, (int, float)):
+        raise DraftError(
+            f"sample={sample!r} must be more than 0 and at most 1; sample=0.1 takes a tenth of the contacts"
+        )
+    if processes is not None and not _is_between(processes, 0, _MOST_PROCESSES, (int,)):
+        raise DraftError(f"processes={processes!r} must be a whole number from 0 to {_MOST_PROCESSES}")
+    read_period(asked.during)
+
+
+def _is_between(number: float, least: float, most: float, kinds: tuple[type, ...]) -> bool:
+    return isinstance(number, kinds) and least <= number <= most
 
 
 def _happened(connection: Connection, subjects: Subjects, asked: Asked, folder: Folder) -> Happened:
@@ -93,27 +93,25 @@ def _happened(connection: Connection, subjects: Subjects, asked: Asked, folder: 
     source = Source(connection, select(automations), asked.sample)
     ground = source.ground(read_period(asked.during))
     slices = source.slices(ground.window)
-    line = _Line(sum(events for _, events in slices))
     order = Order(str(folder.path), ground.window.until, subjects.all())
-    with closing(Crew(order, _helpers(asked.processes, line.events))) as crew:
+    lived = Lived()
+    with _Line(sum(events for _, events in slices)) as line, _crew(order, asked.processes, line.events) as crew:
         reading = _Reading(source, folder.path, max(1, math.ceil(line.events / BUCKET)), line)
         reading.take([window for window, _ in slices])
         if period := _capped(automations):
             window = ground.window
             reading.take_messages(Window(window.since - period, window.until), subjects.own)
-        lived = Lived()
         for each in crew.live(range(reading.buckets)):
             lived = _with(lived, each)
             line.lived(lived.events)
-    line.done()
     return Happened(folder, ground, automations, lived, asked.sample)
 
 
-def _helpers(processes: int | None, events: int) -> int:
-    """Return how many processes help."""
-    if processes is not None:
-        return processes
-    return min(surroundings.cores(), _MOST_PROCESSES) if events > _ALONE else 0
+def _crew(order: Order, processes: int | None, events: int) -> "closing[Crew]":
+    """Return who lives through the buckets: this process alone, where starting others would take longer."""
+    if processes is None:
+        processes = min(surroundings.cores(), _MOST_PROCESSES) if events > _ALONE else 0
+    return closing(Crew(order, processes))
 
 
 def _capped(automations: tuple[Automation, ...]) -> timedelta | None:
@@ -174,7 +172,7 @@ class _Reading:
 
 
 class _Line:
-    """The line that says how far it is."""
+    """The line that says how far it is, and at last whether it came to the end."""
 
     def __init__(self, events: int) -> None:
         self.events = events
@@ -189,9 +187,12 @@ class _Line:
         """So many events are lived through, of those that are read."""
         self._show(f"Backtest: {self._of(events)}", _READING + (1 - _READING) * self._share(events))
 
-    def done(self) -> None:
-        """All are."""
-        self._progress.show(f"Backtest: {counted(self.events, 'event')}", "done", "good")
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, stopped: type[BaseException] | None, *_: object) -> None:
+        state, look = ("done", "good") if stopped is None else ("stopped", "warn")
+        self._progress.show(f"Backtest: {counted(self.events, 'event')}", state, look)
 
     def _of(self, events: int) -> str:
         return f"{events:,} of {self.events:,} events"

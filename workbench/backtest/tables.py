@@ -10,8 +10,8 @@ import polars as pl
 from api.language.graph import Edge, Graph
 from api.language.run import TERMINAL
 from workbench.backtest.lives import ENTRIES, PEOPLE, SCHEMAS, STEPS, TURNED_AWAY
+from workbench.display.graph import STAYING
 
-_STAYING = ("failed", "refused", "waiting", "goal")  # outcomes after which no way is followed
 _SENT = pl.col("outcome") == "sent"
 _CHANNEL = pl.col("kind").str.strip_prefix("send_")
 _EFFECTS = {"tagged": "tag added", "untagged": "tag removed", "updated": "contact updated"}
@@ -129,7 +129,7 @@ class Tables:
 
     def followed(self) -> dict[tuple[str, str | None], int]:
         """Return how many entries left a node by a handle."""
-        left = self.ways.filter(~pl.col("outcome").is_in(_STAYING))
+        left = self.ways.filter(~pl.col("outcome").is_in(STAYING))
         return {
             (node, handle): count
             for node, handle, count in left.group_by("node", "handle").agg(pl.col("len").sum()).iter_rows()

@@ -107,7 +107,7 @@ def taken(steps: Iterable[Step]) -> Taken:
         began_at = began_at or step.at
         marks[step.node_id] = _MARKS.get(step.outcome, "done")
         offsets[step.node_id] = step.at - began_at
-        if step.outcome not in _STAYING:
+        if step.outcome not in STAYING:
             ways.add((step.node_id, step.handle))
     return Taken(marks, frozenset(ways), offsets)
 
@@ -119,7 +119,7 @@ _MARKS: dict[str, Mark] = {
     "skipped": "skipped",
     "goal": "goal",
 }
-_STAYING = frozenset({"failed", "refused", "waiting", "goal"})  # outcomes after which no way is followed
+STAYING = frozenset({"failed", "refused", "waiting", "goal"})  # outcomes after which no way is followed
 
 
 def picture(trigger: Trigger, graph: Graph, path: Taken | None = None) -> Markup:
