@@ -1,6 +1,6 @@
 """Measure the figures we promise, and print them in one table.
 
-Without a PART all are measured, in about eight minutes. The growth to ten million stored events takes a quarter of an hour and
+Without a PART all are measured, in about ten minutes. The growth to ten million stored events takes a quarter of an hour and
 15 GB of disk: `python -m bench growth --millions 10`. Records go to build/bench, pictures to docs/bench.
 """
 

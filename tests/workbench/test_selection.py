@@ -14,8 +14,10 @@ from api.language.event import Identifiers
 from api.language.graph import Graph
 from api.language.simulate import Automation
 from api.language.trigger import Trigger, fires, flat_context, read_trigger
+from api.query.functions import refuse
 from tests.language.drawing import graph_of
 from workbench.backtest.selection import Selection, select
+from workbench.statements import statement
 
 KEYS = ("a", "b", "a.b", "event", "email")
 scalars = st.sampled_from([None, True, 1, 1.0, 1.10, "1", "x@y.co", "", 'it\'s "q"', [1, "1"], [], {}])
@@ -110,3 +112,11 @@ def test_addresses_are_opened_only_for_those_who_look() -> None:
     assert looks(push | {"data": {"title": "{{ email | default('') }}", "body": "x"}})
     assert looks({"id": "e", "type": "send_email", "data": {"subject": "a", "body": "b"}})
     assert looks(asks="email")
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_server_that_lists_its_functions_takes_every_question(sample: bool) -> None:
+    asked = {"path": "a.b", "operator": "eq", "value": 1}
+    for selection in (Selection(), select([Automation(triggered([asked]), Graph())])):
+        for name in ("begin", "days", "events", "contacts", "messages"):
+            assert refuse(statement(f"backtest_{name}", sample=sample, selection=selection, own=True)) is None
