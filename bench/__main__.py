@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import backtest, batches, engine, growth, inapp, latency, plots, record, singles, startup
+from bench import backtest, batches, engine, growth, inapp, latency, plots, record, singles, sql, startup
 from bench.effort import Effort, Measured
 from bench.table import HEADER, circumstances, line
 
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[Effort], Measured]] = {
     "engine": engine.measure,
     "startup": startup.measure,
     "inapp": inapp.measure,
+    "sql": sql.measure,
     "backtest": backtest.measure,
 }
 
@@ -55,7 +56,7 @@ def _arguments() -> argparse.Namespace:
         "--millions",
         type=int,
         default=1,
-        help="stored events in the full database of growth and backtest (%(default)s)",
+        help="stored events in the full database of growth, read by sql, or of backtest (%(default)s)",
     )
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:

@@ -37,7 +37,7 @@ class Stream:
 
         with answered(self._connection, self._question) as (answer, pieces):
             for batch in batches(pieces):
-                yield result(batch, answer.headers)
+                yield result([batch], answer.headers)
 
     def to_parquet(self, path: str | Path) -> Path:
         """Write all rows into a parquet file and return its path; a file that is there stays until the new one is whole."""

@@ -13,6 +13,7 @@ from api.ingest.lookup import all_keys, look_up
 from api.ingest.writing import claim_keys, contact_writes, holders
 from api.store import history
 from api.store.calls import run
+from api.store.clusters import own_number
 from api.store.database import Transaction
 from api.store.locks import lock_contacts, lock_identifiers
 
@@ -31,7 +32,7 @@ async def store_past(tx: Transaction, org_id: int, arrivals: list[Arrival], at: 
         await run(tx, *contact_writes(directory, at))
         if created := directory.created().ids:
             await history.date_contacts(tx, org_id, _first_seen(fresh, set(created)))
-        await history.add_past_events(tx, [_past_event(each) for each in fresh])
+        await history.add_past_events(tx, [_past_event(each) for each in fresh], await own_number(tx))
     return len(fresh)
 
 

@@ -17,6 +17,7 @@ from api.ingest.outcome import DryRun, Duplicate, Outcome, Stored
 from api.ingest.writing import claim_keys, contact_writes, holders
 from api.store import ingest as store
 from api.store.calls import COMMIT, Call, run
+from api.store.clusters import number_added
 from api.store.database import Transaction
 from api.store.locks import hold_contacts, hold_identifiers
 from api.store.triggers import epochs as current_epochs
@@ -28,6 +29,7 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     live = [each for each in arrivals if not each.dry]
     dry = [each for each in arrivals if each.dry]
     org_ids = list({each.org_id for each in arrivals})
+    added = await number_added(tx)
     new_keys, epochs, owners = await run(tx, claim_keys(live, at), current_epochs(org_ids), ask(live))
     matcher = await triggers.at(tx, epochs)
     directory = Directory(arrivals)
@@ -37,7 +39,7 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
         await _place(tx, strangers, fresh, directory, matcher, at)
     directory.fold(fresh)
     outcomes: dict[str, Outcome] = {}
-    writes = _writes(fresh, directory, matcher, outcomes, at)
+    writes = _writes(fresh, directory, matcher, outcomes, at, added)
     if dry:
         await run(tx, *writes)
         outcomes |= await _dry_run(tx, dry, matcher, at)
@@ -81,15 +83,20 @@ async def _place(
 
 
 def _writes(
-    fresh: list[Arrival], directory: Directory, matcher: Matcher, outcomes: dict[str, Outcome], at: datetime
+    fresh: list[Arrival],
+    directory: Directory,
+    matcher: Matcher,
+    outcomes: dict[str, Outcome],
+    at: datetime,
+    added: int,
 ) -> list[Call[None]]:
-    """Return all that is to be written for new events, and note their outcomes."""
+    """Return all that is to be written for new events, and note their outcomes; `added`: `clusters.number_added`."""
     if not fresh:
         return []
     awaited = [(each.org_id, each.contact_id, each.event.name) for each in fresh if matcher.awaits(each)]
     calls = [
         *contact_writes(directory, at, {contact_id for _, contact_id, _ in awaited}),
-        store.add_events(_event_rows(fresh), at),
+        store.add_events(_event_rows(fresh), at, added),
     ]
     if awaited:
         calls.append(store.wake_waiting(awaited, at))

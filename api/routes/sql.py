@@ -34,7 +34,8 @@ async def ask(request: Request) -> HTTPResponse | None:
     question = Question(principal.org_id, text, params, "pii:read" in principal.scopes, as_of)
     try:
         async with parts(request).gateway.ask(question) as found:
-            await _send(request, found, form, {"Query-Hash": question.hash, "Watermark": found.watermark})
+            mark = {} if found.watermark is None else {"Watermark": found.watermark}
+            await _send(request, found, form, {"Query-Hash": question.hash} | mark)
             return None
     except StatementError as error:
         return _refuse_statement(request, error)

@@ -34,21 +34,21 @@ async def date_contacts(tx: Transaction, org_id: int, created_us: Mapping[str, i
     await tx.execute(_SQL["date_contacts"], values)
 
 
-async def add_past_events(tx: Transaction, rows: Sequence[PastEvent]) -> None:
-    """Store events of the past. Written in blocks of text: Postgres takes one in while we write the next."""
+async def add_past_events(tx: Transaction, rows: Sequence[PastEvent], number: int) -> None:
+    """Store events of the past by the transaction of that number. Written in blocks of text: Postgres takes one in while we write the next."""
     async with tx.cursor() as cursor, cursor.copy(_SQL["add_past_events"]) as copy:
         for start in range(0, len(rows), _BLOCK):
-            await copy.write("".join(map(_line, rows[start : start + _BLOCK])))
+            await copy.write("".join(_line(row, number) for row in rows[start : start + _BLOCK]))
 
 
 _BLOCK = 250
 
 
-def _line(row: PastEvent) -> str:
+def _line(row: PastEvent, number: int) -> str:
     org_id, event_id, contact_id, event, at, payload, key, wallet, email, external_id = row
     return (
         f"{org_id}\t{event_id}\t{contact_id}\t{event}\t{at}\t{at}\t{_text(payload)}\t{_text(key)}\t{_text(wallet)}"
-        f"\t{email or _NULL}\t{_text(external_id)}\n"
+        f"\t{email or _NULL}\t{_text(external_id)}\t{number}\n"
     )
 
 

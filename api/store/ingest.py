@@ -204,8 +204,8 @@ def add_conflicts(rows: ConflictRows, at: datetime) -> Call[None]:
     return Call(_SQL["add_conflicts"], nothing, **_columns(rows), created_at=at)
 
 
-def add_events(rows: EventRows, at: datetime) -> Call[None]:
-    """Store events received at `at`."""
+def add_events(rows: EventRows, at: datetime, added: int) -> Call[None]:
+    """Store events received at `at`; `added`: `clusters.number_added`."""
     return Call(
         _SQL["add_events"],
         nothing,
@@ -220,6 +220,7 @@ def add_events(rows: EventRows, at: datetime) -> Call[None]:
         emails=plain(rows.emails),
         external_ids=quoted(rows.external_ids),
         created_at=at,
+        added=added,
     )
 
 

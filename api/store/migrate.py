@@ -9,6 +9,7 @@ from pathlib import Path
 
 from psycopg import sql
 
+from api.store.clusters import note_cluster
 from api.store.database import Transaction, libpq_dsn
 from api.store.statements import sql_folder
 
@@ -21,7 +22,7 @@ class MigrationError(Exception):
 
 
 async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
-    """Bring the database up to date; return the names applied now. `admin_dsn`: a superuser's, to harden SQL access."""
+    """Bring the database up to date with this code and its cluster; return the names applied now. `admin_dsn`: a superuser's, to harden SQL access."""
     applied: list[str] = []
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET client_min_messages = warning")
@@ -36,6 +37,7 @@ async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
                 await _apply(connection, path)
                 applied.append(path.stem)
         await _add_months(connection)
+        await note_cluster(connection)
     if admin_dsn is not None:
         await _harden(admin_dsn)
     return applied

@@ -10,4 +10,4 @@ WHERE c.org_id = :org_id AND c.id = d.id;
 -- add_past_events --
 -- Store events of the past, created when they occurred.
 COPY events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
-             wallet_address, email, external_id) FROM STDIN;
+             wallet_address, email, external_id, stored_in) FROM STDIN;

@@ -162,6 +162,11 @@ async def test_months_whose_rows_lie_outside_take_more(history: History) -> None
     ]
 
 
+async def test_imported_events_have_the_number_of_their_transaction(history: History) -> None:
+    await history.load(event())
+    assert await history.rows("SELECT stored_in = xmin::text::bigint FROM events") == [(True,)]
+
+
 async def test_parquet_gives_the_same_as_ndjson(history: History, tmp_path: Path) -> None:
     events = [
         event(at="2025-03-04T05:06:07.123456Z", payload={"a": {"b": 1.50}}, attributes={"vip": True}),
