@@ -2,14 +2,15 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 import msgspec
 
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
-from workbench.periods import During, read_period, whole
+from workbench.periods import Moment, moment_of
+from workbench.periods import whole as _count
 from workbench.query import Question, sql
 from workbench.spans import seconds_of
 from workbench.statements import statement
@@ -25,8 +26,16 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
           "7 days", "14 days", "30 days", "60 days", "90 days"]  # fmt: skip
 
 
-class _Ends(msgspec.Struct, frozen=True):
-    """Which ends of the period are given; what they are is bound. Events count by when they occurred."""
+class During(TypedDict, total=False):
+    """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now)."""
+
+    days: int
+    since: Moment
+    until: Moment
+
+
+class _Period(msgspec.Struct, frozen=True):
+    """Which of its ends are given; what they are is bound."""
 
     since: bool
     until: bool
@@ -73,7 +82,7 @@ class Reports(ABC):
 
         Columns: cohort (its beginning, UTC), size, number (of the period, from 0), contacts, share (0 to 1).
         """
-        values = {"start": _event(start), "every": _every(every), "periods": whole(periods, "periods", 366)}
+        values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", 366)}
         asked = {"back": _event(back)} if back is not None else {}
         title = f"Back with {back or 'any event'} after {start}, by {every}"
         return self._report("retention", title, {"back": back is not None}, values | asked, during)
@@ -97,7 +106,7 @@ class Reports(ABC):
             "start": _event(start),
             "event": _event(event),
             "every": _every(every),
-            "periods": whole(periods, "periods", 366),
+            "periods": _count(periods, "periods", 366),
         }
         if value is not None:
             values["value"] = _path(value)
@@ -130,9 +139,9 @@ class Reports(ABC):
         Columns: path (list of event names), contacts, share (of all that began).
         """
         values = {
-            "steps": whole(steps, "steps", MOST_STEPS),
+            "steps": _count(steps, "steps", MOST_STEPS),
             "within": _span(within, "within"),
-            "most": whole(most, "most", 1_000),
+            "most": _count(most, "most", 1_000),
         }
         asked = {"start": _event(start)} if start is not None else {}
         title = f"Paths after {start or 'the first event'}, within {within}"
@@ -187,11 +196,22 @@ class Reports(ABC):
         return report(sql(self._connection, Question(asked, params)), name, title, asked, params)
 
 
-def _period(during: During) -> tuple[_Ends, dict[str, Any]]:
-    """Return which ends of a period are given, and the values of both."""
-    period = read_period(during)
-    bounds = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in period.items()}
-    return _Ends("since" in period, "until" in period), bounds
+def _period(during: During) -> tuple[_Period, dict[str, Any]]:
+    """Return which ends of the period are given, and the values of both."""
+    if "days" in during and "since" in during:
+        raise DraftError("a period is the last `days`, or from `since` on: not both")
+    since, until = during.get("since"), during.get("until")
+    bounds: dict[str, Any] = {"days": _count(during.get("days", 30), "days", 36_500)}
+    if since is not None:
+        bounds = {"since": _moment(since, "since")}
+    if until is not None:
+        bounds["until"] = _moment(until, "until")
+    return _Period(since is not None, until is not None), bounds
+
+
+def _moment(moment: Moment, what: str) -> str:
+    """Return a moment as RFC 3339."""
+    return moment_of(moment, what).isoformat()
 
 
 def _property(by: object) -> tuple[str | None, list[str] | None]:

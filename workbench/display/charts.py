@@ -179,6 +179,7 @@ def _span(seconds: float) -> str:
 
 
 _DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
+    "backtest": _backtest,
     "funnel": _funnel,
     "retention": _retention,
     "cohorts": _cohorts,
@@ -187,5 +188,4 @@ _DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
     "revenue": _revenue,
     "time_to_convert": _time_to_convert,
     "message_performance": _message_performance,
-    "backtest": _backtest,
 }
