@@ -8,7 +8,7 @@ from api.language.graph import Graph
 from api.language.trigger import Trigger
 from workbench.backtest.source import Ground
 from workbench.backtest.tables import Tables, Totals
-from workbench.display.graph import Mark, Taken
+from workbench.display.graph import STAYING, Mark, Taken
 from workbench.display.page import moment
 from workbench.display.table import Column
 from workbench.display.words import HANDLE_WORDS, conditions, events
@@ -17,7 +17,7 @@ from workbench.display.words import HANDLE_WORDS, conditions, events
 def about(name: str, ground: Ground, trigger: Trigger, sample: float) -> str:
     """Say what was tried on which events."""
     window = ground.window
-    share = f", for {sample:.4g} of the contacts" if sample < 1 else ""
+    share = f", for {sample:.2%} of the contacts" if sample < 1 else ""
     since, until = (moment(each)[:16] for each in (window.since, window.until))
     asked = f" where {conditions(trigger.filters)}" if trigger.filters else ""
     return f"{name}: on every {events(trigger)}{asked}, from {since} to {until} UTC{share}."
@@ -25,11 +25,11 @@ def about(name: str, ground: Ground, trigger: Trigger, sample: float) -> str:
 
 def figures(totals: Totals, before: Totals | None, against: str, contacts: int) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows; beside the totals stand those of what it is compared with."""
-    both = [totals] if before is None else [totals, before]
+    sides = [totals] if before is None else [totals, before]
     columns = [Column("what"), Column("would have been", number=True)]
     if before is not None:
         columns[1:] = [Column("this one", number=True), Column(against, number=True)]
-    told = [_told(each, contacts) for each in both]
+    told = [_told(each, contacts) for each in sides]
     rows = [
         [what, *(each[what] for each in told)]
         for what in told[0]
@@ -79,10 +79,16 @@ def way_words(way: str) -> str:
 
 def taken(tables: Tables, graph: Graph) -> Taken:
     """Return what the picture of the graph shows: how many entries came to each node, and their shares where they part."""
-    visits, followed = tables.visits(), tables.followed()
-    left = {node for node, _ in followed}
-    marks: dict[str, Mark] = {node: "done" if node in left else "failed" for node in visits}
+    visits, followed, outcomes = tables.visits(), tables.followed(), tables.outcomes()
+    marks = {node: _mark(outcomes[node]) for node in visits}
     shares = {(node, way): f"{share:.0%}" for node, way, _, share in branches(graph, followed).iter_rows()}
     return Taken(
         marks, frozenset(followed), notes={node: f"{count:,}" for node, count in visits.items()}, shares=shares
     )
+
+
+def _mark(outcomes: frozenset[str]) -> Mark:
+    """Return the mark of a node: done when anybody went on from it."""
+    if outcomes - STAYING:
+        return "done"
+    return "failed" if outcomes & {"failed", "refused"} else "goal" if "goal" in outcomes else "waiting"

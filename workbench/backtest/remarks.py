@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from api.language.action import AddTag, Condition, RemoveTag, Split, UpdateContact
-from api.language.check import paths_of
-from api.language.graph import Graph, Node
+from api.language.action import AddTag, RemoveTag, Split, UpdateContact
+from api.language.graph import Graph
 from api.language.simulate import Automation
 from workbench.backtest.order import Lived
-from workbench.backtest.selection import awaited_paths
+from workbench.backtest.selection import decides_by, decides_by_addresses
 from workbench.backtest.tables import Tables
 from workbench.display.words import HANDLE_WORDS, both, counted, ended, events
 
@@ -43,32 +42,28 @@ def _wrong(known: Knowing, tables: Tables) -> Iterator[str]:
         yield _nothing(known)
         return
     if totals.failed:
-        yield f"{_entries(totals.failed)} fail for good: {_causes(tables)}."
+        yield f"{_entries(totals.failed)} failed for good: {_causes(tables)}."
     if untaken := tables.untaken(known.graph):
         yield f"Never taken: {both([f'{each.source} → {each.target}{_way(each.handle)}' for each in untaken])}."
     if totals.most > _MANY and known.graph.settings.frequency_cap is None:
-        yield (f"Somebody gets {totals.most:,} messages. .once(), .once_per(days=…) or .frequency_cap(…) limits that.")
+        yield f"Somebody gets {totals.most:,} messages. .once(), .once_per(days=…) or .frequency_cap(…) limits that."
     if totals.waiting:
         yield f"{_entries(totals.waiting)} had not ended when the period was over; what comes after it is not counted."
 
 
 def _untold(known: Knowing) -> Iterator[str]:
-    looks = {node.id: {path for path in _decides_by(node) if path.startswith("contact.")} for node in known.graph.nodes}
+    looks = {node.id: {path for path in decides_by(node) if path.startswith("contact.")} for node in known.graph.nodes}
     for node_id, paths in looks.items():
         if paths:
             yield f"{node_id} decides by {both(sorted(paths))} of today."
     if own := sorted(_written(known.graph) & {path for paths in looks.values() for path in paths}):
         yield f"It changes {both(own)} itself, and decides by it: contacts that went through it for real have that already."
-    addresses = {"email", "contact.email"}
-    asked = {each.path for each in known.automation.trigger.filters} | {
-        path for node in known.graph.nodes for path in _decides_by(node)
-    }
-    if known.lived.masked and asked & addresses:
+    if known.lived.masked and decides_by_addresses(known.automation):
         yield "It decides by email addresses, and your key sees them masked (no pii:read): these decisions may be wrong."
     if not known.saved and any(isinstance(node.action, Split) for node in known.graph.nodes):
         yield "It is not saved yet: who takes which way of a split is drawn anew when it is."
     if known.lived.erased:
-        yield f"{counted(known.lived.erased, 'contact')} were erased since, and their events are left out."
+        yield f"Left out are contacts that were erased since: {known.lived.erased:,}."
 
 
 def _nothing(known: Knowing) -> str:
@@ -81,11 +76,6 @@ def _nothing(known: Knowing) -> str:
 def _causes(tables: Tables) -> str:
     causes = tables.failures()
     return both([f"{ended(outcome)} ({count:,})" if len(causes) > 1 else ended(outcome) for outcome, count in causes])
-
-
-def _decides_by(node: Node) -> set[str]:
-    """Return the paths that a condition or a wait asks about."""
-    return paths_of(node) if isinstance(node.action, Condition) else awaited_paths(node)
 
 
 def _written(graph: Graph) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from api.language.action import SendEmail, SendWebhook, WaitForEvent
+from api.language.action import Condition, SendEmail, SendWebhook, WaitForEvent
 from api.language.backtest import awaited_events
 from api.language.check import paths_of
 from api.language.filter import Filter
@@ -54,18 +54,28 @@ def select(automations: Iterable[Automation]) -> Selection:
     return Selection("names", written, params, addresses)
 
 
+def decides_by(node: Node) -> set[str]:
+    """Return the paths that a condition asks about, or a wait in the event that it waits for."""
+    match node.action:
+        case Condition(filters=filters) | WaitForEvent(filters=filters):
+            return {each.path for each in filters}
+        case _:
+            return set()
+
+
+def decides_by_addresses(automation: Automation) -> bool:
+    """Return whether a filter of the automation asks about an email address."""
+    graph = automation.graph or Graph()
+    goal = graph.settings.goal.filters if graph.settings.goal is not None else ()
+    asked = {each.path for each in (*automation.trigger.filters, *goal)}
+    return not _ADDRESSES.isdisjoint(asked.union(*map(decides_by, graph.nodes)))
+
+
 def _sees_addresses(automation: Automation) -> bool:
     graph = automation.graph or Graph()
-    sends = {SendEmail, SendWebhook} & graph.actions
-    asked = {path for node in graph.nodes for path in (*paths_of(node), *awaited_paths(node))}
-    goal = graph.settings.goal.filters if graph.settings.goal is not None else ()
-    asked |= {each.path for each in (*automation.trigger.filters, *goal)}
-    return bool(sends or asked & _ADDRESSES)
-
-
-def awaited_paths(node: Node) -> set[str]:
-    """Return the paths that a wait asks about in the event it waits for."""
-    return {each.path for each in node.action.filters} if isinstance(node.action, WaitForEvent) else set()
+    if graph.actions & {SendEmail, SendWebhook} or decides_by_addresses(automation):
+        return True
+    return any(not _ADDRESSES.isdisjoint(paths_of(node)) for node in graph.nodes)
 
 
 _ADDRESSES = frozenset({"email", "contact", "contact.email"})

@@ -127,6 +127,11 @@ class Tables:
         counts = self.ways.group_by("node").agg(pl.col("arrivals").sum())
         return dict(counts.iter_rows())
 
+    def outcomes(self) -> dict[str, frozenset[str]]:
+        """Return the outcomes of the steps at each node."""
+        found = self.ways.group_by("node").agg(pl.col("outcome").unique())
+        return {node: frozenset(outcomes) for node, outcomes in found.iter_rows()}
+
     def followed(self) -> dict[tuple[str, str | None], int]:
         """Return how many entries left a node by a handle."""
         left = self.ways.filter(~pl.col("outcome").is_in(STAYING))
