@@ -14,23 +14,25 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from api.language.action import WaitForEvent
+from api.language.action import UpdateContact, WaitForEvent
 from api.language.advance import LOOP_LIMIT, LOOP_WINDOW, Needs, advance, needs
 from api.language.codec import decode
 from api.language.contact import Contact, identifiers_of
 from api.language.effect import Effect, EmailMessage, InappMessage
 from api.language.event import Identifiers
 from api.language.facts import Arrival, Facts, Past, after
-from api.language.filter import matches
+from api.language.filter import Filter, matches
 from api.language.graph import Graph
 from api.language.retry import DEFAULT_POLICY, RetryPolicy
 from api.language.run import TERMINAL, Run, State, Step
 from api.language.simulate import Automation
 from api.language.trigger import Trigger, flat_context
+
+Filters: TypeAlias = tuple[Filter, ...]
 
 MOST_ARRIVALS = 1_000  # the newest that an entry looks at, as in the engine
 
@@ -73,30 +75,61 @@ class Circumstances(msgspec.Struct, frozen=True):
     others_at: Sequence[datetime] = ()
 
 
-def backtest(
-    automation: Automation, contact: Contact, events: Iterable[Stored], around: Circumstances
-) -> Iterator[Entry]:
+class Prepared(msgspec.Struct, frozen=True):
+    """An automation, and which events it waits for: of each name, the filters of those who do.
+
+    `is_steady`: an event that passes none of these filters when it comes never does, and waking somebody for it changes nothing. That
+    holds unless a filter looks at the contact, or the automation itself moves the contact's quiet hours.
+    """
+
+    automation: Automation
+    awaited: dict[str, list[Filters]]
+    is_steady: bool
+
+
+def prepare(automation: Automation) -> Prepared:
+    """Return an automation ready for the backtests of many contacts."""
+    graph = automation.graph or Graph()
+    awaited: dict[str, list[Filters]] = {}
+    for name, filters in _awaited(graph):
+        awaited.setdefault(name, []).append(filters)
+    looks = any(
+        each.path.partition(".")[0] == "contact" for all_of in awaited.values() for one in all_of for each in one
+    )
+    return Prepared(automation, awaited, not looks and not _moves_quiet_hours(graph))
+
+
+def backtest(prepared: Prepared, contact: Contact, events: Iterable[Stored], around: Circumstances) -> Iterator[Entry]:
     """Yield the contact's entries: as they end, then those that had not ended when the time was over.
 
     `events` are the contact's, by (at, id), all before the end; those that the automation does not know by name may be missing.
     """
-    return _Course(automation, contact, around).run(events)
+    return _Course(prepared, contact, around).run(events)
 
 
-def awaited_events(graph: Graph) -> frozenset[str]:
-    """Return the events that an entry may wait for, or that are its goal."""
-    goal = {graph.settings.goal.event} if graph.settings.goal is not None else set()
-    return frozenset(goal | {node.action.event for node in graph.nodes if isinstance(node.action, WaitForEvent)})
+def _awaited(graph: Graph) -> Iterator[tuple[str, Filters]]:
+    if graph.settings.goal is not None:
+        yield graph.settings.goal.event, graph.settings.goal.filters
+    for node in graph.nodes:
+        if isinstance(node.action, WaitForEvent):
+            yield node.action.event, node.action.filters
+
+
+def _moves_quiet_hours(graph: Graph) -> bool:
+    hours = graph.settings.quiet_hours
+    return hours is not None and any(
+        isinstance(node.action, UpdateContact) and hours.attribute in node.action.attributes for node in graph.nodes
+    )
 
 
 class _Course:
     """What happens to one contact."""
 
-    def __init__(self, automation: Automation, contact: Contact, around: Circumstances) -> None:
-        self._automation = automation
+    def __init__(self, prepared: Prepared, contact: Contact, around: Circumstances) -> None:
+        self._prepared = prepared
+        self._automation = automation = prepared.automation
         self._trigger: Trigger = automation.trigger
         self._graph = automation.graph
-        self._awaited = awaited_events(automation.graph) if automation.graph is not None else frozenset()
         self._contact = contact
         self._around = around
         self._begun = 0
@@ -124,15 +157,29 @@ class _Course:
 
     def _meet(self, event: Stored) -> Iterator[Entry]:
         """Let an event come: it wakes who waits for it, and may start an entry."""
-        if self._open and event.name in self._awaited:
-            self._arrivals.append(Arrival(event.at, event.name, event.sent, decode(event.payload), event.id))
-            for number, entry in list(self._open.items()):
-                if event.name in entry.awaits:
-                    yield from self._take(number, entry, event.at)
+        if self._open and event.name in self._prepared.awaited:
+            yield from self._arrive(event)
         if self._trigger.names_event(event.name):
             payload = decode(event.payload)
             if self._fires(event, payload):
                 yield from self._begin(event, payload)
+
+    def _arrive(self, event: Stored) -> Iterator[Entry]:
+        arrival = Arrival(event.at, event.name, event.sent, decode(event.payload), event.id)
+        if self._prepared.is_steady and not self._passes(arrival):
+            return
+        self._arrivals.append(arrival)
+        for number, entry in list(self._open.items()):
+            if event.name in entry.awaits:
+                yield from self._take(number, entry, event.at)
+
+    def _passes(self, arrival: Arrival) -> bool:
+        """Return whether an event passes the filters of anybody who may wait for it."""
+        asked = self._prepared.awaited[arrival.event]
+        if not all(asked):
+            return True
+        context = Facts(arrival.event, arrival.sent, arrival.payload, self._contact).context
+        return any(matches(filters, context) for filters in asked)
 
     def _fires(self, event: Stored, payload: dict[str, Any]) -> bool:
         if not self._trigger.filters:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from api.clock import from_us
 from api.engine.drive import Driver
 from api.engine.outside import Transports
-from api.language.backtest import Circumstances, Entry, Stored, backtest
+from api.language.backtest import Circumstances, Entry, Stored, backtest, prepare
 from api.language.contact import Contact
 from api.language.event import Identifiers
 from api.language.retry import uniform
@@ -127,6 +127,6 @@ async def test_a_backtest_of_what_was_sent_is_what_happened(
     known = Identifiers(who.get("walletAddress"), who.get("email"))
     automation = Automation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
     stored = await events(bench, known)
-    found = list(backtest(automation, Contact(contact_id, known), stored, Circumstances(until, RETRIES)))
+    found = list(backtest(prepare(automation), Contact(contact_id, known), stored, Circumstances(until, RETRIES)))
     assert told(found) == await steps(bench)
     assert ends(found) == {*map(tuple, await bench.entries("id::text, state, outcome, node_id"))}

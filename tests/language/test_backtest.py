@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.backtest import Circumstances, Entry, Stored, awaited_events, backtest
+from api.language.backtest import Circumstances, Entry, Stored, backtest, prepare
 from api.language.codec import encode
 from api.language.contact import Contact
 from api.language.described import Later
@@ -32,7 +33,7 @@ def events(*coming: tuple[timedelta, str]) -> list[Stored]:
 
 
 def lived(what: Automation, *coming: tuple[timedelta, str], until: timedelta = 30 * DAY, **more: Any) -> list[Entry]:
-    found = backtest(what, ANN, events(*coming), Circumstances(BEGIN + until, **more))
+    found = backtest(prepare(what), ANN, events(*coming), Circumstances(BEGIN + until, **more))
     return sorted(found, key=lambda each: each.event.id)
 
 
@@ -164,7 +165,7 @@ def test_opting_out_and_missing_addresses_are_told_as_the_engine_tells_them() ->
     bob = Contact("bob", Identifiers(external_id="b"), opted_out=("email",))
     mail = node("e", "send_email", subject="Hi", body="Hi")
     sent = Stored("e0", "paid", BEGIN, Identifiers(external_id="b"), b"{}")
-    (entry,) = backtest(automation(mail, MESSAGE), bob, [sent], Circumstances(BEGIN + DAY))
+    (entry,) = backtest(prepare(automation(mail, MESSAGE)), bob, [sent], Circumstances(BEGIN + DAY))
     assert told(entry)[1][:2] == ("e", "skipped")
     assert (entry.run.state.value, entry.run.outcome) == ("dead", "no_wallet")
     assert [each.step.attempt for each in entry.told if each.step.outcome == "failed"] == [1, 2, 3, 4, 5, 6]
@@ -176,9 +177,30 @@ def test_an_unpublished_automation_lets_everybody_in_and_does_nothing() -> None:
 
 
 def test_the_events_that_matter_beside_the_trigger_are_those_of_waits_and_of_the_goal() -> None:
-    graph = automation(WAIT, edges="t>w", settings={"goal": {"event": "sold"}}).graph
-    assert graph is not None
-    assert awaited_events(graph) == {"bought", "sold"}
+    assert {*prepare(automation(WAIT, edges="t>w", settings={"goal": {"event": "sold"}})).awaited} == {"bought", "sold"}
+
+
+@pytest.mark.parametrize("path", ["plan", "contact.plan"])
+def test_many_events_that_nobody_waits_for_wake_nobody_or_change_nothing(path: str) -> None:
+    never = {"event": "paid", "filters": [{"path": path, "operator": "eq", "value": "never"}]}
+    entries = lived(automation(DELAY, MESSAGE, settings={"goal": never}), *paid(*(each * HOUR for each in range(24))))
+    assert {tuple(told(each)) for each in entries} == {
+        (
+            ("t", "entered", at),
+            ("d", "waiting", at),
+            ("d", "waited", at + 2 * DAY),
+            ("m", "sent", at + 2 * DAY),
+        )
+        for at in (each * HOUR for each in range(24))
+    }
+
+
+def test_an_event_that_did_not_pass_may_pass_when_the_contact_has_changed() -> None:
+    goal = {"event": "bought", "filters": [{"path": "contact.tags", "operator": "contains", "value": "yes"}]}
+    what = automation(node("e", "delay", seconds=3_600), YES, DELAY, MESSAGE, settings={"goal": goal})
+    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    (entry,) = lived(what, (timedelta(), "paid"), (HOUR / 2, "bought"))
+    assert entry.run.outcome == "goal"
 
 
 later = st.lists(st.tuples(SECONDS, st.sampled_from(EVENTS)), max_size=4, unique_by=lambda each: each[0])
@@ -204,7 +226,7 @@ def test_one_entry_alone_is_what_a_simulation_foretells(
         BEGIN,
         Given(later=foretold, entry_id="e0"),
     )
-    (entry,) = backtest(what, contact, stored, Circumstances(BEGIN + 3_650 * DAY))
+    (entry,) = backtest(prepare(what), contact, stored, Circumstances(BEGIN + 3_650 * DAY))
     without_ids = [(each.step.node_id, each.step.outcome, each.step.handle, each.step.at) for each in entry.told]
     assert without_ids == [(step.node_id, step.outcome, step.handle, step.at) for step in trace.steps]
     assert (entry.run.state, entry.run.outcome) == (trace.state, trace.outcome)

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from api.language.backtest import Circumstances, Entry, Stored, backtest
+from api.language.backtest import Circumstances, Entry, Stored, backtest, prepare
 from api.language.codec import decode
 from api.language.contact import Contact
 from api.language.effect import EmailMessage, InappMessage, Message, WebhookMessage
@@ -72,14 +72,14 @@ class _Side:
     """What one automation does to the contacts of a bucket: tables, row by row."""
 
     def __init__(self, automation: Automation) -> None:
-        self._automation = automation
+        self._prepared = prepare(automation)
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in SCHEMAS}
         self.first_messages: dict[str, Message] = {}
 
     def live(self, contact: Contact, events: Sequence[Stored], around: Circumstances) -> None:
         """Note all that becomes of one contact."""
         entries = messages = 0
-        for entry in backtest(self._automation, contact, events, around):
+        for entry in backtest(self._prepared, contact, events, around):
             event, run = entry.event, entry.run
             error = run.error if run.state is State.DEAD else None
             ending = (run.state.value, run.outcome, run.node_id, error)

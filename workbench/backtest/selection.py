@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from api.language.action import Condition, SendEmail, SendWebhook, WaitForEvent
-from api.language.backtest import awaited_events
+from api.language.backtest import prepare
 from api.language.check import paths_of
 from api.language.filter import Filter
 from api.language.graph import Graph, Node
@@ -89,7 +89,7 @@ def _starting(automation: Automation) -> tuple[frozenset[str], _Asked]:
 
 
 def _awaited(automation: Automation) -> tuple[frozenset[str], _Asked]:
-    return awaited_events(automation.graph) if automation.graph is not None else frozenset(), ()
+    return frozenset(prepare(automation).awaited), ()
 
 
 def _way(names: frozenset[str], asked: _Asked, params: dict[str, Any]) -> Way:
