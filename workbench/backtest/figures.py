@@ -11,7 +11,7 @@ from workbench.backtest.tables import Tables, Totals
 from workbench.display.graph import STAYING, Mark, Taken
 from workbench.display.page import moment
 from workbench.display.table import Column
-from workbench.display.words import HANDLE_WORDS, conditions, events
+from workbench.display.words import HANDLE_WORDS, starting
 
 
 def about(name: str, ground: Ground, trigger: Trigger, sample: float) -> str:
@@ -19,8 +19,7 @@ def about(name: str, ground: Ground, trigger: Trigger, sample: float) -> str:
     window = ground.window
     share = f", for {sample:.2%} of the contacts" if sample < 1 else ""
     since, until = (moment(each)[:16] for each in (window.since, window.until))
-    asked = f" where {conditions(trigger.filters)}" if trigger.filters else ""
-    return f"{name}: on every {events(trigger)}{asked}, from {since} to {until} UTC{share}."
+    return f"{name}: on every {starting(trigger)}, from {since} to {until} UTC{share}."
 
 
 def figures(totals: Totals, before: Totals | None, against: str, contacts: int) -> tuple[list[Column], list[list[str]]]:

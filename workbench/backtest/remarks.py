@@ -10,7 +10,7 @@ from api.language.simulate import Automation
 from workbench.backtest.order import Lived
 from workbench.backtest.selection import decides_by, decides_by_addresses
 from workbench.backtest.tables import Tables
-from workbench.display.words import HANDLE_WORDS, both, counted, ended, events
+from workbench.display.words import HANDLE_WORDS, both, counted, ended, starting
 
 ALWAYS = (
     "Contacts are taken as they are today: their attributes, tags, segments and opt-outs of the past are not kept. Nobody is in the "
@@ -69,7 +69,7 @@ def _untold(known: Knowing) -> Iterator[str]:
 def _nothing(known: Knowing) -> str:
     """Say why it would not have started."""
     if not known.lived.events:
-        return f"No event came in this period that could have started it: {events(known.automation.trigger)}."
+        return f"No event came in this period that could have started it: {starting(known.automation.trigger)}."
     return f"{counted(known.lived.events, 'event')} could have started it, and none passed its filters."
 
 

@@ -185,6 +185,12 @@ def events(trigger: Trigger) -> str:
     return either(sorted(trigger.names)) if trigger.names else "any event"
 
 
+def starting(trigger: Trigger) -> str:
+    """Write what starts an automation: `deposit where amountUsd is 100`."""
+    asked = conditions(trigger.filters)
+    return f"{events(trigger)} where {asked}" if asked else events(trigger)
+
+
 def outcome(word: str | None) -> str:
     """Say an outcome in words."""
     return OUTCOME_WORDS.get(word or "", (word or "").replace("_", " "))
