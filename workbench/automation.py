@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
@@ -21,10 +21,15 @@ from workbench.entries import Entries, Entry
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
 from workbench.impact import Impact
+from workbench.periods import During
 from workbench.publish import Record, Versions
 from workbench.segments import known_names
 from workbench.simulate import Simulation, Trial, simulated
 from workbench.verbs import Rules
+
+if TYPE_CHECKING:  # polars takes 0.3 s to load
+    from workbench.backtest.result import Backtest
+    from workbench.backtest.verb import Against
 
 
 class Place:
@@ -139,6 +144,29 @@ class Automation(Rules):
         simulation = simulated(self._draft, Trial(event, contact, now, events), speaks)
         simulation.note = record.off() if record is not None else ""
         return simulation
+
+    @spoken('.backtest(days=30) or .backtest(days=30, against="published", sample=0.1)')
+    def backtest(
+        self,
+        *,
+        against: "Against | None" = None,
+        sample: float = 1.0,
+        processes: int | None = None,
+        **during: Unpack[During],
+    ) -> "Backtest":
+        """Return what it would have done in the last `days` (30 unless told), or from `since` up to `until`, had it run then.
+
+        Every event that was stored in that time goes through the engine's interpreter, contact by contact, with delays, waits, caps and
+        quiet hours on the clock of then. Nothing is sent and nothing written. Contacts are taken as they are today: what they were
+        like in the past is not kept.
+
+        `against="published"` (or the number of a version) compares it with that. `sample=0.1` takes a tenth of the contacts, always the
+        same ones. `processes` is how many help; as many as there are cores unless told.
+        """
+        from workbench.backtest.run import Asked
+        from workbench.backtest.verb import backtested
+
+        return backtested(self._connected(), self._draft, self._place.record, against, Asked(during, sample, processes))
 
     # Publishing
 

@@ -8,7 +8,7 @@ import msgspec
 from api.language.sql import tokens
 
 TABLES = {
-    "app_events": "id contact_id event occurred_at created_at payload idempotency_key",
+    "app_events": "id contact_id event occurred_at created_at payload idempotency_key sent_wallet_address sent_email sent_external_id",
     "contacts": "id email wallet_address external_id metadata tags created_at updated_at email_domain opted_out erased_at",
     "messages": "id contact_id automation_id entry_id node_id channel status subject body created_at sent_at delivered_at",
     "message_outcomes": "message_id channel outcome reason at",

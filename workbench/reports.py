@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 import msgspec
@@ -10,6 +10,8 @@ import msgspec
 from workbench import surroundings
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
+from workbench.periods import Moment, moment_of
+from workbench.periods import whole as _count
 from workbench.query import Question, sql
 from workbench.segments import require
 from workbench.spans import seconds_of
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from workbench.display.report import Report
 
 Every: TypeAlias = Literal["day", "week", "month"]
-Moment: TypeAlias = datetime | date | str
 Span: TypeAlias = str | timedelta
 
 MOST_STEPS = 12
@@ -219,16 +220,8 @@ def _period(during: During) -> tuple[_Period, dict[str, Any]]:
 
 
 def _moment(moment: Moment, what: str) -> str:
-    """Return a moment as RFC 3339; days and moments without a zone are UTC."""
-    try:
-        at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    except ValueError:
-        at = None
-    if not isinstance(at, date):
-        raise DraftError(f'{what}={moment!r} is not a moment: write "2026-11-01" or "2026-11-01T12:00:00Z"')
-    text = at.isoformat()
-    zoned = isinstance(at, datetime) and at.tzinfo is not None
-    return text if zoned else f"{text}{'Z' if isinstance(at, datetime) else 'T00:00:00Z'}"
+    """Return a moment as RFC 3339."""
+    return moment_of(moment, what).isoformat()
 
 
 def _property(by: object) -> tuple[str | None, list[str] | None]:
@@ -262,12 +255,6 @@ def _every(every: object) -> str:
     if not isinstance(every, str) or every not in get_args(Every):
         raise DraftError(f"every={every!r} must be one of {', '.join(get_args(Every))}")
     return every
-
-
-def _count(number: object, what: str, most: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise DraftError(f"{what}={number!r} must be a whole number from 1 to {most}")
-    return number
 
 
 def _span(span: Span, what: str) -> str:

@@ -50,3 +50,8 @@ def in_kernel() -> bool:
 def environment() -> dict[str, str]:
     """Return a copy of the whole environment, for a program that is started."""
     return dict(os.environ)
+
+
+def cores() -> int:
+    """Return how many processor cores there are for this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

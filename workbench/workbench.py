@@ -45,6 +45,7 @@ _HOW = (
         'wb.automation("Thanks for the deposit").on("deposit").send_inapp(title="…", body="…")',
     ),
     ("try it on an event", 'a.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})'),
+    ("see what it would have done last month", "a.backtest(days=30)"),
     ("see the automations there are", "wb.automations"),
     ("let it run, and watch it", "a.publish(), then a.entries()"),
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
@@ -95,7 +96,8 @@ class Workbench(Reports):
 
         Tables and their columns:
 
-        - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key
+        - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key, sent_wallet_address, sent_email,
+          sent_external_id
         - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain, opted_out, erased_at
         - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at, sent_at, delivered_at
         - message_outcomes: message_id, channel, outcome, reason, at

@@ -556,7 +556,9 @@ ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
-    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events;
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id
+    FROM workbench.events;
 
 CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, email, wallet_address, external_id,
@@ -621,11 +623,18 @@ CREATE FUNCTION workbench.past_open() RETURNS bigint[] LANGUAGE sql STABLE SECUR
     RETURN current_setting('workbench.past_open')::bigint[];
 
 CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barrier = true) AS
-    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id
+    FROM workbench.events
     WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
 
 -- What a direct login sees instead of the analyst's view of the same name: no addresses, since nobody opens or masks them on their way.
 CREATE SCHEMA analyst_direct;
+
+CREATE VIEW analyst_direct.app_events WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, external_id AS sent_external_id
+    FROM workbench.events;
 
 CREATE VIEW analyst_direct.contacts WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, wallet_address, external_id,

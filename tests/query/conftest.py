@@ -25,8 +25,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 _ROWS = """
 INSERT INTO workbench.contacts (org_id, id, email, email_domain, wallet_address, external_id, attributes, tags, created_at, updated_at)
 VALUES (%(org)s, %(id)s, %(email)s, 'example.com', %(canary)s, %(canary)s, '{"tier": "gold"}', ARRAY['vip', 'a "b", c'], %(at)s, %(at)s);
-INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key)
-VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, %(at)s, %(at)s, '{"amountUsd": 12345678901234567890.10, "ok": true}', %(canary)s);
+INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key, email)
+VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, %(at)s, %(at)s, '{"amountUsd": 12345678901234567890.10, "ok": true}', %(canary)s, %(email)s);
 INSERT INTO workbench.automations (org_id, id, name, trigger_spec, graph, active, revision, created_at, updated_at)
 VALUES (%(org)s, %(id)s, %(canary)s, '{}', '{}', true, 1, %(at)s, %(at)s);
 INSERT INTO workbench.entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, outcome, due_at, created_at, updated_at)

@@ -1,4 +1,4 @@
-"""The pictures of the ready-made questions, drawn by Altair and shown as SVG: they need no network and stay in saved notebooks.
+"""The pictures of the ready-made questions and of backtests, drawn by Altair and shown as SVG: they need no network and stay in saved notebooks.
 
 Colours are mid-tones that read on light and dark pages.
 """
@@ -156,6 +156,20 @@ def _message_performance(frame: pl.DataFrame) -> Any:
     )
 
 
+def _backtest(frame: pl.DataFrame) -> Any:
+    named = frame.rename({name: name.replace("_", " ") for name in frame.columns})
+    long = named.unpivot(index="day", variable_name="what", value_name="count")
+    return (
+        _chart(long, height=_HEIGHT)
+        .mark_line(point=frame.height < 40)
+        .encode(
+            x=alt.X("day:T", title=None),
+            y=alt.Y("count:Q", title=None),
+            color=alt.Color("what:N", title=None, sort=None, scale=_PALETTE, legend=alt.Legend(orient="top")),
+        )
+    )
+
+
 def _bars(frame: pl.DataFrame, name: str, value: str, title: str) -> Any:
     names = alt.Y(f"{name}:N", sort=None, title=None, axis=alt.Axis(labelLimit=360))
     return _chart(frame).mark_bar(color=_BLUE).encode(x=alt.X(f"{value}:Q", title=title), y=names)
@@ -177,6 +191,7 @@ def _span(seconds: float) -> str:
 
 
 _DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
+    "backtest": _backtest,
     "funnel": _funnel,
     "retention": _retention,
     "cohorts": _cohorts,

@@ -56,11 +56,16 @@ _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMW@%…—")
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """The path of one run: what happened at nodes, the ways (node, handle) that were followed, and how long it took to get there."""
+    """The path of a run, or of many: what happened at nodes, the ways (node, handle) that were followed, how long it took to get there.
+
+    `notes` stand at nodes in place of that, `shares` at the ways of those that branch.
+    """
 
     marks: dict[str, Mark]
     ways: frozenset[tuple[str, Way]] = frozenset()
     offsets: dict[str, timedelta] = {}
+    notes: dict[str, str] = {}
+    shares: dict[tuple[str, Way], str] = {}
 
 
 class _Card(msgspec.Struct, frozen=True):
@@ -102,7 +107,7 @@ def taken(steps: Iterable[Step]) -> Taken:
         began_at = began_at or step.at
         marks[step.node_id] = _MARKS.get(step.outcome, "done")
         offsets[step.node_id] = step.at - began_at
-        if step.outcome not in _STAYING:
+        if step.outcome not in STAYING:
             ways.add((step.node_id, step.handle))
     return Taken(marks, frozenset(ways), offsets)
 
@@ -114,7 +119,7 @@ _MARKS: dict[str, Mark] = {
     "skipped": "skipped",
     "goal": "goal",
 }
-_STAYING = frozenset({"failed", "refused", "waiting", "goal"})  # outcomes after which no way is followed
+STAYING = frozenset({"failed", "refused", "waiting", "goal"})  # outcomes after which no way is followed
 
 
 def picture(trigger: Trigger, graph: Graph, path: Taken | None = None) -> Markup:
@@ -226,8 +231,12 @@ def _card(node: Node, text: tuple[list[str], list[str]], middle: float, y: float
         height=_height(*text),
         mark=mark,
         faded=faded,
-        offset=words.offset(path.offsets.get(node.id, timedelta())) if path else "",
+        offset=_note(node.id, path) if path else "",
     )
+
+
+def _note(node_id: str, path: Taken) -> str:
+    return path.notes.get(node_id) or words.offset(path.offsets.get(node_id, timedelta()))
 
 
 def _wire(
@@ -239,8 +248,8 @@ def _wire(
 ) -> _Wire:
     start, end = cards[edge.source], cards[edge.target]
     handles = source.handles
-    share = (handles.index(edge.handle) + 1) / (len(handles) + 1) if edge.handle in handles else 0.5
-    x, y = start.x + _WIDTH * share, start.y + start.height
+    across = (handles.index(edge.handle) + 1) / (len(handles) + 1) if edge.handle in handles else 0.5
+    x, y = start.x + _WIDTH * across, start.y + start.height
     commands, first = [f"M{x:.1f} {y:.1f}"], None
     for at, top, bottom in passed:
         commands.append(_curve(x, y, at, top))
@@ -248,24 +257,26 @@ def _wire(
         first = first or (at, top)
         x, y = at, bottom
     commands.append(_curve(x, y, end.x + _WIDTH / 2, end.y - 7))
-    label = _cut(_label(source, edge.handle), _LABEL, _WIDTH / (len(handles) + 1) - _LABEL_ROOM / 2)
+    share = path.shares.get((edge.source, edge.handle), "") if path else ""
+    label = _cut(_label(source, edge.handle, share), _LABEL, _WIDTH / (len(handles) + 1) - _LABEL_ROOM / 2)
     return _Wire(
         path=" ".join(commands),
         label=label,
-        label_x=start.x + _WIDTH * share,
+        label_x=start.x + _WIDTH * across,
         label_y=start.y + start.height + 14,
         label_width=_long(label, _LABEL) + _LABEL_ROOM,
         look=_look(edge, path),
     )
 
 
-def _label(source: Node, handle: Way) -> str:
-    """Return what stands at a way out of a node that branches."""
+def _label(source: Node, handle: Way, share: str) -> str:
+    """Return what stands at a way out of a node that branches; a share that was counted in place of the one that is meant."""
+    name = words.HANDLE_WORDS.get(handle or "", handle or "")
     match source.action:
-        case Split(branches=branches):
-            return next((f"{each.handle} {each.percent} %" for each in branches if each.handle == handle), handle or "")
+        case Split(branches=branches) if not share:
+            return next((f"{each.handle} {each.percent} %" for each in branches if each.handle == handle), name)
         case _:
-            return words.HANDLE_WORDS.get(handle or "", handle or "")
+            return f"{name} {share}".strip()
 
 
 def _look(edge: Edge, path: Taken | None) -> Literal["plain", "strong", "faded"]:

@@ -1,20 +1,19 @@
 """The answer to a ready-made question: a polars frame with a picture, and the SQL it came from.
 
-Importing this module loads polars; pictures need Altair (`pip install "event-workbench[charts]"`), which is loaded when one is drawn.
+Importing this module loads polars.
 """
 
-import importlib.util
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from workbench.display import drawn
 from workbench.display.frame import Look, ShownFrame
 from workbench.display.page import html, moment
 from workbench.display.table import Column
 from workbench.display.words import counted, duration
-from workbench.errors import DraftError
 
 if TYPE_CHECKING:
     import altair as alt
@@ -42,28 +41,12 @@ class Report(ShownFrame):
 
     def chart(self) -> "alt.Chart | alt.LayerChart":
         """Return the picture as an Altair chart, to be changed at will."""
-        if importlib.util.find_spec("altair") is None or importlib.util.find_spec("vl_convert") is None:
-            raise DraftError('pictures need Altair: pip install "event-workbench[charts]"')
-        from workbench.display import charts
-
-        return charts.draw(self._name, pl.DataFrame(self))
+        return drawn.chart(self._name, pl.DataFrame(self))
 
     def _repr_html_(self, **polars: Any) -> str:
         assert self.look is not None
-        return html(
-            "report.html.j2", look=self.look, picture=self._picture(), statement=self.statement, params=self.params
-        )
-
-    def _picture(self) -> str:
-        if not self.height:
-            return ""
-        try:
-            chart = self.chart()
-        except DraftError as error:
-            return html("line.html.j2", text=str(error), state="", look="", note="", block="")
-        from workbench.display import charts
-
-        return charts.picture(chart)
+        picture = drawn.picture(self._name, pl.DataFrame(self))
+        return html("report.html.j2", look=self.look, picture=picture, statement=self.statement, params=self.params)
 
 
 def report(frame: pl.DataFrame, name: str, title: str, statement: str, params: dict[str, Any]) -> Report:

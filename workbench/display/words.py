@@ -190,6 +190,12 @@ def events(trigger: Trigger) -> str:
     return either(sorted(trigger.names)) if trigger.names else "any event"
 
 
+def starting(trigger: Trigger) -> str:
+    """Write what starts an automation: `deposit where amountUsd is 100`."""
+    asked = conditions(trigger.filters)
+    return f"{events(trigger)} where {asked}" if asked else events(trigger)
+
+
 def outcome(word: str | None) -> str:
     """Say an outcome in words."""
     return OUTCOME_WORDS.get(word or "", (word or "").replace("_", " "))
@@ -253,8 +259,8 @@ def _tags(tags: Sequence[str]) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Write a number of things: `1 message`, `2 messages`."""
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+    """Write a number of things: `1 message`, `2,000 messages`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def title(node: Node) -> str:  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
