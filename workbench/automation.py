@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from api.language.catalog import check_against, events_of
 from api.language.check import Remark
@@ -22,6 +22,9 @@ from workbench.impact import Impact
 from workbench.publish import Record, Versions
 from workbench.simulate import Simulation, Trial, simulated
 from workbench.verbs import Rules
+
+if TYPE_CHECKING:
+    from workbench.canvas.widget import Canvas
 
 
 class Place:
@@ -111,7 +114,19 @@ class Automation(Rules):
 
     def svg(self) -> str:
         """Return the graph as an SVG document."""
-        return draw(*self._draft.language())[0]
+        return draw(*self._draft.language(), chosen=self._draft.places())[0]
+
+    # Drawing
+
+    @spoken(".canvas() or .canvas(height=800), .canvas(read_only=True)")
+    def canvas(self, *, height: int = 640, read_only: bool = False) -> "Canvas":
+        """Open it on a canvas, to draw it, test it, publish it and watch it. What is drawn there is this automation from then on.
+
+        `canvas.automation` is what is drawn; assign another value of it, `a.add_tag("vip")` say, and that is shown. `height` in pixels.
+        """
+        from workbench.canvas.widget import Canvas  # loads the widgets, which whoever only writes code does not need
+
+        return Canvas(self, height=height, read_only=read_only)
 
     # Trying
 
@@ -266,11 +281,14 @@ class Automation(Rules):
             "automation.html.j2",
             name=self.name,
             pills=self._pills(),
-            picture=picture(trigger, graph) if graph.nodes else 'Empty so far. Begin with .on("deposit").',
+            picture=picture(trigger, graph, chosen=self._draft.places()) if graph.nodes else _EMPTY,
             remarks=self.check() if graph.nodes else self._archived(),
             sentences=self.describe(),
             impact=self.impact,
         )
+
+
+_EMPTY = 'Empty so far. Begin with .on("deposit"), or draw it: .canvas().'
 
 
 def _key_of(sent: Receipt | str) -> str:
