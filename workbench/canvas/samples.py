@@ -1,7 +1,7 @@
 """Events and contacts to try an automation with: the newest real ones, or ones made up from what was seen."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -32,21 +32,29 @@ class Sample(msgspec.Struct, frozen=True, rename="camel"):
 
     label: str
     event: str
-    payload: str
+    payload: str = "{}"
     contact_id: str = ""
     contact: str = ""
 
 
 def samples(known: Known, names: Iterable[str]) -> list[Sample]:
-    """Return the newest events of these names (of any, when there are none), then one made up for each name."""
+    """Return the newest events of these names (of any, when there are none), first those of contacts we can write to in most ways.
+
+    Where none came yet, an empty one of each name.
+    """
     wanted = [*names]
+    rows = known.rows(_EVENTS, any=not wanted, names=wanted)
     found = [
         Sample(f"{event}, {moment(at)}", event, payload or "{}", contact_id, short(wallet or external_id or email))
-        for event, payload, at, contact_id, email, wallet, external_id in known.rows(
-            _EVENTS, any=not wanted, names=wanted
-        )
+        for event, payload, at, contact_id, email, wallet, external_id in sorted(rows, key=_silent)
     ]
-    return found or [Sample("an empty event", name, "{}") for name in wanted or ["event"]]
+    return found or [Sample("an empty event", name) for name in wanted or ["event"]]
+
+
+def _silent(row: Sequence[Any]) -> int:
+    """Return in how many ways the contact of a row cannot be written to."""
+    *_, email, wallet, _ = row
+    return (email is None) + (wallet is None)
 
 
 class Person(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,9 +101,10 @@ def _kind_of(wanted: str) -> str:
 def _person(answer: JsonObject) -> Person:
     names = (*_IDENTIFIERS, "id", "attributes", "tags", "segments", "optedOut")
     described = {name: answer[name] for name in names if answer.get(name)}
-    if "*" in described.get("email", ""):
-        del described["email"]  # a key without pii:read sees how it begins, which is no address
-    known = {name: described[name] for name in _IDENTIFIERS if name in described}
+    masked = "*" in described.get("email", "")  # to a key without pii:read
+    known = {name: described[name] for name in _IDENTIFIERS if name in described and not (masked and name == "email")}
+    if masked:
+        described["email"] = "address-hidden@example.com"
     label = short(next(iter(known.values()), answer["id"]))
     return Person(answer["id"], label, described, known or _NOBODY, hidden=not known)
 

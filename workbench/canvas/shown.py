@@ -1,5 +1,7 @@
 """What a canvas shows of a draft besides its pieces: the cards, the remarks, and where nodes stand that nobody has put anywhere."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from api.language.action import Invalid
@@ -10,8 +12,9 @@ from api.language.trigger import Trigger, read_trigger
 from workbench.author import Draft, JsonObject
 from workbench.canvas.forms import ways
 from workbench.canvas.sheet import Sheet
-from workbench.display.cards import card
-from workbench.display.places import Point, arranged
+from workbench.display.cards import WIDTH, card
+from workbench.display.lanes import Box, Lane, lanes
+from workbench.display.places import Point, arranged, point_of
 
 _PREFIXES = ("triggerSpec.", "graph.")
 
@@ -49,6 +52,28 @@ def _card(node: Node, written: object, known: Read) -> JsonObject:
         "ways": ways(node, written),
         "valid": not isinstance(node.action, Invalid),
     }
+
+
+def passing(sheet: Sheet, shown: Mapping[str, JsonObject]) -> dict[str, Lane]:
+    """Return what edges pass on their way between the cards, by key."""
+    boxes = {}
+    for key, node in sheet.nodes.items():
+        point = point_of(node)
+        if point is not None and key in shown:
+            boxes[key] = Box(point[0], point[1], point[0] + WIDTH, point[1] + shown[key]["height"])
+    keys = sheet.keys()
+    links = [
+        (name, keys.get(edge["source"], ""), keys.get(edge["target"], ""), _share(edge, shown, keys))
+        for name, edge in sheet.edges.items()
+    ]
+    return lanes(boxes, links)
+
+
+def _share(edge: JsonObject, shown: Mapping[str, JsonObject], keys: Mapping[str, str]) -> float:
+    card = shown.get(keys.get(edge["source"], ""))
+    handles = [each["handle"] for each in card["ways"]] if card else []
+    way = edge.get("sourceHandle") or None
+    return (handles.index(way) + 1) / (len(handles) + 1) if way in handles else 0.5
 
 
 def remarks(sheet: Sheet, found: tuple[Remark, ...]) -> list[JsonObject]:

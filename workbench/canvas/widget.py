@@ -17,14 +17,14 @@ from IPython.display import display
 
 from api.language.check import Remark
 from workbench import publish as publishing
-from workbench.author import Draft, JsonObject
+from workbench.author import Draft, JsonObject, started
 from workbench.canvas.copy import Copy
 from workbench.canvas.deeds import QUESTIONS, Question
 from workbench.canvas.drawn import Drawn
 from workbench.canvas.forms import kinds, operators
 from workbench.canvas.known import Known
 from workbench.canvas.sheet import Patch, Sheet, sheet_of
-from workbench.canvas.shown import cards, laid_out, read, remarks
+from workbench.canvas.shown import cards, laid_out, passing, read, remarks
 from workbench.canvas.watching import Watch
 from workbench.errors import DraftError, StaleError, WorkbenchError
 
@@ -49,6 +49,7 @@ class Canvas(AnyWidget):
     operators: Any = traitlets.List().tag(sync=True)
     document = traitlets.Dict().tag(sync=True)
     cards = traitlets.Dict().tag(sync=True)
+    lanes = traitlets.Dict().tag(sync=True)
     remarks: Any = traitlets.List().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
     counts = traitlets.Dict().tag(sync=True)
@@ -137,7 +138,8 @@ class Canvas(AnyWidget):
         if what not in QUESTIONS:
             return self._done(what, overwrite=content.get("overwrite") is True)
         with self._lock:
-            question = Question(self._automation, self._known, self._automation._draft, self._sheet, content)
+            sheet = self._sheet
+            question = Question(self._automation, self._known, sheet.draft(self._automation.name), sheet, content)
         return QUESTIONS[what](question)
 
     def _done(self, what: str, *, overwrite: bool) -> str:
@@ -182,8 +184,10 @@ class Canvas(AnyWidget):
     # What views are shown
 
     def _opened(self) -> Sheet:
-        """Return the draft in pieces, laid out where nobody has put its nodes anywhere."""
+        """Return the draft in pieces, laid out where nobody has put its nodes anywhere; an empty one begins with its trigger."""
         draft = self._automation._draft
+        if not draft.nodes:
+            draft = started(draft.name, ())
         return sheet_of(draft, {} if draft.places() is not None else laid_out(draft))
 
     def _write(self, draft: Draft) -> None:
@@ -192,11 +196,12 @@ class Canvas(AnyWidget):
 
     def _show(self) -> None:
         """Show everything that follows from the draft; what the catalog objects to comes later."""
-        known = read(self._automation._draft)
+        known = read(self._sheet.draft(self._automation.name))
         self._revision += 1
         with self.hold_sync():
             self.document = self._sheet.pieces() | {"revision": self._revision, "seen": {**self._seen}}
             self.cards = cards(self._sheet, known)
+            self.lanes = passing(self._sheet, self.cards)
             self._show_remarks()
             self._show_status()
 
@@ -251,7 +256,11 @@ class Canvas(AnyWidget):
                 f"the server's is {revision}."
             )
 
+    def __repr__(self) -> str:
+        return f"Canvas of {self._automation.name!r}: run the cell to draw on it"
+
     def _ipython_display_(self) -> None:
         self._object()
-        display(self._repr_mimebundle_(), raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
+        bundle, metadata = self._repr_mimebundle_() or ({}, {})
+        display(bundle, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
         self._copy.show(self._automation)

@@ -14,6 +14,8 @@ from api.language.trigger import Trigger
 from workbench.display import cards as written
 from workbench.display import words
 from workbench.display.cards import WIDTH, Card
+from workbench.display.lanes import Box, Lane, lanes
+from workbench.display.layout import Link
 from workbench.display.page import image, svg
 from workbench.display.places import MARGIN, Places, Point, arranged
 from workbench.display.sentences import sentences
@@ -99,9 +101,10 @@ def draw(trigger: Trigger, graph: Graph, path: Taken | None = None, chosen: Chos
     heights = {node_id: card.height for node_id, card in cards.items()}
     places = _moved(chosen) if chosen else arranged(heights, [(edge.source, edge.target) for edge in edges])
     drawn = {node.id: _drawn(node, cards[node.id], places.corners[node.id], path) for node in graph.by_id.values()}
+    passing = _passing(graph, drawn, edges) if chosen else places.passing
     wires = []
     for edge in edges:
-        passed = places.passing.get((edge.source, edge.target), ())
+        passed = passing.get((edge.source, edge.target), ())
         wires.append(_wire(edge, graph.by_id[edge.source], drawn, passed, path))
     width = max([each.x + WIDTH for each in drawn.values()] + [0.0]) + MARGIN
     height = max([each.y + each.card.height for each in drawn.values()] + [0.0]) + MARGIN
@@ -121,6 +124,23 @@ def _moved(chosen: Mapping[str, Point]) -> Places:
     """Return the places somebody chose, so that the picture begins at its margin."""
     left, top = min(x for x, _ in chosen.values()) - MARGIN, min(y for _, y in chosen.values()) - MARGIN
     return Places({node_id: (x - left, y - top) for node_id, (x, y) in chosen.items()})
+
+
+def _passing(graph: Graph, drawn: Mapping[str, _Drawn], edges: Iterable[Edge]) -> dict[Link, Lane]:
+    """Return what edges pass between cards that somebody put there."""
+    boxes = {node_id: Box(each.x, each.y, each.x + WIDTH, each.y + each.card.height) for node_id, each in drawn.items()}
+    links = {
+        f"{edge.source}\0{edge.target}": (edge.source, edge.target, _share(graph.by_id[edge.source], edge.handle))
+        for edge in edges
+    }
+    found = lanes(boxes, [(name, *link) for name, link in links.items()])
+    return {(links[name][0], links[name][1]): way for name, way in found.items()}
+
+
+def _share(source: Node, handle: Way) -> float:
+    """Return at which share of its card's width an edge leaves."""
+    handles = source.handles
+    return (handles.index(handle) + 1) / (len(handles) + 1) if handle in handles else 0.5
 
 
 def _in_order(graph: Graph) -> list[Edge]:
@@ -156,8 +176,7 @@ def _wire(
     path: Taken | None,
 ) -> _Wire:
     start, end = cards[edge.source], cards[edge.target]
-    handles = source.handles
-    share = (handles.index(edge.handle) + 1) / (len(handles) + 1) if edge.handle in handles else 0.5
+    share = _share(source, edge.handle)
     x, y = start.x + WIDTH * share, start.y + start.card.height
     commands, first = [f"M{x:.1f} {y:.1f}"], None
     for at, top, bottom in passed:
@@ -166,7 +185,7 @@ def _wire(
         first = first or (at, top)
         x, y = at, bottom
     commands.append(_curve(x, y, end.x + WIDTH / 2, end.y - 7))
-    label = written.cut(written.label(source, edge.handle), _LABEL, WIDTH / (len(handles) + 1) - _LABEL_ROOM / 2)
+    label = written.cut(written.label(source, edge.handle), _LABEL, WIDTH / (len(source.handles) + 1) - _LABEL_ROOM / 2)
     return _Wire(
         path=" ".join(commands),
         label=label,

@@ -1,11 +1,11 @@
 // The whole: bar, palette, graph, panel, and what stands between them: what is selected, tried, and asked before something is done.
 import { ReactFlowProvider, useReactFlow } from "@xyflow/react";
-import { useCallback, useEffect, useMemo, useRef, useState, type ClipboardEvent, type KeyboardEvent } from "react";
+import { useCallback, useEffect, useRef, useState, type ClipboardEvent, type KeyboardEvent } from "react";
 import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
-import type { Desk } from "./desk";
-import { FIT, Flow, blankCard } from "./Flow";
-import { add, eventsOf, isTrigger, move, openEnd, paste, piece, remove, type End, type Ways } from "./graph";
+import type { Desk, View } from "./desk";
+import { FIT, Flow } from "./Flow";
+import { add, blankCard, eventsOf, isTrigger, move, openEnd, paste, piece, remove, type Cards, type End } from "./graph";
 import { actOf, type Act } from "./keys";
 import { Palette } from "./Palette";
 import { Help, PublishDialog, Question } from "./panels/Dialogs";
@@ -32,7 +32,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
   const flow = useReactFlow();
   const root = useRef<HTMLDivElement>(null);
   const dark = useDark();
-  const [selected, setSelected] = useState<string[]>([]);
+  const [selected, setSelected] = useState<string[]>(() => begun(view));
   const [target, aim] = useState<End | null>(null);
   const [fresh, setFresh] = useState<string | null>(null); // put in just now: its form has the focus
   const [trial, show] = useState<Trial | null>(null);
@@ -41,28 +41,28 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
   const [asked, ask] = useState<Asked>(null);
   const { samples, tried, take } = useSamples(desk, eventsOf(sheet).join());
 
-  const select = useCallback((keys: string[]) => setSelected((now) => (now.join() === keys.join() ? now : keys)), []);
-  const ways: Ways = useMemo(() => {
-    const of = (key: string) => cards[key]?.ways ?? (sheet.nodes.has(key) ? blankCard(kinds, sheet.nodes.get(key)!).ways : []);
-    return of;
-  }, [cards, sheet.nodes, kinds]);
+  const cardOf: Cards = useCallback((key) => cards[key] ?? blankCard(kinds, sheet.nodes.get(key)), [cards, kinds, sheet.nodes]);
   const one = selected.length === 1 ? selected[0]! : null;
-  const end = target ?? openEnd(sheet, ways, one) ?? openEnd(sheet, ways, null);
+  const end = target ?? openEnd(sheet, cardOf, one) ?? openEnd(sheet, cardOf, null);
   const started = [...sheet.nodes.values()].some(isTrigger);
 
+  const untest = () => {
+    setTesting(false);
+    show(null);
+  };
   const put = (key: string) => {
     setSelected([key]);
     setFresh(key);
-    setTesting(false);
+    untest();
     aim(null);
   };
   const go = (key: string) => {
-    setTesting(false);
+    untest();
     setSelected([key]);
     void flow.fitView({ nodes: [{ id: key }], maxZoom: 1, duration: 200, padding: 0.4 });
   };
   const addStep = (kind: Kind) => {
-    const added = add(sheet, kind, ways, end);
+    const added = add(sheet, kind, cardOf, end);
     desk.edit(added.patch);
     put(added.key);
     setTimeout(() => flow.fitView({ ...FIT, duration: 200 }), 60);
@@ -84,10 +84,6 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
       desk.say("bad", (error as Error).message);
     }
     setBusy(false);
-  };
-  const untest = () => {
-    setTesting(false);
-    show(null);
   };
   const deeds: Deeds = {
     undo: () => desk.undo(),
@@ -139,7 +135,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
     if (cut && !readOnly) acts.remove();
   };
 
-  const stage: Stage = { desk, selected, select, target, aim, samples, tried, try: take, trial, show };
+  const stage: Stage = { desk, selected, select: setSelected, target, aim, samples, tried, try: take, trial, show };
   const step = one !== null ? sheet.nodes.get(one) : undefined;
   const hint = readOnly ? "" : end ? hintOf(sheet.nodes.get(end.key)?.id, end.handle) : "It is put on its own.";
   return (
@@ -157,11 +153,11 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
         onPaste={(event) => { if (!inField(event)) pasteSteps(event.clipboardData.getData("text/plain")); }}
         onPointerUp={(event) => { if (!root.current?.contains(document.activeElement) && !inField(event)) root.current?.focus({ preventScroll: true }); }}
       >
-        <Toolbar view={view} deeds={deeds} testing={testing} overview={() => { setTesting(false); setSelected([]); }} />
+        <Toolbar view={view} deeds={deeds} testing={testing} overview={() => { untest(); setSelected([]); }} />
         <Banners view={view} desk={desk} reload={() => ask("reload")} overwrite={() => ask("overwrite")} />
         <div className="ewc-body">
           {!readOnly && <Palette kinds={kinds} hint={hint} add={addStep} started={started} />}
-          <div className="ewc-flow"><Flow dark={dark} ways={ways} put={put} /></div>
+          <div className="ewc-flow"><Flow dark={dark} cardOf={cardOf} put={put} /></div>
           <aside className="ewc-panel" aria-label="What is selected">
             {testing ? <TryPanel run={deeds.test} busy={busy} close={untest} />
               : step && one !== null ? <StepPanel key={one} id={one} step={step} focus={fresh === one} />
@@ -176,6 +172,11 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
       </div>
     </StageContext.Provider>
   );
+}
+
+/** What is selected at first: the trigger, where nothing has been written yet. */
+function begun({ sheet, readOnly }: View): string[] {
+  return !readOnly && sheet.nodes.size === 1 && !eventsOf(sheet).length ? [...sheet.nodes.keys()] : [];
 }
 
 const CHANGING = new Set<Act>(["undo", "redo", "remove", "duplicate", "arrange", "palette"]);

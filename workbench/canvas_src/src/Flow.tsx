@@ -9,33 +9,38 @@ import {
   useNodesState,
   useReactFlow,
   type Connection,
-  type Edge as FlowEdge,
+  type EdgeChange,
   type FinalConnectionState,
+  type NodeChange,
+  type Viewport,
 } from "@xyflow/react";
-import { useCallback, useEffect, useMemo, useRef, type DragEvent } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState, type DragEvent } from "react";
 import { useStage, useView } from "./use";
-import { WIDTH, add, connect, isTrigger, keysById, mayConnect, move, pointOf, type Ways } from "./graph";
+import { WIDTH, add, connect, isTrigger, keysById, mayConnect, move, pointOf, type Cards } from "./graph";
 import { StepCard, type StepData, type StepNode } from "./StepCard";
-import type { Card, Kind, Sheet, Step } from "./types";
+import { WayEdge, type Way } from "./WayEdge";
+import type { Sheet, Trial } from "./types";
 
 const TYPES = { step: StepCard };
+const EDGE_TYPES = { way: WayEdge };
 const MAP_FROM = 16; // nodes: a map covers the cards of a small graph
 export const DRAGGED = "application/x-workbench-kind";
 
-export function Flow({ dark, ways, put }: { dark: boolean; ways: Ways; put: (key: string) => void }) {
+export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put: (key: string) => void }) {
   const stage = useStage();
   const { desk, selected, select, target, aim, trial } = stage;
   const view = useView(desk);
-  const { sheet, cards, remarks, counts, readOnly } = view;
+  const { sheet, lanes, remarks, counts, readOnly } = view;
   const flow = useReactFlow();
   const known = useRef(new Map<string, { parts: unknown[]; data: StepData }>());
   const dragging = useRef(false);
+  const frame = useRef<HTMLDivElement>(null);
 
-  const open = useMemo(() => openWays(sheet, ways), [sheet.nodes, sheet.edges, ways]);
+  const open = useMemo(() => openWays(sheet, cardOf), [sheet.nodes, sheet.edges, cardOf]);
   const wanted = useMemo<StepNode[]>(() => {
     const byKey = Map.groupBy(remarks, (each) => each.key);
     return [...sheet.nodes].map(([key, step]) => {
-      const card = cards[key] ?? blankCard(view.kinds, step);
+      const card = cardOf(key);
       const data = kept(known.current, key, [
         card, byKey.get(key)?.map((each) => each.message).join("\n"), counts.nodes?.[key],
         trial ? (trial.marks[key] ?? "none") : undefined, open.get(key)?.join("\n"), target?.key === key ? target.handle : undefined, readOnly,
@@ -54,9 +59,9 @@ export function Flow({ dark, ways, put }: { dark: boolean; ways: Ways; put: (key
       const label = `${card.kind}: ${card.title.join(" ")}`;
       return { id: key, type: "step", position: pointOf(step), data, width: WIDTH, height: card.height, ariaLabel: label };
     });
-  }, [sheet.nodes, cards, remarks, counts, trial, open, target, readOnly, view.kinds]);
+  }, [sheet.nodes, cardOf, remarks, counts, trial, open, target, readOnly, view.kinds]);
 
-  const [nodes, setNodes, onNodesChange] = useNodesState<StepNode>(wanted);
+  const [nodes, setNodes, applyToNodes] = useNodesState<StepNode>(wanted);
   useEffect(() => {
     setNodes((shown) => {
       const before = new Map(shown.map((each) => [each.id, each]));
@@ -72,8 +77,16 @@ export function Flow({ dark, ways, put }: { dark: boolean; ways: Ways; put: (key
     });
   }, [wanted, selected, setNodes]);
 
-  const edges = useMemo(() => drawnEdges(sheet, trial && new Set(trial.ways.map((way) => `${way.key}/${way.handle ?? ""}`)), trial?.marks),
-    [sheet.nodes, sheet.edges, trial]);
+  const [dragged, setDragged] = useState<ReadonlySet<string>>(STILL);
+  const edges = useMemo(() => drawnEdges(sheet, trial).map((edge) => {
+    const free = dragged.has(edge.source) || dragged.has(edge.target);
+    return { ...edge, data: { lane: free ? undefined : lanes[edge.id] }, selected: selected.includes(edge.id) };
+  }), [sheet.nodes, sheet.edges, trial, lanes, dragged, selected]);
+
+  const selecting = useCallback((changes: (NodeChange<StepNode> | EdgeChange<Way>)[]) => {
+    const picked = changes.filter((each) => each.type === "select");
+    if (picked.length) select((now) => picked.reduce((so, { id, selected: on }) => [...so.filter((each) => each !== id), ...(on ? [id] : [])], now));
+  }, [select]);
 
   const onConnect = useCallback(({ source, sourceHandle, target: to }: Connection) => {
     desk.edit(connect(desk.current().sheet, { key: source, handle: sourceHandle }, to));
@@ -88,24 +101,30 @@ export function Flow({ dark, ways, put }: { dark: boolean; ways: Ways; put: (key
     if (!kind || readOnly) return;
     event.preventDefault();
     const { x, y } = flow.screenToFlowPosition({ x: event.clientX, y: event.clientY });
-    const added = add(sheet, kind, ways, target, { x: x - WIDTH / 2, y: y - 24 });
+    const added = add(sheet, kind, cardOf, target, { x: x - WIDTH / 2, y: y - 24 });
     desk.edit(added.patch);
     put(added.key);
   };
 
   return (
-    <ReactFlow<StepNode>
+    <ReactFlow<StepNode, Way>
+      ref={frame}
       nodes={nodes}
       edges={edges}
       nodeTypes={TYPES}
-      onNodesChange={onNodesChange}
-      onNodeDragStart={() => { dragging.current = true; }}
+      edgeTypes={EDGE_TYPES}
+      onNodesChange={(changes) => { selecting(changes); applyToNodes(changes.filter((each) => each.type !== "select")); }}
+      onEdgesChange={selecting}
+      onNodeDragStart={(_, __, moved) => {
+        dragging.current = true;
+        setDragged(new Set(moved.map((each) => each.id)));
+      }}
       onNodeDragStop={(_, __, moved) => {
         dragging.current = false;
+        setDragged(STILL);
         desk.edit(move(sheet, Object.fromEntries(moved.map((each) => [each.id, each.position]))));
       }}
       onNodeClick={() => stage.target && aim(null)}
-      onSelectionChange={({ nodes: picked, edges: lines }) => select([...picked, ...lines].map((each) => each.id))}
       onConnect={onConnect}
       onConnectEnd={onConnectEnd}
       isValidConnection={({ source, target: to }) => mayConnect(sheet, source, to)}
@@ -122,8 +141,7 @@ export function Flow({ dark, ways, put }: { dark: boolean; ways: Ways; put: (key
       zoomActivationKeyCode={["Control", "Meta"]}
       minZoom={0.1}
       maxZoom={1.6}
-      fitView
-      fitViewOptions={FIT}
+      onInit={(instance) => void instance.setViewport(home(instance.getNodesBounds(nodes), frame.current!))}
       colorMode={dark ? "dark" : "light"}
       defaultEdgeOptions={EDGE}
       aria-label="The automation as a graph"
@@ -136,8 +154,18 @@ export function Flow({ dark, ways, put }: { dark: boolean; ways: Ways; put: (key
 }
 
 export const FIT = { maxZoom: 1, padding: 0.12 };
+/** Where one looks at first: everything, or the beginning of what would be too small to read. */
+function home(all: { x: number; y: number; width: number; height: number }, { clientWidth, clientHeight }: HTMLElement): Viewport {
+  const fitting = Math.min(clientWidth / all.width, clientHeight / all.height) * 0.88;
+  const zoom = Math.min(Math.max(fitting, 0.6), 1);
+  const y = fitting < zoom ? MARGIN : (clientHeight - all.height * zoom) / 2;
+  return { x: clientWidth / 2 - (all.x + all.width / 2) * zoom, y: y - all.y * zoom, zoom };
+}
+
+const MARGIN = 24;
 const NONE: never[] = [];
-const EDGE = { type: "default", interactionWidth: 24 };
+const STILL: ReadonlySet<string> = new Set();
+const EDGE = { interactionWidth: 24 };
 
 /** The data of a node, the same object as before unless one of its parts is another: React draws only what has changed. */
 function kept(known: Map<string, { parts: unknown[]; data: StepData }>, key: string, parts: unknown[], make: () => StepData): StepData {
@@ -152,29 +180,24 @@ function same(one: unknown, other: unknown): boolean {
   return typeof one === "object" && typeof other === "object" && JSON.stringify(one) === JSON.stringify(other);
 }
 
-export function blankCard(kinds: Kind[], step: Step): Card {
-  const kind = kinds.find((each) => each.kind === step.type);
-  const ways = kind?.kind === "exit" ? [] : [{ handle: null, label: "" }];
-  return { kind: kind?.label ?? step.type, title: [step.id], lines: [], color: kind?.color ?? "#5d6878", icon: kind?.icon ?? "alert", height: 54, ways, valid: true };
-}
-
-function openWays(sheet: Sheet, ways: Ways): Map<string, (string | null)[]> {
+function openWays(sheet: Sheet, cardOf: Cards): Map<string, (string | null)[]> {
   const taken = new Set([...sheet.edges.values()].map((edge) => `${edge.source}/${edge.sourceHandle || ""}`));
   return new Map([...sheet.nodes].map(([key, step]) => [
-    key, ways(key).map((way) => way.handle).filter((handle) => !taken.has(`${step.id}/${handle ?? ""}`)),
+    key, cardOf(key).ways.map((way) => way.handle).filter((handle) => !taken.has(`${step.id}/${handle ?? ""}`)),
   ]));
 }
 
-function drawnEdges(sheet: Sheet, followed: Set<string> | null, marks: Record<string, unknown> | undefined): FlowEdge[] {
+function drawnEdges(sheet: Sheet, trial: Trial | null): Omit<Way, "data">[] {
   const keys = keysById(sheet);
+  const followed = new Set(trial?.ways.map((way) => `${way.key}/${way.handle ?? ""}`));
   return [...sheet.edges].flatMap(([key, edge]) => {
     const [source, target] = [keys.get(edge.source), keys.get(edge.target)];
     if (source === undefined || target === undefined) return [];
-    const strong = followed?.has(`${source}/${edge.sourceHandle || ""}`) && marks?.[target] !== undefined;
-    const look = !followed ? "plain" : strong ? "strong" : "faded";
+    const strong = followed.has(`${source}/${edge.sourceHandle || ""}`) && trial?.marks[target] !== undefined;
+    const look = !trial ? "plain" : strong ? "strong" : "faded";
     return [{
-      id: key, source, target, sourceHandle: edge.sourceHandle || null, className: `ewc-edge-${look}`, zIndex: strong ? 1 : 0,
-      markerEnd: { type: MarkerType.ArrowClosed, width: 16, height: 16, color: look === "strong" ? "#2f9e63" : "#8a93a3" },
+      id: key, type: "way" as const, source, target, sourceHandle: edge.sourceHandle || null, className: `ewc-edge-${look}`, zIndex: strong ? 1 : 0,
+      markerEnd: { type: MarkerType.ArrowClosed, width: 14, height: 14, color: look === "strong" ? "#2f9e63" : "#8a93a3" },
       ariaLabel: `from ${edge.source}${edge.sourceHandle ? `, ${edge.sourceHandle},` : ""} to ${edge.target}`,
     }];
   });

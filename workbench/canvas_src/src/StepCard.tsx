@@ -1,6 +1,6 @@
 // A node: its card, its ways out, what is wrong with it, how many stand there, and what happened in a trial.
-import { Handle, Position, type Node, type NodeProps } from "@xyflow/react";
-import { memo } from "react";
+import { Handle, Position, useUpdateNodeInternals, type Node, type NodeProps } from "@xyflow/react";
+import { memo, useEffect } from "react";
 import { Icon } from "./Icon";
 import type { Card, Count, Mark, Remark, Way } from "./types";
 
@@ -28,8 +28,11 @@ const MARK_WORDS: Record<Mark, string> = {
   goal: "goal reached",
 };
 
-export const StepCard = memo(function StepCard({ data, selected }: NodeProps<StepNode>) {
+export const StepCard = memo(function StepCard({ id, data, selected }: NodeProps<StepNode>) {
   const { card, remarks, mark } = data;
+  const measure = useUpdateNodeInternals();
+  const ways = card.ways.map((way) => way.handle).join("\n");
+  useEffect(() => measure(id), [id, ways, card.height, measure]); // React Flow looks for the ends of edges only when told
   const errors = remarks.filter((each) => each.level === "error");
   const worst = errors.length ? "error" : remarks.length ? "warning" : null;
   const faded = mark === "none";
@@ -41,12 +44,12 @@ export const StepCard = memo(function StepCard({ data, selected }: NodeProps<Ste
       {card.title.map((line, index) => <div className="ewc-title" key={index}>{line}</div>)}
       {card.lines.length > 0 && <div className="ewc-lines">{card.lines.map((line, index) => <div key={index}>{line}</div>)}</div>}
       {worst && (
-        <span className={`ewc-badge ewc-${worst}`} title={remarks.map((each) => each.message).join("\n")} data-testid="problem">
+        <span className={`ewc-badge ewc-${worst}${mark && mark !== "none" ? " ewc-left" : ""}`} title={remarks.map((each) => each.message).join("\n")} data-testid="problem">
           <span aria-hidden="true">!</span>
           <span className="ewc-sr">{remarks.map((each) => each.message).join("; ")}</span>
         </span>
       )}
-      {mark && mark !== "none" && !worst && <span className={`ewc-badge ewc-mark-${mark}`} aria-label={MARK_WORDS[mark]}>{MARKS[mark]}</span>}
+      {mark && mark !== "none" && <span className={`ewc-badge ewc-mark-${mark}`} aria-label={MARK_WORDS[mark]}>{MARKS[mark]}</span>}
       <Counted count={data.count} />
       {card.ways.map((way, index) => <WayOut key={way.handle ?? ""} way={way} share={(index + 1) / (card.ways.length + 1)} data={data} />)}
     </div>

@@ -1,6 +1,6 @@
 // The draft as this view sees it: what Python has, and on top of it what this view has changed and Python has not confirmed yet.
 import { EMPTY, apply, both, inverse, sheetOf } from "./patch";
-import type { Card, Choices, Counts, Document, Kind, Model, Patch, Remark, Sheet, Status } from "./types";
+import type { Card, Choices, Counts, Document, Kind, Lane, Model, Patch, Remark, Sheet, Status } from "./types";
 
 const PAUSE = 80; // ms in which changes are gathered into one message
 const TICK = 2_500;
@@ -27,6 +27,7 @@ export interface Notice {
 export interface View {
   sheet: Sheet;
   cards: Record<string, Card>;
+  lanes: Record<string, Lane>;
   remarks: Remark[];
   status: Status;
   counts: Counts;
@@ -63,6 +64,7 @@ export class Desk {
     this.view = {
       sheet: this.base,
       cards: model.get("cards"),
+      lanes: model.get("lanes"),
       remarks: model.get("remarks"),
       status: model.get("status"),
       counts: model.get("counts"),
@@ -210,10 +212,8 @@ export class Desk {
   private readonly copy = (): void => {
     this.heard();
     const model = this.model;
-    const { cards, remarks, status, counts, height: _ } = Object.fromEntries(
-      PLAIN.map((name) => [name, model.get(name)]),
-    ) as any;
-    this.update({ cards, remarks, status, counts, readOnly: model.get("read_only") || status.archived });
+    const shown = Object.fromEntries(SHOWN.map((name) => [name, model.get(name)])) as Pick<View, (typeof SHOWN)[number]>;
+    this.update({ ...shown, readOnly: model.get("read_only") || shown.status.archived });
   };
 
   private readonly hear = (content: any): void => {
@@ -267,4 +267,5 @@ export class Desk {
   }
 }
 
-const PLAIN = ["cards", "remarks", "status", "counts", "read_only"];
+const SHOWN = ["cards", "lanes", "remarks", "status", "counts"] as const;
+const PLAIN = [...SHOWN, "read_only"];

@@ -1,8 +1,8 @@
 // Changes of the graph: each function returns the patch that makes one.
-import type { Card, Edge, Json, Kind, Obj, Patch, Sheet, Step, Way } from "./types";
+import type { Card, Edge, Json, Kind, Obj, Patch, Sheet, Step } from "./types";
 
 export const WIDTH = 280;
-const HEIGHT = 60;
+const HEIGHT = 90; // what a new card may need
 const ACROSS = 316;
 const DOWN = 54;
 const TRIGGERS = new Set(["app_event", "custom_event", "app-event", "custom-event", "appevent"]);
@@ -12,8 +12,16 @@ export interface End {
   handle: string | null;
 }
 
-export type Cards = Record<string, Card>;
-export type Ways = (key: string) => Way[];
+/** The card of a node; of one that Python has not seen yet, the one of its kind. */
+export type Cards = (key: string) => Card;
+
+/** A card for a step that Python has not told of yet. */
+export function blankCard(kinds: Kind[], step: Step | undefined): Card {
+  const kind = kinds.find((each) => each.kind === step?.type);
+  const look = { color: kind?.color ?? "#5d6878", icon: kind?.icon ?? "alert" };
+  const ways = step?.type === "exit" ? [] : [{ handle: null, label: "" }];
+  return { kind: kind?.label ?? step?.type ?? "", title: [step?.id ?? ""], lines: [], ...look, height: 54, ways, valid: true };
+}
 
 export function isTrigger(step: Step | undefined): boolean {
   return step !== undefined && TRIGGERS.has(step.type);
@@ -38,10 +46,10 @@ export function leaving(sheet: Sheet, end: End): [string, Edge] | undefined {
 }
 
 /** Where the next step goes: an open way of the node that is selected, else of the last node that has one. */
-export function openEnd(sheet: Sheet, ways: Ways, selected: string | null): End | null {
+export function openEnd(sheet: Sheet, cards: Cards, selected: string | null): End | null {
   const from = selected !== null && sheet.nodes.has(selected) ? [selected] : [...sheet.nodes.keys()].reverse();
   for (const key of from) {
-    for (const { handle } of ways(key)) if (!leaving(sheet, { key, handle })) return { key, handle };
+    for (const { handle } of cards(key).ways) if (!leaving(sheet, { key, handle })) return { key, handle };
   }
   return null;
 }
@@ -87,10 +95,10 @@ export interface Added {
 }
 
 /** A new step, behind an open end if there is one, in between where a way is taken already. */
-export function add(sheet: Sheet, kind: Kind, ways: Ways, end: End | null, at?: { x: number; y: number }): Added {
+export function add(sheet: Sheet, kind: Kind, cards: Cards, end: End | null, at?: { x: number; y: number }): Added {
   const id = freeId(sheet, kind.kind);
   const source = end ? sheet.nodes.get(end.key) : undefined;
-  const place = at ?? (end && source ? below(sheet, source, ways(end.key), end.handle) : free(sheet, { x: 14, y: 14 }));
+  const place = at ?? (end && source ? below(sheet, source, cards, end) : free(sheet, cards, { x: 14, y: 14 }));
   const step: Step = { id, type: kind.kind, position: rounded(place), data: structuredClone(kind.blank) };
   const trigger = isTrigger(step);
   const order = trigger ? [id, ...sheet.nodes.keys()] : [...sheet.nodes.keys(), id];
@@ -123,20 +131,22 @@ function freeId(sheet: Sheet, stem: string): string {
   return id;
 }
 
-function below(sheet: Sheet, source: Step, ways: Way[], handle: string | null): { x: number; y: number } {
+function below(sheet: Sheet, source: Step, cards: Cards, end: End): { x: number; y: number } {
   const { x, y } = pointOf(source);
-  const index = Math.max(ways.findIndex((way) => way.handle === handle), 0);
+  const { ways, height } = cards(end.key);
+  const index = Math.max(ways.findIndex((way) => way.handle === end.handle), 0);
   const aside = (index - (Math.max(ways.length, 1) - 1) / 2) * ACROSS;
-  return free(sheet, { x: x + aside, y: y + 120 + DOWN }, aside < 0 ? -1 : 1);
+  return free(sheet, cards, { x: x + aside, y: y + height + DOWN }, aside < 0 ? -1 : 1);
 }
 
 /** The nearest spot beside `wanted` where no other card stands. */
-function free(sheet: Sheet, wanted: { x: number; y: number }, side = 1): { x: number; y: number } {
-  const others = [...sheet.nodes.values()].map(pointOf);
+function free(sheet: Sheet, cards: Cards, wanted: { x: number; y: number }, side = 1): { x: number; y: number } {
+  const others = [...sheet.nodes].map(([key, step]) => ({ ...pointOf(step), height: cards(key).height }));
+  const { y } = wanted;
   let { x } = wanted;
-  const meets = () => others.some((each) => Math.abs(each.x - x) < ACROSS - 20 && Math.abs(each.y - wanted.y) < 2 * HEIGHT);
+  const meets = () => others.some((each) => Math.abs(each.x - x) < WIDTH && each.y < y + HEIGHT && each.y + each.height > y - DOWN / 2);
   while (meets()) x += side * ACROSS;
-  return { x, y: wanted.y };
+  return { x, y };
 }
 
 function rounded({ x, y }: { x: number; y: number }): { x: number; y: number } {

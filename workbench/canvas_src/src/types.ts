@@ -62,6 +62,9 @@ export interface Card {
   valid: boolean;
 }
 
+/** What an edge passes on its way down: a middle, and from which height to which it is kept. */
+export type Lane = [number, number, number][];
+
 export interface Field {
   name: string;
   control: string;

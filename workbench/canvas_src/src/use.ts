@@ -16,7 +16,7 @@ export interface Tried {
 export interface Stage {
   desk: Desk;
   selected: string[];
-  select: (keys: string[]) => void;
+  select: (keys: string[] | ((now: string[]) => string[])) => void;
   target: End | null;
   aim: (end: End | null) => void;
   samples: Sample[];

@@ -1,4 +1,5 @@
 // The conditions of a step, one per line: a path, an operator of the contract, a value.
+import { useState } from "react";
 import type { Choices, Json, Obj } from "../types";
 import { isNumber, isObject, numberOf } from "../exact";
 import { Combo, type Option } from "./Combo";
@@ -17,6 +18,7 @@ interface Props {
 }
 
 export function Filters({ label, value, operators, paths, samples, onChange, disabled }: Props) {
+  const [fresh, setFresh] = useState("");
   const filters = Array.isArray(value) ? value.filter(isObject) : [];
   const change = (index: number, filter: Obj) => onChange(filters.with(index, filter));
   return (
@@ -39,9 +41,18 @@ export function Filters({ label, value, operators, paths, samples, onChange, dis
           </span>
         </div>
       ))}
-      <button type="button" className="ewc-more" disabled={disabled} onClick={() => onChange([...filters, { path: "", operator: "exists" }])}>+ {filters.length ? "and" : "condition"}</button>
+      {!disabled && (
+        <Combo label={`${label}: add`} value={fresh} options={paths} placeholder={filters.length ? "and …" : "which value?"} onChange={setFresh}
+          onPick={(path) => { setFresh(""); if (path.trim()) onChange([...filters, asked(path.trim(), samples(path))]); }} />
+      )}
     </div>
   );
+}
+
+/** A new filter: what is seen to be yes or no is asked to be yes, of everything else whether it is there. */
+function asked(path: string, seen: Option[]): Obj {
+  const yesNo = seen.length > 0 && seen.every((each) => typeof typed(each.value) === "boolean");
+  return yesNo ? { path, operator: "eq", value: true } : { path, operator: "exists" };
 }
 
 /** The filter with another operator, its value kept where it makes sense. */
@@ -59,7 +70,7 @@ function fitting(filter: Obj, seen: Option[]): Obj {
   return { ...filter, value: typed(first) };
 }
 
-export function typed(text: string): Json {
+function typed(text: string): Json {
   if (text === "true" || text === "false") return text === "true";
   return numberOf(text) ?? text;
 }
