@@ -97,7 +97,8 @@ def _said(outcome: str, handle: str | None, detail: dict[str, Any]) -> str:
     if outcome == "branched":
         return f"Goes on along “{words.HANDLE_WORDS.get(handle or '', handle or '')}”."
     if outcome == "waiting":
-        return f"Waits, at most until {words.moment_words(detail['until'])} UTC."
+        most = ", at most" if detail["cause"] == "event" else ""
+        return f"Waits{most} until {words.moment_words(detail['until'])} UTC."
     return f"{words.outcome(outcome)}.".capitalize()
 
 

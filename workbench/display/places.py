@@ -43,8 +43,9 @@ def gridded(nodes: Sequence[str], links: Sequence[Link]) -> dict[str, dict[str, 
 
 def chosen(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]) -> dict[str, Point] | None:
     """Return where nodes were put; None when one of them was not, or nobody but `gridded` did."""
-    points = {node["id"]: point for node in nodes if (point := point_of(node)) is not None}
-    if not points or len(points) < len(nodes):
+    found = [(node["id"], point_of(node)) for node in nodes]
+    points = {node_id: point for node_id, point in found if point is not None}
+    if not found or any(point is None for _, point in found):
         return None
     links = [(edge["source"], edge["target"]) for edge in edges]
     ours = {node: (each["x"], each["y"]) for node, each in gridded([*points], links).items()}

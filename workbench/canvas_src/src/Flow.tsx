@@ -43,7 +43,7 @@ export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put:
       const card = cardOf(key);
       const data = kept(known.current, key, [
         card, byKey.get(key)?.map((each) => each.message).join("\n"), counts.nodes?.[key],
-        trial ? (trial.marks[key] ?? "none") : undefined, open.get(key)?.join("\n"), target?.key === key ? target.handle : undefined, readOnly,
+        trial ? (trial.marks[key] ?? "none") : undefined, open.get(key), target?.key === key ? target.handle : undefined, readOnly,
       ], () => ({
         card,
         trigger: isTrigger(step),

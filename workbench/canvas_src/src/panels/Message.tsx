@@ -22,11 +22,22 @@ export function harmless(html: string): string {
   const page = new DOMParser().parseFromString(html, "text/html");
   for (const each of page.querySelectorAll("script, meta, base, link, iframe, frame, object, embed, form, portal")) each.remove();
   for (const each of page.querySelectorAll("*")) {
-    for (const name of each.getAttributeNames()) if (LEADS_AWAY.test(name)) each.removeAttribute(name);
+    for (const name of each.getAttributeNames()) {
+      const value = each.getAttribute(name) ?? "";
+      if (LEADS_AWAY.test(name) || (LOADS.test(name) && !/^data:image\//i.test(value))) each.removeAttribute(name);
+      else if (name === "style") each.setAttribute(name, still(value));
+    }
+    if (each.localName === "style") each.textContent = still(each.textContent ?? "");
   }
   return `<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${POLICY}">${page.documentElement.outerHTML}`;
 }
 
+/** A style sheet that loads nothing. */
+function still(css: string): string {
+  return css.replace(/\\/g, "").replace(/@import[^;]*;?/gi, "").replace(/(url|image-set|src)\s*\([^)]*\)?/gi, "none");
+}
+
+const LOADS = /^(src|srcset|poster|data|imagesrcset|lowsrc|dynsrc)$/i;
 const LEADS_AWAY = /^(on.*|(.*:)?href|action|formaction|ping|target|srcdoc|background)$/i;
 const POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; font-src data:; form-action 'none'; base-uri 'none'";
 
