@@ -1,7 +1,9 @@
-// Builds the canvas into one ES module and one style sheet that need nothing from outside.
+// Builds the canvas into one ES module and one style sheet that need nothing from outside, and notes what they were built from.
+import { createHash } from "node:crypto";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
 
-const into = process.argv[2] ?? "../static";
+const into = "../static";
 
 await build({
   entryPoints: { canvas: "src/index.tsx" },
@@ -16,3 +18,9 @@ await build({
   charset: "utf8",
   logLevel: "warning",
 });
+
+const modules = readdirSync("src", { recursive: true, withFileTypes: true }).filter((each) => each.isFile());
+const sources = ["build.mjs", "package-lock.json", "../display/looks.json", ...modules.map((each) => `${each.parentPath}/${each.name}`)];
+const digest = createHash("sha256");
+for (const path of sources.sort()) digest.update(`${path}\n`).update(readFileSync(path));
+writeFileSync(`${into}/canvas.sources`, `${digest.digest("hex")}\n`);
