@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -180,7 +181,9 @@ def test_copies_and_everything_by_keyboard(page: Page) -> None:
 
 
 def test_problems_stand_on_the_steps_and_fields_they_concern(page: Page) -> None:
-    automation = Automation(Draft("Problems")).on("deposit").split({"a": 50, "b": 50}).branch("a", lambda b: b.add_tag("a"))
+    automation = (
+        Automation(Draft("Problems")).on("deposit").split({"a": 50, "b": 50}).branch("a", lambda b: b.add_tag("a"))
+    )
     with bare(page, automation) as shown:
         card(shown, "split").click()
         page.get_by_label("Percent of way 1").fill("60")
@@ -202,7 +205,13 @@ def test_strangers_text_is_text_and_an_email_can_do_nothing(page: Page) -> None:
         "<style>@import 'http://evil.example/x.css'; body { background: url(http://evil.example/y.png) }</style>"
         "<a href='http://evil.example' onclick='parent.hurt=1'>click</a><form action='http://evil.example'><button>go</button></form>"
     )
-    automation = Automation(Draft(EVIL)).on("deposit").where(EVIL, eq=EVIL).send_email(subject=EVIL, body=mail).add_tag(EVIL[:60])
+    automation = (
+        Automation(Draft(EVIL))
+        .on("deposit")
+        .where(EVIL, eq=EVIL)
+        .send_email(subject=EVIL, body=mail)
+        .add_tag(EVIL[:60])
+    )
     with bare(page, automation) as shown:
         expect(page.locator(".ewc-name")).to_have_text(EVIL)
         card(shown, "trigger").click()
@@ -242,7 +251,9 @@ def test_what_is_for_looking_only_cannot_be_changed(page: Page) -> None:
         expect(page.get_by_label("Title", exact=True)).to_be_disabled()
         page.keyboard.press("Delete")
         settled(shown)
-        shown.canvas._receive(shown.canvas, {"kind": "edit", "view": "x", "number": 1, "patch": {"nodes": {"send_inapp": None}}}, [])
+        shown.canvas._receive(
+            shown.canvas, {"kind": "edit", "view": "x", "number": 1, "patch": {"nodes": {"send_inapp": None}}}, []
+        )
         assert automation.to_json() == before
 
 
@@ -256,7 +267,7 @@ def test_everything_has_a_name_for_those_who_do_not_see_it(page: Page) -> None:
 
 
 def test_a_hundred_nodes_are_dragged_smoothly(page: Page) -> None:
-    """Prints frames per second; what is asserted is only that the node went where it was dragged."""
+    """Says how many frames per second; what is asserted is only that the node went where it was dragged."""
     automation = Automation(Draft("Hundred")).on("deposit")
     for number in range(33):
         automation = automation.when("x", eq=number).then(lambda b: b.add_tag("a")).otherwise(lambda b: b.add_tag("b"))
@@ -269,7 +280,9 @@ def test_a_hundred_nodes_are_dragged_smoothly(page: Page) -> None:
         frames = page.evaluate(DRAGGED, [x, y])
         page.mouse.up()
         settled(shown)
-        print(f"\n100 nodes: {1000 / (sum(frames) / len(frames)):.0f} frames/s while dragging, slowest {max(frames):.0f} ms")
+        sys.stdout.write(
+            f"\n100 nodes: {1000 / (sum(frames) / len(frames)):.0f} frames/s while dragging, slowest {max(frames):.0f} ms\n"
+        )
         assert math.dist(middle(node, None), (x + 60, y + 60)) < 30
 
 

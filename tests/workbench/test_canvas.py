@@ -50,8 +50,10 @@ JSON = st.recursive(
     | st.decimals(allow_nan=False, allow_infinity=False, places=3)
     | st.floats(allow_nan=False, allow_infinity=False, width=32)
     | st.sampled_from(["$exact", "$object", "1.0"]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["$exact", "$object", "a", "1"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$exact", "$object", "a", "1"]), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
@@ -161,7 +163,12 @@ def test_a_step_that_somebody_else_made_meanwhile_is_not_overwritten() -> None:
     automation = thanks()
     canvas = Heard(automation)
     canvas.automation = automation.add_tag("x")
-    canvas.hear(kind="edit", view="v", number=1, patch={"nodes": {"add_tag_x": {"id": "add_tag_x", "type": "exit"}}, "fresh": ["add_tag_x"]})
+    canvas.hear(
+        kind="edit",
+        view="v",
+        number=1,
+        patch={"nodes": {"add_tag_x": {"id": "add_tag_x", "type": "exit"}}, "fresh": ["add_tag_x"]},
+    )
     assert canvas.said[0]["kind"] == "refused"
     assert node(canvas, "add_tag_x")["type"] == "add_tag"
 
@@ -184,7 +191,13 @@ def test_views_and_cells_that_write_at_the_same_time_lose_nothing() -> None:
     def draw(view: str) -> None:
         for number in range(1, 16):
             key = f"{view}{number}"
-            canvas._edit({"view": view, "number": number, "patch": {"nodes": {key: {"id": key, "type": "exit", "data": {}}}, "fresh": [key]}})
+            canvas._edit(
+                {
+                    "view": view,
+                    "number": number,
+                    "patch": {"nodes": {key: {"id": key, "type": "exit", "data": {}}}, "fresh": [key]},
+                }
+            )
 
     threads = [threading.Thread(target=draw, args=(view,)) for view in ("a", "b", "c")]
     for thread in threads:

@@ -88,6 +88,12 @@ export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put:
     if (picked.length) select((now) => picked.reduce((so, { id, selected: on }) => [...so.filter((each) => each !== id), ...(on ? [id] : [])], now));
   }, [select]);
 
+  /** Moves by arrow keys: they end as they begin. */
+  const stepping = useCallback((changes: NodeChange<StepNode>[]) => {
+    const moved = changes.flatMap((each) => (each.type === "position" && each.position && !each.dragging ? [[each.id, each.position]] : []));
+    if (moved.length) desk.edit(move(desk.current().sheet, Object.fromEntries(moved)), "steps");
+  }, [desk]);
+
   const onConnect = useCallback(({ source, sourceHandle, target: to }: Connection) => {
     desk.edit(connect(desk.current().sheet, { key: source, handle: sourceHandle }, to));
   }, [desk]);
@@ -113,7 +119,11 @@ export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put:
       edges={edges}
       nodeTypes={TYPES}
       edgeTypes={EDGE_TYPES}
-      onNodesChange={(changes) => { selecting(changes); applyToNodes(changes.filter((each) => each.type !== "select")); }}
+      onNodesChange={(changes) => {
+        selecting(changes);
+        applyToNodes(changes.filter((each) => each.type !== "select"));
+        if (!dragging.current) stepping(changes);
+      }}
       onEdgesChange={selecting}
       onNodeDragStart={(_, __, moved) => {
         dragging.current = true;

@@ -28,7 +28,7 @@ export function SampleForm({ short }: { short?: boolean }) {
 
   return (
     <div className="ewc-sample">
-      <label htmlFor={id}>Event</label>
+      <label htmlFor={id}>Sample event</label>
       <select id={id} value={at} onChange={(event) => {
         const chosen = samples[Number(event.target.value)];
         if (chosen) take({ event: chosen.event, payload: chosen.payload, person: chosen.contactId, label: chosen.contact });
@@ -36,8 +36,8 @@ export function SampleForm({ short }: { short?: boolean }) {
         {at < 0 && <option value={-1}>{tried.event}, changed</option>}
         {samples.map((each, index) => <option key={index} value={index}>{each.label}{each.contact ? ` · ${each.contact}` : ""}</option>)}
       </select>
-      <span className="ewc-caption">Contact</span>
-      <Combo label="Contact" value={wanted ?? tried.label} options={people.map(([, label]) => ({ value: label }))} placeholder="somebody new; or an email, wallet, id"
+      <span className="ewc-caption">Sample contact</span>
+      <Combo label="Sample contact" value={wanted ?? tried.label} options={people.map(([, label]) => ({ value: label }))} placeholder="somebody new; or an email, wallet, id"
         onChange={setWanted} onPick={(text) => void find(text)} />
       {wrong && <span className="ewc-wrong">{wrong}</span>}
       {!short && (
