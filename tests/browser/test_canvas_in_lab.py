@@ -102,4 +102,5 @@ def test_built_by_mouse_tested_published_and_run(page: Page, lab: Lab, running: 
     hand.canvas.get_by_test_id("problems").click()
     for theme in ("JupyterLab Dark", "JupyterLab Light"):
         use_theme(page, theme)
+        page.wait_for_selector("#jupyterlab-splash", state="detached")
         hand.canvas.screenshot(path=pictures / f"canvas-counts-{theme.split()[1].lower()}.png")

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from api.language.action import Invalid
 from api.language.advance import advance
 from api.language.codec import decode, encode
 from api.language.contact import meeting
@@ -44,6 +45,8 @@ class Preview(msgspec.Struct, frozen=True):
 
 def preview(node: Node, event: JsonObject, who: Person, now: datetime, automation_id: str = SIMULATED) -> Preview:
     """Return what the node does with an event of a contact, whatever came before it; by its id a split knows who goes where."""
+    if isinstance(node.action, Invalid):
+        return Preview(says="It has to be mended first.")
     run = Run(SIMULATED, automation_id, State.RUNNING, node.id, attempt=1)
     decision = _decided(node, run, event, who, now)
     cause = _cause(decision)

@@ -200,15 +200,18 @@ function openWays(sheet: Sheet, cardOf: Cards): Map<string, (string | null)[]> {
 function drawnEdges(sheet: Sheet, trial: Trial | null): Omit<Way, "data">[] {
   const keys = keysById(sheet);
   const followed = new Set(trial?.ways.map((way) => `${way.key}/${way.handle ?? ""}`));
-  return [...sheet.edges].flatMap(([key, edge]) => {
+  const drawn = [...sheet.edges].flatMap(([key, edge]) => {
     const [source, target] = [keys.get(edge.source), keys.get(edge.target)];
     if (source === undefined || target === undefined) return [];
     const strong = followed.has(`${source}/${edge.sourceHandle || ""}`) && trial?.marks[target] !== undefined;
     const look = !trial ? "plain" : strong ? "strong" : "faded";
     return [{
-      id: key, type: "way" as const, source, target, sourceHandle: edge.sourceHandle || null, className: `ewc-edge-${look}`, zIndex: strong ? 1 : 0,
+      id: key, type: "way" as const, source, target, sourceHandle: edge.sourceHandle || null, className: `ewc-edge-${look}`,
       markerEnd: { type: MarkerType.ArrowClosed, width: 14, height: 14, color: look === "strong" ? "#2f9e63" : "#8a93a3" },
       ariaLabel: `from ${edge.source}${edge.sourceHandle ? `, ${edge.sourceHandle},` : ""} to ${edge.target}`,
     }];
   });
+  return drawn.sort((one, other) => Number(one.className === STRONG) - Number(other.className === STRONG)); // the path on top
 }
+
+const STRONG = "ewc-edge-strong";

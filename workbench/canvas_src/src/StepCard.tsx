@@ -40,7 +40,7 @@ export const StepCard = memo(function StepCard({ id, data, selected }: NodeProps
     <div className={`ewc-card${faded ? " ewc-faded" : ""}${selected ? " ewc-selected" : ""}`} style={{ background: faded ? undefined : card.color }}>
       {!data.trigger && <Handle type="target" position={Position.Top} className="ewc-in" />}
       <span className="ewc-disc"><Icon name={card.icon} /></span>
-      <div className="ewc-kind">{card.kind}{data.offset && <b>{data.offset}</b>}</div>
+      <div className="ewc-kind"><span>{card.kind}</span>{data.offset && <b>{data.offset}</b>}</div>
       {card.title.map((line, index) => <div className="ewc-title" key={index}>{line}</div>)}
       {card.lines.length > 0 && <div className="ewc-lines">{card.lines.map((line, index) => <div key={index}>{line}</div>)}</div>}
       {worst && (

@@ -27,6 +27,14 @@ export function Control(props: Props) {
   const invalid = props.remarks.some((each) => each.level === "error");
   const paths = pathsOf(choices, props.events, props.withContact);
   const text = typeof value === "string" ? value : "";
+  if (field.control === "json" && value === undefined && !invalid) {
+    return (
+      <details className="ewc-field">
+        <summary>{field.label}</summary>
+        <Labelled label={field.label} hint={field.hint} htmlFor={id}>{control()}</Labelled>
+      </details>
+    );
+  }
   const alone = { line: id, text: id, json: id, span: id }[field.control]; // controls that a label can name
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={alone} remarks={props.remarks}>

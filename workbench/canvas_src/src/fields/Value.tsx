@@ -4,12 +4,12 @@ import { isNumber, isObject, json, numberOf, parse, written } from "../exact";
 import type { Json } from "../types";
 import { Combo, type Option } from "./Combo";
 
-type Sort = "text" | "number" | "yes or no" | "nothing" | "JSON";
-const SORTS: Sort[] = ["text", "number", "yes or no", "nothing", "JSON"];
+type Sort = "text" | "number" | "yes/no" | "nothing" | "JSON";
+const SORTS: Sort[] = ["text", "number", "yes/no", "nothing", "JSON"];
 
 export function sortOf(value: Json | undefined): Sort {
   if (value === null) return "nothing";
-  if (typeof value === "boolean") return "yes or no";
+  if (typeof value === "boolean") return "yes/no";
   if (isNumber(value)) return "number";
   return typeof value === "string" || value === undefined ? "text" : "JSON";
 }
@@ -35,7 +35,7 @@ export function Value({ label, value, options = [], onChange, disabled }: Props)
 
   return (
     <span className="ewc-value">
-      {sort === "yes or no" && (
+      {sort === "yes/no" && (
         <select aria-label={label} value={String(value)} disabled={disabled} onChange={(event) => onChange(event.target.value === "true")}>
           <option value="true">yes</option>
           <option value="false">no</option>
@@ -56,7 +56,7 @@ function turned(value: Json | undefined, sort: Sort): Json {
   const text = isObject(value) || Array.isArray(value) ? json(value) : value === null ? "" : written(value);
   switch (sort) {
     case "number": return numberOf(text) ?? 0;
-    case "yes or no": return text !== "false" && text !== "no";
+    case "yes/no": return text !== "false" && text !== "no";
     case "nothing": return null;
     default: return text;
   }
