@@ -59,6 +59,7 @@ class Automation(Rules):
     def __init__(self, draft: Draft, place: Place | None = None) -> None:
         self._draft = draft
         self._place = place or Place()
+        self._canvases: dict[bool, Canvas] = {}  # by whether they are for looking only
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> Self:
@@ -126,7 +127,11 @@ class Automation(Rules):
         """
         from workbench.canvas.widget import Canvas  # loads the widgets, which whoever only writes code does not need
 
-        return Canvas(self, height=height, read_only=read_only)
+        if read_only not in self._canvases:
+            self._canvases[read_only] = Canvas(self, height=height, read_only=read_only)
+        canvas = self._canvases[read_only]
+        canvas.height = height
+        return canvas
 
     # Trying
 

@@ -208,6 +208,15 @@ def test_views_and_cells_that_write_at_the_same_time_lose_nothing() -> None:
     assert canvas.document["seen"] == {"a": 15, "b": 15, "c": 15}
 
 
+def test_two_canvases_of_one_automation_know_of_each_other() -> None:
+    automation = thanks()
+    one, two = Heard(automation), Heard(automation, read_only=True)
+    one.edit(1, nodes={"send_inapp": None})
+    two.hear(kind="tick", view="w")
+    assert [each["key"] for each in two.document["nodes"]] == ["trigger"]
+    assert automation.canvas() is automation.canvas()
+
+
 def test_an_empty_automation_begins_with_its_trigger_once_something_is_drawn() -> None:
     automation = Automation(Draft("Empty"))
     canvas = Heard(automation)

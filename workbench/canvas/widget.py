@@ -1,7 +1,8 @@
 """The widget: holds one automation, writes into it what views send, and shows every view what came of it.
 
 Messages of a view arrive in a thread of their own (JupyterLab sends them to a subshell of the kernel), while cells run in the main thread:
-one lock guards the draft, and whatever asks the server does so outside of it.
+one lock guards all drafts that are drawn, and whatever asks the server does so outside of it. Two canvases of one automation are
+possible, too: each looks whether the draft is still the one it knows before it writes into it.
 """
 
 import threading
@@ -29,6 +30,7 @@ from workbench.canvas.watching import Watch
 from workbench.errors import DraftError, StaleError, WorkbenchError
 
 _LOOKING = "this canvas is for looking only"
+_LOCK = threading.RLock()
 _STATIC = files("workbench").joinpath("static")
 
 
@@ -56,9 +58,11 @@ class Canvas(AnyWidget):
     height = traitlets.Int().tag(sync=True)
     read_only = traitlets.Bool().tag(sync=True)
 
+    _draft: Draft
+    _sheet: Sheet
+
     def __init__(self, automation: Drawn, *, height: int = 640, read_only: bool = False) -> None:
         super().__init__(kinds=kinds(), operators=operators(), height=height, read_only=read_only)
-        self._lock = threading.RLock()
         self._automation = automation
         self._bound = [automation]
         self._known = Known(automation._place.connection)
@@ -68,8 +72,7 @@ class Canvas(AnyWidget):
         self._revision = 0
         self._seen: dict[str, int] = {}
         self._copy = Copy()
-        self._sheet = self._opened()
-        self._show()
+        self._open()
         self.on_msg(self._receive)
 
     @property
@@ -79,14 +82,13 @@ class Canvas(AnyWidget):
 
     @automation.setter
     def automation(self, automation: Drawn) -> None:
-        with self._lock:
+        with _LOCK:
             self._automation = automation
             self._bound.append(automation)
             for each in self._bound:
                 each._place = automation._place
             self._write(automation._draft)
-            self._sheet = self._opened()
-            self._show()
+            self._open()
         self._object()
 
     # What a view says
@@ -98,14 +100,17 @@ class Canvas(AnyWidget):
     def _tick(self, _: JsonObject) -> None:
         """Say that we are here, and look how the automation is doing."""
         self.send({"kind": "tock"})
+        with _LOCK:
+            self._catch_up()
         self._look()
 
     def _edit(self, content: JsonObject) -> None:
         """Write a change into the draft; what has been written already is not written again."""
         view, number = str(content["view"]), int(content["number"])
-        with self._lock:
+        with _LOCK:
             if number <= self._seen.get(view, 0):
                 return
+            self._catch_up()
             try:
                 if self.read_only:
                     raise DraftError(_LOOKING)
@@ -137,7 +142,8 @@ class Canvas(AnyWidget):
     def _asked(self, what: str, content: JsonObject) -> Any:
         if what not in QUESTIONS:
             return self._done(what, overwrite=content.get("overwrite") is True)
-        with self._lock:
+        with _LOCK:
+            self._catch_up()
             sheet = self._sheet
             question = Question(self._automation, self._known, sheet.draft(self._automation.name), sheet, content)
         return QUESTIONS[what](question)
@@ -174,23 +180,28 @@ class Canvas(AnyWidget):
         record = publishing.find(place.connection, self._automation.name)
         if record is None:
             raise DraftError("there is no automation of this name on the server any more")
-        with self._lock:
+        with _LOCK:
             place.record = record
             self._write(record.draft())
-            self._sheet = self._opened()
-            self._show()
+            self._open()
         self._object()
 
     # What views are shown
 
-    def _opened(self) -> Sheet:
-        """Return the draft in pieces, laid out where nobody has put its nodes anywhere; an empty one begins with its trigger."""
-        draft = self._automation._draft
-        if not draft.nodes:
-            draft = started(draft.name, ())
-        return sheet_of(draft, {} if draft.places() is not None else laid_out(draft))
+    def _open(self) -> None:
+        """Take the draft apart, laid out where nobody has put its nodes anywhere, and show it; an empty one begins with its trigger."""
+        self._draft = self._automation._draft
+        draft = self._draft if self._draft.nodes else started(self._draft.name, ())
+        self._sheet = sheet_of(draft, {} if draft.places() is not None else laid_out(draft))
+        self._show()
+
+    def _catch_up(self) -> None:
+        """Open the draft again where somebody else has written into it: another canvas of the same automation."""
+        if self._automation._draft is not self._draft:
+            self._open()
 
     def _write(self, draft: Draft) -> None:
+        self._draft = draft
         for each in self._bound:
             each._draft = draft
 
@@ -207,11 +218,11 @@ class Canvas(AnyWidget):
 
     def _object(self) -> None:
         """Look up what the catalog has against the draft, and show it unless the draft has changed meanwhile."""
-        with self._lock:
+        with _LOCK:
             draft = self._automation._draft
             known = read(draft)
         objections = self._known.objections(known.trigger, known.graph)
-        with self._lock:
+        with _LOCK:
             if draft is self._automation._draft:
                 self._objections = objections
                 self._show_remarks()
@@ -241,7 +252,7 @@ class Canvas(AnyWidget):
             seen = self._watch.look(place.connection, place.record) if place.connection and place.record else None
             if seen is not None:
                 self._tell(seen.revision, place.record)
-                with self._lock:
+                with _LOCK:
                     keys = self._sheet.keys()
                     nodes = {keys[each]: count for each, count in seen.nodes.items() if each in keys}
                     elsewhere = sum(count["live"] for each, count in seen.nodes.items() if each not in keys)

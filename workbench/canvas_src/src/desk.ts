@@ -42,6 +42,9 @@ export interface View {
   canRedo: boolean;
 }
 
+/** Somebody else has changed the automation on the server. */
+class Stale extends Error {}
+
 const NOTHING: Choices = { events: [], paths: {}, builtIns: [], attributes: [], tags: [], segments: [] };
 
 export class Desk {
@@ -170,7 +173,8 @@ export class Desk {
       if (what === "reload") this.forget();
       return true;
     } catch (error) {
-      this.say("bad", (error as Error).message);
+      if (error instanceof Stale) this.hush(); // said where it can be mended
+      else this.say("bad", (error as Error).message);
       return false;
     }
   }
@@ -227,7 +231,7 @@ export class Desk {
     const question = view === this.name ? this.waiting.get(Number(id)) : undefined;
     if (!question) return;
     this.waiting.delete(Number(id));
-    if ("error" in content) question.failed(new Error(content.error));
+    if ("error" in content) question.failed(content.stale ? new Stale(content.error) : new Error(content.error));
     else question.done(content.value);
   };
 
@@ -243,7 +247,7 @@ export class Desk {
   private readonly tick = (): void => {
     if (document.visibilityState === "hidden") return;
     this.send({ kind: "tick", view: this.name });
-    if (this.unanswered !== null && Date.now() - this.unanswered > PATIENCE) this.update({ alive: false });
+    if (this.unanswered !== null && Date.now() - this.unanswered > PATIENCE) this.lose();
   };
 
   private send(content: unknown): void {
@@ -251,8 +255,15 @@ export class Desk {
     try {
       this.model.send(content);
     } catch {
-      this.update({ alive: false });
+      this.lose();
     }
+  }
+
+  /** Nobody answers: say so, and let nobody wait for it. */
+  private lose(): void {
+    this.update({ alive: false });
+    for (const { failed } of this.waiting.values()) failed(new Error("the kernel does not answer"));
+    this.waiting.clear();
   }
 
   private update(change: Partial<View>): void {

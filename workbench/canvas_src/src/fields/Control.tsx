@@ -1,5 +1,5 @@
 // One field of a form: the control its kind asks for, what is wrong with it, and a word of help.
-import { useId, type ReactNode } from "react";
+import { useId, useState, type ReactNode } from "react";
 import type { Choices, Field, Json, Obj, Remark } from "../types";
 import { Branches } from "./Branches";
 import { Combo, type Option } from "./Combo";
@@ -27,15 +27,16 @@ export function Control(props: Props) {
   const invalid = props.remarks.some((each) => each.level === "error");
   const paths = pathsOf(choices, props.events, props.withContact);
   const text = typeof value === "string" ? value : "";
-  if (field.control === "json" && value === undefined && !invalid) {
+  const [begun] = useState(value !== undefined);
+  if (field.control === "json") {
     return (
-      <details className="ewc-field">
+      <details className="ewc-field" open={begun || invalid || undefined}>
         <summary>{field.label}</summary>
-        <Labelled label={field.label} hint={field.hint} htmlFor={id}>{control()}</Labelled>
+        <Labelled label={field.label} hint={field.hint} htmlFor={id} remarks={props.remarks}>{control()}</Labelled>
       </details>
     );
   }
-  const alone = { line: id, text: id, json: id, span: id }[field.control]; // controls that a label can name
+  const alone = { line: id, text: id, span: id }[field.control]; // controls that a label can name
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={alone} remarks={props.remarks}>
       {control()}
@@ -48,7 +49,7 @@ export function Control(props: Props) {
       case "text":
         return <Template id={id} label={field.label} value={text} paths={paths} long={field.control === "text"} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "json":
-        return <JsonField id={id} value={value} text={field.name === "body"} disabled={disabled} onChange={onChange} />;
+        return <JsonField id={id} value={value} orText={field.name === "body"} disabled={disabled} onChange={onChange} />;
       case "tag":
         return <Combo label={field.label} value={text} options={choices.tags.map((each) => ({ value: each }))} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "event":
@@ -62,7 +63,7 @@ export function Control(props: Props) {
       case "attributes":
         return <Attributes value={value} names={choices.attributes.map((each): Option => ({ value: each.name }))} disabled={disabled} onChange={onChange} />;
       default:
-        return <JsonField id={id} value={value} text={false} disabled={disabled} onChange={onChange} />;
+        return <JsonField id={id} value={value} orText={false} disabled={disabled} onChange={onChange} />;
     }
   }
 }

@@ -53,26 +53,41 @@ export function Attributes({ value, names, onChange, disabled }: { value: Json |
   );
 }
 
-/** JSON, or a plain text where it is none; empty takes the field out. */
-export function JsonField({ id, value, onChange, disabled, text }: { id: string; value: Json | undefined; onChange: (value: Json | undefined) => void; disabled?: boolean; text: boolean }) {
+interface JsonProps {
+  id: string;
+  value: Json | undefined;
+  onChange: (value: Json | undefined) => void;
+  disabled?: boolean;
+  orText: boolean; // whether a plain text is as good
+}
+
+/** JSON, or a plain text where that is as good; empty takes the field out. */
+export function JsonField({ id, value, onChange, disabled, orText }: JsonProps) {
+  const [asText, setAsText] = useState(orText && typeof value === "string");
   const [draft, setDraft] = useState<string | null>(null);
-  const shown = value === undefined || value === null ? "" : typeof value === "string" && text ? value : json(value);
   const [wrong, setWrong] = useState("");
-  const type = (typed: string) => {
+  const shown = value === undefined || value === null ? "" : typeof value === "string" && asText ? value : json(value);
+  const type = (typed: string, plain: boolean) => {
     setDraft(typed);
     setWrong("");
     if (!typed.trim()) return onChange(undefined);
+    if (plain) return onChange(typed);
     try {
       onChange(parse(typed));
     } catch (error) {
-      if (text && !/^\s*[[{]/.test(typed)) onChange(typed);
-      else setWrong((error as Error).message);
+      setWrong((error as Error).message);
     }
   };
   return (
     <>
+      {orText && (
+        <select aria-label="Written as" value={asText ? "text" : "JSON"} disabled={disabled} onChange={(event) => { setAsText(event.target.value === "text"); type(draft ?? shown, event.target.value === "text"); }}>
+          <option>JSON</option>
+          <option>text</option>
+        </select>
+      )}
       <textarea id={id} className="ewc-code" rows={5} spellCheck={false} value={draft ?? shown} disabled={disabled} aria-invalid={wrong !== "" || undefined}
-        onChange={(event) => type(event.target.value)} onBlur={() => !wrong && setDraft(null)} />
+        onChange={(event) => type(event.target.value, asText)} onBlur={() => !wrong && setDraft(null)} />
       {wrong && <span className="ewc-wrong">{wrong}</span>}
     </>
   );
