@@ -145,7 +145,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
         className={`ewc${dark ? " ewc-dark" : ""}`}
         style={{ "--ewc-height": `${height}px` } as React.CSSProperties}
         tabIndex={-1}
-        role="application"
+        role="region"
         aria-label={`Canvas: ${status.name}`}
         onKeyDown={onKeyDown}
         onCopy={(event) => copy(event, false)}

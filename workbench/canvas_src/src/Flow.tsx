@@ -167,7 +167,7 @@ export const FIT = { maxZoom: 1, padding: 0.12 };
 /** Where one looks at first: everything, or the beginning of what would be too small to read. */
 function home(all: { x: number; y: number; width: number; height: number }, { clientWidth, clientHeight }: HTMLElement): Viewport {
   const fitting = Math.min(clientWidth / all.width, clientHeight / all.height) * 0.88;
-  const zoom = Math.min(Math.max(fitting, 0.6), 1);
+  const zoom = Math.min(Math.max(fitting, 0.5), 1);
   const y = fitting < zoom ? MARGIN : (clientHeight - all.height * zoom) / 2;
   return { x: clientWidth / 2 - (all.x + all.width / 2) * zoom, y: y - all.y * zoom, zoom };
 }

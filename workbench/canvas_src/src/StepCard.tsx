@@ -81,7 +81,7 @@ function WayOut({ way, share, data }: { way: Way; share: number; data: StepData 
         className={`ewc-out${open ? " ewc-open" : ""}`}
         style={{ left }}
         data-way={way.handle ?? ""}
-        title={open ? "Drag to a step, or click and choose the next one" : "Drag to lead it elsewhere"}
+        title={open ? "Drag to a step, or click and choose the next one" : "Drag to lead it elsewhere, or click to put a step in between"}
         onClick={() => data.aim(way.handle)}
       />
       {way.label && <span className="ewc-way" style={{ left }}>{way.label}</span>}

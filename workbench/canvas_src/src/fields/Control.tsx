@@ -32,7 +32,7 @@ export function Control(props: Props) {
     return (
       <details className="ewc-field" open={begun || invalid || undefined}>
         <summary>{field.label}</summary>
-        <Labelled label={field.label} hint={field.hint} htmlFor={id} remarks={props.remarks}>{control()}</Labelled>
+        <Labelled hint={field.hint} remarks={props.remarks}>{control()}</Labelled>
       </details>
     );
   }
@@ -49,7 +49,7 @@ export function Control(props: Props) {
       case "text":
         return <Template id={id} label={field.label} value={text} paths={paths} long={field.control === "text"} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "json":
-        return <JsonField id={id} value={value} orText={field.name === "body"} disabled={disabled} onChange={onChange} />;
+        return <JsonField label={field.label} value={value} orText={field.name === "body"} disabled={disabled} onChange={onChange} />;
       case "tag":
         return <Combo label={field.label} value={text} options={choices.tags.map((each) => ({ value: each }))} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "event":
@@ -63,15 +63,15 @@ export function Control(props: Props) {
       case "attributes":
         return <Attributes value={value} names={choices.attributes.map((each): Option => ({ value: each.name }))} disabled={disabled} onChange={onChange} />;
       default:
-        return <JsonField id={id} value={value} orText={false} disabled={disabled} onChange={onChange} />;
+        return <JsonField label={field.label} value={value} orText={false} disabled={disabled} onChange={onChange} />;
     }
   }
 }
 
-export function Labelled({ label, hint, htmlFor, remarks = [], children }: { label: string; hint?: string; htmlFor?: string; remarks?: Remark[]; children: ReactNode }) {
+export function Labelled({ label, hint, htmlFor, remarks = [], children }: { label?: string; hint?: string; htmlFor?: string; remarks?: Remark[]; children: ReactNode }) {
   return (
     <div className="ewc-field">
-      {htmlFor ? <label htmlFor={htmlFor}>{label}</label> : <span className="ewc-caption">{label}</span>}
+      {htmlFor ? <label htmlFor={htmlFor}>{label}</label> : label && <span className="ewc-caption">{label}</span>}
       {children}
       {remarks.map((each) => <span key={each.message} className={each.level === "error" ? "ewc-wrong" : "ewc-doubtful"}>{each.message}</span>)}
       {hint && <small className="ewc-soft">{hint}</small>}

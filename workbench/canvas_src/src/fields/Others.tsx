@@ -54,7 +54,7 @@ export function Attributes({ value, names, onChange, disabled }: { value: Json |
 }
 
 interface JsonProps {
-  id: string;
+  label: string;
   value: Json | undefined;
   onChange: (value: Json | undefined) => void;
   disabled?: boolean;
@@ -62,7 +62,7 @@ interface JsonProps {
 }
 
 /** JSON, or a plain text where that is as good; empty takes the field out. */
-export function JsonField({ id, value, onChange, disabled, orText }: JsonProps) {
+export function JsonField({ label, value, onChange, disabled, orText }: JsonProps) {
   const [asText, setAsText] = useState(orText && typeof value === "string");
   const [draft, setDraft] = useState<string | null>(null);
   const [wrong, setWrong] = useState("");
@@ -81,12 +81,12 @@ export function JsonField({ id, value, onChange, disabled, orText }: JsonProps) 
   return (
     <>
       {orText && (
-        <select aria-label="Written as" value={asText ? "text" : "JSON"} disabled={disabled} onChange={(event) => { setAsText(event.target.value === "text"); type(draft ?? shown, event.target.value === "text"); }}>
+        <select aria-label={`${label}, written as`} value={asText ? "text" : "JSON"} disabled={disabled} onChange={(event) => { setAsText(event.target.value === "text"); type(draft ?? shown, event.target.value === "text"); }}>
           <option>JSON</option>
           <option>text</option>
         </select>
       )}
-      <textarea id={id} className="ewc-code" rows={5} spellCheck={false} value={draft ?? shown} disabled={disabled} aria-invalid={wrong !== "" || undefined}
+      <textarea aria-label={label} className="ewc-code" rows={5} spellCheck={false} value={draft ?? shown} disabled={disabled} aria-invalid={wrong !== "" || undefined}
         onChange={(event) => type(event.target.value, asText)} onBlur={() => !wrong && setDraft(null)} />
       {wrong && <span className="ewc-wrong">{wrong}</span>}
     </>
