@@ -36,7 +36,7 @@ def data_of(automation: Automation, node_id: str) -> dict[str, object]:
 
 def settled(shown: Bare) -> None:
     """Wait until Python has everything that the view has changed."""
-    shown.page.wait_for_timeout(150)
+    expect(shown.page.locator('.ewc[data-unsent="true"]')).to_have_count(0)
 
 
 def test_what_is_typed_is_in_the_automation_and_on_the_card(page: Page) -> None:
@@ -197,6 +197,25 @@ def test_problems_stand_on_the_steps_and_fields_they_concern(page: Page) -> None
         expect(card(shown, "split")).to_contain_text("first 50 %")
         settled(shown)
         assert automation.to_json()["graph"]["edges"][1]["sourceHandle"] == "first"
+
+
+def test_an_edge_that_leaves_by_no_way_is_drawn_and_can_be_taken_out(page: Page) -> None:
+    payload = greeting().to_json()
+    payload["graph"]["nodes"].append({"id": "exit", "type": "exit", "data": {}})
+    payload["graph"]["edges"] += [
+        {"id": "gone", "source": "if_amountusd", "sourceHandle": "perhaps", "target": "exit"},
+        {"id": "after", "source": "exit", "target": "add_tag_small"},
+    ]
+    automation = Automation.from_json(payload)
+    with bare(page, automation) as shown:
+        expect(page.locator(".react-flow__edge")).to_have_count(5)
+        for key in ("gone", "after"):
+            page.locator(f'.react-flow__edge[data-id="{key}"]').focus()
+            page.keyboard.press("Enter")
+            page.keyboard.press("Delete")
+        expect(page.locator(".react-flow__edge")).to_have_count(3)
+        settled(shown)
+        assert ("exit", "add_tag_small") not in links(automation)
 
 
 def test_strangers_text_is_text_and_an_email_can_do_nothing(page: Page) -> None:

@@ -169,6 +169,8 @@ class Canvas(AnyWidget):
         do()
         self._stale = ""
         self._watch.soon()
+        with _LOCK:
+            self._show_remarks()
         self._copy.refresh(automation)
         return said
 

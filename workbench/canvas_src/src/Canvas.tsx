@@ -144,6 +144,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
         ref={root}
         className={`ewc${dark ? " ewc-dark" : ""}`}
         style={{ "--ewc-height": `${height}px` } as React.CSSProperties}
+        data-unsent={view.unsent}
         tabIndex={-1}
         role="region"
         aria-label={`Canvas: ${status.name}`}

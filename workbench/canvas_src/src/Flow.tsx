@@ -78,10 +78,10 @@ export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put:
   }, [wanted, selected, setNodes]);
 
   const [dragged, setDragged] = useState<ReadonlySet<string>>(STILL);
-  const edges = useMemo(() => drawnEdges(sheet, trial).map((edge) => {
+  const edges = useMemo(() => drawnEdges(sheet, cardOf, trial).map((edge) => {
     const free = dragged.has(edge.source) || dragged.has(edge.target);
     return { ...edge, data: { lane: free ? undefined : lanes[edge.id] }, selected: selected.includes(edge.id) };
-  }), [sheet.nodes, sheet.edges, trial, lanes, dragged, selected]);
+  }), [sheet.nodes, sheet.edges, cardOf, trial, lanes, dragged, selected]);
 
   const selecting = useCallback((changes: (NodeChange<StepNode> | EdgeChange<Way>)[]) => {
     const picked = changes.filter((each) => each.type === "select");
@@ -197,16 +197,20 @@ function openWays(sheet: Sheet, cardOf: Cards): Map<string, (string | null)[]> {
   ]));
 }
 
-function drawnEdges(sheet: Sheet, trial: Trial | null): Omit<Way, "data">[] {
+/** The edges as React Flow takes them; one that leaves by a way that is not there is drawn, too, so that it can be taken out. */
+function drawnEdges(sheet: Sheet, cardOf: Cards, trial: Trial | null): Omit<Way, "data">[] {
   const keys = keysById(sheet);
   const followed = new Set(trial?.ways.map((way) => `${way.key}/${way.handle ?? ""}`));
   const drawn = [...sheet.edges].flatMap(([key, edge]) => {
     const [source, target] = [keys.get(edge.source), keys.get(edge.target)];
     if (source === undefined || target === undefined) return [];
-    const strong = followed.has(`${source}/${edge.sourceHandle || ""}`) && trial?.marks[target] !== undefined;
-    const look = !trial ? "plain" : strong ? "strong" : "faded";
+    const ways = cardOf(source).ways.map((way) => way.handle);
+    const handle = edge.sourceHandle || null;
+    const known = ways.includes(handle);
+    const strong = followed.has(`${source}/${handle ?? ""}`) && trial?.marks[target] !== undefined;
+    const look = !known ? "wrong" : !trial ? "plain" : strong ? "strong" : "faded";
     return [{
-      id: key, type: "way" as const, source, target, sourceHandle: edge.sourceHandle || null, className: `ewc-edge-${look}`,
+      id: key, type: "way" as const, source, target, sourceHandle: known ? handle : (ways[0] ?? null), className: `ewc-edge-${look}`,
       markerEnd: { type: MarkerType.ArrowClosed, width: 14, height: 14, color: look === "strong" ? "#2f9e63" : "#8a93a3" },
       ariaLabel: `from ${edge.source}${edge.sourceHandle ? `, ${edge.sourceHandle},` : ""} to ${edge.target}`,
     }];

@@ -50,6 +50,7 @@ export const StepCard = memo(function StepCard({ id, data, selected }: NodeProps
         </span>
       )}
       {mark && mark !== "none" && <span className={`ewc-badge ewc-mark-${mark}`} aria-label={MARK_WORDS[mark]}>{MARKS[mark]}</span>}
+      {!card.ways.length && <Handle type="source" position={Position.Bottom} className="ewc-in" isConnectable={false} />}
       <Counted count={data.count} />
       {card.ways.map((way, index) => <WayOut key={way.handle ?? ""} way={way} share={(index + 1) / (card.ways.length + 1)} data={data} />)}
     </div>
