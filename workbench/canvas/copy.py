@@ -13,25 +13,29 @@ from workbench.errors import WorkbenchError
 
 
 class Copy:
-    """The picture of one automation in one output; shows the draft as it was at the last `refresh`."""
+    """The picture of one automation in one output; shows the draft, and where it stands, as of the last `refresh`."""
 
     def __init__(self) -> None:
         self._handle: DisplayHandle | None = None
-        self._shown: Draft | None = None
+        self._shown: object = None
 
     def show(self, automation: Drawn) -> None:
         """Put the picture into the output of the cell that runs."""
-        self._shown = automation._draft
+        self._shown = _state(automation)
         self._handle = display(_picture(automation), display_id=True)  # type: ignore[no-untyped-call]  # IPython has no types
 
     def refresh(self, automation: Drawn) -> None:
-        """Put the draft of now into the picture; a draft that cannot be read yet waits for the next time."""
-        draft = automation._draft
-        if self._handle is None or draft is self._shown:
+        """Put what is there now into the picture; a draft that cannot be read yet waits for the next time."""
+        state = _state(automation)
+        if self._handle is None or state == self._shown:
             return
         with suppress(WorkbenchError):
             self._handle.update(_picture(automation))  # type: ignore[no-untyped-call]
-            self._shown = draft
+            self._shown = state
+
+
+def _state(automation: Drawn) -> tuple[Draft, list[tuple[str, str]]]:
+    return automation._draft, automation._pills()
 
 
 def _picture(automation: Drawn) -> HTML:

@@ -17,11 +17,11 @@ _FAILED = ("failed", "refused")
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What was seen: counts by node id, those of nodes that this draft does not have among them, and the server's revision."""
+    """What was seen: counts by node id, also of nodes that the draft no longer has, a line about all, and the server's revision."""
 
-    nodes: Mapping[str, JsonObject] = {}
-    headline: str = ""
-    revision: int | None = None
+    nodes: Mapping[str, JsonObject]
+    headline: str
+    revision: int
 
 
 class Watch:

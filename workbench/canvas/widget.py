@@ -253,7 +253,7 @@ class Canvas(AnyWidget):
         with suppress(WorkbenchError):
             seen = self._watch.look(place.connection, place.record) if place.connection and place.record else None
             if seen is not None:
-                self._tell(seen.revision, place.record)
+                self._stale = _changed(place.record, seen.revision)
                 with _LOCK:
                     keys = self._sheet.keys()
                     nodes = {keys[each]: count for each, count in seen.nodes.items() if each in keys}
@@ -261,13 +261,6 @@ class Canvas(AnyWidget):
                     self.counts = {"nodes": nodes, "headline": seen.headline, "elsewhere": elsewhere}
         self._show_status()
         self._copy.refresh(self._automation)
-
-    def _tell(self, revision: int | None, record: publishing.Record) -> None:
-        if revision is not None and revision > record.revision:
-            self._stale = (
-                f"Somebody changed this automation since you opened it: yours is revision {record.revision}, "
-                f"the server's is {revision}."
-            )
 
     def __repr__(self) -> str:
         return f"Canvas of {self._automation.name!r}: run the cell to draw on it"
@@ -277,3 +270,11 @@ class Canvas(AnyWidget):
         bundle, metadata = self._repr_mimebundle_() or ({}, {})
         display(bundle, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
         self._copy.show(self._automation)
+
+
+def _changed(known: publishing.Record, revision: int) -> str:
+    """Say that somebody else has changed the automation; empty when nobody has."""
+    if revision <= known.revision:
+        return ""
+    yours = f"yours is revision {known.revision}, the server's is {revision}"
+    return f"Somebody changed this automation since you opened it: {yours}."

@@ -129,12 +129,13 @@ def _moved(chosen: Mapping[str, Point]) -> Places:
 def _passing(graph: Graph, drawn: Mapping[str, _Drawn], edges: Iterable[Edge]) -> dict[Link, Lane]:
     """Return what edges pass between cards that somebody put there."""
     boxes = {node_id: Box(each.x, each.y, each.x + WIDTH, each.y + each.card.height) for node_id, each in drawn.items()}
-    links = {
-        f"{edge.source}\0{edge.target}": (edge.source, edge.target, _share(graph.by_id[edge.source], edge.handle))
-        for edge in edges
-    }
-    found = lanes(boxes, [(name, *link) for name, link in links.items()])
-    return {(links[name][0], links[name][1]): way for name, way in found.items()}
+    return lanes(
+        boxes,
+        [
+            ((edge.source, edge.target), edge.source, edge.target, _share(graph.by_id[edge.source], edge.handle))
+            for edge in edges
+        ],
+    )
 
 
 def _share(source: Node, handle: Way) -> float:

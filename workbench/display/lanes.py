@@ -1,7 +1,7 @@
 """Where edges pass the cards that stand in their way, so that none runs behind a card it has nothing to do with."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -10,6 +10,7 @@ from workbench.display.places import Point
 Lane: TypeAlias = tuple[tuple[float, float, float], ...]
 """What an edge passes on its way down: a middle, and from which height to which it is kept."""
 
+K = TypeVar("K")
 _SAMPLES = 24
 _ROOM, _ASIDE = 8.0, 20.0  # pixels: nearer than this is in the way; so far beside it an edge passes
 
@@ -80,10 +81,10 @@ def _clear(x: float, boxes: Sequence[Box], side: int) -> float:
     return x
 
 
-def lanes(boxes: Mapping[str, Box], ways: Iterable[tuple[str, str, str, float]]) -> dict[str, Lane]:
-    """Return the lanes of edges that pass anything: each is a name, its source, its target, and at which share of the card it leaves."""
+def lanes(boxes: Mapping[str, Box], edges: Iterable[tuple[K, str, str, float]]) -> dict[K, Lane]:
+    """Return the lanes of edges that pass anything: each is a key, its source, its target, and at which share of the card it leaves."""
     found = {}
-    for name, source, target, share in ways:
+    for key, source, target, share in edges:
         one, other = boxes.get(source), boxes.get(target)
         if one is None or other is None:
             continue
@@ -91,5 +92,5 @@ def lanes(boxes: Mapping[str, Box], ways: Iterable[tuple[str, str, str, float]])
         end = ((other.left + other.right) / 2, other.top)
         others = (box for node, box in boxes.items() if node not in (source, target))
         if way := lane(start, end, others):
-            found[name] = way
+            found[key] = way
     return found

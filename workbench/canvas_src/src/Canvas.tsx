@@ -5,7 +5,7 @@ import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
 import type { Desk, View } from "./desk";
 import { FIT, Flow } from "./Flow";
-import { add, blankCard, eventsOf, isTrigger, move, openEnd, paste, piece, remove, type Cards, type End } from "./graph";
+import { HEIGHT, WIDTH, add, blankCard, eventsOf, isTrigger, move, openEnd, paste, piece, pointOf, remove, type Cards, type End } from "./graph";
 import { actOf, type Act } from "./keys";
 import { Palette } from "./Palette";
 import { Help, PublishDialog, Question } from "./panels/Dialogs";
@@ -65,7 +65,14 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
     const added = add(sheet, kind, cardOf, end);
     desk.edit(added.patch);
     put(added.key);
-    setTimeout(() => flow.fitView({ ...FIT, duration: 200 }), 60);
+    reveal(pointOf(added.patch.nodes![added.key]!));
+  };
+  /** Show everything where a new card would be out of sight. */
+  const reveal = ({ x, y }: { x: number; y: number }) => {
+    const frame = root.current!.querySelector(".ewc-flow")!.getBoundingClientRect();
+    const [from, to] = [flow.flowToScreenPosition({ x, y }), flow.flowToScreenPosition({ x: x + WIDTH, y: y + HEIGHT })];
+    const seen = from.x >= frame.left && from.y >= frame.top && to.x <= frame.right && to.y <= frame.bottom;
+    if (!seen) setTimeout(() => flow.fitView({ ...FIT, duration: 200 }), 60);
   };
   const arrange = async () => {
     const places = await desk.ask<Record<string, { x: number; y: number }>>("arrange");

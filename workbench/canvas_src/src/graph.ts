@@ -2,7 +2,7 @@
 import type { Card, Edge, Json, Kind, Obj, Patch, Sheet, Step } from "./types";
 
 export const WIDTH = 280;
-const HEIGHT = 90; // what a new card may need
+export const HEIGHT = 90; // what a new card may need
 const ACROSS = 316;
 const DOWN = 54;
 const TRIGGERS = new Set(["app_event", "custom_event", "app-event", "custom-event", "appevent"]);
