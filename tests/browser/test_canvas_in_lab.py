@@ -55,10 +55,20 @@ def build(hand: Hand) -> None:
 
 def keys_stay_inside(page: Page, hand: Hand) -> None:
     cells = page.locator(".jp-Cell").count()
-    hand.canvas.locator(".react-flow__node[data-id=trigger]").focus()
-    for key in ("a", "b", "d", "d", "x", "m"):  # in JupyterLab: add, add, delete, cut, turn into text
-        page.keyboard.press(key)
+    for place in (".react-flow__pane", ".react-flow__node[data-id=trigger]"):
+        hand.canvas.locator(place).click(position={"x": 20, "y": 20})
+        for key in (
+            "a",
+            "b",
+            "d",
+            "d",
+            "x",
+            "m",
+            "Shift+Enter",
+        ):  # in JupyterLab: add, add, delete, cut, turn into text, run
+            page.keyboard.press(key)
     assert page.locator(".jp-Cell").count() == cells
+    assert page.locator(".jp-CodeCell").count() == cells
 
 
 def send_deposit(running: Running) -> None:

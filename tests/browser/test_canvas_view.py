@@ -166,6 +166,11 @@ def test_copies_and_everything_by_keyboard(page: Page) -> None:
         page.keyboard.press("Enter")
         page.keyboard.press("Control+d")
         expect(card(shown, "send_inapp_2")).to_be_visible()
+        page.keyboard.press("Control+c")
+        page.keyboard.press("Control+v")
+        expect(card(shown, "send_inapp_3")).to_be_visible()
+        page.keyboard.press("Control+z")
+        card(shown, "send_inapp_2").click()
         page.keyboard.press("n")
         page.keyboard.press("ArrowDown")
         assert page.evaluate("document.activeElement.dataset.kind") == "send_email"
@@ -197,6 +202,42 @@ def test_problems_stand_on_the_steps_and_fields_they_concern(page: Page) -> None
         expect(card(shown, "split")).to_contain_text("first 50 %")
         settled(shown)
         assert automation.to_json()["graph"]["edges"][1]["sourceHandle"] == "first"
+
+
+def test_what_python_has_not_told_of_yet_has_its_ways_out_all_the_same(page: Page) -> None:
+    automation = Automation(Draft("Quick")).on("deposit")
+    with bare(page, automation) as shown:
+        page.evaluate("""async () => {
+            for (const kind of ["condition", "delay", "split", "exit"]) {
+                document.querySelector(`[data-kind=${kind}]`).click();
+                await new Promise(requestAnimationFrame);
+            }
+        }""")
+        expect(card(shown, "exit")).to_be_visible()
+        settled(shown)
+        handles = [edge.get("sourceHandle") for edge in automation.to_json()["graph"]["edges"]]
+        assert handles == [None, "true", None, "a"]
+
+
+def test_rules_for_the_whole_automation_are_set_at_its_trigger(page: Page) -> None:
+    automation = greeting()
+    with bare(page, automation) as shown:
+        card(shown, "trigger").click()
+        page.get_by_text("Rules for the whole automation").click()
+        page.get_by_label("A contact enters").select_option("once_per")
+        page.get_by_label("Quiet hours").check()
+        page.get_by_label("Goal", exact=True).check()
+        page.get_by_role("combobox", name="Goal", exact=True).fill("purchase")
+        page.get_by_label("Frequency cap").check()
+        page.get_by_label("Unit of the cap").select_option("hours")
+        expect(card(shown, "trigger")).to_contain_text("quiet from 22:00 to 08:00")
+        settled(shown)
+        assert automation.to_json()["graph"]["settings"] == {
+            "reentry": {"policy": "once_per", "days": 7},
+            "quietHours": {"from": "22:00", "to": "08:00"},
+            "goal": {"event": "purchase", "filters": []},
+            "frequencyCap": {"messages": 3, "seconds": 3600},
+        }
 
 
 def test_an_edge_that_leaves_by_no_way_is_drawn_and_can_be_taken_out(page: Page) -> None:

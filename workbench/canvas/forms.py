@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from api.language.action import KINDS, Action, Condition, Exit, Invalid, WaitForEvent, Way
+from api.language.action import KINDS, Action, Condition, Exit, Invalid, WaitForEvent, Way, read_action
 from api.language.filter import OPERATORS
 from api.language.graph import Node
 from workbench.author import JsonObject
@@ -142,6 +142,7 @@ def _kind(kind: str, form: Form) -> JsonObject:
         "color": own.color,
         "icon": own.icon,
         "blank": data,
+        "ways": ways(Node(kind, kind, read_action(kind, data, "")), data),
         "fields": [msgspec.to_builtins(field) for field in form.fields],
     }
 

@@ -5,7 +5,7 @@ import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
 import type { Desk, View } from "./desk";
 import { FIT, Flow } from "./Flow";
-import { HEIGHT, WIDTH, add, blankCard, eventsOf, isTrigger, move, openEnd, paste, piece, pointOf, remove, type Cards, type End } from "./graph";
+import { HEIGHT, WIDTH, add, cardNow, eventsOf, isTrigger, move, openEnd, paste, piece, pointOf, remove, type Cards, type End } from "./graph";
 import { actOf, type Act } from "./keys";
 import { Palette } from "./Palette";
 import { Help, PublishDialog, Question } from "./panels/Dialogs";
@@ -41,7 +41,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
   const [asked, ask] = useState<Asked>(null);
   const { samples, tried, take } = useSamples(desk, eventsOf(sheet).join());
 
-  const cardOf: Cards = useCallback((key) => cards[key] ?? blankCard(kinds, sheet.nodes.get(key)), [cards, kinds, sheet.nodes]);
+  const cardOf: Cards = useCallback((key) => cardNow(cards[key], kinds, sheet.nodes.get(key)), [cards, kinds, sheet.nodes]);
   const one = selected.length === 1 ? selected[0]! : null;
   const end = target ?? openEnd(sheet, cardOf, one) ?? openEnd(sheet, cardOf, null);
   const started = [...sheet.nodes.values()].some(isTrigger);

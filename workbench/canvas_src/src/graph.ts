@@ -1,4 +1,5 @@
 // Changes of the graph: each function returns the patch that makes one.
+import { isObject } from "./exact";
 import type { Card, Edge, Json, Kind, Obj, Patch, Sheet, Step } from "./types";
 
 export const WIDTH = 280;
@@ -15,11 +16,20 @@ export interface End {
 /** The card of a node; of one that Python has not seen yet, the one of its kind. */
 export type Cards = (key: string) => Card;
 
-/** A card for a step that Python has not told of yet. */
-export function blankCard(kinds: Kind[], step: Step | undefined): Card {
+/** The card of a step as it is now: what Python has told of it, or the one of its kind; the ways of a split are those in its form. */
+export function cardNow(card: Card | undefined, kinds: Kind[], step: Step | undefined): Card {
+  const known = card ?? blankCard(kinds, step);
+  const branches = step?.type === "split" && Array.isArray(step.data?.branches) ? step.data.branches.filter(isObject) : [];
+  const names = [...new Set(branches.map((each) => each.handle))].filter((each): each is string => typeof each === "string" && each !== "");
+  if (!names.length || names.join("\n") === known.ways.map((way) => way.handle).join("\n")) return known;
+  const labels = new Map(known.ways.map((way) => [way.handle, way.label]));
+  return { ...known, ways: names.map((handle) => ({ handle, label: labels.get(handle) ?? handle })) };
+}
+
+function blankCard(kinds: Kind[], step: Step | undefined): Card {
   const kind = kinds.find((each) => each.kind === step?.type);
   const look = { color: kind?.color ?? "#5d6878", icon: kind?.icon ?? "alert" };
-  const ways = step?.type === "exit" ? [] : [{ handle: null, label: "" }];
+  const ways = kind?.ways ?? [{ handle: null, label: "" }];
   return { kind: kind?.label ?? step?.type ?? "", title: [step?.id ?? ""], lines: [], ...look, height: 54, ways, valid: true };
 }
 

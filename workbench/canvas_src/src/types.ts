@@ -80,6 +80,7 @@ export interface Kind {
   color: string;
   icon: string;
   blank: Obj;
+  ways: Way[];
   fields: Field[];
 }
 
