@@ -3,14 +3,16 @@
 Nothing is written for a worker that lost a lease. Nothing is written either when a decision was made on what is no longer so:
 an entry that waits for an event or gives up waiting, or looks back at messages and entries, is recorded under the lock of its
 contact, where what it saw is read again. Ingest stores an event that somebody may wait for under the same lock. So it comes
-either before, and is seen here, or after, and finds the entry waiting: no wake-up is lost.
+either before, and is seen here, or after, and finds the entry waiting: no wake-up is lost. An entry that only now begins to
+wait saw no events; one that came since it decided to wait makes it due at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from api.engine.facts import Seen, watch
 from api.engine.outbox import Parcel, pack
@@ -20,7 +22,8 @@ from api.language.run import State
 from api.store import engine as store
 from api.store.calls import COMMIT, Call, run
 from api.store.database import Transaction
-from api.store.engine import TagChange
+from api.store.engine import Standing, TagChange
+from api.store.facts import read_arrivals
 from api.store.inbox import announce_messages
 from api.store.ingest import merge_attributes
 from api.store.locks import hold_contacts
@@ -57,10 +60,11 @@ async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Prog
             await tx.rollback()
             return Stale()
     messages = [message for each in done for message in each.messages]
+    standings = await _standings(tx, org_id, done, seen.at)
     _, held, new = await run(
         tx,
         hold_contacts(contacts),
-        store.record_entries(org_id, [each.standing for each in done], seen.at),
+        store.record_entries(org_id, standings, seen.at),
         store.add_messages(org_id, messages, seen.at),
     )
     if lost := {each.claim.entry_id for each in done} - held:
@@ -98,6 +102,14 @@ async def _is_so(tx: Transaction, org_id: int, again: list[Progress], seen: Seen
     asked = [seen.asked[each.claim.entry_id] for each in again]
     now = await watch(tx, org_id, asked, seen.asked_at)
     return now == seen.watched.of(each.claim.entry_id for each in again)
+
+
+async def _standings(tx: Transaction, org_id: int, done: list[Progress], at: datetime) -> list[Standing]:
+    """Return where entries stand; one that waits for an event that has come since is due."""
+    came: Mapping[str, object] = {}
+    if waiting := [(each.claim, each.awaits, at) for each in done if each.awaits]:
+        (came,) = await run(tx, read_arrivals(org_id, waiting))
+    return [replace(each.standing, due_at=at) if each.claim.entry_id in came else each.standing for each in done]
 
 
 def _contact_writes(

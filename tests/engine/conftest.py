@@ -122,7 +122,7 @@ class Bench:
 @pytest.fixture
 async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     org_id = await orgs.create(database_url, "engine")
-    database = Database(database_url, size=4, hot=True)
+    database = Database(database_url, size=4, lock_ms=10_000, hot=True)  # tests hold locks for long
     await database.open()
     surroundings = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"}
     ways = transports(settings.read(surroundings))

@@ -125,6 +125,23 @@ async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_i
     assert await bench.entries() == [("exited", "goal")]
 
 
+async def test_an_event_that_is_stored_while_its_wait_begins_wakes_it_at_once(bench: Bench) -> None:
+    await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
+    await bench.send("k")
+    bench.clock.ahead += HOUR / 60
+    async with bench.database.transaction() as blocker:
+        await blocker.execute(EVENTS)
+        taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
+        await _until_somebody_waits(bench)
+        bench.clock.ahead -= HOUR / 60  # the engine decided before the event was received, and records after it
+        driving = asyncio.create_task(bench.drive())
+        await _until_somebody_waits(bench, 2)
+    await asyncio.gather(driving, taking_in)
+    bench.clock.ahead += HOUR / 60
+    await bench.drive()
+    assert await tags(bench) == ["came"]
+
+
 HOLD_UP = """
     CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
         'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'"""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api.language.catalog import Seen, check_against, events_of
+from api.language.catalog import Seen, check_against, events_of, segments_of
 from api.language.check import Remark
 from api.language.codec import decode
 from api.language.graph import Graph
@@ -19,11 +19,11 @@ from workbench.catalog import Catalog, EventShape
 from workbench.connection import Connection
 from workbench.display.words import value
 from workbench.errors import WorkbenchError
+from workbench.segments import known_names
 
 _FRESH = 60.0  # seconds
 _MOST_LOOKED_AT = 8  # events of one automation; each costs a look at its newest payloads
 _LATEST = "SELECT metadata::text, tags FROM contacts ORDER BY updated_at DESC LIMIT 300"
-_SEGMENTS = "SELECT DISTINCT segment FROM segment_members ORDER BY 1 LIMIT 200"
 _T = TypeVar("_T")
 
 
@@ -52,18 +52,19 @@ class Known:
             "builtIns": [*BUILT_INS],
             "attributes": [{"name": name, "samples": some} for name, some in people.attributes.items()],
             "tags": [*people.tags],
-            "segments": [*self._segments()],
+            "segments": [*(self._segments() or ())],
         }
 
     def objections(self, trigger: Trigger, graph: Graph) -> list[Remark]:
-        """Return warnings about events and values that nobody has sent."""
+        """Return warnings about events and values that nobody has sent, and segments that nobody has defined."""
         names = [name for name, _ in self._events()]
         if not names:
             return []
         looked_at = [each for each in events_of(trigger, graph) if each in names][:_MOST_LOOKED_AT]
         shapes = {name: shape for name in looked_at if (shape := self._shape(name)) is not None}
         paths = {name: frozenset(each.path for each in shape.paths) for name, shape in shapes.items()}
-        return [*check_against(Seen(tuple(names), paths), trigger, graph)]
+        segments = self._segments() if segments_of(graph) else None
+        return [*check_against(Seen(tuple(names), paths, segments), trigger, graph)]
 
     def _events(self) -> list[tuple[str, int]]:
         return self._once("events", lambda: [(each.event, each.count) for each in self._catalog or ()], [])
@@ -77,8 +78,11 @@ class Known:
     def _people(self) -> People:
         return self._once("people", lambda: _people(self.rows(_LATEST)), People())
 
-    def _segments(self) -> list[str]:
-        return self._once("segments", lambda: [row[0] for row in self.rows(_SEGMENTS)], [])
+    def _segments(self) -> tuple[str, ...] | None:
+        connection = self._connection
+        if connection is None:
+            return None
+        return self._once("segments", lambda: tuple(known_names(connection)), None)
 
     def rows(self, query: str, **params: Any) -> list[list[Any]]:
         """Return the rows of a query; none without a server."""
