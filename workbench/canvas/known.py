@@ -82,7 +82,7 @@ class Known:
         connection = self._connection
         if connection is None:
             return None
-        return self._once("segments", lambda: tuple(known_names(connection)), None)
+        return self._once("segments", lambda: known_names(connection), None)
 
     def rows(self, query: str, **params: Any) -> list[list[Any]]:
         """Return the rows of a query; none without a server."""
