@@ -7,7 +7,7 @@ INSTALL := $(PIP) install -qq --require-hashes --only-binary :all:
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help up test browser bench torture format lock clean
+.PHONY: help up test browser canvas bench torture format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,6 +24,9 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 
 browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser
+
+canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; the result is committed)
+	cd workbench/canvas_src && npm ci --no-audit --no-fund && npm run build
 
 bench: $(VENV)/dev.stamp  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)

@@ -17,7 +17,7 @@ from api.language.graph import Graph, read_graph
 from api.language.problem import Problem
 from api.language.settings import read_settings
 from api.language.trigger import Trigger, read_trigger
-from workbench.display.layout import place
+from workbench.display.places import Point, beside, chosen, gridded
 from workbench.errors import DraftError
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -25,7 +25,6 @@ End: TypeAlias = tuple[str, str | None]
 """A way out of a node that leads nowhere yet: node id and handle."""
 
 _EVENT_NAME = re.compile(r"[a-z0-9_.:-]{1,64}")
-_WIDTH, _HEIGHT = 300, 130  # of a node with the room around it, on a canvas
 _TAG_SHOWN = 48
 
 
@@ -92,19 +91,16 @@ class Draft(msgspec.Struct, frozen=True):
             found += [_with_tag(each, tags) for each in check(trigger, graph)]
         return tuple(found)
 
+    def places(self) -> dict[str, Point] | None:
+        """Return where somebody put the nodes, in pixels; None when they are laid out."""
+        return chosen(self.nodes, self.edges)
+
     def _placed(self) -> list[JsonObject]:
         if self.as_read:
             return [*self.nodes]
         links = [(edge["source"], edge["target"]) for edge in self.edges]
-        places = place([node["id"] for node in self.nodes], links).places
-        return [
-            {"id": node["id"], "type": node["type"], "position": _point(*places[node["id"]])} | node
-            for node in self.nodes
-        ]
-
-
-def _point(across: float, down: int) -> JsonObject:
-    return {"x": round(across * _WIDTH), "y": down * _HEIGHT}
+        places = gridded([node["id"] for node in self.nodes], links)
+        return [{"id": node["id"], "type": node["type"], "position": places[node["id"]]} | node for node in self.nodes]
 
 
 def _as_remarks(read: Trigger | Graph | tuple[Problem, ...]) -> list[Remark]:
@@ -182,12 +178,21 @@ def extended(draft: Draft, kind: str, stem: str, data: JsonObject, ways: tuple[s
     node = {"id": node_id, "type": kind, "data": {"actionType": kind} | data}
     return msgspec.structs.replace(
         draft,
-        nodes=(*draft.nodes, node),
+        nodes=_with_place(draft, node),
         edges=(*draft.edges, *(_edge(end, node_id) for end in draft.ends)),
         ends=tuple((node_id, way) for way in ways),
         fork=None,
         as_read=False,
     )
+
+
+def _with_place(draft: Draft, node: JsonObject) -> tuple[JsonObject, ...]:
+    """Return the nodes and one more, which stands below the end it follows where somebody put the others."""
+    points = draft.places()
+    if points is None:
+        return (*({key: each for key, each in other.items() if key != "position"} for other in draft.nodes), node)
+    below = next((source for source, _ in draft.ends), draft.nodes[-1]["id"])
+    return (*draft.nodes, {**node, "position": beside(points, below)})
 
 
 def _writable(data: JsonObject) -> None:

@@ -30,6 +30,7 @@ from workbench.verbs import Rules
 if TYPE_CHECKING:  # polars takes 0.3 s to load
     from workbench.backtest.result import Backtest
     from workbench.backtest.verb import Against
+    from workbench.canvas.widget import Canvas
 
 
 class Place:
@@ -64,6 +65,7 @@ class Automation(Rules):
     def __init__(self, draft: Draft, place: Place | None = None) -> None:
         self._draft = draft
         self._place = place or Place()
+        self._canvases: dict[bool, Canvas] = {}  # by whether they are for looking only
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> Self:
@@ -119,7 +121,23 @@ class Automation(Rules):
 
     def svg(self) -> str:
         """Return the graph as an SVG document."""
-        return draw(*self._draft.language())[0]
+        return draw(*self._draft.language(), chosen=self._draft.places())[0]
+
+    # Drawing
+
+    @spoken(".canvas() or .canvas(height=800), .canvas(read_only=True)")
+    def canvas(self, *, height: int = 640, read_only: bool = False) -> "Canvas":
+        """Open it on a canvas, to draw it, test it, publish it and watch it. What is drawn there is this automation from then on.
+
+        `canvas.automation` is what is drawn; assign another value of it, `a.add_tag("vip")` say, and that is shown. `height` in pixels.
+        """
+        from workbench.canvas.widget import Canvas  # loads the widgets, which whoever only writes code does not need
+
+        if read_only not in self._canvases:
+            self._canvases[read_only] = Canvas(self, height=height, read_only=read_only)
+        canvas = self._canvases[read_only]
+        canvas.height = height
+        return canvas
 
     # Trying
 
@@ -300,11 +318,14 @@ class Automation(Rules):
             "automation.html.j2",
             name=self.name,
             pills=self._pills(),
-            picture=picture(trigger, graph) if graph.nodes else 'Empty so far. Begin with .on("deposit").',
+            picture=picture(trigger, graph, chosen=self._draft.places()) if graph.nodes else _EMPTY,
             remarks=self.check() if graph.nodes else self._archived(),
             sentences=self.describe(),
             impact=self.impact,
         )
+
+
+_EMPTY = 'Empty so far. Begin with .on("deposit"), or draw it: .canvas().'
 
 
 def _key_of(sent: Receipt | str) -> str:

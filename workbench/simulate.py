@@ -25,6 +25,7 @@ from workbench.author import Draft, JsonObject
 from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.graph import Taken, picture, taken
+from workbench.display.places import Point
 from workbench.display.run import RunPage, whys
 from workbench.errors import DraftError
 from workbench.spans import seconds_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 class Simulation:
     """What would happen, step by step. Shows itself; `messages`, `tags`, `steps`, `state` and `outcome` are for code.
 
-    `note`: what else to know, such as that the automation is off now.
+    `note`: what else to know, such as that the automation is off now. `chosen`: where somebody put the nodes.
     """
 
     def __init__(self, name: str, trigger: Trigger, graph: Graph, event: JsonObject, trace: Trace) -> None:
@@ -44,6 +45,7 @@ class Simulation:
         self.event = event
         self.trace = trace
         self.note = ""
+        self.chosen: Mapping[str, Point] | None = None
 
     @property
     def matched(self) -> bool:
@@ -132,7 +134,7 @@ class Simulation:
         offset = words.offset(step.at - self.steps[0].at)
         return f" ({offset})" if offset else ""
 
-    def _taken(self) -> Taken:
+    def taken(self) -> Taken:
         """Return the path; an event that does not start it stops at the trigger."""
         start = self._graph.start
         return taken(self.steps) if self.matched or start is None else Taken({start.id: "failed"})
@@ -143,7 +145,7 @@ class Simulation:
             subtitle=f"{self._name}: {self.reason()}",
             note=self.note,
             state=self.state,
-            picture=picture(self._trigger, self._graph, self._taken()),
+            picture=picture(self._trigger, self._graph, self.taken(), self.chosen),
             receives="What the contact would receive",
             messages=self.messages,
             whys=whys(self.trace.verdicts if self.trace.name_matched else (), self.steps),
@@ -175,7 +177,9 @@ def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simu
         trace = _asked(connection, draft, whole, trial, later)
     else:
         trace = simulate(Automation(trigger, graph), _read(whole, at), described, at, given)
-    return Simulation(draft.name, trigger, graph, whole, trace)
+    simulation = Simulation(draft.name, trigger, graph, whole, trace)
+    simulation.chosen = draft.places()
+    return simulation
 
 
 def _moment(now: object) -> datetime:

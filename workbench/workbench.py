@@ -44,6 +44,7 @@ _HOW = (
         "write or open an automation",
         'wb.automation("Thanks for the deposit").on("deposit").send_inapp(title="…", body="…")',
     ),
+    ("draw it with the mouse", "a.canvas()"),
     ("try it on an event", 'a.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})'),
     ("see what it would have done last month", "a.backtest(days=30)"),
     ("see the automations there are", "wb.automations"),

@@ -84,6 +84,22 @@ async def test_an_automation_from_draft_to_archive(acme: Org) -> None:
     assert (await acme.call("POST", f"{here}/publish"))[0] == 409
 
 
+async def test_whom_publishing_would_meet_is_answered_before(acme: Org) -> None:
+    _, made = await acme.call("POST", "/automations", DRAFT)
+    await acme.call("POST", "/events", EVENT, key=("live",))  # nothing is published yet, so it will end at once
+    status, answer = await acme.call("GET", f"/automations/{made['id']}/impact")
+    met = {"version": None, "nodeId": None, "state": "pending", "entries": 1, "then": "no_published_version"}
+    assert (status, answer) == (200, {"impact": {"entries": 1, "earlier": [met]}})
+    await acme.call("POST", f"/automations/{made['id']}/publish")
+    await acme.call("POST", "/events", EVENT, key=("live",))
+    _, answer = await acme.call("GET", f"/automations/{made['id']}/impact")
+    assert [(each["version"], each["then"]) for each in answer["impact"]["earlier"]] == [
+        (1, "finishes"),
+        (None, "no_published_version"),
+    ]
+    assert (await acme.call("GET", f"/automations/{UNKNOWN}/impact"))[0] == 404
+
+
 async def test_publish_and_rollback_answer_whom_they_concern(acme: Org) -> None:
     _, made = await acme.call("POST", "/automations", DRAFT)
     here = f"/automations/{made['id']}"
@@ -168,7 +184,7 @@ async def test_a_bad_query_is_refused_naming_the_parameter(acme: Org) -> None:
     }
 
 
-READING = [("GET", f"/automations/{UNKNOWN}{rest}") for rest in ("", "/versions", "/stats", "/entries")]
+READING = [("GET", f"/automations/{UNKNOWN}{rest}") for rest in ("", "/versions", "/stats", "/impact", "/entries")]
 WRITING = [("POST", f"/automations/{UNKNOWN}/{rest}") for rest in ("deactivate", "archive", "replay")]
 EVERY = [
     *(("GET", "/automations"), ("POST", "/automations"), ("PUT", f"/automations/{UNKNOWN}")),
