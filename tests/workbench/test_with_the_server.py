@@ -137,13 +137,6 @@ def test_what_is_no_question_is_refused_in_plain_words(wb: Workbench, query: str
         wb.sql(query)
 
 
-def test_the_help_on_sql_lists_every_table_with_its_columns(wb: Workbench) -> None:
-    listed = dict(re.findall(r"- (\w+): ([\w, \n]+?)(?=\n +- |\n +$)", Workbench.sql.__doc__ or ""))
-    for name, columns in listed.items():
-        assert wb.sql(f"SELECT * FROM {name} LIMIT 0").columns == re.split(r",\s+", columns)
-    assert len(listed) == 10
-
-
 # Automations
 
 
