@@ -198,9 +198,14 @@ def automation_view(row: AutomationRow) -> AutomationView:
 
 def published_view(row: AutomationRow, earlier: Sequence[EarlierRow]) -> PublishedView:
     """Return the view of an automation with what its publication meets. Compiles templates, so it runs in a thread."""
-    rows = tuple(EarlierView(**msgspec.structs.asdict(each), then=_then(row, each)) for each in earlier)
-    impact = ImpactView(sum(each.entries for each in rows), rows)
+    impact = impact_view(earlier, active=row.active)
     return PublishedView(**msgspec.structs.asdict(automation_view(row)), impact=impact)
+
+
+def impact_view(earlier: Sequence[EarlierRow], *, active: bool) -> ImpactView:
+    """Return whom a publication meets, of an automation that is `active` after it."""
+    rows = tuple(EarlierView(**msgspec.structs.asdict(each), then=_then(each, active)) for each in earlier)
+    return ImpactView(sum(each.entries for each in rows), rows)
 
 
 def version_view(row: VersionRow) -> VersionView:
@@ -254,8 +259,8 @@ def stats_view(states: dict[str, int], outcomes: list[tuple[str, str, int]]) -> 
     return StatsView({state.value: states.get(state.value, 0) for state in State}, nodes, sum(states.values()))
 
 
-def _then(row: AutomationRow, earlier: EarlierRow) -> Then:
-    if not row.active:
+def _then(earlier: EarlierRow, active: bool) -> Then:
+    if not active:
         return "automation_inactive"
     return "no_published_version" if earlier.version is None else "finishes"
 

@@ -13,7 +13,14 @@ from api.authoring import automations, entries, trial
 from api.authoring.draft import read_draft, read_edit
 from api.authoring.refusal import Refusal, unknown
 from api.authoring.trial import Surroundings
-from api.authoring.views import AutomationView, PublishedView, automation_view, published_view, version_view
+from api.authoring.views import (
+    AutomationView,
+    PublishedView,
+    automation_view,
+    impact_view,
+    published_view,
+    version_view,
+)
 from api.routes.answers import answer
 from api.routes.authors import (
     PUBLISH,
@@ -142,6 +149,16 @@ async def stats(request: Request, automation_id: str) -> HTTPResponse:
     """Answer the counts of entries by state and of steps by node and outcome."""
     who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
     return answer(settled(await entries.stats_of(parts(request).database, who.org_id, known)))
+
+
+@blueprint.get("/automations/<automation_id:str>/impact")
+async def impact(request: Request, automation_id: str) -> HTTPResponse:
+    """Answer whom publishing the draft and switching it on would meet now: every entry that has not ended, by version and node."""
+    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
+    async with parts(request).database.transaction() as tx:
+        row = settled(await store.find_automation(tx, who.org_id, known) or unknown(_THING))
+        earlier = await store.count_earlier(tx, who.org_id, known, (row.published_version or 0) + 1)
+    return answer({"impact": impact_view(earlier, active=True)})
 
 
 @blueprint.get("/automations/<automation_id:str>/entries")
