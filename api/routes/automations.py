@@ -17,6 +17,7 @@ from api.authoring.views import (
     AutomationView,
     PublishedView,
     automation_view,
+    change_view,
     impact_view,
     published_view,
     version_view,
@@ -144,6 +145,17 @@ async def versions(request: Request, automation_id: str) -> HTTPResponse:
     return answer({"versions": [version_view(each) for each in rows]})
 
 
+@blueprint.get("/automations/<automation_id:str>/changes")
+async def changes(request: Request, automation_id: str) -> HTTPResponse:
+    """Answer who did what to it, the newest first."""
+    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
+    most = whole_number(request, "limit", 50, _MOST)
+    async with parts(request).database.transaction() as tx:
+        settled(await store.find_automation(tx, who.org_id, known) or unknown(_THING))
+        rows = await store.list_changes(tx, who.org_id, known, most)
+    return answer({"changes": [change_view(each) for each in rows]})
+
+
 @blueprint.get("/automations/<automation_id:str>/stats")
 async def stats(request: Request, automation_id: str) -> HTTPResponse:
     """Answer the counts of entries by state and of steps by node and outcome."""
@@ -185,7 +197,8 @@ async def simulate_stored(request: Request, automation_id: str) -> HTTPResponse:
     who, known = await require_notebook(request, WRITE), known_form(automation_id, _THING)
     expect_json(request)
     given = accepted(trial.read_trial(request.body, parts(request).clock.now()))
-    return answer(settled(await trial.try_stored(parts(request).database, _around(request, who), known, given)))
+    tried = await trial.try_stored(parts(request).database, _around(request, who), known, given)
+    return answer(trial.trial_view(settled(tried), parts(request).settings.email_from))
 
 
 @blueprint.post("/simulate")
@@ -194,7 +207,8 @@ async def simulate_given(request: Request) -> HTTPResponse:
     who = await require_notebook(request, WRITE)
     expect_json(request)
     whole = accepted(await asyncio.to_thread(trial.read_whole_trial, request.body, parts(request).clock.now()))
-    return answer(await trial.try_given(parts(request).database, _around(request, who), whole.automation, whole.trial))
+    tried = await trial.try_given(parts(request).database, _around(request, who), whole.automation, whole.trial)
+    return answer(trial.trial_view(tried, parts(request).settings.email_from))
 
 
 async def _view(row: AutomationRow | Refusal) -> AutomationView:

@@ -95,6 +95,15 @@ ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1;
 INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)
 VALUES (:org_id, :id, :key_id, :action, :subject_id, :detail ::jsonb, :created_at);
 
+-- list_changes --
+-- Who did what to an automation, the newest first, with the name of the key.
+SELECT a.created_at, a.action, a.key_id ::text, k.name, a.detail
+FROM audit_log a
+LEFT JOIN api_keys k ON k.org_id = :org_id AND k.id = a.key_id
+WHERE a.org_id = :org_id AND a.subject_id = :automation_id
+ORDER BY a.id DESC
+LIMIT :most;
+
 -- cancel_entries --
 -- Cancel the next entries (by id) of an automation that no worker holds; how many, and the last id looked at.
 -- What they still had to send is skipped; what was on its way when its worker stopped may have arrived.
