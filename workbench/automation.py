@@ -18,6 +18,7 @@ from workbench.entries import Entries, Entry
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
 from workbench.impact import Impact
+from workbench.plan import Plan, planned
 from workbench.publish import Record, Versions
 from workbench.simulate import Simulation, Trial, simulated
 from workbench.texts.besides import Besides
@@ -155,6 +156,11 @@ class Automation(Rules):
         self.save(overwrite=overwrite)
         self._place.record = publishing.publish(connection, self._saved())
         return self
+
+    @spoken(".plan() or .plan(against=2)")
+    def plan(self, *, against: int | None = None) -> Plan:
+        """Return what publishing would change: from the live version, or `against` another, and whom it finds on their way."""
+        return planned(self._draft, self._place.record, self._connected(), against)
 
     @spoken(".rollback(1); .versions() shows which there are")
     def rollback(self, version: int) -> Self:

@@ -64,6 +64,19 @@ class Version(msgspec.Struct, frozen=True, rename="camel"):
 
     version: int
     published_at: str = ""
+    trigger_spec: dict[str, Any] = {}
+    graph: dict[str, Any] = {}
+
+
+class Deed(msgspec.Struct, frozen=True, rename="camel"):
+    """What was done to an automation; `by` is the name of the key that did it, or its id."""
+
+    at: str
+    action: str
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.action.removeprefix('automation.')} by {self.by or 'an unknown key'}, {moment(self.at)} UTC"
 
 
 class Versions(Sequence[Version]):
@@ -121,6 +134,7 @@ class Automations(Sequence[Record]):
 
 
 _AUTOMATIONS = (Column("name"), Column("state"), Column("changed at (UTC)"))
+_MOST_VERSIONS = 100
 _NONE = 'No automations yet. wb.automation("a name") starts one.'
 
 
@@ -189,7 +203,19 @@ def switch(connection: Connection, record: Record, verb: Verb) -> Record:
 
 def versions(connection: Connection, record: Record) -> Versions:
     """Return its published versions."""
-    return Versions(msgspec.convert(connection.get(f"/automations/{record.id}/versions")["versions"], list[Version]))
+    answer = connection.get(f"/automations/{record.id}/versions", limit=_MOST_VERSIONS)
+    return Versions(msgspec.convert(answer["versions"], list[Version]))
+
+
+def impact(connection: Connection, record: Record) -> Impact:
+    """Return whom publishing it would find on their way now."""
+    return msgspec.convert(connection.get(f"/automations/{record.id}/impact")["impact"], Impact)
+
+
+def last_deed(connection: Connection, record: Record) -> Deed | None:
+    """Return what was done to it last, and by whom."""
+    answer = connection.get(f"/automations/{record.id}/changes", limit=1)
+    return next(iter(msgspec.convert(answer["changes"], list[Deed])), None)
 
 
 def unchanged(draft: Draft, record: Record) -> bool:

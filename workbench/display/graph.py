@@ -31,7 +31,7 @@ from workbench.display.layout import place
 from workbench.display.page import image, svg
 from workbench.display.sentences import sentences
 
-Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal"]
+Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal", "added", "changed"]
 
 _WIDTH, _ACROSS, _DOWN, _MARGIN = 280, 316, 54, 14
 _TEXT = _WIDTH - 64

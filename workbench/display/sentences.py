@@ -14,9 +14,9 @@ import msgspec
 
 from api.language.codec import encode
 from api.language.graph import Graph
-from api.language.trigger import Trigger
+from api.language.trigger import Trigger, is_app_event
 from workbench.display import words
-from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, Outline, Step
+from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, Outline, Step, canonical, ways_of
 from workbench.display.words import both, counted, either
 
 PLAIN_NAME = re.compile(r"[a-z0-9_]+(?:[.:-][a-z0-9_]+)*")  # of an event
@@ -143,12 +143,27 @@ def _headings(step: Step) -> list[str]:
             return [f"If {conditions(data['filters'])}", "Otherwise"]
 
 
+def said(kind: str, data: Mapping[str, Any]) -> str:
+    """Return what one node does, in a sentence."""
+    if is_app_event(kind):
+        return "the trigger"
+    known = canonical(kind, data)
+    rest = {key: each for key, each in data.items() if key != "actionType"}
+    step = Step(kind, rest if known is None else known, whole=known is None)
+    if known is None or len(ways_of(kind, known)) < 2:
+        sentence, below = _sentence(step)
+        return sentence if below is None else f"{sentence}: {text(below)}"
+    headings = _headings(step)
+    return both(headings) if kind == "split" else headings[0].removesuffix(". When it comes")
+
+
 def _rules(settings: Mapping[str, Any]) -> list[str]:
     """Return what holds for an automation as a whole, one rule each."""
-    return [_rule(setting, each) for setting, each in settings.items()]
+    return [rule(setting, each) for setting, each in settings.items()]
 
 
-def _rule(setting: str, each: Mapping[str, Any]) -> str:
+def rule(setting: str, each: Mapping[str, Any]) -> str:
+    """Write one setting, as an outline has it."""
     match setting:
         case "reentry" if each["policy"] == "once_per":
             return f"once in {counted(each['days'], 'day')} per contact"
