@@ -33,6 +33,7 @@ from api.routes.authors import (
     body_fields,
     cause_in,
     flag_argument,
+    id_argument,
     known_form,
     page,
     refuse_problems,
@@ -63,12 +64,12 @@ async def create(request: Request) -> HTTPResponse:
 
 @blueprint.get("/automations")
 async def list_newest(request: Request) -> HTTPResponse:
-    """Answer automations, newest first; `name` is the whole name, `archived=true` shows those put away."""
+    """Answer automations, newest first: of a whole `name`, those put away (`archived=true`), or after a page (`before`, its last id)."""
     who = await require_notebook(request, READ)
     name, archived = text_argument(request, "name"), flag_argument(request, "archived")
-    most = whole_number(request, "limit", 50, _MOST)
+    most, before = whole_number(request, "limit", 50, _MOST), id_argument(request, "before")
     async with parts(request).database.transaction() as tx:
-        rows = await store.list_automations(tx, who.org_id, name, archived, most)
+        rows = await store.list_automations(tx, who.org_id, name, archived, most, before)
     return answer({"automations": [await _view(row) for row in rows]})
 
 

@@ -102,12 +102,11 @@ async def share_automation(tx: Transaction, org_id: int, automation_id: str) -> 
 
 
 async def list_automations(
-    tx: Transaction, org_id: int, name: str | None, archived: bool, most: int
+    tx: Transaction, org_id: int, name: str | None, archived: bool, most: int, before: str | None = None
 ) -> list[AutomationRow]:
-    """Return the newest automations, archived or not, all of `name` when it is given."""
-    cursor = await tx.execute(
-        _SQL["list_automations"], {"org_id": org_id, "name": name, "archived": archived, "most": most}
-    )
+    """Return the newest automations, archived or not, all of `name` when it is given, made before one when its id is."""
+    values = {"org_id": org_id, "name": name, "archived": archived, "most": most, "before": before}
+    cursor = await tx.execute(_SQL["list_automations"], values)
     return [AutomationRow(*row) async for row in cursor]
 
 

@@ -27,10 +27,11 @@ WHERE org_id = :org_id AND id = :id
 FOR SHARE;
 
 -- list_automations --
--- The newest automations, archived or not, of one name when it is given.
+-- The newest automations, archived or not, of one name when it is given, older than one when it is.
 SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at
 FROM automations
 WHERE org_id = :org_id AND (archived_at IS NOT NULL) = :archived AND (:name ::text IS NULL OR name = :name)
+    AND (:before ::uuid IS NULL OR id < :before ::uuid)
 ORDER BY id DESC
 LIMIT :most;
 

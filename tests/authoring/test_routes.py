@@ -291,3 +291,11 @@ async def test_a_trial_may_look_at_a_moment_and_says_where_emails_come_from(acme
 
 
 PRO = {"path": "plan", "operator": "eq", "value": "pro"}
+
+
+async def test_automations_are_listed_page_by_page(acme: Org) -> None:
+    made = [(await acme.call("POST", "/automations", DRAFT | {"name": name}))[1]["id"] for name in "abc"]
+    first = (await acme.call("GET", "/automations?limit=2"))[1]["automations"]
+    rest = (await acme.call("GET", f"/automations?limit=2&before={first[-1]['id']}"))[1]["automations"]
+    assert [each["id"] for each in [*first, *rest]] == made[::-1]
+    assert (await acme.call("GET", "/automations?before=x"))[0] == 400
