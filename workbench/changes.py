@@ -5,11 +5,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from api.language.codec import encode, normalise
+from api.language.codec import normalise
 from api.language.trigger import is_app_event
 from workbench.display import words
 from workbench.display.outline import canonical, outline_of, ways_of
 from workbench.display.sentences import conditions, name, rule, said, span, value
+from workbench.exact import same
 
 JsonObject: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["added", "removed", "changed", "renamed", "led"]
@@ -56,7 +57,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Chang
     old, new, renamed = _nodes(was), _nodes(now), _renamed(was, now)
     items = [*_named(was, now), *_trigger(was, now), *_settings(was, now)]
     items += [*_steps(old, new, renamed), *_ways(was, now, renamed)]
-    moved = sum(_at(each) != _at(new[key]) for key, each in old.items() if key in new)
+    moved = sum(not same(each.get("position"), new[key].get("position")) for key, each in old.items() if key in new)
     return Changes(tuple(items), moved, beside=not items and not moved and not _same(was, now))
 
 
@@ -67,16 +68,11 @@ def marks(found: Changes) -> dict[str, Literal["added", "changed"]]:
 
 
 def _same(before: JsonObject, after: JsonObject) -> bool:
-    exact = msgspec.json.Encoder(decimal_format="number", order="deterministic")
-    return all(exact.encode(before.get(key)) == exact.encode(after.get(key)) for key in ("triggerSpec", "graph"))
+    return all(same(before.get(key), after.get(key)) for key in ("triggerSpec", "graph"))
 
 
 def _nodes(payload: JsonObject) -> dict[str, JsonObject]:
     return {node["id"]: node for node in payload["graph"].get("nodes") or ()}
-
-
-def _at(node: JsonObject) -> bytes:
-    return encode(node.get("position"))
 
 
 def _named(before: JsonObject, after: JsonObject) -> list[Change]:
@@ -91,7 +87,7 @@ def _trigger(before: JsonObject, after: JsonObject) -> list[Change]:
         starts = [words.either([name(each) for each in outline.events]) or "any event" for outline in (old, new)]
         found.append(Change("changed", "trigger", f"starts on {_told(*starts)}"))
     asked = [each["triggerSpec"].get("filters") or [] for each in (before, after)]
-    if encode(asked[0]) != encode(asked[1]):
+    if not same(asked[0], asked[1]):
         found.append(Change("changed", "trigger", f"asks {_told(*map(_conditions, asked))}"))
     return found
 
@@ -103,7 +99,7 @@ def _settings(before: JsonObject, after: JsonObject) -> list[Change]:
     known = [outline_of("", {}, {"settings": each}).settings for each in (old, new)]
     found: list[Change] = []
     for key in dict.fromkeys([*old, *new]):
-        if encode(old.get(key)) != encode(new.get(key)):
+        if not same(old.get(key), new.get(key)):
             told = [_rule(key, mine, each) for mine, each in zip(known, (old, new), strict=True)]
             found.append(Change("changed", "settings", _told(*told)))
     return found
@@ -139,7 +135,7 @@ def _fields(old: JsonObject, new: JsonObject) -> list[str]:
     return [
         f"{_FIELDS.get(key, key)}: {_told(_field(key, before), _field(key, after))}"
         for key in keys
-        if encode(before.get(key)) != encode(after.get(key))
+        if not same(before.get(key), after.get(key))
     ]
 
 
@@ -193,7 +189,7 @@ def _renamed(before: JsonObject, after: JsonObject) -> dict[str, str]:
     gone, come = [key for key in old if key not in new], [key for key in new if key not in old]
     found: dict[str, str] = {}
     for was in gone:
-        alike = (now for now in come if now not in found.values() and _does(old[was]) == _does(new[now]))
+        alike = (now for now in come if now not in found.values() and same(_does(old[was]), _does(new[now])))
         if (now := next(alike, None)) is not None:
             found[was] = now
     while wrong := [was for was in found if _around(before, was, found) != _around(after, found[was], {})]:
@@ -202,10 +198,8 @@ def _renamed(before: JsonObject, after: JsonObject) -> dict[str, str]:
     return found
 
 
-def _does(node: JsonObject) -> bytes:
-    return encode(
-        [node["type"], sorted((key, encode(each).decode()) for key, each in (node.get("data") or {}).items())]
-    )
+def _does(node: JsonObject) -> tuple[str, Any]:
+    return node["type"], node.get("data") or {}
 
 
 def _around(payload: JsonObject, node_id: str, renamed: Mapping[str, str]) -> set[tuple[str, str | None, str]]:

@@ -162,6 +162,16 @@ class Simulation:
         failed = next(each for each in self.trace.verdicts if not each.passed)
         return f"It asks whether {words.condition(failed)}; {words.found(failed)}."
 
+    def why(self) -> str:
+        """Return why the trigger, each condition and each wait went as they did, filter by filter, with what was found."""
+        lines: list[str] = []
+        for title, verdicts in self._whys():
+            lines.append(f"{title}:")
+            lines += [
+                f"  {'✓' if each.passed else '✗'} {words.condition(each)}: {words.found(each)}" for each in verdicts
+            ]
+        return "\n".join(lines)
+
     def __repr__(self) -> str:
         lines = [f"{self.headline()}. {self.reason()}", *([self.note] if self.note else [])]
         lines += [
@@ -192,15 +202,16 @@ class Simulation:
             picture=picture(self._trigger, self._graph, self._taken()),
             receives="What the contact would receive",
             messages=self.messages,
-            whys=[*whys(self.trace.verdicts if self.trace.name_matched else (), self.steps), *self._missed()],
+            whys=self._whys(),
             steps=self.steps,
             email_from=self._course.email_from if self._course is not None else "",
         ).html()
 
-    def _missed(self) -> list[Why]:
-        return [
+    def _whys(self) -> list[Why]:
+        missed = [
             (f"Why {each.event} did not end the wait at {each.node_id}", each.verdicts) for each in self.trace.missed
         ]
+        return [*whys(self.trace.verdicts if self.trace.name_matched else (), self.steps), *missed]
 
 
 _FINE = frozenset({State.COMPLETED, State.EXITED, State.WAITING})

@@ -12,7 +12,7 @@ from tests.workbench.test_waiting_and_rules import winback
 from tests.workbench.test_writing import branching, new, thanks
 from workbench import Automation, NotThereError, StaleError, Workbench
 from workbench.changes import Changes, changes, marks
-from workbench.texts.besides import same
+from workbench.exact import same
 
 
 def lines(before: Automation, after: Automation) -> list[str]:
@@ -47,6 +47,16 @@ def test_what_only_stands_elsewhere_is_counted_apart() -> None:
     assert (moved.items, moved.lines()) == ((), ["  1 step moved on the canvas"])
     keys = changes(thanks().to_json(), thanks().besides({"graph.viewport": {"zoom": 2}}).to_json())
     assert (keys.items, keys.beside, bool(keys)) == ((), True, True)
+
+
+def test_the_order_of_keys_says_nothing() -> None:
+    def turned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: turned(value[key]) for key in reversed(value)}
+        return [turned(each) for each in value] if isinstance(value, list) else value
+
+    payload = winback().once().where("a", eq=1).to_json()
+    assert changes(payload, turned(payload)) == Changes()
 
 
 def test_a_twin_is_not_taken_for_a_renamed_step() -> None:

@@ -13,7 +13,8 @@ from tests.language.drawing import any_graphs, filters, sound_graphs
 from tests.workbench.test_waiting_and_rules import winback
 from tests.workbench.test_writing import STEPS, branching, new, write
 from workbench import Automation, DraftError
-from workbench.texts.besides import read, same, written
+from workbench.exact import same
+from workbench.texts.besides import read, written
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 JSON = st.recursive(
@@ -149,7 +150,7 @@ def test_ways_that_join_and_leave_are_written_with_verbs() -> None:
         '    .add_tag("first", node="n1")\n'
         '    .step("teleport", {"to": "moon"})\n'
         "    .exit()\n"
-        ")\n"
+        ")"
     )
     assert "50 % go along “c”:\n    • Nothing more.\n  • Add the tag “first”. [n1]" in automation.describe()
 

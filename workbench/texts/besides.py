@@ -14,12 +14,12 @@ import msgspec
 
 from api.language.codec import normalise
 from workbench.errors import DraftError
+from workbench.exact import same
 
 JsonObject: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str, ...]
 
 _KEY = re.compile(r"[\w-]+")
-_EXACT = msgspec.json.Encoder(decimal_format="number", order="deterministic")
 _LISTS = ("nodes", "edges")
 
 
@@ -31,11 +31,6 @@ class Besides(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.values or self.without)
-
-
-def same(left: Any, right: Any) -> bool:
-    """Return whether two values are the same JSON, to the last digit; the order of keys says nothing."""
-    return _EXACT.encode(left) == _EXACT.encode(right)
 
 
 def difference(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> Besides:

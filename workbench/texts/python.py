@@ -16,7 +16,7 @@ _INDENT = "    "
 def code(opening: str, calls: Iterable[Call], besides: Besides) -> str:
     """Return a statement that writes an automation: `a = (wb.automation("…").on("…")…)`."""
     lines = [line for call in [*calls, *_noted(besides)] for line in _call(call, 1)]
-    body = "\n".join(["a = (", f"{_INDENT}{opening}", *lines, ")", ""])
+    body = "\n".join(["a = (", f"{_INDENT}{opening}", *lines, ")"])
     return f"from decimal import Decimal\n\n{body}" if "Decimal(" in body else body
 
 
