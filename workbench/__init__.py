@@ -26,6 +26,7 @@ from workbench.errors import (
 )
 from workbench.events import Receipt, Receipts
 from workbench.merging import Merge
+from workbench.plan import Plan
 from workbench.simulate import Simulation
 from workbench.workbench import Workbench
 
@@ -41,6 +42,7 @@ __all__ = [
     "Merge",
     "NoSuchVerbError",
     "NotThereError",
+    "Plan",
     "PublishError",
     "Receipt",
     "Receipts",
