@@ -9,7 +9,7 @@ from api.language.codec import normalise
 from api.language.trigger import is_app_event
 from workbench.display import words
 from workbench.display.outline import canonical, outline_of, ways_of
-from workbench.display.sentences import conditions, name, rule, said, span, value
+from workbench.display.sentences import conditions, name, rule, said, span, told, value
 from workbench.exact import same
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -52,7 +52,12 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Chang
     """Return what became of an automation; `before` None: there was none."""
     now: JsonObject = normalise(after)
     if before is None:
-        return Changes(tuple(Change("added", each["id"], _said(each)) for each in _nodes(now).values()))
+        rules = [Change("added", each.subject, each.text) for each in _settings({"graph": {}}, now)]
+        steps = [
+            Change("added", key, _begins(now) if is_app_event(each["type"]) else _said(each))
+            for key, each in _nodes(now).items()
+        ]
+        return Changes((*steps, *rules))
     was: JsonObject = normalise(before)
     old, new, renamed = _nodes(was), _nodes(now), _renamed(was, now)
     items = [*_named(was, now), *_trigger(was, now), *_settings(was, now)]
@@ -108,7 +113,7 @@ def _settings(before: JsonObject, after: JsonObject) -> list[Change]:
 def _rule(key: str, known: Mapping[str, Any], written: Mapping[str, Any]) -> str:
     if key in known:
         return rule(key, known[key])
-    return f"{key} {value(written[key])}" if written.get(key) is not None else "no such rule"
+    return f"{key} {value(written[key])}" if written.get(key) is not None else _NO_RULE
 
 
 def _steps(old: Mapping[str, JsonObject], new: Mapping[str, JsonObject], renamed: Mapping[str, str]) -> list[Change]:
@@ -150,6 +155,7 @@ def _field(key: str, data: Mapping[str, Any]) -> str:
     return _cut(value(given)) if key in data else "nothing"
 
 
+_NO_RULE = "no such rule"
 _MIRRORED = frozenset({"actionType", "event", "eventNames"})  # of the trigger node: what counts is the trigger
 _FIELDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters": "asks", "branches": "splits"}
 
@@ -215,8 +221,12 @@ def _said(node: JsonObject) -> str:
     return _cut(said(node["type"], node.get("data") or {}))
 
 
+def _begins(payload: JsonObject) -> str:
+    return told(outline_of("", payload["triggerSpec"], {}))[0].removesuffix(":")
+
+
 def _told(before: str, after: str) -> str:
-    return f"{after}, before: {before}"
+    return f"{after}, before: {before}" if before != _NO_RULE else after
 
 
 def _cut(text: str) -> str:

@@ -136,7 +136,7 @@ def test_new_files_renames_and_states_reach_the_server(wb: Workbench, command: C
     Path(HERE, "any.json").write_text(json.dumps(new.to_json() | {"state": "off"}))
     assert command("plan")[:2] == (
         2,
-        "+ any.json (New one): new\n    + trigger: the trigger\n    + send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD”\n    will be published and switched off\nNo automations.\n",
+        "+ any.json (New one): new\n    + trigger: When a deposit event arrives\n    + send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD”\n    will be published and switched off\nNo automations.\n",
     )
     assert command("apply")[0] == 0
     assert "published, version 1, off" in repr(wb.automation("New one"))

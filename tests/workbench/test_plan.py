@@ -31,7 +31,7 @@ def lines(before: Automation, after: Automation) -> list[str]:
         (new().on("a").split({"x": 50, "y": 50}).add_tag("t"), new().on("a").split({"x": 50, "y": 50}, node="s").add_tag("t"), ["= s: was split; its counts begin anew; contacts are dealt anew"]),
         (new().on("a").split({"x": 50, "y": 50}), new().on("a").split({"x": 10, "y": 90}), ["~ split: splits: 10 % “x” and 90 % “y”, before: 50 % “x” and 50 % “y”"]),
         (thanks().once(), thanks().once_per(days=2), ["~ settings: once in 2 days per contact, before: once per contact"]),
-        (thanks(), thanks().goal("paid", where={"a": 1}), ["~ settings: until paid, where a is 1, before: no such rule"]),
+        (thanks(), thanks().goal("paid", where={"a": 1}), ["~ settings: until paid, where a is 1"]),
         (branching(), branching().besides({"edges.if_plan-true-add_tag_pro_customer.target": "add_tag_seen"}), ["→ if_plan: yes leads to add_tag_seen, before: add_tag_pro_customer"]),
         (new("A").on("a"), new("B").on("a"), ["~ name: “B”, before: “A”"]),
         (new().on("a").step("x", {}, node="n"), new().on("a").add_tag("t", node="n"), ["~ n: another kind of step: Add the tag “t”, before: Do “x” with {}"]),

@@ -119,6 +119,13 @@ def test_sentences_may_be_changed_and_read() -> None:
     ]
 
 
+def test_sentences_may_be_typed_on_any_keyboard() -> None:
+    typed = 'When a a event arrives:\r\n  - Add the tag "vip".\r\n  * If x is 1:\r\n      - Stop.\r\n'
+    assert Automation.from_sentences(typed, name="x").describe() == (
+        "When a a event arrives:\n  • Add the tag “vip”.\n  • If x is 1:\n    • Stop."
+    )
+
+
 def test_a_step_that_is_gone_takes_its_place_with_it() -> None:
     text = branching().besides({"positions": {"send_inapp": [1, 2], "add_tag_seen": [3, 4]}}).describe()
     shorter = Automation.from_sentences(

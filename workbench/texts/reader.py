@@ -27,10 +27,15 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def lines_of(text: str) -> list[Line]:
-    """Return the lines of a text that say something."""
+    """Return the lines of a text that say something. A step may begin with `-` or `*` as well: not every keyboard has a bullet."""
     numbered = enumerate(text.split("\n"), 1)
-    found = [Line(number, len(line) - len(line.lstrip(" ")), line.strip(" \t\r")) for number, line in numbered]
+    found = [Line(number, len(line) - len(line.lstrip(" ")), _said(line)) for number, line in numbered]
     return [line for line in found if line.said]
+
+
+def _said(line: str) -> str:
+    said = line.strip(" \t\r")
+    return f"• {said[2:]}" if said.startswith(("- ", "* ")) else said
 
 
 def read(name: str, lines: Sequence[Line]) -> Outline:
