@@ -27,6 +27,20 @@ def fill(database: Database, events: int) -> None:
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
+def fill_names(database: Database, events: int) -> None:
+    """Store so many events of 200 names, dated over the last 30 days."""
+    _insert(database, "many_events", events, {"contacts": events // EVENTS_PER_CONTACT, "events": events})
+    execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
+
+
+def fill_journeys(database: Database, events: int) -> None:
+    """Store so many events of a twentieth as many contacts, who sign up, look at pages and pay."""
+    contacts = events // EVENTS_PER_CONTACT
+    _insert(database, "contacts", contacts, {})
+    _insert(database, "journeys", events, {"contacts": contacts})
+    execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
+
+
 def settle(server: Postgres) -> None:
     """Write out what filling left in memory, so that no checkpoint of it falls into the measurement."""
     execute(server.admin_dsn, sql.SQL("CHECKPOINT"))

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from api.language.catalog import check_against, events_of
+import msgspec
+
+from api.language.catalog import check_against, events_of, segments_of
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
@@ -20,6 +22,7 @@ from workbench.events import Receipt
 from workbench.impact import Impact
 from workbench.plan import Plan, planned
 from workbench.publish import Record, Versions
+from workbench.segments import known_names
 from workbench.simulate import Simulation, Trial, simulated
 from workbench.texts.besides import Besides
 from workbench.texts.forms import as_python, described, spoken_lines, understood, with_besides
@@ -233,12 +236,15 @@ class Automation(Rules):
         return self
 
     def _unseen(self) -> list[Remark]:
-        """Warn about events and values that nobody has sent: the commonest reasons why nothing happens."""
+        """Warn about events and values that nobody has sent, and segments that nobody has defined: why nothing happens."""
         if self._place.catalog is None:
             return []
         try:
             trigger, graph = self._draft.language()
-            return [*check_against(seen(self._place.catalog, events_of(trigger, graph)), trigger, graph)]
+            known = seen(self._place.catalog, events_of(trigger, graph))
+            if segments_of(graph):
+                known = msgspec.structs.replace(known, segments=known_names(self._connected()))
+            return [*check_against(known, trigger, graph)]
         except WorkbenchError:
             return []  # the automation can be looked at without a server
 

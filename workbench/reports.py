@@ -3,17 +3,17 @@
 from abc import ABC
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from workbench import surroundings
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
-from workbench.query import sql
+from workbench.query import Question, sql
+from workbench.segments import require
 from workbench.spans import seconds_of
+from workbench.statements import statement
 
 if TYPE_CHECKING:
     from workbench.display.report import Report
@@ -28,18 +28,22 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
 
 
 class During(TypedDict, total=False):
-    """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now)."""
+    """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now).
+
+    `segment`: only what its members did; members are those of now, whenever they entered.
+    """
 
     days: int
     since: Moment
     until: Moment
+    segment: str
 
 
 class _Period(msgspec.Struct, frozen=True):
-    """Which of its ends are given; what they are is bound."""
+    """Whether it has an end, and whether it is of a segment; what they are is bound."""
 
-    since: bool
     until: bool
+    segment: bool
 
 
 class Reports(ABC):
@@ -191,23 +195,27 @@ class Reports(ABC):
         from workbench.display.report import report
 
         period, bounds = _period(during)
+        segment = during.get("segment")
+        if segment is not None:
+            require(self._connection, segment)
+            title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
         params = values | bounds | ({"by": path} if path else {})
-        statement = _template(name).render(period=period, by=of, **structure).strip()
-        return report(sql(self._connection, statement, params), name, title, statement, params)
+        asked = statement(name, period=period, by=of, **structure)
+        return report(sql(self._connection, Question(asked, params)), name, title, asked, params)
 
 
 def _period(during: During) -> tuple[_Period, dict[str, Any]]:
-    """Return which ends of the period are given, and the values of both."""
+    """Return the period, and the values of its ends."""
     if "days" in during and "since" in during:
         raise DraftError("a period is the last `days`, or from `since` on: not both")
     since, until = during.get("since"), during.get("until")
-    bounds: dict[str, Any] = {"days": _count(during.get("days", 30), "days", 36_500)}
-    if since is not None:
-        bounds = {"since": _moment(since, "since")}
+    if since is None:
+        since = surroundings.now() - timedelta(days=_count(during.get("days", 30), "days", 36_500))
+    bounds = {"since": _moment(since, "since")}
     if until is not None:
         bounds["until"] = _moment(until, "until")
-    return _Period(since is not None, until is not None), bounds
+    return _Period(until is not None, during.get("segment") is not None), bounds
 
 
 def _moment(moment: Moment, what: str) -> str:
@@ -264,18 +272,3 @@ def _count(number: object, what: str, most: int) -> int:
 
 def _span(span: Span, what: str) -> str:
     return f"{seconds_of(span, what)} seconds"
-
-
-def _folder() -> Path:
-    """Return `sql/reports`: inside the installed package, or at the top of the checkout."""
-    package = Path(__file__).parent
-    installed = package / "_reports"
-    return installed if installed.is_dir() else package.parent / "sql" / "reports"
-
-
-@cache
-def _template(name: str) -> Template:
-    environment = Environment(  # noqa: S701  SQL: what comes from outside is bound, never written into it
-        loader=FileSystemLoader(_folder()), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template(f"{name}.sql")

@@ -1,7 +1,8 @@
-"""The only place of the package that reads the environment or the clock, sleeps, or takes chances."""
+"""The only place of the package that reads the environment or the clock, sleeps, takes chances, or asks where it runs."""
 
 import os
 import random
+import sys
 import time
 import uuid
 from datetime import UTC, datetime
@@ -38,6 +39,12 @@ def sleep(span: float) -> None:
 def chance() -> float:
     """Return a number from 0 up to 1, for jitter."""
     return random.random()  # noqa: S311  spreads retries; no secret depends on it
+
+
+def in_kernel() -> bool:
+    """Tell whether this runs in the kernel of a notebook, where widgets can be shown."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from tests.running import Running
 from workbench import (
     Automation,
+    DraftError,
     KeyRefusedError,
     NotThereError,
     PublishError,
@@ -50,7 +51,10 @@ def greeting(wb: Workbench, name: str) -> Automation:
 def test_the_catalog_lists_events_by_frequency(wb: Workbench) -> None:
     counts = [each.count for each in wb.catalog]
     assert counts == sorted(counts, reverse=True)
-    assert wb.catalog.frame().columns == ["event", "count"]
+    frame = wb.catalog.frame()
+    assert frame.columns == ["event", "count", "first_seen", "last_seen"]
+    assert frame.schema["last_seen"] == pl.Datetime("us", "UTC")
+    assert frame.filter(pl.col("first_seen") > pl.col("last_seen")).is_empty()
     assert "deposit" in wb.catalog
     assert wb.catalog(prefix="dep").names == ("deposit",)
 
@@ -61,6 +65,24 @@ def test_one_event_shows_its_paths_types_and_samples(wb: Workbench) -> None:
     assert shape.example(amountUsd=7)["payload"]["amountUsd"] == 7
     assert "amountUsd" in shape.frame()["path"]
     assert "data:image/svg+xml" in shape._repr_html_()
+
+
+def test_names_are_searched_for_a_text(wb: Workbench) -> None:
+    assert wb.catalog.search(" EPOS ").names == ("deposit",)
+    assert "“epos” in their names" in wb.catalog.search("epos")._repr_html_()
+    assert "No name holds that." in repr(wb.catalog.search("nothing like it"))
+    with pytest.raises(DraftError, match="searched for a text"):
+        wb.catalog.search(7)  # type: ignore[arg-type]
+
+
+def test_the_inserted_sql_answers_with_what_was_seen(wb: Workbench) -> None:
+    page = wb.catalog["deposit"].page()
+    newest = eval(page["code"], {"wb": wb})
+    assert newest.columns == ["created_at", "contact_id", "payload"]
+    (asset,) = [each for each in page["paths"] if each["path"] == "asset"]
+    values = eval(asset["code"], {"wb": wb})
+    assert values.columns == ["value", "events", "contacts"]
+    assert f"“{values['value'][0]}”" in [value for value, _ in asset["top"]]
 
 
 def test_a_misspelt_event_is_met_with_the_nearest_name(wb: Workbench) -> None:

@@ -103,6 +103,18 @@ def _active_users(frame: pl.DataFrame) -> Any:
     )
 
 
+def _segment_sizes(frame: pl.DataFrame) -> Any:
+    points = alt.OverlayMarkDef(color=_BLUE) if frame.height < 40 else False
+    return (
+        _chart(frame, height=_HEIGHT)
+        .mark_line(point=points, interpolate="step-after", color=_BLUE)
+        .encode(
+            x=alt.X("at:T", title=None, axis=alt.Axis(tickCount=8, labelOverlap=True)),
+            y=alt.Y("size:Q", title="contacts", axis=alt.Axis(format=",d", tickMinStep=1)),
+        )
+    )
+
+
 def _paths(frame: pl.DataFrame) -> Any:
     rows = frame.head(15).with_columns(pl.col("path").list.join(" → "))
     return _bars(rows, "path", "contacts", "contacts")
@@ -173,4 +185,5 @@ _DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
     "revenue": _revenue,
     "time_to_convert": _time_to_convert,
     "message_performance": _message_performance,
+    "segment_sizes": _segment_sizes,
 }

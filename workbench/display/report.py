@@ -24,6 +24,7 @@ _SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"}
 _SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
 _WORDS = {
     "at": "from",
+    "departed": "left",
     "of_first": "of the first",
     "of_previous": "of the one before",
     "median_seconds": "median time",

@@ -91,6 +91,7 @@ CAUSE_WORDS = {
     "loop_guard": "too many entries in a minute",
 }
 
+_SEGMENTS = "contact.segments"
 _PLAIN_ENDINGS: dict[State | str | None, str] = {
     State.COMPLETED: "Completed.",
     State.EXITED: "Stopped at an exit.",
@@ -122,7 +123,7 @@ def short(identifier: str | None) -> str:
     return text if len(text) <= 24 else f"{text[:8]}…{text[-4:]}"
 
 
-def condition(each: Filter | Verdict) -> str:
+def condition(each: Filter | Verdict) -> str:  # noqa: PLR0911  a table: one line per operator
     """Write one filter: `amountUsd is 100`."""
     match each.operator:
         case "eq":
@@ -131,6 +132,8 @@ def condition(each: Filter | Verdict) -> str:
             return f"{each.path} is not {value(each.value)}"
         case "in":
             return f"{each.path} is one of {either([value(each) for each in _listed(each.value)])}"
+        case "contains" if each.path == _SEGMENTS:
+            return f"contact is in the segment {value(each.value)}"
         case "contains":
             return f"{each.path} contains {value(each.value)}"
         case "exists":
@@ -150,6 +153,8 @@ def found(verdict: Verdict) -> str:
         return "ignored: there is no such operator"
     if not verdict.present:
         return f"there is no {verdict.path}"
+    if verdict.path == _SEGMENTS and isinstance(verdict.actual, list | tuple):
+        return f"it is in {both([value(each) for each in verdict.actual]) or 'no segment'}"
     actual = value(short(verdict.actual) if isinstance(verdict.actual, str) else verdict.actual)
     return f"it is {actual}" if verdict.passed else f"it is {actual}{_near_miss(verdict)}"
 
