@@ -94,6 +94,14 @@ def _trigger(before: JsonObject, after: JsonObject) -> list[Change]:
     asked = [each["triggerSpec"].get("filters") or [] for each in (before, after)]
     if not same(asked[0], asked[1]):
         found.append(Change("changed", "trigger", f"asks {_told(*map(_conditions, asked))}"))
+    specs = [each["triggerSpec"] for each in (before, after)]
+    keys = [key for key in dict.fromkeys([*specs[0], *specs[1]]) if key not in _TRIGGER]
+    differing = [key for key in keys if not same(*(each.get(key) for each in specs))]
+    found += [
+        Change("changed", "trigger", f"{key}: {_told(*(_field(key, each) for each in specs))}") for key in differing
+    ]
+    if specs[0].get("type") != specs[1].get("type") and not all(is_app_event(each.get("type")) for each in specs):
+        found.append(Change("changed", "trigger", f"is {_told(*(str(each.get('type')) for each in specs))}"))
     return found
 
 
@@ -155,6 +163,7 @@ def _field(key: str, data: Mapping[str, Any]) -> str:
     return _cut(value(given)) if key in data else "nothing"
 
 
+_TRIGGER = frozenset({"type", "event", "eventNames", "filters"})
 _NO_RULE = "no such rule"
 _MIRRORED = frozenset({"actionType", "event", "eventNames"})  # of the trigger node: what counts is the trigger
 _FIELDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters": "asks", "branches": "splits"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from api.language.codec import normalise
 from tests.language.drawing import any_graphs, filters, sound_graphs
 from tests.workbench.test_waiting_and_rules import winback
-from tests.workbench.test_writing import STEPS, branching, new, write
+from tests.workbench.test_writing import STEPS, branching, new, thanks, write
 from workbench import Automation, DraftError
 from workbench.exact import same
 from workbench.texts.besides import read, written
@@ -40,7 +40,10 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
             node["position"] = {"x": draw(st.integers(-500, 500)), "y": draw(st.decimals(0, 9, places=2))}
     for edge in graph["edges"]:
         edge.update({end: called.get(edge[end], edge[end]) for end in ("source", "target")} | draw(KEYS))
-    spec = {"type": draw(st.sampled_from(["app_event", "custom-event"])), "filters": draw(filters)} | draw(
+    spec = {
+        "type": draw(st.sampled_from(["app_event", "custom-event", "onchain_event", "“”"])),
+        "filters": draw(filters),
+    } | draw(
         st.sampled_from(
             [{}, {"event": "Deposit"}, {"event": "a.b"}, {"eventNames": ["b", "a:", "a"]}, {"event": "or", "x": 1}]
         )
@@ -117,6 +120,15 @@ def test_sentences_may_be_changed_and_read() -> None:
         "delay_1_day_12_hours",
         "add_tag_loyal",
     ]
+
+
+def test_a_trigger_of_another_kind_is_not_taken_for_any_event() -> None:
+    payload = thanks().to_json()
+    payload["triggerSpec"] = {"type": "onchain_event", "chainId": 1, "filters": []}
+    payload["graph"]["nodes"][0] |= {"type": "onchain_event", "data": {"actionType": "onchain_event"}}
+    told = Automation.from_json(payload).describe()
+    assert told.startswith("When “onchain_event” happens:\n  • Send the in-app message “Thanks”")
+    assert same(Automation.from_sentences(told, name="Thanks").to_json(), payload)
 
 
 def test_sentences_may_be_typed_on_any_keyboard() -> None:

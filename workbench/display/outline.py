@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from api.language.action import MAX_NAME
+from api.language.action import KINDS, MAX_NAME
 from api.language.filter import OPERATORS
 from api.language.trigger import is_app_event
 from workbench.display.ids import free_id
@@ -19,6 +19,7 @@ from workbench.display.ids import free_id
 JsonObject: TypeAlias = dict[str, Any]
 EVENT_NAME = re.compile(r"[a-z0-9_.:-]{1,64}")
 TRIGGER_ID = "trigger"
+STEPS = frozenset(KINDS) - {"app_event"}
 _DEEPEST = 40  # branches inside branches; nobody reads more
 _MOST_SECONDS = timedelta(days=366).total_seconds()
 
@@ -52,7 +53,10 @@ Block: TypeAlias = tuple[Step | GoTo | End, ...]
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """An automation without what no words say. `events`: none is any event. `id`: of the trigger."""
+    """An automation without what no words say. `events`: none is any event. `id`: of the trigger.
+
+    `other`: the type of a trigger that is no event of the contract's, which no verb can write.
+    """
 
     name: str
     events: tuple[str, ...] = ()
@@ -60,6 +64,7 @@ class Outline(msgspec.Struct, frozen=True):
     settings: JsonObject = {}
     steps: Block = ()
     id: str = TRIGGER_ID
+    other: str = ""
 
 
 def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> Outline:
@@ -71,8 +76,9 @@ def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> 
         _events(spec),
         tuple(each for each in _filters(spec.get("filters")) or ()),
         dict(_settings(written)) if isinstance(written, dict) else {},
+        other=_other(spec.get("type")),
     )
-    start = next((node["id"] for node in nodes.values() if is_app_event(node["type"])), None)
+    start = _start(nodes)
     if start is None:
         return outline
     edges = graph.get("edges") or ()
@@ -80,6 +86,17 @@ def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> 
     first.behind(start)
     steps = _Telling(nodes, edges, first.gone_to).behind(start) if first.gone_to else first.behind(start)
     return msgspec.structs.replace(outline, steps=steps, id=start)
+
+
+def _start(nodes: Mapping[str, JsonObject]) -> str | None:
+    """Return the trigger node: of the contract's kind, or else a first one of a kind that is no step."""
+    first = next(iter(nodes.values()), None)
+    found = next((node for node in nodes.values() if is_app_event(node["type"])), first)
+    return None if found is None or found["type"] in STEPS else found["id"]
+
+
+def _other(kind: Any) -> str:
+    return kind if isinstance(kind, str) and not is_app_event(kind) else ""
 
 
 class _Telling:

@@ -38,10 +38,11 @@ def sentences(trigger: Trigger, graph: Graph) -> list[str]:
 
 def told(outline: Outline) -> list[str]:
     """Return an outline as lines; reading them gives the outline again."""
-    arrives = f"a {either([name(each) for each in outline.events])}" if outline.events else "any"
+    named = f"a {either([name(each) for each in outline.events])}" if outline.events else "any"
+    arrives = f"{text(outline.other)} happens" if outline.other else f"{named} event arrives"
     only = f", and {conditions(outline.filters)}" if outline.filters else ""
     label = f" {_label(outline.id)}" if outline.id != TRIGGER_ID else ""
-    head = [f"When {arrives} event arrives{only}:{label}", *(f"  ({rule})" for rule in _rules(outline.settings))]
+    head = [f"When {arrives}{only}:{label}", *(f"  ({rule})" for rule in _rules(outline.settings))]
     return [*head, *(_block(outline.steps, 1) or [f"  {NOTHING_YET}"])]
 
 

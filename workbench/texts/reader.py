@@ -52,7 +52,8 @@ def read(name: str, lines: Sequence[Line]) -> Outline:
 def _trigger(name: str, line: Scanner) -> Outline:
     line.take("When ")
     events: list[str] = []
-    if line.take("any event arrives", "a ") == "a ":
+    other = line.text("the type of a trigger") if line.sees("“", '"') else ""
+    if line.take(*([" happens"] if other else ["any event arrives", "a "])) == "a ":
         events.append(line.name())
         while line.maybe(", ", " or "):
             events.append(line.name())
@@ -61,7 +62,7 @@ def _trigger(name: str, line: Scanner) -> Outline:
     line.take(":")
     label = line.label()
     line.end()
-    return Outline(name, tuple(events), tuple(filters), id=TRIGGER_ID if label is None else label)
+    return Outline(name, tuple(events), tuple(filters), id=TRIGGER_ID if label is None else label, other=other)
 
 
 class _Reading:
