@@ -152,6 +152,18 @@ def test_new_files_renames_and_states_reach_the_server(wb: Workbench, command: C
     assert command("plan")[0] == 0
 
 
+def test_a_draft_is_published_when_its_file_says_so_and_never_the_other_way(wb: Workbench, command: Command) -> None:
+    thanks(wb).save()
+    command("pull")
+    edit("thanks.json", '"draft"', '"live"')
+    assert "will be published and switched on" in command("plan")[1]
+    assert command("apply")[0] == 0
+    assert "published, version 1, active" in repr(wb.automation("Thanks"))
+    assert command("plan")[0] == 0
+    edit("thanks.json", '"live"', '"draft"')
+    assert "it is published on the server, which cannot be undone" in command("apply")[2]
+
+
 def test_what_was_changed_on_the_server_is_not_overwritten_unasked(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
     command("pull")

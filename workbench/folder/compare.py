@@ -92,7 +92,7 @@ def _item(file: str, kept: Kept | str, beside: _Beside) -> Item:
     if there is not None and there.kept.digest() == kept.digest():
         return Item(file, kept.name, "same", kept, there)
     found = changes(None if there is None else there.kept.payload, kept.payload)
-    objections = _objections(kept)
+    objections = _objections(kept, there)
     if objections:
         return Item(file, kept.name, "broken", kept, there, found, objections)
     conflicts = _conflicts(file, kept, there, beside)
@@ -119,10 +119,11 @@ def _match(file: str, kept: Kept, beside: _Beside) -> There | str | None:
     return next(iter([*named, *moved]), None)
 
 
-def _objections(kept: Kept) -> tuple[str, ...]:
-    """Return what stands against publishing."""
+def _objections(kept: Kept, there: There | None) -> tuple[str, ...]:
+    """Return what the server would refuse."""
     if kept.state == "draft":
-        return ()
+        published = there is not None and there.kept.state != "draft"
+        return ("it is published on the server, which cannot be undone: its state is live or off",) if published else ()
     return tuple(f"cannot be published: {each}" for each in errors(kept.draft().remarks()))
 
 
