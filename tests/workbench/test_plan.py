@@ -70,7 +70,7 @@ def test_differing_steps_are_marked_on_the_graph() -> None:
     assert marks(found) == {"add_tag_more": "added"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(payloads(), payloads())
 def test_automations_differ_exactly_when_there_is_something_to_say(
     before: dict[str, Any], after: dict[str, Any]

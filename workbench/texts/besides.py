@@ -20,6 +20,8 @@ JsonObject: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str, ...]
 
 _KEY = re.compile(r"[\w-]+")
+_EITHER = rf'(?:{_KEY.pattern}|"(?:[^"\\]|\\.)*")'
+PATH = re.compile(rf"{_EITHER}(?:\.{_EITHER})*")
 _LISTS = ("nodes", "edges")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from workbench.author import Draft, from_json
 from workbench.display.outline import outline_of
 from workbench.display.sentences import told, value
-from workbench.texts.besides import Besides, applied, difference
+from workbench.texts.besides import PATH, Besides, applied, difference
 from workbench.texts.calls import build, calls_of
 from workbench.texts.python import code, literal
 from workbench.texts.reader import Line, lines_of, read
@@ -59,11 +59,9 @@ def _besides(lines: Sequence[Line]) -> Besides:
         if line.said.startswith(_WITHOUT):
             without.append(line.said.removeprefix(_WITHOUT))
             continue
-        path, sign, _ = line.said.partition(" = ")
         scanner = line.scanner()
-        if not sign:
-            scanner.expected("a path, “=” and a value, like nodes.send_inapp.position = …")
-        scanner.take(f"{path} = ")
+        path = scanner.pattern(PATH, "a path, “=” and a value, like nodes.send_inapp.data.label = “VIP”")
+        scanner.take(" = ")
         values[path] = scanner.value()
         scanner.end()
     return Besides(values, tuple(without))
