@@ -31,6 +31,7 @@ from workbench.errors import (
 )
 from workbench.events import Receipt, Receipts
 from workbench.merging import Merge
+from workbench.plan import Plan
 from workbench.segments import Segment
 from workbench.simulate import Simulation
 from workbench.workbench import Workbench
@@ -50,6 +51,7 @@ __all__ = [
     "Merge",
     "NoSuchVerbError",
     "NotThereError",
+    "Plan",
     "PublishError",
     "Receipt",
     "Receipts",

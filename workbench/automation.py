@@ -10,21 +10,23 @@ from api.language.catalog import check_against, events_of, segments_of
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
-from workbench.author import OPERATORS, Asked, Draft, condition, from_json, narrowed, started
+from workbench.author import Draft, from_json
 from workbench.catalog import Catalog, seen
 from workbench.connection import Connection
 from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.graph import draw, picture
 from workbench.display.page import html
-from workbench.display.sentences import sentences
 from workbench.entries import Entries, Entry
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
 from workbench.impact import Impact
 from workbench.periods import During
+from workbench.plan import Plan, planned
 from workbench.publish import Record, Versions
 from workbench.segments import known_names
 from workbench.simulate import Simulation, Trial, simulated
+from workbench.texts.besides import Besides
+from workbench.texts.forms import as_python, described, spoken_lines, understood, with_besides
 from workbench.verbs import Rules
 
 if TYPE_CHECKING:  # polars takes 0.3 s to load
@@ -72,6 +74,11 @@ class Automation(Rules):
         """Return the automation in a contract payload (`name`, `triggerSpec`, `graph`); nothing is lost."""
         return cls(from_json(payload))
 
+    @classmethod
+    def from_sentences(cls, text: str, *, name: str) -> Self:
+        """Return the automation that sentences tell, as `describe` writes them; raises DraftError naming the line that is not one."""
+        return cls(understood(name, text))
+
     def _with(self, draft: Draft) -> Self:
         return type(self)(draft, self._place)
 
@@ -82,28 +89,15 @@ class Automation(Rules):
 
     # Writing
 
-    @spoken('.on("deposit") or .on("deposit", "trade")')
-    def on(self, *events: str) -> Self:
-        """Start it on events of these names. Begins the writing anew: filters and steps written before are left behind."""
-        if not events:
-            raise DraftError('name at least one event: .on("deposit"); every event there is: .on_any_event()')
-        return self._with(started(self.name, events))
+    @spoken(".retold(text), where text is like what .describe() returns")
+    def retold(self, text: str) -> Self:
+        """Write it anew, from sentences."""
+        return self._with(understood(self.name, text))
 
-    @spoken(".on_any_event()")
-    def on_any_event(self) -> Self:
-        """Start it on every event of the organization. Begins the writing anew."""
-        return self._with(started(self.name, ()))
-
-    @spoken(f'.where("amountUsd", eq=100); ask with {OPERATORS}')
-    def where(self, path: str, **asked: Unpack[Asked]) -> Self:
-        """Start only when a value of the event passes; several `where` all have to.
-
-        `path` is a key of the payload (`amountUsd`, `order.total`), or `event`, `walletAddress`, `email`, `externalId`, `contactId`.
-        Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`. No conversion takes place: the number 100 is not the text "100". What is known of the contact belongs into `.when("contact.plan", …)`.
-        """
-        if not self._draft.nodes:
-            raise DraftError('say first which event: .on("deposit")')
-        return self._with(narrowed(self._draft, condition(path, asked)))
+    @spoken('.besides({"nodes.add_tag_vip.data.label": "VIP"})')
+    def besides(self, values: Mapping[str, object], *, without: Sequence[str] = ()) -> Self:
+        """Set what no verb says, by its path: positions, foreign keys, ids of edges. `without`: paths to take out."""
+        return self._with(with_besides(self._draft, Besides(dict(values), tuple(without))))
 
     # Reading
 
@@ -116,8 +110,12 @@ class Automation(Rules):
         return (*self._draft.remarks(), *self._archived(), *self._unseen())
 
     def describe(self) -> str:
-        """Return the automation in plain sentences."""
-        return "\n".join(sentences(*self._draft.language()))
+        """Return the automation in plain sentences, and below them what no sentence says. `from_sentences` reads it back."""
+        return described(self._draft)
+
+    def to_python(self) -> str:
+        """Return the code that writes this automation."""
+        return as_python(self._draft)
 
     def svg(self) -> str:
         """Return the graph as an SVG document."""
@@ -207,6 +205,11 @@ class Automation(Rules):
         self.save(overwrite=overwrite)
         self._place.record = publishing.publish(connection, self._saved())
         return self
+
+    @spoken(".plan() or .plan(against=2)")
+    def plan(self, *, against: int | None = None) -> Plan:
+        """Return what publishing would change: from the live version, or `against` another, and whom it finds on their way."""
+        return planned(self._draft, self._place.record, self._connected(), against)
 
     @spoken(".rollback(1); .versions() shows which there are")
     def rollback(self, version: int) -> Self:
@@ -310,7 +313,7 @@ class Automation(Rules):
         states = ", ".join(text for text, _ in self._pills())
         remarks = [f"{'✗' if each.level == 'error' else '!'} {each}" for each in self.check()]
         impact = [repr(self.impact)] if self.impact is not None and self.impact.entries else []
-        return "\n".join([f"{self.name} ({states})", self.describe(), *remarks, *impact])
+        return "\n".join([f"{self.name} ({states})", *spoken_lines(self._draft), *remarks, *impact])
 
     def _repr_html_(self) -> str:
         trigger, graph = self._draft.language()
@@ -320,7 +323,7 @@ class Automation(Rules):
             pills=self._pills(),
             picture=picture(trigger, graph, chosen=self._draft.places()) if graph.nodes else _EMPTY,
             remarks=self.check() if graph.nodes else self._archived(),
-            sentences=self.describe(),
+            sentences="\n".join(spoken_lines(self._draft)),
             impact=self.impact,
         )
 

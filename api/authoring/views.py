@@ -10,7 +10,7 @@ from api.authoring.draft import remarks_on
 from api.language.check import Remark
 from api.language.codec import decode
 from api.language.run import State, Step
-from api.store.authoring import AutomationRow, EarlierRow, VersionRow
+from api.store.authoring import AutomationRow, ChangeRow, EarlierRow, VersionRow
 from api.store.histories import DeadRow, EntryEventRow, EntryRow, MessageRow, StepRow, TransitionRow
 
 
@@ -68,6 +68,16 @@ class VersionView(msgspec.Struct, frozen=True, rename="camel"):
     published_by: str | None
     trigger_spec: msgspec.Raw
     graph: msgspec.Raw
+
+
+class ChangeView(msgspec.Struct, frozen=True, rename="camel"):
+    """What was done to an automation: `by` is the name of the key that did it, or what identifies it."""
+
+    at: datetime
+    action: str
+    by: str
+    key_id: str | None
+    detail: msgspec.Raw
 
 
 class EntryView(msgspec.Struct, frozen=True, rename="camel"):
@@ -213,6 +223,11 @@ def version_view(row: VersionRow) -> VersionView:
     return VersionView(
         row.version, row.published_at, row.published_by, msgspec.Raw(row.trigger_spec), msgspec.Raw(row.graph)
     )
+
+
+def change_view(row: ChangeRow) -> ChangeView:
+    """Return the view of a change."""
+    return ChangeView(row.at, row.action, row.key_name or row.key_id or "", row.key_id, msgspec.Raw(row.detail))
 
 
 def entry_view(row: EntryRow) -> EntryView:

@@ -297,6 +297,8 @@ CREATE TABLE workbench.audit_log (
     PRIMARY KEY (org_id, id)
 );
 
+CREATE INDEX audit_log_subject ON workbench.audit_log (org_id, subject_id, id);
+
 -- Entries: one per (automation, event) ------------------------------------------------------------------------------
 
 CREATE TABLE workbench.entries (

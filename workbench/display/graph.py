@@ -20,7 +20,7 @@ from workbench.display.page import image, svg
 from workbench.display.places import MARGIN, Places, Point, arranged
 from workbench.display.sentences import sentences
 
-Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal", "invalid"]
+Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal", "invalid", "added", "changed"]
 
 _LABEL, _LABEL_ROOM = 11, 18
 

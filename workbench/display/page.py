@@ -14,8 +14,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from api.language.codec import encode
 from workbench.display import words
 
+_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; img-src data: https:; style-src 'unsafe-inline'\">"
+)
+"""Stands before an email in its frame: no scripts, nothing from elsewhere but pictures."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -86,10 +92,12 @@ def _environment() -> Environment:
         "found": words.found,
         "outcome": words.outcome,
         "message": words.message,
+        "channel": words.channel,
+        "json": lambda value: encode(value).decode(),
         "detail": words.detail,
         "offset": words.offset,
         "handle": lambda way: words.HANDLE_WORDS.get(way, way),
         "step": lambda kind: words.STEP_WORDS.get(kind, kind),
     }
-    environment.globals |= {"bar": bar, "spark": spark}
+    environment.globals |= {"bar": bar, "spark": spark, "policy": _POLICY}
     return environment

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -355,6 +355,17 @@ def message(sent: Message) -> tuple[str, str, str]:
             return f"POST {url}", body, "webhook"
 
 
+def channel(sent: Message) -> Literal["inapp", "email", "webhook"]:
+    """Return the way by which a message goes."""
+    match sent:
+        case InappMessage():
+            return "inapp"
+        case EmailMessage():
+            return "email"
+        case WebhookMessage():
+            return "webhook"
+
+
 def line(sent: Message) -> str:
     """Write a message in one line."""
     title, body, _ = message(sent)
@@ -379,6 +390,12 @@ def detail(step: Step) -> str:  # noqa: PLR0911  a table: one line per outcome
             return CAUSE_WORDS.get(known.get("cause", ""), "")
         case _:
             return ""
+
+
+def until(step: Step) -> str:
+    """Say until when a step waits: ` until 2026-11-23 08:00 UTC`; empty when it does not say."""
+    known = step.detail.get("until")
+    return f" until {moment_words(known)} UTC" if known else ""
 
 
 def moment_words(written: str) -> str:
