@@ -1,7 +1,6 @@
 """The workbench against the real service: what it shows is what is stored, and what it predicts is what happens."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
