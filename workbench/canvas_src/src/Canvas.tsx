@@ -39,7 +39,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
   const [testing, setTesting] = useState(false);
   const [busy, setBusy] = useState(false);
   const [asked, ask] = useState<Asked>(null);
-  const { samples, tried, take } = useSamples(desk, eventsOf(sheet).join());
+  const { samples, tried, take, ready } = useSamples(desk, eventsOf(sheet).join());
 
   const cardOf: Cards = useCallback((key) => cardNow(cards[key], kinds, sheet.nodes.get(key)), [cards, kinds, sheet.nodes]);
   const one = selected.length === 1 ? selected[0]! : null;
@@ -81,10 +81,10 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
   };
   const test = async () => {
     setTesting(true);
-    if (!tried) return;
     setBusy(true);
     try {
-      show(await desk.ask<Trial>("simulate", { tried: { event: tried.event, payload: tried.payload, person: tried.person } }));
+      const { event, payload, person } = (await ready()) ?? NOTHING;
+      show(await desk.ask<Trial>("simulate", { tried: { event, payload, person } }));
       desk.hush();
     } catch (error) {
       show(null);
@@ -182,6 +182,8 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
   );
 }
 
+const NOTHING: Tried = { event: "event", payload: "{}", person: "", label: "" };
+
 /** What is selected at first: the trigger, where nothing has been written yet. */
 function begun({ sheet, readOnly }: View): string[] {
   return !readOnly && sheet.nodes.size === 1 && !eventsOf(sheet).length ? [...sheet.nodes.keys()] : [];
@@ -198,20 +200,24 @@ function hintOf(id: string | undefined, handle: string | null): string {
 }
 
 /** Events to try, looked up anew when other events start the automation; and what is chosen from them. */
-function useSamples(desk: Desk, events: string): { samples: Sample[]; tried: Tried | null; take: (tried: Tried) => void } {
+function useSamples(desk: Desk, events: string) {
   const [samples, setSamples] = useState<Sample[]>([]);
   const [tried, take] = useState<Tried | null>(null);
+  const known = useRef<string | null>(null); // the events whose samples these are
   const names = useSettled(events, 300);
+  const load = useCallback(async (of: string) => {
+    const found = await desk.ask<Sample[]>("samples");
+    const first = found[0];
+    const chosen = first ? { event: first.event, payload: first.payload, person: first.contactId, label: first.contact } : null;
+    known.current = of;
+    setSamples(found);
+    take(chosen);
+    return chosen;
+  }, [desk]);
   useEffect(() => {
     void desk.choose();
-    let gone = false;
-    desk.ask<Sample[]>("samples").then((found) => {
-      if (gone) return;
-      setSamples(found);
-      const first = found[0];
-      take(first ? { event: first.event, payload: first.payload, person: first.contactId, label: first.contact } : null);
-    }, () => undefined); // without samples there is no preview; everything else works
-    return () => { gone = true; };
-  }, [desk, names]);
-  return { samples, tried, take };
+    if (known.current !== names) load(names).catch(() => undefined); // without samples there is no preview; everything else works
+  }, [desk, names, load]);
+  const ready = () => (known.current === events ? Promise.resolve(tried) : load(events));
+  return { samples, tried, take, ready };
 }
