@@ -44,14 +44,16 @@ _OWN_BEFORE_16: LiteralString = "GRANT {} TO CURRENT_USER"
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How far a session may go: seconds of a statement and of a transaction, and locks held.
+    """How far a session may go: seconds of a statement and of a transaction, locks held, and the server's queue of notifications.
 
-    No lock may be of a kind that makes others wait; reading takes none.
+    No lock may be of a kind that makes others wait; reading takes none. While more than `queue_share` (0 to 1) of the queue is
+    full, no session stays in a transaction.
     """
 
     statement_seconds: float = 60.0
-    transaction_seconds: float = 300.0
+    transaction_seconds: float = 60.0
     locks: int = 4_000
+    queue_share: float = 0.02
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -63,7 +65,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A session that went too far, and in what: `revoked`, `statement`, `transaction` or `locks`."""
+    """A session that went too far: `revoked`, `elsewhere` (in another database), `statement`, `transaction`, `notifications` or `locks`."""
 
     role: str
     pid: int
@@ -79,7 +81,7 @@ async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> 
         return False
     name = sql.Identifier(role)
     if await role_exists(tx, role):
-        await tx.execute(sql.SQL("ALTER ROLE {} RESET ALL").format(name))
+        await _forget_settings(tx, role)
     else:
         await create_role(tx, role, CONNECTIONS)
     if not await role_is_confined(tx, role) or await _number(tx, "may_make_tables", {"role": role}):
@@ -95,6 +97,14 @@ async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> 
     await complete_role(tx, role, org_id, await views(tx))
     await let_in(tx, role, password)
     return True
+
+
+async def _forget_settings(tx: Transaction, role: str) -> None:
+    """Take back what a former holder of the login set for it, in all databases."""
+    name = sql.Identifier(role)
+    await tx.execute(sql.SQL("ALTER ROLE {} RESET ALL").format(name))
+    for (database,) in await (await tx.execute(_SQL["places_set"], {"role": role})).fetchall():
+        await tx.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} RESET ALL").format(name, sql.Identifier(database)))
 
 
 async def views(tx: Transaction) -> list[str]:

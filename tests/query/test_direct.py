@@ -174,6 +174,28 @@ async def test_many_locks_are_too_many(login: Connection, database: Any) -> None
     assert "terminating connection" in reason(login)
 
 
+async def test_nobody_stays_in_a_transaction_while_the_queue_of_notifications_fills_up(
+    address: str, login: Connection, database: Any
+) -> None:
+    login.execute("LISTEN anything")
+    login.execute("BEGIN")  # what is sent from now on waits for it
+    login.execute("SELECT 1")
+    with closing(psycopg.connect(address, autocommit=True)) as other:
+        other.execute("SET default_transaction_read_only = off")
+        for number in range(20):
+            other.execute(f"NOTIFY anything, '{number}{'x' * 7_000}'")
+        await end(database, Bounds(queue_share=0))
+        assert other.execute("SELECT 1").fetchone() == (1,)  # it is in no transaction
+    assert "terminating connection" in reason(login)
+
+
+async def test_who_goes_to_another_database_is_ended(address: str, database_url: str, database: Any) -> None:
+    elsewhere = urlsplit(address)._replace(path=urlsplit(database_url).path).geturl()
+    with closing(psycopg.connect(elsewhere, autocommit=True)) as session:
+        await end(database, Bounds())
+        assert "terminating connection" in reason(session)
+
+
 async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyring: Keyring) -> None:
     first = await direct.create(world.dsn, keyring, "b")
     with closing(psycopg.connect(first, autocommit=True)) as session:
@@ -182,6 +204,8 @@ async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyri
             AccessError, match="b has a direct login already; end that first: workbench reader revoke --org b"
         ):
             await direct.create(world.dsn, keyring, "b")
+        session.execute("SET default_transaction_read_only = off")
+        session.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {make_url(first).database} SET row_security = off")
         session.execute("BEGIN READ WRITE")
         session.execute("ALTER ROLE CURRENT_USER PASSWORD 'kept'")  # holds on to the role
         assert await direct.revoke(world.dsn, keyring, "b") >= 1
@@ -190,7 +214,7 @@ async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyri
         psycopg.connect(first)
     with pytest.raises(AccessError, match="b has no direct login"):
         await direct.revoke(world.dsn, keyring, "b")
-    second = await direct.create(world.dsn, keyring, "b")
+    second = await direct.create(world.dsn, keyring, "b")  # nothing is left of what was set before
     with closing(psycopg.connect(second)) as session:
         assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
     found = await direct.sessions(world.dsn, keyring, "b")
