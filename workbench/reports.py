@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 import msgspec
@@ -30,24 +30,27 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
 class During(TypedDict, total=False):
     """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now).
 
-    `segment`: only what its members did; members are those of now, whenever they entered.
+    `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: a report's `watermark`: the
+    events, and the moment from which the days count back, are those of then.
     """
 
     days: int
     since: Moment
     until: Moment
     segment: str
+    as_of: str
 
 
 class _Period(msgspec.Struct, frozen=True):
-    """Whether it has an end, and whether it is of a segment; what they are is bound."""
+    """Whether it has an end, is of a segment, and is asked as of an earlier moment; what they are is bound."""
 
     until: bool
     segment: bool
+    past: bool
 
 
 class Reports(ABC):
-    """The ready-made questions. Each returns a polars frame that draws itself, with its `statement` and `params`."""
+    """The ready-made questions. Each returns a polars frame that draws itself, and knows its query like a result of `wb.sql`."""
 
     _connection: Connection
 
@@ -200,22 +203,37 @@ class Reports(ABC):
             require(self._connection, segment)
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
+        text = statement(name, period=period, by=of, **structure)
+        if ":now" not in text:
+            bounds.pop("now", None)
         params = values | bounds | ({"by": path} if path else {})
-        asked = statement(name, period=period, by=of, **structure)
-        return report(sql(self._connection, Question(asked, params)), name, title, asked, params)
+        return report(sql(self._connection, Question(text, params, during.get("as_of"))), name, title)
 
 
 def _period(during: During) -> tuple[_Period, dict[str, Any]]:
     """Return the period, and the values of its ends."""
     if "days" in during and "since" in during:
         raise DraftError("a period is the last `days`, or from `since` on: not both")
-    since, until = during.get("since"), during.get("until")
+    since, until, as_of = during.get("since"), during.get("until"), during.get("as_of")
+    now = surroundings.now() if as_of is None else _asked_at(as_of)
     if since is None:
-        since = surroundings.now() - timedelta(days=_count(during.get("days", 30), "days", 36_500))
+        since = now - timedelta(days=_count(during.get("days", 30), "days", 36_500))
     bounds = {"since": _moment(since, "since")}
     if until is not None:
         bounds["until"] = _moment(until, "until")
-    return _Period(until is not None, during.get("segment") is not None), bounds
+    elif as_of is not None:
+        bounds["now"] = _moment(now, "as_of")
+    return _Period(until is not None, during.get("segment") is not None, as_of is not None), bounds
+
+
+def _asked_at(watermark: object) -> datetime:
+    """Return the moment with which a watermark begins; whether it is one, the service says."""
+    try:
+        return datetime.fromisoformat(str(watermark).partition("~")[0]).astimezone(UTC)
+    except ValueError:
+        raise DraftError(
+            f"as_of={watermark!r} is not a watermark: give it that of a result, report.watermark"
+        ) from None
 
 
 def _moment(moment: Moment, what: str) -> str:

@@ -15,6 +15,7 @@ from workbench.display.page import html, moment
 from workbench.display.table import Column
 from workbench.display.words import counted, duration
 from workbench.errors import DraftError
+from workbench.result import Result
 
 if TYPE_CHECKING:
     import altair as alt
@@ -33,11 +34,9 @@ _WORDS = {
 }
 
 
-class Report(ShownFrame):
-    """A frame with its `statement` and `params`, as `wb.sql(report.statement, **report.params)` asks it again."""
+class Report(ShownFrame, Result):
+    """A result that draws itself. `wb.sql(report.statement, as_of=report.watermark, **report.params)` is exactly the same once more."""
 
-    statement: str
-    params: dict[str, Any]
     _name: str
 
     def chart(self) -> "alt.Chart | alt.LayerChart":
@@ -49,10 +48,9 @@ class Report(ShownFrame):
         return charts.draw(self._name, pl.DataFrame(self))
 
     def _repr_html_(self, **polars: Any) -> str:
-        assert self.look is not None
-        return html(
-            "report.html.j2", look=self.look, picture=self._picture(), statement=self.statement, params=self.params
-        )
+        if self.look is None:
+            return super()._repr_html_(**polars)
+        return html("report.html.j2", look=self.look, picture=self._picture(), report=self, at=moment(self.watermark))
 
     def _picture(self) -> str:
         if not self.height:
@@ -66,11 +64,12 @@ class Report(ShownFrame):
         return charts.picture(chart)
 
 
-def report(frame: pl.DataFrame, name: str, title: str, statement: str, params: dict[str, Any]) -> Report:
-    """Return a frame as the answer to a question."""
-    result = Report(frame)
-    result.look = _look(frame, title)
-    result.statement, result.params, result._name = statement, params, name
+def report(rows: Result, name: str, title: str) -> Report:
+    """Return what a query returned as the answer to a question."""
+    result = Report(rows)
+    result.look, result._name = _look(rows, title), name
+    result.statement, result.params = rows.statement, rows.params
+    result.query_hash, result.watermark = rows.query_hash, rows.watermark
     return result
 
 
