@@ -46,7 +46,9 @@ async def execute(text: str, running: Running) -> Cells:
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(running.folder)}}
     )
     await client.async_execute()
-    return {cell.id: "\n".join(map(shown, cell.outputs)) for cell in notebook.cells if cell.cell_type == "code"}
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.id for cell in cells if any(each.get("name") == "stderr" for each in cell.outputs)] == []
+    return {cell.id: "\n".join(map(shown, cell.outputs)) for cell in cells}
 
 
 def shown(output: nbformat.NotebookNode) -> str:
