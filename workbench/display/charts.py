@@ -112,13 +112,13 @@ def _active_users(frame: pl.DataFrame) -> Any:
 
 def _segment_sizes(frame: pl.DataFrame) -> Any:
     points = alt.OverlayMarkDef(color=_BLUE) if frame.height < 40 else False
-    at = frame["at"]
-    labels = {"format": "%H:%M:%S"} if at.max() - at.min() < timedelta(minutes=1) else {}  # not parts of a second
+    brief = frame.select(pl.col("at").max() - pl.col("at").min() < timedelta(minutes=1)).item()
+    labels = "%H:%M:%S" if brief else alt.Undefined  # not parts of a second
     return (
         _chart(frame, height=_HEIGHT)
         .mark_line(point=points, interpolate="step-after", color=_BLUE)
         .encode(
-            x=alt.X("at:T", title=None, scale=_UTC, axis=alt.Axis(tickCount=8, labelOverlap=True, **labels)),
+            x=alt.X("at:T", title=None, scale=_UTC, axis=alt.Axis(tickCount=8, labelOverlap=True, format=labels)),
             y=alt.Y("size:Q", title="contacts", axis=alt.Axis(format=",d", tickMinStep=1)),
         )
     )
