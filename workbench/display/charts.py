@@ -78,7 +78,7 @@ def _retention(frame: pl.DataFrame) -> Chart:
 
 
 def _cohorts(frame: pl.DataFrame) -> Chart:
-    return _cohort_map(frame, "so_far", pl.col("so_far").round(2).cast(pl.String))
+    return _cohort_map(frame, "so_far", pl.col("so_far").cast(pl.Decimal(38, 2)).cast(pl.String))
 
 
 def _cohort_map(frame: pl.DataFrame, value: str, said: pl.Expr) -> Chart:
