@@ -9,6 +9,7 @@ from sanic import HTTPResponse, Request, Sanic
 from sanic.exceptions import SanicException
 
 from api.access.verify import Verifier
+from api.access.watch import keep_bounded
 from api.clock import Clock
 from api.contacts.erasure import keep_erased
 from api.contacts.settling import keep_settled
@@ -132,6 +133,7 @@ def _start_and_stop(app: App) -> None:
             keep_up(parts.database, parts.clock),
             keep_erased(parts.database, parts.clock),
             keep_settled(parts.database, parts.clock),
+            keep_bounded(parts.database),
         )
         app.ctx.chores = [asyncio.create_task(chore) for chore in chores]
 

@@ -54,6 +54,10 @@ class Keyring:
         """Return the opaque name of an organization's analyst login role."""
         return "wb_reader_" + _expand(self._root, b"reader-name/%d" % org_id).hex()[:20]
 
+    def direct_role(self, org_id: int) -> str:
+        """Return the opaque name of an organization's direct login role; its password is made by chance."""
+        return "wb_direct_" + _expand(self._root, b"direct-name/%d" % org_id).hex()[:20]
+
 
 class OrgKeys:
     """One organization's blind index, email sealing and derivation of idempotency keys."""

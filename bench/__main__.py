@@ -10,7 +10,21 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import batches, catalog, engine, growth, inapp, latency, plots, record, reports, singles, startup
+from bench import (
+    batches,
+    catalog,
+    engine,
+    growth,
+    importing,
+    inapp,
+    latency,
+    plots,
+    record,
+    reports,
+    singles,
+    sql,
+    startup,
+)
 from bench.effort import Effort, Measured
 from bench.table import HEADER, circumstances, line
 
@@ -24,6 +38,8 @@ PARTS: dict[str, Callable[[Effort], Measured]] = {
     "startup": startup.measure,
     "inapp": inapp.measure,
     "reports": reports.measure,
+    "sql": sql.measure,
+    "importing": importing.measure,
 }
 
 
@@ -55,7 +71,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--new-every", type=int, default=100, help="one event in so many is a new contact's (%(default)s; 0: none)"
     )
-    parser.add_argument("--millions", type=int, default=1, help="stored events of growth and catalog (%(default)s)")
+    parser.add_argument(
+        "--millions", type=int, default=1, help="stored events of growth and catalog, read by sql (%(default)s)"
+    )
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")

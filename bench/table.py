@@ -23,7 +23,7 @@ def ratio_at_least(bound: float) -> Wanted:
 
 
 def ratio_at_most(bound: float) -> Wanted:
-    """Promise a ratio to the reference that is not larger."""
+    """Promise a ratio to the reference."""
     return Wanted("ratio", "≤", bound)
 
 

@@ -33,7 +33,7 @@ BEGIN
                OR p.proname ~ '^(citus|master|run_command_on|worker)_')
           AND p.proname NOT IN (
               'random', 'random_normal', 'gen_random_uuid', 'uuidv4', 'uuidv7', 'array_sample', 'array_shuffle',
-              'clock_timestamp', 'timeofday', 'pg_visible_in_snapshot',
+              'clock_timestamp', 'timeofday',
               'pg_typeof', 'pg_column_size', 'pg_size_pretty', 'pg_size_bytes', 'pg_input_is_valid', 'pg_collation_for')
     LOOP
         IF item.is_open THEN

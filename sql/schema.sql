@@ -2,7 +2,7 @@
 --
 -- Rules every table keeps (they let the same code run on one Postgres and on Citus):
 -- org_id is first in every primary key, unique index and foreign key (except where there is no organization yet:
--- organizations.id and .name, api_keys.key_hash, by which a caller is found, and engines.id, which serve everybody);
+-- organizations.id and .name, api_keys.key_hash, by which a caller is found, and engines, clusters and channels, which serve everybody);
 -- no triggers; no now() in an update; moments and ids come from the caller, which reads one clock per unit of work.
 
 CREATE SCHEMA workbench;
@@ -141,7 +141,7 @@ CREATE TABLE workbench.events (
     email            text,                      -- sealed
     external_id      text,
     merged_from      uuid,                      -- the contact it came to, when that was merged into another
-    stored_in        xid8 NOT NULL DEFAULT pg_current_xact_id(),   -- the transaction that stored it, for `as_of`
+    stored_in        bigint NOT NULL DEFAULT 0,   -- the number of the transaction that stored it, for `as_of`; see `clusters`
     PRIMARY KEY (org_id, id, created_at)
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
@@ -185,6 +185,22 @@ CREATE TABLE workbench.late_events (
     PRIMARY KEY (org_id, id)
 );
 
+-- Transactions are numbered across Postgres clusters, so that a database that is dumped and restored elsewhere keeps their order:
+-- a transaction's number is its own id plus what its cluster adds. `migrate` notes each cluster in which it finds the database.
+CREATE TABLE workbench.clusters (
+    first_number       bigint PRIMARY KEY,         -- above all numbers of the clusters before
+    system_identifier  bigint NOT NULL,
+    added              bigint NOT NULL CHECK (added >= 0),
+    since              timestamptz NOT NULL
+);
+
+-- Names of notification channels that tell about organizations. A direct login may LISTEN to whatever it knows the name of.
+CREATE TABLE workbench.channels (
+    purpose  text PRIMARY KEY,
+    channel  text NOT NULL
+);
+INSERT INTO workbench.channels VALUES ('inbox', 'inbox_' || replace(gen_random_uuid()::text, '-', ''));
+
 -- Dry runs: kept apart for seven days, with idempotency keys of their own.
 CREATE TABLE workbench.dry_runs (
     org_id           bigint NOT NULL,
@@ -216,6 +232,21 @@ CREATE TABLE workbench.event_notices (
     PRIMARY KEY (org_id, id)
 );
 CREATE INDEX event_notices_by_key ON workbench.event_notices (org_id, idempotency_key);
+
+-- Files of history that were imported, and how far: the first so many lines of a file are done. Written with what they brought.
+CREATE TABLE workbench.imports (
+    org_id       bigint NOT NULL,
+    digest       uuid NOT NULL,                 -- of the file's bytes, and of how they are read
+    name         text NOT NULL,
+    lines        bigint NOT NULL,
+    stored       bigint NOT NULL,
+    duplicates   bigint NOT NULL,
+    rejected     bigint NOT NULL,
+    started_at   timestamptz NOT NULL,
+    updated_at   timestamptz NOT NULL,
+    finished_at  timestamptz,
+    PRIMARY KEY (org_id, digest)
+);
 
 -- Automations -------------------------------------------------------------------------------------------------------
 
@@ -522,6 +553,7 @@ ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events;
@@ -579,13 +611,26 @@ CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barr
     SELECT id, event, field, reason, body, idempotency_key, received_at FROM workbench.event_notices
     WHERE outcome = 'rejected';
 
--- What analysts see of the past: the events whose transactions a snapshot of then had seen the end of. Exact whatever their
--- moments are (an import dates its events back). The snapshot is a setting of the reader's connection; it only ever takes rows away.
+-- What analysts see of the past: the events of the transactions that a query of then had seen the end of. Exact whatever their
+-- moments are (an import dates its events back). Which those are is a setting of the reader's connection; it only ever takes rows away.
 CREATE SCHEMA analyst_past;
 
-CREATE FUNCTION workbench.as_of() RETURNS pg_snapshot LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
-    RETURN current_setting('workbench.as_of')::pg_snapshot;
+CREATE FUNCTION workbench.past_end() RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
+    RETURN current_setting('workbench.past_end')::bigint;
+CREATE FUNCTION workbench.past_open() RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
+    RETURN current_setting('workbench.past_open')::bigint[];
 
 CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events
-    WHERE pg_visible_in_snapshot(stored_in, (SELECT workbench.as_of()));
+    WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
+
+-- What a direct login sees instead of the analyst's view of the same name: no addresses, since nobody opens or masks them on their way.
+CREATE SCHEMA analyst_direct;
+
+CREATE VIEW analyst_direct.contacts WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, wallet_address, external_id,
+           CASE WHEN external_id IS NULL THEN attributes
+                ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
+           tags, created_at, updated_at, email_domain, opted_out, erased_at
+    FROM workbench.contacts
+    WHERE merged_into IS NULL;

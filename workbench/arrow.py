@@ -45,13 +45,6 @@ def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield head + END
 
 
-def whole(stream: bytes) -> bytes:
-    """Return a stream that came in one piece; raise CutShortError when its end is missing."""
-    if not stream.endswith(END):
-        raise CutShortError
-    return stream
-
-
 def _messages(pieces: Iterable[bytes]) -> Iterator[_Message]:
     arriving = _Arriving(pieces)
     while (prefix := arriving.take(8)) != END:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from workbench.arrow import CutShortError, whole
+from workbench.arrow import CutShortError, batches
 from workbench.connection import Answer, Connection
-from workbench.errors import SqlError, UnknownOutcomeError
+from workbench.errors import DraftError, SqlError, UnknownOutcomeError
 
 if TYPE_CHECKING:  # polars takes 0.3 s to load; whoever never asks SQL does not pay for it
     from workbench.result import Result
@@ -31,12 +31,25 @@ class Question(msgspec.Struct, frozen=True):
         return {"sql": self.text} | ({"params": params} if params else {}) | past
 
 
+def watermark(as_of: "str | Result | None") -> str | None:
+    """Return what `as_of=` names: a watermark, or that of a result; None for "" (not given). Raise DraftError for what has none.
+
+    A None that was given is refused: it comes from a frame that is no answer any more, and must not become the present.
+    """
+    mark = as_of if isinstance(as_of, str) else getattr(as_of, "watermark", None)
+    if not isinstance(mark, str):
+        raise DraftError(
+            "as_of takes a result of wb.sql, or its .watermark; a frame that was made from a result has none, nor has one from Citus"
+        )
+    return mark or None
+
+
 def sql(connection: Connection, question: Question) -> "Result":
     """Return all rows; raise SqlError pointing at the spot Postgres complained about."""
     from workbench.result import result
 
     with answered(connection, question) as (answer, pieces):
-        rows = result(whole(b"".join(pieces)), answer.headers)
+        rows = result(batches(pieces), answer.headers)
     rows.statement, rows.params = question.text, question.params
     return rows
 

@@ -3,7 +3,7 @@
 Importing this module loads polars, which takes 0.3 s: it is done where a frame is made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import polars as pl
@@ -16,8 +16,8 @@ from workbench.structs import structs
 class Result(pl.DataFrame):
     """The rows of an answer. Frames that are made from it answer another question: theirs are None.
 
-    `query_hash` is the same for the same `statement` with the same values. `watermark`, given back as `wb.sql(…, as_of=…)`,
-    asks for the events of that moment once more.
+    `query_hash` is the same for the same `statement` with the same values. `watermark` names what the rows were taken from:
+    `wb.sql(…, as_of=frame)` asks for the same events once more.
     """
 
     statement: str | None = None
@@ -31,9 +31,9 @@ class Result(pl.DataFrame):
         return type(self)(self.with_columns(_structs(self, column) for column in columns))
 
 
-def result(stream: bytes, headers: Mapping[str, str]) -> Result:
-    """Return the rows of an Arrow IPC stream, with what the answer's headers say about them."""
-    rows = Result(pl.read_ipc_stream(stream))
+def result(streams: Iterable[bytes], headers: Mapping[str, str]) -> Result:
+    """Return the rows of Arrow IPC streams of one schema, each read as it comes, with what the answer's headers say about them."""
+    rows = Result(pl.concat([pl.read_ipc_stream(stream) for stream in streams], rechunk=False))
     rows.query_hash, rows.watermark = headers.get("Query-Hash"), headers.get("Watermark")
     return rows
 

@@ -37,21 +37,25 @@ class Stream:
 
         with answered(self._connection, self._question) as (answer, pieces):
             for batch in batches(pieces):
-                yield result(batch, answer.headers)
+                yield result([batch], answer.headers)
 
     def to_parquet(self, path: str | Path) -> Path:
         """Write all rows into a parquet file and return its path; a file that is there stays until the new one is whole."""
-        target = Path(path)
-        unfinished = target.with_name(f".{target.name}.{surroundings.new_key()}")
-        try:
-            with closing(self.frames()) as frames:
-                _sink(frames, unfinished)
-            return unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with closing(self.frames()) as frames:
+            return write_parquet(frames, Path(path))
 
     def __repr__(self) -> str:
         return "A query that runs when its rows are wanted: for frame in …, .frames(), .to_parquet(path)"
+
+
+def write_parquet(frames: Iterator["pl.DataFrame"], target: Path) -> Path:
+    """Write frames of one schema, at least one, as they come; a file that is there stays until the new one is whole."""
+    unfinished = target.with_name(f".{target.name}.{surroundings.new_key()}")
+    try:
+        _sink(frames, unfinished)
+        return unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _sink(frames: Iterator["pl.DataFrame"], path: Path) -> None:

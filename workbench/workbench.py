@@ -12,12 +12,14 @@ from workbench.contacts import Contact, Identified, contact
 from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.page import html
 from workbench.display.words import both
+from workbench.engine import engine
 from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
+from workbench.export import Exported, export
 from workbench.merging import Merge, merge
 from workbench.publish import Automations
-from workbench.query import Question, sql
+from workbench.query import Question, sql, watermark
 from workbench.reports import Reports
 from workbench.rights import rights
 from workbench.segments import Segment, Segments, audience
@@ -25,7 +27,11 @@ from workbench.stream import Stream
 from workbench.usage import usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import polars as pl
+    from sqlalchemy import Engine
 
     from workbench.result import Result
 
@@ -50,6 +56,7 @@ _HOW = (
     ("name the contacts that a query finds", 'wb.segments.define("whales", sql="SELECT contact_id FROM …")'),
     ("see the segments there are", "wb.segments"),
     ("count what was sent", "wb.usage()"),
+    ("take everything with you, as parquet", 'wb.export("history")'),
 )
 
 
@@ -69,20 +76,22 @@ class Workbench(Reports):
 
     @overload
     def sql(
-        self, query: str, *, stream: Literal[False] = False, as_of: str | None = None, **params: Any
+        self, query: str, *, stream: Literal[False] = False, as_of: "str | Result | None" = "", **params: Any
     ) -> "Result": ...
 
     @overload
-    def sql(self, query: str, *, stream: Literal[True], as_of: str | None = None, **params: Any) -> Stream: ...
+    def sql(self, query: str, *, stream: Literal[True], as_of: "str | Result | None" = "", **params: Any) -> Stream: ...
 
     @spoken('wb.sql("select * from contacts where id = :id", id="…")')
-    def sql(self, query: str, *, stream: bool = False, as_of: str | None = None, **params: Any) -> "Result | Stream":
+    def sql(
+        self, query: str, *, stream: bool = False, as_of: "str | Result | None" = "", **params: Any
+    ) -> "Result | Stream":
         """Return the result of one read-only query as a polars frame.
 
         Write `:name` in the query and give `name=value`: values never become part of the text. Raises SqlError pointing at the spot.
 
         With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or `.to_parquet(path)`.
-        Every result has a `watermark`; `as_of=frame.watermark` asks app_events (and nothing else) as they were then.
+        `as_of=frame` (an earlier result, or its `.watermark`) asks app_events, and nothing else, as they were for that result.
 
         Tables and their columns:
 
@@ -101,8 +110,25 @@ class Workbench(Reports):
         - segment_sizes: segment, at, size, entered, departed
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
-        question = Question(query, params, as_of)
+        question = Question(query, params, watermark(as_of))
         return Stream(self._connection, question) if stream else sql(self._connection, question)
+
+    @spoken("wb.engine()")
+    def engine(self) -> "Engine":
+        """Return a SQLAlchemy engine on the direct login of WORKBENCH_DSN, where the operator allows one (docs/sql.md).
+
+        It speaks to Postgres, not to the service: contacts have no addresses there, and `as_of` is not known.
+        """
+        return engine()
+
+    @spoken('wb.export("history") or wb.export("history", tables=["events", "contacts", "messages", "entries"])')
+    def export(self, path: "str | Path", tables: "Sequence[str]" = ("events", "contacts")) -> Exported:
+        """Write tables as parquet files below `path`, events by month: `path/events/month=2026-10/part-0.parquet`.
+
+        Any number of rows; a file appears when it is whole. Begun again, it goes on: months that are complete stay as they are.
+        Events carry their contact's identifiers, so `workbench import path --org …` takes them in elsewhere.
+        """
+        return export(self._connection, path, tables)
 
     @spoken('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:

@@ -20,6 +20,7 @@ from api.language.sql import tokens
 from api.query import functions, watermark
 from api.query.emails import Emails
 from api.query.parameters import Bound, bind
+from api.store.clusters import is_distributed
 from api.store.database import Database, UnavailableError
 from api.store.readers import Reader, ReaderBusyError, ReaderError, Readers
 from api.store.reading import (
@@ -32,7 +33,7 @@ from api.store.reading import (
     TooLongError,
     reading,
 )
-from api.store.snapshots import Snapshot
+from api.store.snapshots import Snapshot, as_kept
 
 __all__ = [
     "Answer",
@@ -53,6 +54,8 @@ __all__ = [
 MOST_CHARACTERS = 100_000
 
 _NO_SUCH_TABLE = "42P01"
+_ON_CITUS = "is not available on Citus, whose nodes do not agree on what had happened by then"
+_ELSEWHERE = "was given by a database that went on without this one (a copy, or the original after it was copied)"
 _COVERED = "asOf covers app_events alone: the other tables do not keep what was in them"
 
 _log = logging.getLogger("workbench.query")
@@ -91,10 +94,18 @@ class UnfitError(Exception):
 
 
 class Answer:
-    """The columns, and all rows in batches; the first one is here already. `watermark` says what they were taken from."""
+    """The columns, and all rows in batches; the first one is here already.
+
+    `watermark` says what they were taken from, None where the database cannot tell.
+    """
 
     def __init__(
-        self, watermark: str, columns: tuple[Column, ...], first: Batch, rest: AsyncIterator[Batch], emails: Emails
+        self,
+        watermark: str | None,
+        columns: tuple[Column, ...],
+        first: Batch,
+        rest: AsyncIterator[Batch],
+        emails: Emails,
     ) -> None:
         self.watermark = watermark
         self.columns = columns
@@ -103,10 +114,14 @@ class Answer:
         self._emails = emails
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Give every batch once, addresses shown as this reader may see them; raise ReadError or UnavailableError."""
-        yield self._emails.show(self.columns, self._first)
+        """Give every batch once, addresses still sealed; raise ReadError or UnavailableError."""
+        yield self._first
         async for batch in self._rest:
-            yield self._emails.show(self.columns, batch)
+            yield batch
+
+    def shown(self, batch: Batch) -> Batch:
+        """Return a batch with its addresses as this reader may see them."""
+        return self._emails.show(self.columns, batch)
 
 
 class Gateway:
@@ -129,7 +144,7 @@ class Gateway:
     @asynccontextmanager
     async def ask(self, question: Question) -> AsyncIterator[Answer]:
         """Give the answer while the query runs; raise UnfitError, ReadError, ReaderError or UnavailableError."""
-        bound, as_of = self._bind(question), self._past(question)
+        bound, as_of = self._bind(question), await self._past(question)
         async with self._place(question.org_id):
             reader = await self._reader(question)
             try:
@@ -141,8 +156,8 @@ class Gateway:
                         seen = await query.begin(bound.statement, bound.parameters)
                         first = await anext(rest)
                         keys = self._keyring.of(question.org_id)
-                        emails = Emails(keys, question.clear_emails)
-                        yield Answer(watermark.written(seen, keys), query.columns, first, rest, emails)
+                        mark = question.as_of if seen is None else watermark.written(seen, keys)
+                        yield Answer(mark, query.columns, first, rest, Emails(keys, question.clear_emails))
             except UnavailableError:
                 self._readers.forget(question.org_id)
                 raise
@@ -159,16 +174,21 @@ class Gateway:
             raise UnfitError(bound)
         return bound
 
-    def _past(self, question: Question) -> Snapshot | None:
-        """Return the snapshot that is asked for, None for the present."""
+    async def _past(self, question: Question) -> Snapshot | None:
+        """Return the snapshot that is asked for, as far as this database has it; None for the present."""
         if question.as_of is None:
             return None
         if any(token.text.lower() == "analyst" for token in tokens(question.sql)):
             raise UnfitError(Problem("sql", "with asOf, tables are named without a schema"))
         try:
-            return watermark.read(question.as_of, self._keyring.of(question.org_id))
+            given = watermark.read(question.as_of, self._keyring.of(question.org_id))
         except ValueError:
             raise UnfitError(Problem("asOf", "is not the watermark of an answer to this organization")) from None
+        async with self._database.transaction() as tx:
+            kept = None if (distributed := await is_distributed(tx)) else await as_kept(tx, given)
+        if kept is None:
+            raise UnfitError(Problem("asOf", _ON_CITUS if distributed else _ELSEWHERE))
+        return kept
 
     async def _reader(self, question: Question) -> Reader:
         try:

@@ -14,12 +14,14 @@ from api.store.snapshots import Snapshot
 def written(snapshot: Snapshot, keys: OrgKeys) -> str:
     """Return the watermark of a snapshot."""
     at = snapshot.at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return f"{at}~{urlsafe_b64encode(keys.seal_snapshot(snapshot.text, at)).decode().rstrip('=')}"
+    numbers = (snapshot.system_identifier, snapshot.first_number, snapshot.end, *snapshot.open)
+    return f"{at}~{urlsafe_b64encode(keys.seal_snapshot(' '.join(map(str, numbers)), at)).decode().rstrip('=')}"
 
 
 def read(watermark: str, keys: OrgKeys) -> Snapshot:
     """Return the snapshot of a watermark; raise ValueError when the organization was not given it."""
     at, _, sealed = watermark.partition("~")
     padded = sealed + "=" * (-len(sealed) % 4)
-    text = keys.open_snapshot(urlsafe_b64decode(padded.encode("ascii")), at)
-    return Snapshot(text, datetime.fromisoformat(at))
+    numbers = keys.open_snapshot(urlsafe_b64decode(padded.encode("ascii")), at)
+    system_identifier, first_number, end, *still_open = map(int, numbers.split(" "))
+    return Snapshot(system_identifier, first_number, end, tuple(still_open), datetime.fromisoformat(at))

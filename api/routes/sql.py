@@ -29,7 +29,8 @@ async def ask(request: Request) -> HTTPResponse | None:
 
 async def _answer(request: Request, question: Question, form: type[Written]) -> None:
     async with parts(request).gateway.ask(question) as found:
-        await _send(request, found, form, {"Query-Hash": question.hash, "Watermark": found.watermark})
+        mark = {} if found.watermark is None else {"Watermark": found.watermark}
+        await _send(request, found, form, {"Query-Hash": question.hash} | mark)
 
 
 def _form(request: Request) -> type[Written]:

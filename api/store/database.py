@@ -56,7 +56,10 @@ class RefusedDataError(Exception):
 
 
 class Transaction(psycopg.AsyncConnection[TupleRow]):
-    """A connection, mostly inside a transaction. `store.calls` notes here what it prepared, and until when that serves."""
+    """A connection, mostly inside a transaction.
+
+    `store.calls` notes here what it prepared, and until when that serves; `store.clusters` what its cluster adds to ids.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,6 +67,7 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         self.adapters.register_loader("jsonb", _RawJson)
         self.prepared: set[bytes] = set()
         self.prepared_until_ns = 0
+        self.number_added: int | None = None
         self.reader = Transformer(self)
 
     async def rollback(self) -> None:

@@ -16,6 +16,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from itertools import repeat
+from select import POLLIN, poll
 
 import msgspec
 from psycopg import AsyncConnection, errors, generators, postgres
@@ -24,6 +26,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
+from psycopg.waiting import WAIT_R
 
 from api.clock import monotonic_ns
 from api.store.database import Database, UnavailableError
@@ -46,6 +49,9 @@ _SESSION = (
 )
 
 Cells = list[bytes | None]
+
+SHORT = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950})
+"""Types whose text is short: bool, numbers of a fixed size, dates, times and uuid."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -125,32 +131,51 @@ class Reading:
         self._as_of = as_of
         self._started_ns = monotonic_ns()
 
-    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> Snapshot:
-        """Have Postgres check and plan the statement; return what it sees. Raise ReadError or UnavailableError."""
+    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> Snapshot | None:
+        """Have Postgres check and plan the statement; return what it sees of the present, if that can be told.
+
+        Raises ReadError or UnavailableError.
+        """
         await self._step(_execute(self._connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ()))
-        seen = self._as_of or await self._take_over()
+        seen = await self._take_over() if self._as_of is None else None
         await self._step(_execute(self._connection, _PREFIX + statement, parameters))
         return seen
 
-    async def _take_over(self) -> Snapshot:
+    async def _take_over(self) -> Snapshot | None:
         """Look with the snapshot of a transaction of the application's, and return it."""
         async with self._database.transaction() as tx:
-            name, snapshot = await share_snapshot(tx)
+            shared = await share_snapshot(tx)
+            if shared is None:
+                return None
+            name, snapshot = shared
             await self._step(_execute(self._connection, f"SET TRANSACTION SNAPSHOT '{name}'", ()))
         return snapshot
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Give the rows in batches, at least one, which may be empty; `columns` are known with the first."""
-        wanted, ended = _FIRST_ROWS, False
-        while not ended:
-            fetch = _Fetch(wanted, self._limits.fetch_bytes)
-            await self._step(fetch.run(self._connection))
-            self.columns = self.columns or fetch.columns
-            ended = fetch.rows < wanted
-            wanted = fetch.next_size()
-            yield fetch.batch()
-            if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
-                raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
+        """Give the rows in batches, at least one, which may be empty; `columns` are known with the first.
+
+        While one is looked at, Postgres makes the next.
+        """
+        fetching = asyncio.create_task(self._fetch(_FIRST_ROWS))
+        try:
+            while True:
+                fetch = await fetching
+                self.columns = self.columns or fetch.columns
+                if not fetch.ended:
+                    fetching = asyncio.create_task(self._fetch(fetch.next_size()))
+                yield fetch.batch()
+                if fetch.ended:
+                    return
+                if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
+                    raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    async def _fetch(self, wanted: int) -> "_Fetch":
+        fetch = _Fetch(wanted, self._limits.fetch_bytes)
+        await self._step(fetch.run(self._connection))
+        return fetch
 
     async def _step(self, steps: PQGen[None]) -> None:
         watch = asyncio.create_task(self._watch())
@@ -191,7 +216,8 @@ def _options(limits: Limits, as_of: Snapshot | None) -> str:
     options = _SESSION.format(statement_ms=int(limits.step_seconds * 1000), idle_ms=int(limits.idle_seconds * 1000))
     if as_of is None:
         return options + " -c search_path=analyst"
-    return options + f" -c search_path=analyst_past -c workbench.as_of={as_of.text}"
+    still_open = ",".join(map(str, as_of.open))
+    return f"{options} -c search_path=analyst_past -c workbench.past_end={as_of.end} -c workbench.past_open={{{still_open}}}"
 
 
 async def _connect(database: Database, reader: Reader, limits: Limits, options: str) -> AsyncConnection[TupleRow]:
@@ -240,8 +266,8 @@ class _Fetch:
         self.rows = 0
         self._wanted = wanted
         self._most_bytes = most_bytes
-        self._bytes = 0
-        self._cells: Cells = []
+        self._bytes = 0  # of what may be large
+        self._cells: list[Cells] = []
 
     def run(self, connection: AsyncConnection[TupleRow]) -> PQGen[None]:
         """Fetch and keep the rows; raise StatementError or TooLargeError."""
@@ -249,17 +275,29 @@ class _Fetch:
         pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % self._wanted, ())
         pgconn.set_chunked_rows_mode(_CHUNK_ROWS)
         yield from generators.send(pgconn)
+        arrived = poll()
+        arrived.register(pgconn.socket, POLLIN)
         while True:
-            result = (yield from generators.fetch(pgconn)) if pgconn.is_busy() else pgconn.get_result()
+            while pgconn.is_busy():
+                if not arrived.poll(
+                    0
+                ):  # Postgres sends 8 KB at a time: waiting for each took more time than reading it
+                    yield WAIT_R
+                pgconn.consume_input()
+            result = pgconn.get_result()
             if result is None:
                 return
             _check(result)
             self._keep(result)
 
+    @property
+    def ended(self) -> bool:
+        """Whether there are no more rows."""
+        return self.rows < self._wanted
+
     def batch(self) -> Batch:
         """Return what was fetched, by column."""
-        width = len(self.columns)
-        return Batch(self.rows, [self._cells[index::width] for index in range(width)])
+        return Batch(self.rows, self._cells)
 
     def next_size(self) -> int:
         """Return how many rows to ask for next: up to a megabyte, growing no faster than sixteenfold."""
@@ -267,12 +305,16 @@ class _Fetch:
         return max(1, min(fitting, self._wanted * 16, _MOST_ROWS))
 
     def _keep(self, result: PGresult) -> None:
-        self.columns = self.columns or _columns(result)
-        get, width = result.get_value, range(len(self.columns))
-        cells = [get(row, index) for row in range(result.ntuples) for index in width]
-        self._cells += cells
+        if not self.columns:
+            self.columns = _columns(result)
+            self._cells = [[] for _ in self.columns]
+        rows = range(result.ntuples)
+        for index, (column, kept) in enumerate(zip(self.columns, self._cells, strict=True)):
+            cells = list(map(result.get_value, rows, repeat(index)))
+            kept.extend(cells)
+            if column.oid not in SHORT:
+                self._bytes += sum(map(len, filter(None, cells)))
         self.rows += result.ntuples
-        self._bytes += sum(map(len, filter(None, cells)))
         if self._bytes > self._most_bytes:
             raise TooLargeError(f"{self.rows} rows are larger than {self._most_bytes} bytes together")
 

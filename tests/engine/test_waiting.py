@@ -170,6 +170,7 @@ async def _until_somebody_waits(bench: Bench, how_many: int = 1) -> None:
         while True:
             ((waiting,),) = await bench.fetch(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                " AND backend_type = 'client backend'"  # autovacuum waits for locked tables, too
             )
             if waiting >= how_many:
                 return

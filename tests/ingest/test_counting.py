@@ -13,7 +13,8 @@ from api.ingest import counting
 from api.ingest.arrival import Arrival
 from api.ingest.counting import count_events
 from api.ingest.matching import Triggers
-from api.ingest.past import store_past
+from api.ingest.past import Past, store_past
+from api.ingest.returning import People
 from api.ingest.transaction import store_batch
 from api.store import catalog
 from api.store.database import Database, Transaction
@@ -32,6 +33,7 @@ class Organization:
     def __init__(self, org: Org) -> None:
         self.org, self.intake = org, org.intake
         self.now = org.intake.clock.now()
+        self.past = Past(org.id, People(org.id), most_locks=1_000)
         self._triggers = Triggers(org.intake.keyring)
 
     def arrivals(self, *names: str) -> list[Arrival]:
@@ -56,7 +58,7 @@ class Organization:
     async def load(self, *dated: tuple[str, datetime], database: Database | None = None) -> None:
         """Store events as an import does."""
         async with (database or self.intake.database).transaction() as tx:
-            await store_past(tx, self.org.id, self.dated(*dated), self.now)
+            await store_past(tx, self.past, self.dated(*dated), self.now)
 
     async def counted(self, now: datetime | None = None, database: Database | None = None) -> None:
         await count_events(database or self.intake.database, now or self.now)
@@ -134,7 +136,7 @@ async def test_a_transaction_that_began_before_an_hour_was_closed_is_waited_for(
 
     async def store_slowly() -> None:
         async with second.transaction() as tx:
-            await store_past(tx, acme.org.id, acme.dated(("a", at)), acme.now)
+            await store_past(tx, acme.past, acme.dated(("a", at)), acme.now)
             slow.set()
             await go_on.wait()
 

@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from workbench.arrow import CutShortError, batches, whole
+from workbench.arrow import CutShortError, batches
 
 
 def stream(*batches: list[str], compression: str | None = "zstd") -> bytes:
@@ -51,6 +51,3 @@ def test_a_stream_without_its_end_is_an_error_wherever_it_stops() -> None:
     for length in range(len(raw)):
         with pytest.raises(CutShortError):
             list(batches([raw[:length]]))
-        with pytest.raises(CutShortError):
-            whole(raw[:length])
-    assert whole(raw) == raw

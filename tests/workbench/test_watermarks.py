@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import SqlError, Workbench
+from workbench import DraftError, SqlError, Workbench
 
 COUNT = "SELECT count(*) AS n FROM app_events WHERE event = :event"
 
@@ -23,7 +23,7 @@ def test_a_result_is_repeated_despite_later_events(wb: Workbench) -> None:
     again = wb.sql(COUNT, event="watermarked", as_of=first.watermark)
     assert [frame["n"][0] for frame in (first, again, wb.sql(COUNT, event="watermarked"))] == [1, 1, 6]
     assert (again.query_hash, again.watermark) == (first.query_hash, first.watermark)
-    (streamed,) = wb.sql(COUNT, event="watermarked", as_of=first.watermark, stream=True)
+    (streamed,) = wb.sql(COUNT, event="watermarked", as_of=first, stream=True)
     assert streamed.equals(first)
     assert streamed.watermark == first.watermark
 
@@ -34,6 +34,13 @@ def test_what_is_made_from_a_result_is_another_answer(wb: Workbench) -> None:
     assert frame.watermark
     assert (frame.head(1).query_hash, frame.head(1).watermark) == (None, None)
     assert str(frame) == str(pl.DataFrame({"one": [1]}, schema={"one": pl.Int32}))
+
+
+def test_a_frame_without_a_watermark_does_not_ask_the_present(wb: Workbench) -> None:
+    changed = wb.sql("SELECT 1 AS one").head(1)
+    for without in (changed, changed.watermark):
+        with pytest.raises(DraftError, match=r"as_of takes a result of wb\.sql"):
+            wb.sql("SELECT 1 AS one", as_of=without)
 
 
 def test_contacts_have_no_past(wb: Workbench) -> None:

@@ -1,7 +1,6 @@
 """The workbench against the real service: what it shows is what is stored, and what it predicts is what happens."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +67,9 @@ def test_one_event_shows_its_paths_types_and_samples(wb: Workbench) -> None:
 
 
 def test_names_are_searched_for_a_text(wb: Workbench) -> None:
-    assert wb.catalog.search(" EPOS ").names == ("deposit",)
+    found = wb.catalog.search(" EPOS ").names
+    assert "deposit" in found
+    assert all("epos" in name for name in found)
     assert "“epos” in their names" in wb.catalog.search("epos")._repr_html_()
     assert "No name holds that." in repr(wb.catalog.search("nothing like it"))
     with pytest.raises(DraftError, match="searched for a text"):
@@ -135,13 +136,6 @@ def test_a_wrong_query_points_at_the_spot(wb: Workbench) -> None:
 def test_what_is_no_question_is_refused_in_plain_words(wb: Workbench, query: str, words: str) -> None:
     with pytest.raises(SqlError, match=words):
         wb.sql(query)
-
-
-def test_the_help_on_sql_lists_every_table_with_its_columns(wb: Workbench) -> None:
-    listed = dict(re.findall(r"- (\w+): ([\w, \n]+?)(?=\n +- |\n +$)", Workbench.sql.__doc__ or ""))
-    for name, columns in listed.items():
-        assert wb.sql(f"SELECT * FROM {name} LIMIT 0").columns == re.split(r",\s+", columns)
-    assert len(listed) == 10
 
 
 # Automations
