@@ -10,13 +10,14 @@ import msgspec
 from workbench import surroundings
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
-from workbench.query import Question, sql
+from workbench.query import Question, sql, watermark
 from workbench.segments import require
 from workbench.spans import seconds_of
 from workbench.statements import statement
 
 if TYPE_CHECKING:
     from workbench.display.report import Report
+    from workbench.result import Result
 
 Every: TypeAlias = Literal["day", "week", "month"]
 Moment: TypeAlias = datetime | date | str
@@ -30,15 +31,15 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
 class During(TypedDict, total=False):
     """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now).
 
-    `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: a report's `watermark`: the
-    events, and the moment from which the days count back, are those of then.
+    `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: an earlier result, or its
+    `watermark`: the events, and the moment from which the days count back, are those of then.
     """
 
     days: int
     since: Moment
     until: Moment
     segment: str
-    as_of: str
+    as_of: "str | Result | None"
 
 
 class _Period(msgspec.Struct, frozen=True):
@@ -197,7 +198,8 @@ class Reports(ABC):
     ) -> "Report":
         from workbench.display.report import report
 
-        period, bounds = _period(during)
+        as_of = watermark(during.get("as_of", ""))
+        period, bounds = _period(during, as_of)
         segment = during.get("segment")
         if segment is not None:
             require(self._connection, segment)
@@ -207,14 +209,14 @@ class Reports(ABC):
         if ":now" not in text:
             bounds.pop("now", None)
         params = values | bounds | ({"by": path} if path else {})
-        return report(sql(self._connection, Question(text, params, during.get("as_of"))), name, title)
+        return report(sql(self._connection, Question(text, params, as_of)), name, title)
 
 
-def _period(during: During) -> tuple[_Period, dict[str, Any]]:
+def _period(during: During, as_of: str | None) -> tuple[_Period, dict[str, Any]]:
     """Return the period, and the values of its ends."""
     if "days" in during and "since" in during:
         raise DraftError("a period is the last `days`, or from `since` on: not both")
-    since, until, as_of = during.get("since"), during.get("until"), during.get("as_of")
+    since, until = during.get("since"), during.get("until")
     now = surroundings.now() if as_of is None else _asked_at(as_of)
     if since is None:
         since = now - timedelta(days=_count(during.get("days", 30), "days", 36_500))
@@ -226,14 +228,12 @@ def _period(during: During) -> tuple[_Period, dict[str, Any]]:
     return _Period(until is not None, during.get("segment") is not None, as_of is not None), bounds
 
 
-def _asked_at(watermark: object) -> datetime:
+def _asked_at(mark: str) -> datetime:
     """Return the moment with which a watermark begins; whether it is one, the service says."""
     try:
-        return datetime.fromisoformat(str(watermark).partition("~")[0]).astimezone(UTC)
+        return datetime.fromisoformat(mark.partition("~")[0]).astimezone(UTC)
     except ValueError:
-        raise DraftError(
-            f"as_of={watermark!r} is not a watermark: give it that of a result, report.watermark"
-        ) from None
+        raise DraftError(f"as_of={mark!r} is not a watermark: give it an earlier result, as_of=report") from None
 
 
 def _moment(moment: Moment, what: str) -> str:

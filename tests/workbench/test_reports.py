@@ -289,7 +289,7 @@ def test_an_answer_is_had_again_whatever_came_since(wb: Workbench) -> None:
     came("past-1")
     before = asked(days=3)
     came("past-2")
-    for first, now, again in zip(before, asked(days=3), asked(days=3, as_of=before[0].watermark), strict=True):
+    for first, now, again in zip(before, asked(days=3), asked(days=3, as_of=before[0]), strict=True):
         assert first.watermark != now.watermark
         assert again.to_dicts() == first.to_dicts() != now.to_dicts()
         assert wb.sql(first.statement, as_of=first.watermark, **first.params).query_hash == first.query_hash

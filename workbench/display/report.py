@@ -35,7 +35,7 @@ _WORDS = {
 
 
 class Report(ShownFrame, Result):
-    """A result that draws itself. `wb.sql(report.statement, as_of=report.watermark, **report.params)` is exactly the same once more."""
+    """A result that draws itself. `wb.sql(report.statement, as_of=report, **report.params)` is exactly the same once more."""
 
     _name: str
 
