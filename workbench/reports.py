@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 import msgspec
@@ -12,13 +12,14 @@ from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
 from workbench.periods import Moment, moment_of
 from workbench.periods import whole as _count
-from workbench.query import Question, sql
+from workbench.query import Question, sql, watermark
 from workbench.segments import require
 from workbench.spans import seconds_of
 from workbench.statements import statement
 
 if TYPE_CHECKING:
     from workbench.display.report import Report
+    from workbench.result import Result
 
 Every: TypeAlias = Literal["day", "week", "month"]
 Span: TypeAlias = str | timedelta
@@ -31,24 +32,27 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
 class During(TypedDict, total=False):
     """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now).
 
-    `segment`: only what its members did; members are those of now, whenever they entered.
+    `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: an earlier result, or its
+    `watermark`: the events, and the moment from which the days count back, are those of then.
     """
 
     days: int
     since: Moment
     until: Moment
     segment: str
+    as_of: "str | Result | None"
 
 
 class _Period(msgspec.Struct, frozen=True):
-    """Whether it has an end, and whether it is of a segment; what they are is bound."""
+    """Whether it has an end, is of a segment, and is asked as of an earlier moment; what they are is bound."""
 
     until: bool
     segment: bool
+    past: bool
 
 
 class Reports(ABC):
-    """The ready-made questions. Each returns a polars frame that draws itself, with its `statement` and `params`."""
+    """The ready-made questions. Each returns a polars frame that draws itself, and knows its query like a result of `wb.sql`."""
 
     _connection: Connection
 
@@ -195,28 +199,42 @@ class Reports(ABC):
     ) -> "Report":
         from workbench.display.report import report
 
-        period, bounds = _period(during)
+        as_of = watermark(during.get("as_of", ""))
+        period, bounds = _period(during, as_of)
         segment = during.get("segment")
         if segment is not None:
             require(self._connection, segment)
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
+        text = statement(name, period=period, by=of, **structure)
+        if ":now" not in text:
+            bounds.pop("now", None)
         params = values | bounds | ({"by": path} if path else {})
-        asked = statement(name, period=period, by=of, **structure)
-        return report(sql(self._connection, Question(asked, params)), name, title, asked, params)
+        return report(sql(self._connection, Question(text, params, as_of)), name, title)
 
 
-def _period(during: During) -> tuple[_Period, dict[str, Any]]:
+def _period(during: During, as_of: str | None) -> tuple[_Period, dict[str, Any]]:
     """Return the period, and the values of its ends."""
     if "days" in during and "since" in during:
         raise DraftError("a period is the last `days`, or from `since` on: not both")
     since, until = during.get("since"), during.get("until")
+    now = surroundings.now() if as_of is None else _asked_at(as_of)
     if since is None:
-        since = surroundings.now() - timedelta(days=_count(during.get("days", 30), "days", 36_500))
+        since = now - timedelta(days=_count(during.get("days", 30), "days", 36_500))
     bounds = {"since": _moment(since, "since")}
     if until is not None:
         bounds["until"] = _moment(until, "until")
-    return _Period(until is not None, during.get("segment") is not None), bounds
+    elif as_of is not None:
+        bounds["now"] = _moment(now, "as_of")
+    return _Period(until is not None, during.get("segment") is not None, as_of is not None), bounds
+
+
+def _asked_at(mark: str) -> datetime:
+    """Return the moment with which a watermark begins; whether it is one, the service says."""
+    try:
+        return datetime.fromisoformat(mark.partition("~")[0]).astimezone(UTC)
+    except ValueError:
+        raise DraftError(f"as_of={mark!r} is not a watermark: give it an earlier result, as_of=report") from None
 
 
 def _moment(moment: Moment, what: str) -> str:

@@ -103,9 +103,8 @@ class Segment:
         """Return how large it was after each change, and at the last refresh: a frame (at, size, entered, departed) that draws itself."""
         from workbench.display.report import report
 
-        text, params = statement("segment_sizes"), {"segment": self.name}
-        rows = sql(self._connection, Question(text, params))
-        return report(rows, "segment_sizes", f"Contacts in {self.name}", text, params)
+        rows = sql(self._connection, Question(statement("segment_sizes"), {"segment": self.name}))
+        return report(rows, "segment_sizes", f"Contacts in {self.name}")
 
     def refresh(self) -> Self:
         """Refresh it now, and show what that changed. Raises SqlError when its query does not work any more."""

@@ -14,5 +14,6 @@ SELECT t.at, count(c.contact_id) AS contacts, count(*) FILTER (WHERE c.contact_i
        coalesce(sum(c.events), 0)::bigint AS events
 FROM generate_series(date_trunc(:every, {{ parts.since() }}, 'UTC'), {{ parts.until(period) }}, CAST('1 ' || :every AS interval)) AS t (at)
 LEFT JOIN compared c ON c.at = t.at
+WHERE t.at < {{ parts.until(period) }}
 GROUP BY t.at
 ORDER BY t.at

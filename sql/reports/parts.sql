@@ -3,7 +3,7 @@
 CAST(:since AS timestamptz)
 {%- endmacro %}
 {% macro until(period) %}
-{{ "CAST(:until AS timestamptz)" if period.until else "now()" }}
+{{ "CAST(:until AS timestamptz)" if period.until else "CAST(:now AS timestamptz)" if period.past else "now()" }}
 {%- endmacro %}
 {# Events that occurred in the period. They are stored by `created_at`, which lies at most 7 days after and 5 minutes before. #}
 {# Its ends are values, not `now()`: an expression of it is worked out again for every event. #}

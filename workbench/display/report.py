@@ -14,6 +14,7 @@ from workbench.display.frame import Look, ShownFrame
 from workbench.display.page import html, moment
 from workbench.display.table import Column
 from workbench.display.words import counted, duration
+from workbench.result import Result
 
 if TYPE_CHECKING:
     import altair as alt
@@ -32,11 +33,9 @@ _WORDS = {
 }
 
 
-class Report(ShownFrame):
-    """A frame with its `statement` and `params`, as `wb.sql(report.statement, **report.params)` asks it again."""
+class Report(ShownFrame, Result):
+    """A result that draws itself. `wb.sql(report.statement, as_of=report, **report.params)` is exactly the same once more."""
 
-    statement: str
-    params: dict[str, Any]
     _name: str
 
     def chart(self) -> "alt.Chart | alt.LayerChart":
@@ -44,16 +43,18 @@ class Report(ShownFrame):
         return drawn.chart(self._name, pl.DataFrame(self))
 
     def _repr_html_(self, **polars: Any) -> str:
-        assert self.look is not None
+        if self.look is None:
+            return super()._repr_html_(**polars)
         picture = drawn.picture(self._name, pl.DataFrame(self))
-        return html("report.html.j2", look=self.look, picture=picture, statement=self.statement, params=self.params)
+        return html("report.html.j2", look=self.look, picture=picture, report=self, at=moment(self.watermark))
 
 
-def report(frame: pl.DataFrame, name: str, title: str, statement: str, params: dict[str, Any]) -> Report:
-    """Return a frame as the answer to a question."""
-    result = Report(frame)
-    result.look = _look(frame, title)
-    result.statement, result.params, result._name = statement, params, name
+def report(rows: Result, name: str, title: str) -> Report:
+    """Return what a query returned as the answer to a question."""
+    result = Report(rows)
+    result.look, result._name = _look(rows, title), name
+    result.statement, result.params = rows.statement, rows.params
+    result.query_hash, result.watermark = rows.query_hash, rows.watermark
     return result
 
 
