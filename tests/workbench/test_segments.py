@@ -110,7 +110,7 @@ def test_a_segment_that_nobody_defined_is_warned_of(wb: Workbench) -> None:
     assert "nobody has defined the segment 'bigfish'; did you mean 'big-fish'?" in said
     fine = automation.when("contact.segments", contains="big-fish").then(lambda b: b.add_tag("rich"))
     assert [remark for remark in fine.check() if "segment" in remark.message] == []
-    assert "If contact is in the segment “big-fish”" in fine.describe()
+    assert "If contact.segments contains “big-fish”" in fine.describe()
 
 
 def test_a_simulation_asks_for_the_segments_of_the_contact(wb: Workbench) -> None:
