@@ -5,7 +5,6 @@ loses nothing, whoever made it. Node ids are readable and follow from what the n
 returns a new draft.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard
 from zlib import crc32
@@ -15,6 +14,7 @@ import msgspec
 from api.language.action import MAX_NAME, is_name
 from api.language.check import Remark, check
 from api.language.codec import encode, normalise
+from api.language.event import EVENT_NAME
 from api.language.graph import Graph, read_graph
 from api.language.problem import Problem
 from api.language.settings import read_settings
@@ -28,7 +28,6 @@ JsonObject: TypeAlias = dict[str, Any]
 End: TypeAlias = tuple[str, str | None]
 """A way out of a node that leads nowhere yet: node id and handle."""
 
-_EVENT_NAME = re.compile(r"[a-z0-9_.:-]{1,64}")
 _TAG_SHOWN = 48
 
 
@@ -242,7 +241,7 @@ def event_name(name: object) -> str:
         raise DraftError(f"event names stand side by side, without a list: .on({', '.join(map(repr, name))})")
     if not isinstance(name, str):
         raise DraftError(f'{name!r} is not an event name: write a text, like .on("deposit")')
-    if not _EVENT_NAME.fullmatch(name.lower()):
+    if not EVENT_NAME.fullmatch(name):
         raise DraftError(f"{name!r} is not an event name: 1 to 64 characters of a-z 0-9 _ . : -")
     return name.lower()
 

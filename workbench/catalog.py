@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from api.language.catalog import Seen
+from api.language.event import EVENT_NAME
 from workbench import surroundings
 from workbench.connection import Connection
 from workbench.display.page import moment, spark
@@ -117,7 +118,9 @@ class Catalog:
 
     def _shape(self, name: str) -> "EventShape":
         try:
-            answer = self._connection.get(f"/events/catalog/{name.lower()}")
+            if not EVENT_NAME.fullmatch(name):
+                raise NotThereError(name)
+            answer = self._connection.get(f"/events/catalog/{name.lower()}", days=self._days)
         except NotThereError:
             raise NotThereError(f"no event {name!r} was seen{self._meant(name)}") from None
         return EventShape(msgspec.convert(answer, Shape))

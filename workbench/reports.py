@@ -3,14 +3,14 @@
 from abc import ABC
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 import msgspec
 
-from workbench import surroundings
+from workbench import periods, surroundings
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
-from workbench.periods import Moment, moment_of
+from workbench.periods import MOST_DAYS, moment_of
 from workbench.periods import whole as _count
 from workbench.query import Question, sql, watermark
 from workbench.segments import require
@@ -29,16 +29,13 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
           "7 days", "14 days", "30 days", "60 days", "90 days"]  # fmt: skip
 
 
-class During(TypedDict, total=False):
-    """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now).
+class During(periods.During, total=False):
+    """When the events occurred: in the last `days` (30 unless told) before `until` (default now), or from `since` up to it.
 
     `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: an earlier result, or its
     `watermark`: the events, and the moment from which the days count back, are those of then.
     """
 
-    days: int
-    since: Moment
-    until: Moment
     segment: str
     as_of: "str | Result | None"
 
@@ -219,13 +216,16 @@ def _period(during: During, as_of: str | None) -> tuple[_Period, dict[str, Any]]
         raise DraftError("a period is the last `days`, or from `since` on: not both")
     since, until = during.get("since"), during.get("until")
     now = surroundings.now() if as_of is None else _asked_at(as_of)
-    if since is None:
-        since = now - timedelta(days=_count(during.get("days", 30), "days", 36_500))
-    bounds = {"since": _moment(since, "since")}
+    end = now if until is None else moment_of(until, "until")
+    begin = end - timedelta(days=_count(during.get("days", 30), "days", MOST_DAYS))
+    begin = begin if since is None else moment_of(since, "since")
+    bounds = {"since": begin.isoformat()}
     if until is not None:
-        bounds["until"] = _moment(until, "until")
+        if begin >= end:
+            raise DraftError(f"the period ends before it begins: since={since!r}, until={until!r}")
+        bounds["until"] = end.isoformat()
     elif as_of is not None:
-        bounds["now"] = _moment(now, "as_of")
+        bounds["now"] = now.isoformat()
     return _Period(until is not None, during.get("segment") is not None, as_of is not None), bounds
 
 
@@ -235,11 +235,6 @@ def _asked_at(mark: str) -> datetime:
         return datetime.fromisoformat(mark.partition("~")[0]).astimezone(UTC)
     except ValueError:
         raise DraftError(f"as_of={mark!r} is not a watermark: give it an earlier result, as_of=report") from None
-
-
-def _moment(moment: Moment, what: str) -> str:
-    """Return a moment as RFC 3339."""
-    return moment_of(moment, what).isoformat()
 
 
 def _property(by: object) -> tuple[str | None, list[str] | None]:

@@ -122,15 +122,6 @@ class Directory:
         contact_id = arrival.contact_id
         return self._recognised.get(contact_id) or self._orgs[arrival.org_id].known.get(contact_id) or Known()
 
-    @property
-    def changed(self) -> bool:
-        """Whether contacts are to be created or identifiers change hands."""
-        return any(org.created or org.owned for org in self._orgs.values())
-
-    def contacts(self) -> list[str]:
-        """Return the ids of the stored contacts that own any identifier of the batch."""
-        return [contact_id for org in self._orgs.values() for contact_id in org.known]
-
     def place(self, arrivals: list[Arrival], at_us: int) -> None:
         """Give each arrival its contact, in order, noting what has to be written."""
         for arrival in arrivals:

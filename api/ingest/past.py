@@ -23,10 +23,6 @@ from api.store.counting import reached
 from api.store.database import Transaction
 from api.store.ingest import ContactRows
 
-MOST_LOCKS = (
-    1_000  # of one transaction, for identifiers and again for contacts: by default Postgres has 6,400 for everybody
-)
-
 
 class Piece(msgspec.Struct, frozen=True):
     """How many of the arrivals given are done; of these, how many were stored, and how many had come before."""

@@ -7,6 +7,7 @@ has left no trace, and is begun anew when its lease ends. The lease only saves w
 
 import asyncio
 import logging
+import re
 from datetime import datetime, timedelta
 
 from api.authoring.refusal import Refusal
@@ -26,7 +27,8 @@ LEASE = timedelta(minutes=4)  # longer than a refresh can take
 BUSY = timedelta(seconds=30)
 
 _RAREST = timedelta(hours=6)  # between two tries of a segment that goes on failing, unless its own interval is longer
-_DATA_ERRORS = "22"  # their messages end in a value of the data
+_DATA_ERRORS = "22"  # their messages hold values of the data: after ": ", or in quotes
+_QUOTED = re.compile('".*"')  # up to the last quote, as the value may hold some
 
 _log = logging.getLogger("workbench.segments")
 
@@ -87,7 +89,7 @@ def said(error: Exception) -> str:
     """Say why a query failed, without values of contacts: the sentence is kept."""
     match error:
         case StatementError(reason=reason, sqlstate=state, position=position, hint=hint):
-            plain = reason.partition(": ")[0] if state.startswith(_DATA_ERRORS) else reason
+            plain = _QUOTED.sub("…", reason.partition(": ")[0]) if state.startswith(_DATA_ERRORS) else reason
             where = "" if position is None else f" (character {position})"
             return f"{plain}{where}{'' if hint is None else f'. Hint: {hint}'}"
         case UnfitError(problem=problem):

@@ -31,7 +31,7 @@ CASE WHEN jsonb_typeof({{ payload }} #> CAST({{ path }} AS text[])) = 'number' T
 {# Who began in the period, and in which day, week or month; how many they were in each. #}
 {% macro cohorts(period) %}
 people AS (
-    SELECT contact_id, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
+    SELECT contact_id, min(occurred_at) AS began, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
     FROM app_events
     WHERE event = :start AND {{ during(period) }}
     GROUP BY contact_id

@@ -127,10 +127,11 @@ def test_retention_by_day(wb: Workbench, story: list[Happened]) -> None:
     cohorts: dict[datetime, set[str]] = defaultdict(set)
     traded = defaultdict(set)
     for who, events in by_person(story).items():
-        if starts := [each.at for each in events if each.event == "story:signup"]:
+        starts = [each.at for each in events if each.event == "story:signup"]
+        if starts:
             cohorts[midnight(starts[0])].add(who)
         for each in events:
-            if each.event == "story:trade":
+            if each.event == "story:trade" and starts and each.at >= starts[0]:
                 traded[midnight(each.at)].add(who)
     wanted = {
         (cohort, number): len(people & traded[cohort + number * DAY])
@@ -154,7 +155,7 @@ def test_cohorts_add_up_what_their_contacts_brought(wb: Workbench, story: list[H
         each.payload["amount"]
         for each in story
         if each.event == "story:deposit" and isinstance(each.payload["amount"], int | float)
-        if (start := began[each.who]) is not None and midnight(each.at) >= midnight(start)
+        if (start := began[each.who]) is not None and each.at >= start
     )
     assert frame["total"].sum() == pytest.approx(total)
     last = frame.group_by("cohort").agg(pl.col("so_far").last(), pl.col("size").first())
@@ -263,6 +264,13 @@ def test_a_period_between_two_moments(wb: Workbench, story: list[Happened]) -> N
         wb.active_users("story:visit", since=since.date(), until=f"{until:%Y-%m-%d}")["contacts"].to_list()
         == frame["contacts"].to_list()
     )
+
+
+def test_days_count_back_from_the_end(wb: Workbench, story: list[Happened]) -> None:
+    whole = wb.active_users("story:visit", since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY)
+    assert wb.active_users("story:visit", days=2, until=MIDNIGHT - DAY).rows() == whole.rows()
+    with pytest.raises(DraftError, match="ends before it begins"):
+        wb.active_users("story:visit", since=MIDNIGHT, until=MIDNIGHT - DAY)
 
 
 def test_a_period_ends_before_the_next_one_begins(wb: Workbench, story: list[Happened]) -> None:

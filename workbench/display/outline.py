@@ -4,24 +4,22 @@ An outline holds what words and verbs can say. It need not hold everything: whoe
 reading it back gives with what there was, and notes the rest (`texts.besides`).
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, TypeAlias
 
 import msgspec
 
-from api.language.action import KINDS, MAX_NAME
+from api.language.action import KINDS, MAX_NAME, MAX_WAIT
+from api.language.event import EVENT_NAME
 from api.language.filter import OPERATORS
+from api.language.settings import TIMEZONE, read_settings
 from api.language.trigger import is_app_event
 from workbench.display.ids import free_id
 
 JsonObject: TypeAlias = dict[str, Any]
-EVENT_NAME = re.compile(r"[a-z0-9_.:-]{1,64}")
 TRIGGER_ID = "trigger"
 STEPS = frozenset(KINDS) - {"app_event"}
 _DEEPEST = 40  # branches inside branches; nobody reads more
-_MOST_SECONDS = timedelta(days=366).total_seconds()
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -238,7 +236,7 @@ def canonical(  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
             return {"seconds": seconds}
         case "wait_for_event", {"event": str(event), "timeoutSeconds": seconds} if _is_span(seconds):
             found = _filters(data.get("filters") or [])
-            known = found is not None and EVENT_NAME.fullmatch(event.lower())
+            known = found is not None and _is_event(event)
             return {"event": event.lower(), "filters": found, "timeoutSeconds": seconds} if known else None
         case "split", {"branches": branches}:
             found = _branches(branches)
@@ -256,7 +254,7 @@ def _events(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_event(name: str) -> bool:
-    return EVENT_NAME.fullmatch(name.lower()) is not None
+    return EVENT_NAME.fullmatch(name) is not None
 
 
 def _filters(value: Any) -> list[JsonObject] | None:
@@ -297,7 +295,7 @@ def _is_handle(value: Any) -> bool:
 
 
 def _is_span(seconds: Any) -> bool:
-    return type(seconds) is int and 1 <= seconds <= _MOST_SECONDS
+    return type(seconds) is int and 1 <= seconds <= MAX_WAIT.total_seconds()
 
 
 def _settings(written: JsonObject) -> Iterable[tuple[str, JsonObject]]:
@@ -308,24 +306,21 @@ def _settings(written: JsonObject) -> Iterable[tuple[str, JsonObject]]:
             yield name, found
 
 
-def _setting(name: str, value: Any) -> JsonObject | None:
+def _setting(name: str, value: Any) -> JsonObject | None:  # noqa: PLR0911  a table: one line per setting
+    """Return a setting that the language takes, as the verbs write it; None for one that says nothing, or more than they can."""
+    if read_settings({name: value}, "").problems:
+        return None
     match name, value:
-        case "reentry", {"policy": "once_per", "days": int(days)} if type(days) is int and 1 <= days <= 3_650:
+        case "reentry", {"policy": "once_per", "days": days}:
             return {"policy": "once_per", "days": days}
         case "reentry", {"policy": ("once" | "not_while_running") as policy}:
             return {"policy": policy}
-        case "goal", {"event": str(event)} if _is_event(event):
+        case "goal", {"event": event}:
             found = _filters(value.get("filters") or [])
             return {"event": event.lower(), "filters": found} if found is not None else None
-        case "quietHours", {"from": str(start), "to": str(end)} if _is_clock(start) and _is_clock(end) and start != end:
-            zone = value.get("timezoneAttribute") or "timezone"
-            return {"from": start, "to": end, "timezoneAttribute": zone} if isinstance(zone, str) else None
-        case "frequencyCap", {"messages": int(messages), "seconds": seconds} if _is_span(seconds):
-            known = type(messages) is int and 1 <= messages <= 1_000
-            return {"messages": messages, "seconds": seconds} if known else None
+        case "quietHours", {"from": start, "to": end}:
+            return {"from": start, "to": end, "timezoneAttribute": value.get("timezoneAttribute") or TIMEZONE}
+        case "frequencyCap", {"messages": messages, "seconds": seconds}:
+            return {"messages": messages, "seconds": seconds}
         case _:
             return None
-
-
-def _is_clock(text: str) -> bool:
-    return re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", text, re.ASCII) is not None
