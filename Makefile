@@ -20,7 +20,7 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not browser"
+	$(BIN)/python -m pytest -m "not browser" --numprocesses auto
 
 browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser

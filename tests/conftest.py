@@ -5,7 +5,7 @@
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +20,14 @@ from api.embedded import EmbeddedPostgres, Server
 from api.store.migrate import migrate
 
 pytest_plugins = ["tests.running"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test wrote goes from worker to worker as UTF-8, also where it wrote what UTF-8 cannot hold."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session")

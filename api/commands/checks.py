@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -14,8 +14,10 @@ from api.commands import CommandError, http, ports, private
 from api.commands.explain import explain
 from api.settings import Settings
 
+if TYPE_CHECKING:
+    from api.store.checkup import ServerFacts
+
 _OLDEST_PYTHON = (3, 11)
-_OLDEST_POSTGRES = 15
 _ENGINE_SILENT_SECONDS = 30.0
 _EXTRAS = {
     "server": ("sanic", "psycopg", "psycopg_pool", "sqlalchemy", "pyarrow", "cryptography", "websockets"),
@@ -124,7 +126,7 @@ async def _ask(dsn: str) -> list[Finding]:
 
     async with session(dsn) as (tx, _):
         facts = await read_server(tx)
-    findings = [_version(facts.version), *_durability(facts), _roles(facts.may_create_roles)]
+    findings = [_version(facts), _durability(facts), _roles(facts.may_create_roles)]
     if missing := await pending(dsn):
         return [*findings, Finding("fail", f"migrations missing: {', '.join(missing)}", "run: workbench migrate")]
     findings.append(Finding("ok", "the database is up to date"))
@@ -132,21 +134,18 @@ async def _ask(dsn: str) -> list[Finding]:
         return [*findings, _engine(await engine_seen(tx))]
 
 
-def _version(number: int) -> Finding:
-    major = number // 10_000
-    if major < _OLDEST_POSTGRES:
-        return Finding("fail", f"the database is Postgres {major}", f"use Postgres {_OLDEST_POSTGRES} or newer")
-    return Finding("ok", f"the database answers; Postgres {major}.{number % 10_000}")
+def _version(facts: "ServerFacts") -> Finding:
+    major, minor = divmod(facts.version, 10_000)
+    if facts.too_old is not None:
+        return Finding("fail", f"the database is Postgres {major}", facts.too_old)
+    return Finding("ok", f"the database answers; Postgres {major}.{minor}")
 
 
-def _durability(facts: object) -> Iterator[Finding]:
-    names = ("fsync", "synchronous_commit", "full_page_writes")
-    off = [name for name in names if getattr(facts, name) == "off"]
-    if off:
+def _durability(facts: "ServerFacts") -> Finding:
+    if off := facts.switched_off:
         what = f"{' and '.join(off)} off: an accepted event may be lost when the machine fails"
-        yield Finding("fail", what, "switch on in postgresql.conf: " + ", ".join(off))
-    else:
-        yield Finding("ok", "what is committed is on disk (fsync, synchronous_commit, full_page_writes)")
+        return Finding("fail", what, "switch on in postgresql.conf: " + ", ".join(off))
+    return Finding("ok", "what is committed is on disk (fsync, synchronous_commit, full_page_writes)")
 
 
 def _roles(may_create: bool) -> Finding:

@@ -42,6 +42,13 @@ def database(settings: Settings) -> Iterator[Addresses]:
         signal.signal(signal.SIGTERM, before)
 
 
+def must_be_fit(addresses: Addresses) -> None:
+    """Raise UnfitServerError unless the server keeps what it commits; one that is away is not judged."""
+    from api.store.checkup import must_be_fit as judge
+
+    asyncio.run(judge(addresses.dsn))
+
+
 def migrate(addresses: Addresses) -> list[str]:
     """Bring the database up to date; return the names of the migrations applied now."""
     from api.store.migrate import migrate as apply

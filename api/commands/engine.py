@@ -4,7 +4,7 @@ import argparse
 
 from api.commands import leash
 from api.commands.arguments import Subparsers, add_leash
-from api.commands.database import database
+from api.commands.database import database, must_be_fit
 from api.commands.secret import root_secret
 from api.settings import Settings
 
@@ -22,6 +22,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     secret = root_secret(settings)
     with database(settings) as addresses:
+        must_be_fit(addresses)
         if args.leash:
             leash.follow_parent()
         work(settings, addresses.dsn, secret)

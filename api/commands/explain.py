@@ -11,6 +11,7 @@ _SPOKEN = {
     "api.ingest.rejects.UnwritableError",
     "api.ingest.files.row.UnreadableFileError",
     "api.settings.SettingsError",
+    "api.store.checkup.UnfitServerError",
     "api.store.migrate.MigrationError",
 }
 _NOT_PREPARED = "the database has not been prepared for this version; run: workbench migrate"

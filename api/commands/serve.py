@@ -7,7 +7,7 @@ import socket
 
 from api.commands import leash, ports
 from api.commands.arguments import Subparsers, add_leash, port
-from api.commands.database import database
+from api.commands.database import database, must_be_fit
 from api.commands.secret import root_secret
 from api.settings import Settings, child_environment
 
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     ports.must_be_free(args.host, args.port, "--port")
     secret = root_secret(settings)
     with database(settings) as addresses:
+        must_be_fit(addresses)
         sockets = ports.listen(args.host, args.port, args.workers)
         if args.leash:
             leash.follow_parent()

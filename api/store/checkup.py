@@ -1,13 +1,19 @@
-"""What a database says about itself: the statements of `sql/queries/checkup.sql`."""
+"""What a database says about itself, and whether that is fit for us: the statements of `sql/queries/checkup.sql`."""
 
 import msgspec
 import psycopg
 from psycopg.rows import class_row
 
-from api.store.database import Transaction, UnavailableError, libpq_dsn
+from api.store.database import Database, Transaction, UnavailableError, libpq_dsn
 from api.store.statements import load
 
 _SQL = load("checkup")
+_OLDEST_POSTGRES = 15
+_DURABILITY = ("fsync", "synchronous_commit", "full_page_writes")
+
+
+class UnfitServerError(Exception):
+    """The server could lose what it has committed, or is too old; the text says what to change."""
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -19,6 +25,16 @@ class ServerFacts(msgspec.Struct, frozen=True):
     full_page_writes: str
     may_create_roles: bool
 
+    @property
+    def too_old(self) -> str | None:
+        """What to use instead, where the server is too old for us."""
+        return f"use Postgres {_OLDEST_POSTGRES} or newer" if self.version < _OLDEST_POSTGRES * 10_000 else None
+
+    @property
+    def switched_off(self) -> list[str]:
+        """The settings that are off, without which an accepted event may be lost when the machine fails."""
+        return [name for name in _DURABILITY if getattr(self, name) == "off"]
+
 
 async def must_answer(dsn: str) -> None:
     """Connect once; raise UnavailableError with libpq's own words, which name the host and the reason as no pool does."""
@@ -27,6 +43,25 @@ async def must_answer(dsn: str) -> None:
     except psycopg.OperationalError as error:
         raise UnavailableError(" ".join(str(error).split())) from error
     await connection.close()
+
+
+async def must_be_fit(dsn: str) -> None:
+    """Raise UnfitServerError unless the server keeps what it commits; one that is away is not judged."""
+    database = Database(dsn, size=1)
+    try:
+        await must_answer(dsn)
+        await database.open()
+        async with database.transaction() as tx:
+            facts = await read_server(tx)
+    except UnavailableError:
+        return
+    finally:
+        await database.close()
+    if facts.too_old is not None:
+        raise UnfitServerError(f"the database is Postgres {facts.version // 10_000}; {facts.too_old}")
+    if facts.switched_off:
+        what = ", ".join(facts.switched_off)
+        raise UnfitServerError(f"the database may lose what it has committed: {what} off; switch on in postgresql.conf")
 
 
 async def read_server(tx: Transaction) -> ServerFacts:

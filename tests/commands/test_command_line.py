@@ -7,9 +7,11 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from api.access.format import parse
 from api.embedded import Server
+from tests.running import free_port
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -111,6 +113,18 @@ def test_a_database_that_was_never_migrated_says_what_to_run(workbench: Run, pos
     done = workbench("org", "create", "acme", DATABASE_URL=postgres.dsn)  # type: ignore[attr-defined]
     assert done.returncode == 1
     assert "run: workbench migrate" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "engine"])
+def test_b14_a_server_that_may_lose_what_it_committed_is_not_used(
+    workbench: Run, database_url: str, command: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        name = sql.Identifier(connection.info.dbname)
+        connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
+    done = workbench(command, *(["--port", str(free_port())] if command == "serve" else []))
+    assert done.returncode == 1
+    assert "the database may lose what it has committed: synchronous_commit off" in done.stderr
 
 
 def test_doctor_is_content_with_a_migrated_database(workbench: Run) -> None:
