@@ -24,6 +24,7 @@ class House:
     def __init__(self, dsn: str, logs: Path) -> None:
         self.dsn = dsn
         self.keyring = Keyring(SECRET)
+        self.log: Path | None = None  # of all processes together, where it is given
         self._logs = logs
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environment = {
@@ -45,7 +46,8 @@ class House:
         return self._start(["engine"], environment)
 
     def _start(self, arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        with (self._logs / f"{arguments[0]}-{len(self._processes)}.log").open("wb") as log:
+        path = self.log or self._logs / f"{arguments[0]}-{len(self._processes)}.log"
+        with path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "api", *arguments],
                 env={**self._environment, **environment},

