@@ -64,7 +64,11 @@ BEGIN
             EXECUTE format('GRANT SELECT ON TABLE %s TO %s', item.name, keepers);
         END IF;
     END LOOP;
-    REVOKE ALL ON TABLE pg_subscription FROM PUBLIC;    -- readable by column
+    REVOKE ALL ON TABLE pg_subscription FROM PUBLIC;    -- readable by column; pg_dump looks into it
+    EXECUTE (
+        SELECT format('GRANT SELECT (%s) ON TABLE pg_subscription TO %s', string_agg(quote_ident(attname), ', '), keepers)
+        FROM pg_attribute
+        WHERE attrelid = 'pg_subscription'::regclass AND attnum > 0 AND NOT attisdropped AND attname <> 'subconninfo');
 
     -- Schemas, languages, databases.
     IF has_schema_privilege('public', 'information_schema', 'USAGE') THEN

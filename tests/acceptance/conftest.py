@@ -27,7 +27,7 @@ class House:
         self.log: Path | None = None  # of all processes together, where it is given
         self._logs = logs
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._environment = {
+        self.environment = {
             **os.environ,
             "DATABASE_URL": dsn,
             "WORKBENCH_SECRET": SECRET,
@@ -50,7 +50,7 @@ class House:
         with path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "api", *arguments],
-                env={**self._environment, **environment},
+                env={**self.environment, **environment},
                 stdout=log,
                 stderr=log,
             )
