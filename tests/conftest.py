@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg import sql
@@ -20,6 +21,10 @@ from api.embedded import EmbeddedPostgres, Server
 from api.store.migrate import migrate
 
 pytest_plugins = ["tests.running"]
+hypothesis.settings.register_profile(
+    "tests", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.hookimpl(wrapper=True)

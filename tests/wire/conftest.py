@@ -13,12 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from hypothesis import settings
 
 from tests.answers import Answer
-
-settings.register_profile("wire", deadline=None, database=None, print_blob=True)
-settings.load_profile("wire")
 
 PATIENCE = 20.0  # seconds; only a server that hangs takes so long
 
