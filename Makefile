@@ -7,7 +7,7 @@ INSTALL := $(PIP) install -qq --require-hashes --only-binary :all:
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help up test browser bench torture format lock clean
+.PHONY: help up test browser chain bench torture format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -20,10 +20,17 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not browser"
+	$(BIN)/python -m pytest -m "not browser and not chain"
 
 browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser
+
+chain: $(VENV)/dev.stamp tests/chain/node_modules  ## follow a real EVM node (needs npm, which brings it)
+	$(BIN)/python -m pytest -m chain
+
+tests/chain/node_modules: tests/chain/package-lock.json
+	cd tests/chain && npm ci --ignore-scripts --silent
+	@touch $@
 
 bench: $(VENV)/dev.stamp  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)

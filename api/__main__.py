@@ -8,11 +8,11 @@ import sys
 import msgspec
 
 from api import settings
-from api.commands import doctor, engine, import_history, key, migrate, org, origins, serve, up
+from api.commands import chain, doctor, engine, import_history, key, migrate, org, origins, serve, up
 from api.commands.explain import explain
 from api.commands.terminal import note
 
-_COMMANDS = (up, serve, engine, migrate, org, key, origins, import_history, doctor)
+_COMMANDS = (up, serve, engine, chain, migrate, org, key, origins, import_history, doctor)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """What nodes mean: one action per kind, and how it is read from a node's `data`. Reading never raises.
 
-Kinds: `app_event` (the trigger, where an entry starts) · `send_inapp` · `send_email` · `send_webhook` · `add_tag` ·
+Kinds: `app_event` and `onchain_event` (the trigger, where an entry starts) · `send_inapp` · `send_email` · `send_webhook` · `add_tag` ·
 `remove_tag` · `update_contact` · `condition` · `delay` · `wait_for_event` · `split` · `exit`.
 """
 
@@ -357,6 +357,7 @@ def _seconds(data: dict[str, Any], field: str, name: str, problems: list[Problem
 
 _READERS: dict[str, Callable[[dict[str, Any], str, list[Problem]], Action]] = {
     "app_event": _entered,
+    "onchain_event": _entered,
     "send_inapp": _send_inapp,
     "send_email": _send_email,
     "send_webhook": _send_webhook,

@@ -56,7 +56,10 @@ class Identifiers(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """A valid event. `payload` is the JSON text of an object, as sent; times are microseconds since the epoch."""
+    """A valid event. `payload` is the JSON text of an object, as sent; times are microseconds since the epoch.
+
+    `on_chain`: it is a log of a chain, not a custom event.
+    """
 
     name: str
     identifiers: Identifiers
@@ -65,6 +68,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     idempotency_key: str | None = None
     occurred_at_us: int | None = None
     test: bool = False
+    on_chain: bool = False
 
 
 _Kind = TypeVar("_Kind", str, bool)

@@ -19,7 +19,7 @@ LIMIT :most;
 
 -- timeline_entries --
 -- Its entries, with the names of automation and event.
-SELECT e.created_at, e.id, e.automation_id, a.name, e.automation_version, e.event_id, v.event, e.state, e.outcome
+SELECT e.created_at, e.id, e.automation_id, a.name, e.automation_version, e.event_id, coalesce(v.event, o.event), e.state, e.outcome
 FROM (
     SELECT * FROM entries
     WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
@@ -28,6 +28,7 @@ FROM (
 ) e
 JOIN automations a ON a.org_id = e.org_id AND a.id = e.automation_id
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
 ORDER BY e.created_at DESC, e.id DESC;
 
 -- timeline_messages --
