@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -59,9 +60,19 @@ class Anvil:
     def reorg(self, depth: int, transactions: list[Any] | None = None) -> None:
         self.ask("anvil_reorg", depth, transactions or [])
 
+    def receipt(self, sent: str) -> Any:
+        """Return the receipt of a transaction, once it is in a block: a node answers before."""
+        for _ in range(1_000):
+            if (found := self.ask("eth_getTransactionReceipt", sent)) is not None:
+                return found
+            time.sleep(0.01)
+        raise AssertionError(f"{sent} is in no block")
+
     @property
-    def head(self) -> int:
-        return int(self.ask("eth_blockNumber"), 16)
+    def head(self) -> tuple[int, str]:
+        """The number and the hash of the newest block."""
+        block = self.ask("eth_getBlockByNumber", "latest", False)
+        return int(block["number"], 16), block["hash"]
 
 
 class Token:
@@ -75,6 +86,9 @@ class Token:
 
     def mint(self, receiver: str, amount: int) -> str:
         return self._call("mint(address,uint256)", _word(int(receiver, 16)) + _word(amount))
+
+    def transfer(self, receiver: str, amount: int) -> str:
+        return self._call("transfer(address,uint256)", _word(int(receiver, 16)) + _word(amount))
 
     def scatter(self, first: int, count: int) -> str:
         """Transfer to `count` wallets, the first of which has the number `first`."""
@@ -93,17 +107,18 @@ class Token:
         return {"from": OWNER, "to": self.address, "data": data, "gas": hex(1_000_000)}
 
     def _call(self, method: str, arguments: str) -> str:
-        gas = hex(25_000_000)
-        transaction = {"from": OWNER, "to": self.address, "data": self._selector(method) + arguments, "gas": gas}
-        return str(self._node.ask("eth_sendTransaction", transaction))
+        price = {"gas": hex(25_000_000), "gasPrice": hex(10**10)}  # said, so that a transaction sent again is the same one
+        transaction = {"from": OWNER, "to": self.address, "data": self._selector(method) + arguments, **price}
+        sent = str(self._node.ask("eth_sendTransaction", transaction))
+        self._node.receipt(sent)
+        return sent
 
     def _selector(self, method: str) -> str:
         return "0x" + self._methods[method][2:].rjust(8, "0")
 
     def _sent(self, transaction: dict[str, str]) -> Any:
         sent = self._node.ask("eth_sendTransaction", {"from": OWNER, "gas": hex(5_000_000), **transaction})
-        self._node.mine()
-        return self._node.ask("eth_getTransactionReceipt", sent)
+        return self._node.receipt(sent)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class World(Bench):
 
     async def read_up_to(self, node: Anvil) -> None:
         """Wait until everything in the chain is stored."""
-        head = await asyncio.to_thread(lambda: (node.head, node.ask("eth_getBlockByNumber", "latest", False)["hash"]))
+        head = await asyncio.to_thread(lambda: node.head)
         await self.until("SELECT number, hash FROM chain_blocks ORDER BY number DESC LIMIT 1", head)
 
     async def until(self, query: str, wanted: Row) -> None:
@@ -87,7 +87,7 @@ class World(Bench):
         """Let the engine work, then return who was told what."""
         await self.drive()
         return await self.fetch(
-            "SELECT c.wallet_address, m.subject FROM messages m JOIN contacts c USING (org_id) WHERE c.id = m.contact_id ORDER BY m.id"
+            "SELECT c.wallet_address, m.subject FROM messages m JOIN contacts c USING (org_id) WHERE c.id = m.contact_id ORDER BY 1, 2"
         )
 
 
