@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from api.chain.following import Following, WrongChainError
+from api.chain.reading import Reader
 from api.chain.rpc import Node, NodeError
 from api.chain.storing import Keeper, LostError
 from api.clock import Clock
@@ -35,6 +36,7 @@ class Follower:
         self._database = database
         self._clock = clock
         self._node = node
+        self._reader = Reader(node)  # it learns what the node can take
         self._keeper = Keeper(keyring)
         self._failures = 0
 
@@ -52,7 +54,7 @@ class Follower:
             await asyncio.sleep(STAND_BY)
             return
         _log.info("chain_taken", extra={"chain": chain_id, "node": self._node.name, "block": taken.block_number})
-        following = Following(self._database, self._clock, self._node, self._keeper, taken)
+        following = Following(self._database, self._clock, self._reader, self._keeper, taken)
         renewing = asyncio.create_task(self._renew(taken.lease))
         failed = 0
         try:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 
 from api.chain.reading import ForkError, Reader
-from api.chain.rpc import Block, Node, NodeError
+from api.chain.rpc import Block, NodeError
 from api.chain.storing import ChangedError, Keeper, Page, roll_back
 from api.chain.watching import Watched, read_watched
 from api.clock import Clock
@@ -29,12 +29,12 @@ class WrongChainError(Exception):
 class Following:
     """Reads one chain on, from where it was read before."""
 
-    def __init__(self, database: Database, clock: Clock, node: Node, keeper: Keeper, taken: Taken) -> None:
+    def __init__(self, database: Database, clock: Clock, reader: Reader, keeper: Keeper, taken: Taken) -> None:
         self._database = database
         self._clock = clock
-        self._node = node
+        self._node = reader.node
         self._keeper = keeper
-        self._reader = Reader(node)
+        self._reader = reader
         self._lease = taken.lease
         self._begun = taken.block_number is not None
         self._last: tuple[int, str] | None = None

@@ -32,9 +32,10 @@ class Reader:
     """Reads one node."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._width = FIRST
         self._calm = 0
+        self._at_once = AT_ONCE
 
     async def pages(self, watched: Watched, last: tuple[int, str], head: Block) -> AsyncIterator[Page]:
         """Yield pages from the block after `last` (number, hash) towards the head; raise ForkError, NodeError."""
@@ -46,13 +47,20 @@ class Reader:
             async for page in self._range(watched, number, far, head.number):
                 yield page
         else:
-            blocks = await self._blocks(number + 1, min(head.number, number + AT_ONCE), head)
-            for block in blocks:
-                _follows(block, hash_)
-                hash_ = block.hash
-            logs = await asyncio.gather(*(self._logs_of(watched, block) for block in blocks))
-            for page in _paged(number, head.number, blocks, logs):
+            for page in await self._near(watched, last, head):
                 yield page
+
+    async def _near(self, watched: Watched, last: tuple[int, str], head: Block) -> list[Page]:
+        """Return the pages of the next blocks; fewer at a time while the node stumbles."""
+        number, hash_ = last
+        at_once, self._at_once = self._at_once, max(self._at_once // 2, 1)
+        blocks = await self._blocks(number + 1, min(head.number, number + at_once), head)
+        for block in blocks:
+            _follows(block, hash_)
+            hash_ = block.hash
+        logs = await asyncio.gather(*(self._logs_of(watched, block) for block in blocks))
+        self._at_once = min(at_once + 1, AT_ONCE)
+        return _paged(number, head.number, blocks, logs)
 
     async def _range(self, watched: Watched, after: int, far: int, head: int) -> AsyncIterator[Page]:
         """Yield the pages of the next range of blocks below `far`."""
@@ -94,7 +102,7 @@ class Reader:
     async def _logs_between(self, watched: Watched, first: int, last: int) -> list[Log]:
         found: list[Log] = []
         for contracts in _slices(watched.contracts):
-            found += await self._node.logs_between(first, last, contracts, watched.topics)
+            found += await self.node.logs_between(first, last, contracts, watched.topics)
         if any(not first <= log.block_number <= last for log in found):
             raise NodeError("answers with logs of other blocks", "away")
         return sorted(found, key=lambda log: (log.block_number, log.log_index))
@@ -102,7 +110,7 @@ class Reader:
     async def _logs_of(self, watched: Watched, block: Block) -> list[Log]:
         found: list[Log] = []
         for contracts in _slices(watched.contracts):
-            found += await self._node.logs_of(block.hash, contracts, watched.topics)
+            found += await self.node.logs_of(block.hash, contracts, watched.topics)
         if any(log.block_hash != block.hash for log in found):
             raise NodeError("answers with logs of other blocks", "away")
         dated = [msgspec.structs.replace(log, seconds=block.seconds) for log in found]
@@ -126,7 +134,7 @@ class Reader:
         return [*found, head] if last == head.number else list(found)
 
     async def _block(self, number: int) -> Block:
-        found = await self._node.block(number)
+        found = await self.node.block(number)
         if found is None:
             raise NodeError(f"does not have block {number} yet", "away")
         return found

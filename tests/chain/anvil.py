@@ -107,7 +107,10 @@ class Token:
         return {"from": OWNER, "to": self.address, "data": data, "gas": hex(1_000_000)}
 
     def _call(self, method: str, arguments: str) -> str:
-        price = {"gas": hex(25_000_000), "gasPrice": hex(10**10)}  # said, so that a transaction sent again is the same one
+        price = {
+            "gas": hex(25_000_000),
+            "gasPrice": hex(10**10),
+        }  # said, so that a transaction sent again is the same one
         transaction = {"from": OWNER, "to": self.address, "data": self._selector(method) + arguments, **price}
         sent = str(self._node.ask("eth_sendTransaction", transaction))
         self._node.receipt(sent)
