@@ -11,8 +11,8 @@ from api.chain.storing import Keeper, LostError, Page
 from api.chain.watching import read_watched
 from api.store.calls import COMMIT, run
 from api.store.chain import LEASE, take_chain
-from tests.chain.conftest import World
 from tests.chain.scripted import CONTRACT, TRANSFER, Refusal, ScriptedNode, scripted
+from tests.chain.world import World
 
 BLOCKS = 400
 
@@ -50,6 +50,7 @@ async def everything_is_read(world: World, node: ScriptedNode, read: int = 0) ->
     assert numbers == [(number,) for number in range(read + 1, node.head + 1) for _ in range(node.per_block)]
 
 
+@pytest.mark.chain
 @pytest.mark.parametrize(
     ("code", "message", "status"),
     [
@@ -80,6 +81,7 @@ async def test_ranges_become_as_wide_as_the_node_lets_us(
     assert max(node.ranges()) in range(40, 51)
 
 
+@pytest.mark.chain
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -149,6 +151,7 @@ async def test_a_follower_that_was_frozen_writes_nothing(world: World, node: Scr
     assert await world.fetch("SELECT block_number, token FROM chains") == [(None, again.lease.token)]
 
 
+@pytest.mark.chain
 async def test_two_nodes_of_one_chain_stand_in_for_each_other(world: World, node: ScriptedNode) -> None:
     with scripted(ScriptedNode(BLOCKS)) as other:
         await following(world, node, BLOCKS - 5)
