@@ -154,6 +154,26 @@ def started(name: str, events: tuple[str, ...]) -> Draft:
     return Draft(name, spec, (node,), (), (("trigger", None),))
 
 
+def started_on_chain(name: str, spec: JsonObject) -> Draft:
+    """Return a draft that starts from a contract's logs; raise DraftError saying what is wrong with them."""
+    spec = {"type": "onchain_event"} | spec
+    _writable(spec)
+    if isinstance(found := read_trigger(normalise(spec)), tuple):
+        raise DraftError("; ".join(f"{_ASKED[each.field.rpartition('.')[2]]} {each.reason}" for each in found))
+    node = {"id": "trigger", "type": "onchain_event", "data": {"actionType": "onchain_event"}}
+    return Draft(name, spec, (node,), (), (("trigger", None),))
+
+
+_ASKED = {
+    "chainId": "chain_id",
+    "contract": "contract",
+    "signature": "event",
+    "walletArg": "to_contact",
+    "confirmations": "confirmations",
+    "createContacts": "create_contacts",
+}
+
+
 def narrowed(draft: Draft, each: JsonObject) -> Draft:
     """Return the draft with one more filter on its trigger."""
     _writable(each)

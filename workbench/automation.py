@@ -8,7 +8,8 @@ from api.language.catalog import check_against, events_of
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
-from workbench.author import OPERATORS, Asked, Draft, condition, from_json, narrowed, started
+from workbench.abi import ContractEvent
+from workbench.author import OPERATORS, Asked, Draft, condition, from_json, narrowed, started, started_on_chain
 from workbench.catalog import Catalog, seen
 from workbench.connection import Connection
 from workbench.dead_letters import DeadLetters, dead_letters
@@ -83,6 +84,35 @@ class Automation(Rules):
     def on_any_event(self) -> Self:
         """Start it on every event of the organization. Begins the writing anew."""
         return self._with(started(self.name, ()))
+
+    @spoken('.on_chain(contract="0x…", event="Transfer(address,address,uint256)", to_contact="to", chain_id=1)')
+    def on_chain(
+        self,
+        *,
+        contract: str,
+        event: str | ContractEvent,
+        to_contact: str,
+        chain_id: int,
+        confirmations: int = 0,
+        create_contacts: bool = True,
+    ) -> Self:
+        """Start it on what a contract logs, about the wallet in one of the event's parameters. Begins the writing anew.
+
+        `event`: a signature as in Solidity, `Transfer(address indexed from, address indexed to, uint256 value)`, or one of
+        `wb.abi("…")`. `to_contact`: the parameter with the wallet. `confirmations`: how many blocks have to stand on top of the
+        log's own; 0 starts at once, and what a reorganization drops is taken back as far as it has not been sent.
+        `create_contacts=False`: only wallets that are known. Filters and texts see the parameters, and `chainId`, `contract`,
+        `txHash`, `logIndex`, `blockNumber`; numbers of more than 48 bits are texts: `.where("value", eq="1000000")`.
+        """
+        spec = {
+            "chainId": chain_id,
+            "contract": contract,
+            "signature": event.signature if isinstance(event, ContractEvent) else event,
+            "walletArg": to_contact,
+            "confirmations": confirmations,
+            "createContacts": create_contacts,
+        }
+        return self._with(started_on_chain(self.name, spec))
 
     @spoken(f'.where("amountUsd", eq=100); ask with {OPERATORS}')
     def where(self, path: str, **asked: Unpack[Asked]) -> Self:

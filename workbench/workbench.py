@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from workbench import entries, publish, surroundings
+from workbench.abi import ContractEvents, abi
 from workbench.author import Draft
 from workbench.automation import Automation, Place
 from workbench.catalog import Catalog
@@ -76,7 +77,8 @@ class Workbench(Reports):
           last_error, created_at, updated_at
         - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause, last_error,
           attempts, died_at
-        - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
+        - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed,
+          signature, block_hash, created_at
         - segment_members: segment, contact_id, entered_at
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
@@ -91,6 +93,11 @@ class Workbench(Reports):
         archived = record is None and publish.was_archived(self._connection, name)
         place = Place(self._connection, record, archived=archived)
         return Automation(Draft(name) if record is None else record.draft(), place)
+
+    @spoken('wb.abi(text)["Transfer"]')
+    def abi(self, text: str) -> ContractEvents:
+        """Return the events in the ABI of a contract, pasted as JSON or as lines of Solidity: for `.on_chain(event=…)`."""
+        return abi(text)
 
     @property
     def automations(self) -> Automations:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from api.language.abi import Array, Declared, Parameter, Text, Tuple, Type, Word
+from api.language.onchain import SAFE_BITS
 
 MOST_DATA = 65_536  # bytes of a log that are looked into
 MOST_VALUES = 4_096  # of one log: a few words can claim to be any number of values
-SAFE_BITS = 48
 
 _WORD = 32
 

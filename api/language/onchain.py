@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 
 from api.language.abi import Declared, Type, Word, read_signature, written
-from api.language.codec import Json
+from api.language.codec import Json, encode, unfit
+from api.language.event import Event, Identifiers
 from api.language.filter import Filter
 from api.language.keccak import unfit_address
-from api.language.problem import Problem
+from api.language.problem import Problem, Problems
 
 TYPE = "onchain_event"
 MOST_CONFIRMATIONS = 1_000
+SAFE_BITS = 48  # numbers of more are texts of all their digits, whatever the value
 PLACE = ("chainId", "contract", "txHash", "logIndex", "blockNumber")
 MOST_CHAIN = 2**53 - 1  # the largest number that every reader of JSON keeps exact
 
@@ -65,6 +67,49 @@ def read_source(spec: Mapping[str, Any], field: str, problems: list[Problem]) ->
     return OnChain(chain_id, str(contract).lower(), declared, str(wallet_arg), confirmations, creates)
 
 
+def is_sample(event: Any) -> bool:
+    """Return whether a described event is a log: `{"type": "onchain_event", "args": {…}}`."""
+    return isinstance(event, Mapping) and event.get("type") == TYPE
+
+
+def read_sample(value: Mapping[str, Any], source: OnChain, field: str = "event") -> Event | Problems:
+    """Return the log in a sample, or what is wrong with it. `args` by name; `txHash`, `logIndex`, `blockNumber` if they matter.
+
+    Numbers and addresses may be written as people do: they become what a real log has.
+    """
+    given = value.get("args")
+    if not isinstance(given, Mapping):
+        return (Problem(f"{field}.args", f"must be an object with the parameters of {source.declared.full}"),)
+    if reason := unfit(dict(value)):
+        return (Problem(field, reason),)
+    known = {each.name: each.type for each in source.declared.parameters}
+    said = f"is no parameter of {source.declared.full}"
+    problems = [Problem(f"{field}.args.{name}", said) for name in given if name not in known]
+    args = {name: _as_decoded(known[name], given[name]) for name in given if name in known}
+    wallet = args.get(source.wallet_arg)
+    if (reason := unfit_address(given.get(source.wallet_arg))) is not None:
+        problems.append(Problem(f"{field}.args.{source.wallet_arg}", reason))
+    if problems or not isinstance(wallet, str):
+        return tuple(problems)
+    place: dict[str, Json] = {name: value.get(name, default) for name, default in _NOWHERE.items()}
+    place |= {"chainId": source.chain_id, "contract": source.contract}
+    payload = encode(payload_of(place, args))
+    return Event(source.declared.name, Identifiers(wallet, None, None, wallet), payload=payload, on_chain=True)
+
+
+def _as_decoded(kind: Type, value: Json) -> Json:
+    match kind:
+        case Word(kind="uint" | "int", size=bits) if type(value) is int and bits > SAFE_BITS:
+            return str(value)
+        case Word(kind="address" | "bytes") if isinstance(value, str):
+            return value.lower()
+        case _:
+            return value
+
+
+_NOWHERE: Mapping[str, Json] = {"txHash": "0x" + "0" * 64, "logIndex": 0, "blockNumber": 0}
+
+
 def remarks(source: OnChain, filters: tuple[Filter, ...]) -> Iterator[str]:
     """Yield what the author of filters on parameters should know: which of them can never pass."""
     for each in filters:
@@ -83,7 +128,7 @@ def _never(kind: Type, value: Json) -> str | None:
     if kind.kind in ("address", "bytes") and isinstance(value, str) and value != value.lower():
         return f"is compared in lower case: write {value.lower()}"
     if kind.kind in ("uint", "int"):
-        is_text, is_wide = isinstance(value, str), kind.size > 48
+        is_text, is_wide = isinstance(value, str), kind.size > SAFE_BITS
         if is_wide and not is_text:
             return f"is {written(kind)}, whose values are texts of all their digits: write {str(value)!r}"
         if is_text and not is_wide:

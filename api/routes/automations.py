@@ -177,7 +177,8 @@ async def simulate_given(request: Request) -> HTTPResponse:
     who = await require_notebook(request, WRITE)
     expect_json(request)
     whole = accepted(await asyncio.to_thread(trial.read_whole_trial, request.body, parts(request).clock.now()))
-    return answer(await trial.try_given(parts(request).database, _around(request, who), whole.automation, whole.trial))
+    found = await trial.try_given(parts(request).database, _around(request, who), whole.automation, whole.trial)
+    return answer(settled(found))
 
 
 async def _view(row: AutomationRow | Refusal) -> AutomationView:

@@ -9,6 +9,6 @@ from tests.chain.world import World
 
 
 async def test_kills_and_reorganizations_lose_and_double_nothing(world: World, anvil: Anvil, tmp_path: Path) -> None:
-    found = await torture(world, anvil, tmp_path, 2, 4, random.Random(7))
+    found = await torture(world, anvil, tmp_path, 1, 4, random.Random(7))
     assert (found.missed, found.invented, found.unanswered, found.doubled) == (0, 0, 0, 0)
     assert found.transfers > 20

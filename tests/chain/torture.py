@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,8 @@ from tests.chain.anvil import Anvil, Token, running
 from tests.chain.world import World
 
 SECRET = "engine-test-secret-of-forty-characters-x"
-DEEPEST = 4
+DEEPEST = 4  # blocks of a reorganization
+LONGEST_REST = 9.0  # seconds between two faults; the lease of a follower that was killed lasts five
 _DRIVE_EVERY = 0.2
 _SETTLED_WITHIN = 120.0
 
@@ -78,6 +78,7 @@ class Killed:
 async def torture(world: World, node: Anvil, folder: Path, kills: int, reorgs: int, chance: random.Random) -> Summary:
     """Do so many kills and reorganizations in a random order with transfers between them, then judge."""
     token = Token(node)
+    node.mine(2 * DEEPEST)  # the token itself is not taken back
     await world.on_chain(token)
     await world.on_chain(token, confirmations=2, delay=1)
     process = Killed(world.database.dsn, node.url, folder)
@@ -89,7 +90,7 @@ async def torture(world: World, node: Anvil, folder: Path, kills: int, reorgs: i
         number = 1_000
         for fault in faults:
             number = await asyncio.to_thread(_move, token, number, chance)
-            await asyncio.sleep(chance.random() * 0.8)
+            await asyncio.sleep(chance.random() * LONGEST_REST)
             if fault == "kill":
                 await asyncio.to_thread(process.kill)
             else:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from api.language.action import Condition, Split, WaitForEvent
 from api.language.graph import Graph, Node
+from api.language.onchain import OnChain
 from api.language.trigger import Trigger
 from workbench.display.words import conditions, events, rules, title, value
 
@@ -12,6 +13,8 @@ def sentences(trigger: Trigger, graph: Graph) -> list[str]:
     """Return the automation as lines of plain English."""
     only = f", and {conditions(trigger.filters)}" if trigger.filters else ""
     arrives = f"a {events(trigger)} event arrives" if trigger.names else "any event arrives"
+    if trigger.source is not None:
+        arrives = _logged(trigger.source, events(trigger))
     beside = [f"  ({rule})" for rule in rules(graph.settings)]
     lines = [f"When {arrives}{only}:", *beside]
     start = graph.start
@@ -20,6 +23,12 @@ def sentences(trigger: Trigger, graph: Graph) -> list[str]:
         return [*lines, "  nothing happens yet."]
     lines += _Telling(graph).steps(following, None, 1)
     return lines
+
+
+def _logged(source: OnChain, what: str) -> str:
+    since = f", and {source.confirmations} blocks stand on top of it" if source.confirmations else ""
+    who = "" if source.creates_contacts else " known"
+    return f"the contract logs {what}, about the{who} wallet in “{source.wallet_arg}”{since}"
 
 
 class _Telling:

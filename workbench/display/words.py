@@ -32,6 +32,7 @@ from api.language.trigger import Trigger
 
 KIND_WORDS = {
     "app_event": "When",
+    "onchain_event": "When",
     "send_inapp": "In-app message",
     "send_email": "Email",
     "send_webhook": "Webhook",
@@ -45,7 +46,7 @@ KIND_WORDS = {
     "exit": "Stop",
 }
 HANDLE_WORDS = {"true": "yes", "false": "no", "matched": "it came", "timeout": "not in time"}
-STEP_WORDS = KIND_WORDS | {"app_event": "Event", "condition": "Decision"}
+STEP_WORDS = KIND_WORDS | {"app_event": "Event", "onchain_event": "Log", "condition": "Decision"}
 OUTCOME_WORDS = {
     "entered": "event arrived",
     "sent": "message sent",
@@ -182,6 +183,8 @@ def _kind(given: Any) -> str:
 
 def events(trigger: Trigger) -> str:
     """Write which events start an automation: `deposit or trade`."""
+    if trigger.source is not None:
+        return f"{trigger.source.declared.name} of {short(trigger.source.contract)} on chain {trigger.source.chain_id}"
     return either(sorted(trigger.names)) if trigger.names else "any event"
 
 
