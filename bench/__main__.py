@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import batches, engine, growth, inapp, latency, plots, record, singles, startup
+from bench import batches, chain, engine, growth, inapp, latency, plots, record, singles, startup
 from bench.effort import Effort, Measured
 from bench.table import HEADER, circumstances, line
 
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[Effort], Measured]] = {
     "engine": engine.measure,
     "startup": startup.measure,
     "inapp": inapp.measure,
+    "chain": chain.measure,
 }
 
 
