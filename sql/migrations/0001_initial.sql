@@ -421,7 +421,7 @@ CREATE TABLE workbench.onchain_events (
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, chain_id, tx_hash, log_index)
 );
-CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, chain_id, block_number);
+CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, block_number, chain_id);
 CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id, created_at);
 
 -- Contract events that are kept though no automation starts from them.

@@ -67,10 +67,18 @@ ORDER BY org_id, contract, signature;
 
 -- find_logs --
 -- Those of these logs that are known already; `position` counts from 0.
-SELECT k.position - 1, o.id::text, o.removed, o.block_hash
-FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[]) WITH ORDINALITY AS k (org_id, tx_hash, log_index, position)
-JOIN onchain_events o
-    ON o.org_id = k.org_id AND o.chain_id = :chain_id ::bigint AND o.tx_hash = k.tx_hash AND o.log_index = k.log_index;
+WITH k AS MATERIALIZED (
+    SELECT :chain_id ::bigint AS chain_id, *
+    FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[]) WITH ORDINALITY
+        AS k (org_id, tx_hash, log_index, position)
+)
+SELECT k.position - 1, v.id::text, v.removed, v.block_hash
+FROM k CROSS JOIN LATERAL (
+    SELECT * FROM onchain_events o
+    WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash
+        AND o.log_index = k.log_index
+    ORDER BY o.tx_hash, o.log_index LIMIT 1    -- a range and an order, which only the key of logs has: see `facts.sql`
+) AS v;
 
 -- confirmed_logs --
 -- The logs of some organizations in blocks after one and up to another.
@@ -102,13 +110,22 @@ WHERE o.org_id = k.org_id AND o.id = k.id;
 
 -- revive_entries --
 -- Entries that ended because their logs were dropped go on where they stood, and so do the messages that they were about to send.
-WITH moved AS (
+WITH k AS MATERIALIZED (
+    SELECT a.org_id, a.id AS automation_id, v.id AS event_id
+    FROM automations a CROSS JOIN unnest(:event_ids ::uuid[]) AS v (id)
+    WHERE a.org_id = :org_id ::bigint
+), ended AS MATERIALIZED (
+    SELECT k.org_id, f.id FROM k CROSS JOIN LATERAL (
+        SELECT e.id, e.state, e.outcome FROM entries e
+        WHERE e.org_id = k.org_id AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
+        ORDER BY e.event_id LIMIT 1    -- a range and an order, as above
+    ) AS f
+    WHERE f.state = 'cancelled' AND f.outcome = 'chain_reorg'
+), moved AS (
     UPDATE entries e
     SET state = 'pending', outcome = NULL, attempts = 0, due_at = :at ::timestamptz, updated_at = :at ::timestamptz
-    FROM (SELECT id FROM automations WHERE org_id = :org_id ::bigint) a
-    CROSS JOIN unnest(:event_ids ::uuid[]) AS v (id)
-    WHERE e.org_id = :org_id ::bigint AND e.automation_id = a.id AND e.event_id = v.id
-        AND e.state || '' = 'cancelled' AND e.outcome = 'chain_reorg'
+    FROM ended
+    WHERE e.org_id = ended.org_id AND e.id = ended.id AND e.state || '' = 'cancelled'
     RETURNING e.id, e.node_id
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
@@ -124,7 +141,7 @@ SELECT count(*) FROM moved;
 -- Name the contacts of logs that had none.
 UPDATE onchain_events o SET contact_id = k.contact_id
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[]) AS k (org_id, id, contact_id)
-WHERE o.org_id = k.org_id AND o.id = k.id AND o.contact_id IS NULL;
+WHERE o.org_id = k.org_id AND o.id = k.id AND coalesce(o.contact_id, k.contact_id) = k.contact_id;    -- by the key
 
 -- dropped_organizations --
 -- The organizations with logs above a block.
@@ -141,11 +158,18 @@ WITH dropped AS (
     UPDATE onchain_events o SET removed = true
     WHERE o.org_id = :org_id ::bigint AND o.chain_id = :chain_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed
     RETURNING o.id
+), k AS MATERIALIZED (
+    SELECT a.org_id, a.id AS automation_id, d.id AS event_id FROM automations a CROSS JOIN dropped d WHERE a.org_id = :org_id ::bigint
+), started AS MATERIALIZED (
+    SELECT k.org_id, f.id FROM k CROSS JOIN LATERAL (
+        SELECT e.id FROM entries e
+        WHERE e.org_id = k.org_id AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
+        ORDER BY e.event_id LIMIT 1    -- a range and an order, as above
+    ) AS f
 ), live AS (
     SELECT e.id, e.state
-    FROM dropped d
-    CROSS JOIN (SELECT id FROM automations WHERE org_id = :org_id ::bigint) a
-    JOIN entries e ON e.org_id = :org_id ::bigint AND e.automation_id = a.id AND e.event_id = d.id
+    FROM started s
+    JOIN entries e ON e.org_id = s.org_id AND e.id = s.id
     WHERE e.state || '' IN ('pending', 'running', 'waiting', 'retrying')
     ORDER BY e.id
     FOR UPDATE OF e
