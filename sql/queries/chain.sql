@@ -156,7 +156,8 @@ ORDER BY g.id;
 -- have not ended, also those that a worker holds. What was to be sent is skipped, what is on its way may arrive.
 WITH dropped AS (
     UPDATE onchain_events o SET removed = true
-    WHERE o.org_id = :org_id ::bigint AND o.chain_id = :chain_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed
+    WHERE o.org_id = :org_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed
+        AND o.chain_id - 0 = :chain_id ::bigint    -- by the block, not by the key of logs
     RETURNING o.id
 ), k AS MATERIALIZED (
     SELECT a.org_id, a.id AS automation_id, d.id AS event_id FROM automations a CROSS JOIN dropped d WHERE a.org_id = :org_id ::bigint

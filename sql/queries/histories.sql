@@ -61,6 +61,11 @@ LIMIT :most;
 -- The event that holds an idempotency key.
 SELECT event_id FROM idempotency_keys WHERE org_id = :org_id AND key_digest = :key_digest ::uuid;
 
+-- find_log --
+-- A log by what it is called on its chain.
+SELECT id FROM onchain_events
+WHERE org_id = :org_id AND chain_id = :chain_id AND tx_hash = :tx_hash AND log_index = :log_index;
+
 -- find_entry --
 -- One entry, with the event that started it.
 SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,

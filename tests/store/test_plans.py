@@ -61,7 +61,7 @@ WANTED = {
         "messages_org_id_entry_id_node_id_visit_key org_id entry_id node_id",
     },
     "chain.drop_logs": {
-        "onchain_events_by_block org_id block_number chain_id",
+        "onchain_events_by_block org_id block_number",
         "automations_pkey org_id",
         "entries_org_id_automation_id_event_id_key org_id automation_id event_id event_id",
         KEY,
