@@ -25,6 +25,7 @@ from api.query.run import Gateway
 from api.routes import (
     automations,
     catalog,
+    chain,
     contacts,
     entries,
     events,
@@ -60,7 +61,7 @@ _SANIC = {
 
 _ROUTES = (
     *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage),
-    *(sql, health, unsubscribe, webhooks, inapp, inapp_sdk),
+    *(chain, sql, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 
 App = Sanic[Any, Any]

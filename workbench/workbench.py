@@ -15,6 +15,7 @@ from workbench.display.words import both
 from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
+from workbench.logs import Logs, logs
 from workbench.merging import Merge, merge
 from workbench.publish import Automations
 from workbench.query import sql
@@ -98,6 +99,11 @@ class Workbench(Reports):
     def abi(self, text: str) -> ContractEvents:
         """Return the events in the ABI of a contract, pasted as JSON or as lines of Solidity: for `.on_chain(event=…)`."""
         return abi(text)
+
+    @spoken('wb.logs(contract="0x…", event="Transfer")')
+    def logs(self, contract: str | None = None, event: str | None = None, limit: int = 20) -> Logs:
+        """Return the newest logs of the chains that are followed (at most 500); each is a sample for `.simulate(…)`."""
+        return logs(self._connection, contract, event, limit)
 
     @property
     def automations(self) -> Automations:

@@ -210,3 +210,26 @@ SELECT chain_id, contract, signature, wallet_arg FROM chain_watches WHERE org_id
 -- Keep it no longer; what was kept stays.
 DELETE FROM chain_watches WHERE org_id = :org_id AND chain_id = :chain_id AND contract = :contract AND signature = :signature
 RETURNING signature;
+
+-- recent_logs --
+-- The newest logs of an organization: of a contract, and of an event, when they are named.
+SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
+FROM onchain_events o
+WHERE o.org_id = :org_id AND (:contract ::text IS NULL OR o.contract = :contract) AND (:event ::text IS NULL OR o.event = :event)
+ORDER BY o.block_number DESC, o.log_index DESC
+LIMIT :most;
+
+-- count_logs --
+-- How many logs of each event there are among the newest of an organization.
+SELECT l.chain_id, l.contract, l.event, l.signature, count(*)
+FROM (
+    SELECT chain_id, contract, event, signature FROM onchain_events
+    WHERE org_id = :org_id AND NOT removed
+    ORDER BY block_number DESC LIMIT :most
+) l
+GROUP BY l.chain_id, l.contract, l.event, l.signature
+ORDER BY count(*) DESC, l.contract, l.event;
+
+-- list_chains --
+-- How far chains were read, and what hinders their followers.
+SELECT chain_id, block_number, head, read_at, trouble FROM chains ORDER BY chain_id;

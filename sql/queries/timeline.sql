@@ -63,3 +63,11 @@ FROM contact_merges
 WHERE org_id = :org_id AND keep_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
 ORDER BY created_at DESC, id DESC
 LIMIT :most;
+
+-- timeline_logs --
+-- What happened on chains to its wallets.
+SELECT created_at, id, chain_id, contract, event, tx_hash, log_index, block_number, args, removed
+FROM onchain_events
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+ORDER BY created_at DESC, id DESC
+LIMIT :most;
