@@ -11,4 +11,4 @@ from tests.chain.world import World
 async def test_kills_and_reorganizations_lose_and_double_nothing(world: World, anvil: Anvil, tmp_path: Path) -> None:
     found = await torture(world, anvil, tmp_path, 1, 4, random.Random(7))
     assert (found.missed, found.invented, found.unanswered, found.doubled) == (0, 0, 0, 0)
-    assert found.transfers > 20
+    assert found.transfers + found.removed > 20

@@ -158,7 +158,7 @@ async def test_a_contact_is_exported_with_all_that_is_kept_of_it(acme: Org) -> N
     response = await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
     assert response.status_code == 200
     exported: dict[str, Any] = decode(response.content)
-    assert list(exported) == ["contact", "absorbed", "events", "entries", "messages"]
+    assert list(exported) == ["contact", "absorbed", "events", "entries", "messages", "onchainEvents"]
     assert exported["contact"]["email"] == "ann@acme.example"
     (event,) = exported["events"]
     assert {
