@@ -119,9 +119,13 @@ class Following:
         if head.number == last[0]:
             await self.note(None)
             return head.hash == last[1]
-        known = dict(await self._remembered()).get(head.number, head.hash)
         await self.note(f"the node is at block {head.number}; read up to {last[0]}")
-        return known == head.hash
+        known = [each for each in await self._remembered() if each[0] <= head.number]
+        if not known:
+            return True
+        number, hash_ = known[-1]
+        found = head if number == head.number else await self._node.block(number)
+        return found is None or found.hash == hash_
 
     async def _remembered(self) -> list[tuple[int, str]]:
         async with self._database.transaction() as tx:

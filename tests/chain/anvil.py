@@ -1,6 +1,6 @@
 """A real EVM node, and a token on it. `make chain` installs the node."""
 
-import platform
+import os
 import subprocess
 import sys
 import time
@@ -16,8 +16,8 @@ from tests.running import free_port
 
 HERE = Path(__file__).parent
 OWNER = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"  # the first account of every anvil
-_MACHINE = "amd64" if platform.machine() in ("x86_64", "AMD64") else "arm64"
-PROGRAM = HERE / f"node_modules/@foundry-rs/anvil-{sys.platform}-{_MACHINE}/bin/anvil"
+_INSTALLED = HERE / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
+PROGRAM = str(_INSTALLED) if _INSTALLED.exists() else "anvil"
 
 
 class Anvil:
@@ -35,9 +35,9 @@ class Anvil:
         state = self._folder / f"anvil-{self.port}.json"
         if fresh:
             state.unlink(missing_ok=True)
-        command = [str(PROGRAM), "--silent", "--host", "127.0.0.1", "--port", str(self.port)]
+        command = [PROGRAM, "--silent", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--chain-id", str(self.chain_id), "--state", str(state), *self._options]
-        self._process = subprocess.Popen(command, env={"HOME": str(self._folder)})
+        self._process = subprocess.Popen(command, env={"HOME": str(self._folder), "PATH": os.environ["PATH"]})
         self._client = httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=30, trust_env=False)
         self.ask("eth_chainId")  # retries of the connection wait until it is there
 

@@ -125,3 +125,17 @@ async def test_a_node_that_lags_is_waited_for(world: World, anvil: Anvil, token:
     await world.read_up_to(anvil)
     assert await world.logs() == [(ANN, "1", True)]
     assert await world.fetch("SELECT trouble FROM chains") == [(None,)]
+
+
+async def test_another_and_shorter_chain_is_noticed_by_its_first_block(
+    world: World, anvil: Anvil, token: Token
+) -> None:
+    await world.on_chain(token)
+    anvil.mine(50)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    anvil.stop()
+    anvil.start(fresh=True)
+    Token(anvil).mint(BOB, 2)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(BOB, "2")]
