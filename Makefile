@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-INSTALL := $(PIP) install -qq --require-hashes --only-binary :all:
+INSTALL := $(PIP) install -qq --require-hashes --no-deps --only-binary :all:
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help up test browser chain bench torture format lock clean
+.PHONY: help up test browser chain canvas bench torture format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +31,9 @@ chain: $(VENV)/dev.stamp tests/chain/node_modules  ## follow a real EVM node (ne
 tests/chain/node_modules: tests/chain/package-lock.json
 	cd tests/chain && npm ci --ignore-scripts --silent
 	@touch $@
+
+canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; the result is committed)
+	cd workbench/canvas_src && npm ci --no-audit --no-fund && npm run build
 
 bench: $(VENV)/dev.stamp  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)

@@ -1,6 +1,7 @@
 """The console script `workbench`, also `python -m api`."""
 
 import argparse
+import importlib
 import os
 import signal
 import sys
@@ -8,17 +9,21 @@ import sys
 import msgspec
 
 from api import settings
-from api.commands import chain, doctor, engine, import_history, key, migrate, org, origins, serve, up
+from api.commands import chain, doctor, engine, import_history, key, migrate, org, origins, reader, serve, up
 from api.commands.explain import explain
 from api.commands.terminal import note
 
-_COMMANDS = (up, serve, engine, chain, migrate, org, key, origins, import_history, doctor)
+_ELSEWHERE = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
+_COMMANDS = (up, serve, engine, chain, migrate, org, key, reader, origins, import_history, doctor)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code, with one sentence on stderr for whatever the user can mend."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        args = _parser().parse_args(arguments)
+        if given and given[0] in _ELSEWHERE:
+            return _elsewhere(given)
+        args = _parser().parse_args(given)
         chosen = settings.read()
         if getattr(args, "data_dir", None) is not None:
             chosen = msgspec.structs.replace(chosen, data_dir=args.data_dir.absolute())
@@ -44,7 +49,16 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:
         command.add_parser(subparsers)
+    for name, (_, help_text) in _ELSEWHERE.items():
+        subparsers.add_parser(name, help=help_text)
     return parser
+
+
+def _elsewhere(arguments: list[str]) -> int:
+    """Hand a command over to the package it belongs to, which is loaded only then: no process of the server ever holds it."""
+    module, _ = _ELSEWHERE[arguments[0]]
+    code: int = importlib.import_module(module).main(arguments, prog="workbench")
+    return code
 
 
 if __name__ == "__main__":

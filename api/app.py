@@ -9,6 +9,7 @@ from sanic import HTTPResponse, Request, Sanic
 from sanic.exceptions import SanicException
 
 from api.access.verify import Verifier
+from api.access.watch import keep_bounded
 from api.clock import Clock
 from api.contacts.erasure import keep_erased
 from api.contacts.settling import keep_settled
@@ -35,6 +36,7 @@ from api.routes import (
     inapp_sdk,
     merges,
     recent,
+    segments,
     sql,
     timeline,
     unsubscribe,
@@ -43,6 +45,7 @@ from api.routes import (
 )
 from api.routes.answers import RefusedError, refusal
 from api.routes.entrance import Parts, identify
+from api.segments.finding import Desk
 from api.settings import Settings
 from api.store.database import ConflictError, Database, UnavailableError
 from api.wire.http1 import Reception, TransportError
@@ -50,7 +53,8 @@ from api.wire.http1 import Reception, TransportError
 MAX_BODY = 262_144  # bytes, where nothing else is said
 LOCK_MS = 500  # after that only the organization whose lock it is goes without
 ROOM = 67_108_864  # bytes of large bodies on their way to this process
-BODY_LIMITS = {"/api/v1/events": 1_048_576, "/api/v1/events/batch": 8_388_608}
+BODY_LIMITS = {"/api/v1/events": 1_048_576, "/api/v1/events/batch": 8_388_608, "/api/v1/segments": 8_388_608}
+SEGMENT_SECONDS = 35.0  # a query that defines one; the answer must be there within a minute
 
 _SANIC = {
     400: "the request is not valid HTTP",
@@ -61,7 +65,7 @@ _SANIC = {
 
 _ROUTES = (
     *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage),
-    *(chain, sql, health, unsubscribe, webhooks, inapp, inapp_sdk),
+    *(chain, sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 
 App = Sanic[Any, Any]
@@ -89,6 +93,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     database, keyring, clock = Database(dsn), Keyring(secret), Clock()
     buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
     notices = Notices(database, clock)
+    gateway = Gateway(database, keyring)
     sessions = Sessions(database, keyring, clock)
     pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_MS, hot=True), keyring, clock, buckets, notices)
     app.ctx.parts = Parts(
@@ -100,9 +105,10 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         pipeline,
         notices,
         Followers(),
-        Gateway(database, keyring),
+        gateway,
         sessions,
         Feed(dsn, sessions, clock),
+        Desk(Database(dsn, size=3, statement_ms=60_000), gateway, keyring, SEGMENT_SECONDS),
     )
     app.ctx.reception = Reception(identify, ROOM)
     for module in _ROUTES:
@@ -118,6 +124,7 @@ def _start_and_stop(app: App) -> None:
     @app.before_server_start
     async def start(app: App) -> None:
         await parts.database.open()
+        await parts.segments.database.open()
         await parts.pipeline.start()
         await parts.notices.start()
         await parts.feed.start()
@@ -127,6 +134,7 @@ def _start_and_stop(app: App) -> None:
             keep_up(parts.database, parts.clock),
             keep_erased(parts.database, parts.clock),
             keep_settled(parts.database, parts.clock),
+            keep_bounded(parts.database),
         )
         app.ctx.chores = [asyncio.create_task(chore) for chore in chores]
 
@@ -143,6 +151,7 @@ def _start_and_stop(app: App) -> None:
         await parts.notices.stop()
         await parts.feed.stop()
         await parts.verifier.close()
+        await parts.segments.database.close()
         await parts.database.close()
 
 

@@ -54,6 +54,10 @@ class Keyring:
         """Return the opaque name of an organization's analyst login role."""
         return "wb_reader_" + _expand(self._root, b"reader-name/%d" % org_id).hex()[:20]
 
+    def direct_role(self, org_id: int) -> str:
+        """Return the opaque name of an organization's direct login role; its password is made by chance."""
+        return "wb_direct_" + _expand(self._root, b"direct-name/%d" % org_id).hex()[:20]
+
 
 class OrgKeys:
     """One organization's blind index, email sealing and derivation of idempotency keys."""
@@ -64,6 +68,7 @@ class OrgKeys:
         self._siv = AESSIV(_expand(root, b"email/%d" % org_id) + _expand(root, b"email-mac/%d" % org_id))
         self._aad = [b"email/%d" % org_id]
         self._webhook = AESSIV(_expand(root, b"webhook/%d" % org_id) + _expand(root, b"webhook-mac/%d" % org_id))
+        self._snapshot = AESSIV(_expand(root, b"snapshot/%d" % org_id) + _expand(root, b"snapshot-mac/%d" % org_id))
 
     def digest(self, kind: str, value: str) -> str:
         """Return the blind index of an identifier, 16 bytes in hex; `kind` keeps wallets, emails and external ids apart.
@@ -91,6 +96,17 @@ class OrgKeys:
             return self._siv.decrypt(bytes.fromhex(sealed.removeprefix(SEALED_PREFIX)), self._aad).decode()
         except (InvalidTag, ValueError):
             raise ValueError("not an email sealed for this organization") from None
+
+    def seal_snapshot(self, snapshot: str, at: str) -> bytes:
+        """Encrypt what a query saw, bound to its moment."""
+        return self._snapshot.encrypt(snapshot.encode(), [at.encode()])
+
+    def open_snapshot(self, sealed: bytes, at: str) -> str:
+        """Decrypt what `seal_snapshot` made; raise ValueError for anything else."""
+        try:
+            return self._snapshot.decrypt(sealed, [at.encode()]).decode()
+        except InvalidTag:
+            raise ValueError("not a snapshot sealed for this organization") from None
 
     def seal_webhook_secret(self, secret: str) -> bytes:
         """Encrypt a webhook secret of the organization."""

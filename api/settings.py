@@ -77,6 +77,11 @@ def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     return kept | {name: value for name, value in changes.items() if value is not None}
 
 
+def path_before(folder: Path) -> str:
+    """Return this process's PATH with a folder before it: a child finds the programs there first."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PATH"))))
+
+
 def _number(source: Mapping[str, str], name: str, default: float) -> float:
     text = source.get(name)
     if not text:

@@ -4,9 +4,10 @@ Ten million events took a quarter of an hour on two busy cores, and 8 GB of disk
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from psycopg import sql
 
@@ -19,11 +20,25 @@ _CONNECTIONS = 2
 _STATEMENTS = Path(__file__).with_name("fill")
 
 
-def fill(database: Database, events: int) -> None:
-    """Store so many events of a twentieth as many contacts, and let Postgres know what it has."""
+def fill(database: Database, events: int, names: Sequence[str] = ("deposit",)) -> None:
+    """Store so many events of these names, of a twentieth as many contacts, and let Postgres know what it has."""
     contacts = events // EVENTS_PER_CONTACT
     _insert(database, "contacts", contacts, {})
-    _insert(database, "events", events, {"contacts": contacts})
+    _insert(database, "events", events, {"contacts": contacts, "names": list(names)})
+    execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
+
+
+def fill_names(database: Database, events: int) -> None:
+    """Store so many events of 200 names, dated over the last 30 days."""
+    _insert(database, "many_events", events, {"contacts": events // EVENTS_PER_CONTACT, "events": events})
+    execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
+
+
+def fill_journeys(database: Database, events: int) -> None:
+    """Store so many events of a twentieth as many contacts, who sign up, look at pages and pay."""
+    contacts = events // EVENTS_PER_CONTACT
+    _insert(database, "contacts", contacts, {})
+    _insert(database, "journeys", events, {"contacts": contacts})
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
@@ -43,7 +58,7 @@ def _statement(name: str) -> bytes:
     return (_STATEMENTS / f"{name}.sql").read_bytes()
 
 
-def _insert(database: Database, what: str, count: int, values: dict[str, int]) -> None:
+def _insert(database: Database, what: str, count: int, values: dict[str, Any]) -> None:
     statement = _statement(what)
     chunks = [(first, min(first + _CHUNK, count + 1) - 1) for first in range(1, count + 1, _CHUNK)]
     over = threading.Event()

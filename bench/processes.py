@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -98,7 +99,7 @@ def machine_cpu_seconds() -> float:
     return sum(int(each) for position, each in enumerate(fields) if position not in (3, 4)) / _TICKS
 
 
-def peak_memory(pid: int) -> int:
+def peak_memory(pid: int | Literal["self"]) -> int:
     """Return the most memory, in bytes, that a process had resident at any time."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

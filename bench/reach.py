@@ -15,7 +15,7 @@ import msgspec
 import psycopg
 import uvloop
 
-from api.store.inbox import INBOX_CHANNEL, mark
+from api.store.inbox import find_inbox_channel, mark
 from bench import site, traffic
 from bench.figures import Slice, quantiles
 from bench.load import PATIENCE, moments
@@ -79,7 +79,7 @@ class _Run:
             self._idle.put_nowait(line)
         due = list(moments(errand.seconds, errand.rate))
         async with await psycopg.AsyncConnection.connect(errand.dsn, autocommit=True) as connection:
-            await connection.execute(f"LISTEN {INBOX_CHANNEL}".encode())
+            await connection.execute(f"LISTEN {await find_inbox_channel(connection)}".encode())
             begun = time.perf_counter()
             bodies = itertools.islice(traffic.bodies(1, 0), len(due))
             sending = [asyncio.create_task(self._send(begun + at, body)) for at, body in zip(due, bodies, strict=True)]

@@ -22,6 +22,11 @@ def ratio_at_least(bound: float) -> Wanted:
     return Wanted("ratio", "≥", bound)
 
 
+def ratio_at_most(bound: float) -> Wanted:
+    """Promise a ratio to the reference that is not larger."""
+    return Wanted("ratio", "≤", bound)
+
+
 def at_least(bound: float) -> Wanted:
     """Promise a value, in the row's unit."""
     return Wanted("value", "≥", bound)

@@ -33,10 +33,12 @@ class Running(msgspec.Struct, frozen=True):
     def environment(self) -> dict[str, str]:
         """Return the environment that a notebook sees."""
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "DATABASE_URL"},
             "WORKBENCH_URL": self.url,
             "WORKBENCH_KEY": self.keys["workbench"],
             "WORKBENCH_EVENTS_KEY": self.keys["live"],
+            "WORKBENCH_DATA_DIR": str(self.folder / "data"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(Path(__file__).parents[1]),
             "IPYTHONDIR": str(self.folder / "ipython"),
         }

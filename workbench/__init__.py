@@ -2,7 +2,11 @@
 
 from workbench import Workbench
 wb = Workbench()
+
+`%load_ext workbench` adds `%%events`: a cell of SQL.
 """
+
+from typing import TYPE_CHECKING
 
 from workbench.automation import Automation
 from workbench.catalog import Catalog
@@ -19,6 +23,7 @@ from workbench.errors import (
     SqlError,
     StaleError,
     StillRunningError,
+    StoppedError,
     UnavailableError,
     UnknownOutcomeError,
     UnreachableError,
@@ -26,8 +31,13 @@ from workbench.errors import (
 )
 from workbench.events import Receipt, Receipts
 from workbench.merging import Merge
+from workbench.plan import Plan
+from workbench.segments import Segment
 from workbench.simulate import Simulation
 from workbench.workbench import Workbench
+
+if TYPE_CHECKING:  # IPython is there where it loads us
+    from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = [
     "Automation",
@@ -41,17 +51,34 @@ __all__ = [
     "Merge",
     "NoSuchVerbError",
     "NotThereError",
+    "Plan",
     "PublishError",
     "Receipt",
     "Receipts",
     "RefusedError",
+    "Segment",
     "Simulation",
     "SqlError",
     "StaleError",
     "StillRunningError",
+    "StoppedError",
     "UnavailableError",
     "UnknownOutcomeError",
     "UnreachableError",
     "Workbench",
     "WorkbenchError",
 ]
+
+
+def load_ipython_extension(shell: "InteractiveShell") -> None:
+    """Do what `%load_ext workbench` asks for."""
+    from workbench.magic import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: "InteractiveShell") -> None:
+    """Do what `%unload_ext workbench` asks for."""
+    from workbench.magic import unload
+
+    unload(shell)

@@ -5,27 +5,29 @@ loses nothing, whoever made it. Node ids are readable and follow from what the n
 returns a new draft.
 """
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias, TypedDict, TypeGuard
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard
+from zlib import crc32
 
 import msgspec
 
+from api.language.action import MAX_NAME, is_name
 from api.language.check import Remark, check
 from api.language.codec import encode, normalise
+from api.language.event import EVENT_NAME
 from api.language.graph import Graph, read_graph
 from api.language.problem import Problem
 from api.language.settings import read_settings
 from api.language.trigger import Trigger, read_trigger
-from workbench.display.layout import place
+from workbench.display.ids import free_id
+from workbench.display.outline import TRIGGER_ID
+from workbench.display.places import Point, beside, chosen, gridded
 from workbench.errors import DraftError
 
 JsonObject: TypeAlias = dict[str, Any]
 End: TypeAlias = tuple[str, str | None]
 """A way out of a node that leads nowhere yet: node id and handle."""
 
-_EVENT_NAME = re.compile(r"[a-z0-9_.:-]{1,64}")
-_WIDTH, _HEIGHT = 300, 130  # of a node with the room around it, on a canvas
 _TAG_SHOWN = 48
 
 
@@ -34,9 +36,9 @@ class Asked(TypedDict, total=False):
 
     eq: object
     neq: object
-    is_in: object
+    is_in: Iterable[object]
     contains: object
-    exists: object
+    exists: Literal[True]
 
 
 OPERATORS = "eq=…, neq=…, is_in=[…], contains=… or exists=True"
@@ -92,19 +94,16 @@ class Draft(msgspec.Struct, frozen=True):
             found += [_with_tag(each, tags) for each in check(trigger, graph)]
         return tuple(found)
 
+    def places(self) -> dict[str, Point] | None:
+        """Return where somebody put the nodes, in pixels; None when they are laid out."""
+        return chosen(self.nodes, self.edges)
+
     def _placed(self) -> list[JsonObject]:
         if self.as_read:
             return [*self.nodes]
         links = [(edge["source"], edge["target"]) for edge in self.edges]
-        places = place([node["id"] for node in self.nodes], links).places
-        return [
-            {"id": node["id"], "type": node["type"], "position": _point(*places[node["id"]])} | node
-            for node in self.nodes
-        ]
-
-
-def _point(across: float, down: int) -> JsonObject:
-    return {"x": round(across * _WIDTH), "y": down * _HEIGHT}
+        places = gridded([node["id"] for node in self.nodes], links)
+        return [{"id": node["id"], "type": node["type"], "position": places[node["id"]]} | node for node in self.nodes]
 
 
 def _as_remarks(read: Trigger | Graph | tuple[Problem, ...]) -> list[Remark]:
@@ -136,12 +135,12 @@ def from_json(payload: Mapping[str, Any]) -> Draft:
         raise DraftError("; ".join(map(str, read)))
     taken = {(edge.source, edge.handle) for edge in read.edges}
     ends = tuple((node.id, way) for node in read.nodes for way in node.handles if (node.id, way) not in taken)
-    nodes, edges = tuple(graph.get("nodes", ())), tuple(graph.get("edges", ()))
+    nodes, edges = tuple(graph.get("nodes") or ()), tuple(graph.get("edges") or ())
     beside = {key: value for key, value in graph.items() if key not in ("nodes", "edges")}
     return Draft(str(payload.get("name", "")), spec, nodes, edges, ends, as_read=True, beside=beside)
 
 
-def started(name: str, events: tuple[str, ...]) -> Draft:
+def started(name: str, events: tuple[str, ...], node_id: str | None = None) -> Draft:
     """Return a draft with a trigger and nothing else; no events at all is the wildcard."""
     names = [event_name(each) for each in events]
     spec: JsonObject = {"type": "app_event"}
@@ -150,18 +149,21 @@ def started(name: str, events: tuple[str, ...]) -> Draft:
     elif names:
         spec["eventNames"] = names
     data = {"actionType": "app_event"} | {key: spec[key] for key in ("event", "eventNames") if key in spec}
-    node = {"id": "trigger", "type": "app_event", "data": data}
-    return Draft(name, spec, (node,), (), (("trigger", None),))
+    trigger_id = TRIGGER_ID if node_id is None else _new_id(node_id, set())
+    return Draft(name, spec, ({"id": trigger_id, "type": "app_event", "data": data},), (), ((trigger_id, None),))
 
 
-def started_on_chain(name: str, spec: JsonObject) -> Draft:
+def started_on_chain(name: str, spec: JsonObject, node_id: str | None = None) -> Draft:
     """Return a draft that starts from a contract's logs; raise DraftError saying what is wrong with them."""
     spec = {"type": "onchain_event"} | spec
     _writable(spec)
     if isinstance(found := read_trigger(normalise(spec)), tuple):
-        raise DraftError("; ".join(f"{_ASKED[each.field.rpartition('.')[2]]} {each.reason}" for each in found))
-    node = {"id": "trigger", "type": "onchain_event", "data": {"actionType": "onchain_event"}}
-    return Draft(name, spec, (node,), (), (("trigger", None),))
+        raise DraftError(
+            "; ".join(f"{_ASKED.get(each.field.rpartition('.')[2], 'what is given')} {each.reason}" for each in found)
+        )
+    trigger_id = TRIGGER_ID if node_id is None else _new_id(node_id, set())
+    node = {"id": trigger_id, "type": "onchain_event", "data": {"actionType": "onchain_event"}}
+    return Draft(name, spec, (node,), (), ((trigger_id, None),))
 
 
 _ASKED = {
@@ -193,21 +195,51 @@ def settled(draft: Draft, name: str, value: JsonObject) -> Draft:
     return msgspec.structs.replace(draft, beside={**draft.beside, "settings": settings}, as_read=False)
 
 
-def extended(draft: Draft, kind: str, stem: str, data: JsonObject, ways: tuple[str | None, ...] = (None,)) -> Draft:
+def extended(
+    draft: Draft, kind: str, data: JsonObject, ways: tuple[str | None, ...] = (None,), node_id: str | None = None
+) -> Draft:
     """Return the draft with one more node behind every open end; its own ways out are the open ends then."""
     if not draft.nodes:
         raise DraftError(f'say first what starts {draft.name!r}: .on("deposit") or .on_any_event()')
     _writable(data)
-    node_id = _free_id(stem, {node["id"] for node in draft.nodes})
+    taken = {node["id"] for node in draft.nodes}
+    node_id = free_id(kind, data, taken) if node_id is None else _new_id(node_id, taken)
     node = {"id": node_id, "type": kind, "data": {"actionType": kind} | data}
     return msgspec.structs.replace(
         draft,
-        nodes=(*draft.nodes, node),
+        nodes=_with_place(draft, node),
         edges=(*draft.edges, *(_edge(end, node_id) for end in draft.ends)),
         ends=tuple((node_id, way) for way in ways),
         fork=None,
         as_read=False,
     )
+
+
+def _with_place(draft: Draft, node: JsonObject) -> tuple[JsonObject, ...]:
+    """Return the nodes and one more, which stands below the end it follows where somebody put the others."""
+    points = draft.places()
+    if points is None:
+        return (*({key: each for key, each in other.items() if key != "position"} for other in draft.nodes), node)
+    below = next((source for source, _ in draft.ends), draft.nodes[-1]["id"])
+    return (*draft.nodes, {**node, "position": beside(points, below)})
+
+
+def joined(draft: Draft, node_id: object) -> Draft:
+    """Return the draft with every open end leading to a step that is there already."""
+    if not any(node["id"] == node_id for node in draft.nodes):
+        raise DraftError(
+            f"there is no step {node_id!r} so far; there are {', '.join(node['id'] for node in draft.nodes)}"
+        )
+    edges = (*draft.edges, *(_edge(end, str(node_id)) for end in draft.ends))
+    return msgspec.structs.replace(draft, edges=edges, ends=(), fork=None, as_read=False)
+
+
+def _new_id(node_id: object, taken: set[str]) -> str:
+    if not is_name(node_id):
+        raise DraftError(f"{node_id!r} cannot be the id of a step: write 1 to {MAX_NAME} characters")
+    if node_id in taken:
+        raise DraftError(f"there is a step {node_id!r} already; ids are unique")
+    return str(node_id)
 
 
 def _writable(data: JsonObject) -> None:
@@ -219,19 +251,11 @@ def _writable(data: JsonObject) -> None:
 
 def _edge(end: End, target: str) -> JsonObject:
     source, handle = end
-    if handle is None:
-        return {"id": f"{source}-{target}", "source": source, "target": target}
-    return {"id": f"{source}-{handle}-{target}", "source": source, "sourceHandle": handle, "target": target}
-
-
-def _free_id(stem: str, taken: set[str]) -> str:
-    stem = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40] or "step"
-    number = next(number for number in range(1, len(taken) + 2) if _numbered(stem, number) not in taken)
-    return _numbered(stem, number)
-
-
-def _numbered(stem: str, number: int) -> str:
-    return stem if number == 1 else f"{stem}_{number}"
+    edge_id = f"{source}-{target}" if handle is None else f"{source}-{handle}-{target}"
+    if len(edge_id) > MAX_NAME:
+        edge_id = f"{edge_id[: MAX_NAME - 9]}-{crc32(edge_id.encode()):08x}"
+    way = {} if handle is None else {"sourceHandle": handle}
+    return {"id": edge_id, "source": source, **way, "target": target}
 
 
 def event_name(name: object) -> str:
@@ -240,7 +264,7 @@ def event_name(name: object) -> str:
         raise DraftError(f"event names stand side by side, without a list: .on({', '.join(map(repr, name))})")
     if not isinstance(name, str):
         raise DraftError(f'{name!r} is not an event name: write a text, like .on("deposit")')
-    if not _EVENT_NAME.fullmatch(name.lower()):
+    if not EVENT_NAME.fullmatch(name):
         raise DraftError(f"{name!r} is not an event name: 1 to 64 characters of a-z 0-9 _ . : -")
     return name.lower()
 
@@ -263,10 +287,16 @@ def condition(path: object, asked: Mapping[str, object]) -> JsonObject:
     return {"path": path, "operator": "in", "value": list(value)}
 
 
-def conditions(where: Mapping[str, object] | None) -> list[JsonObject]:
-    """Return the filters in `{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`; raise DraftError when it is not like that."""
+Where: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]]
+"""`{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`, or several of these, where a path is asked about twice."""
+
+
+def conditions(where: Where | None) -> list[JsonObject]:
+    """Return the filters that are asked for; raise DraftError when they are written in another way."""
     if where is None:
         return []
+    if isinstance(where, list | tuple):
+        return [each for part in where for each in conditions(part)]
     if not isinstance(where, Mapping):
         raise DraftError(f'where={where!r}: write {{"plan": "pro"}} or {{"plan": {{"is_in": ["pro", "max"]}}}}')
     return [condition(path, asked if _is_question(asked) else {"eq": asked}) for path, asked in where.items()]

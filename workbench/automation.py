@@ -2,27 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from api.language.catalog import check_against, events_of
+import msgspec
+
+from api.language.catalog import check_against, events_of, segments_of
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
-from workbench.abi import ContractEvent
-from workbench.author import OPERATORS, Asked, Draft, condition, from_json, narrowed, started, started_on_chain
+from workbench.author import Draft, from_json
 from workbench.catalog import Catalog, seen
 from workbench.connection import Connection
 from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.graph import draw, picture
 from workbench.display.page import html
-from workbench.display.sentences import sentences
 from workbench.entries import Entries, Entry
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
 from workbench.impact import Impact
+from workbench.periods import During
+from workbench.plan import Plan, planned
 from workbench.publish import Record, Versions
+from workbench.segments import known_names
 from workbench.simulate import Simulation, Trial, simulated
+from workbench.texts.besides import Besides
+from workbench.texts.forms import as_python, described, spoken_lines, understood, with_besides
 from workbench.verbs import Rules
+
+if TYPE_CHECKING:  # polars takes 0.3 s to load
+    from workbench.backtest.result import Backtest
+    from workbench.backtest.verb import Against
+    from workbench.canvas.widget import Canvas
 
 
 class Place:
@@ -57,11 +67,17 @@ class Automation(Rules):
     def __init__(self, draft: Draft, place: Place | None = None) -> None:
         self._draft = draft
         self._place = place or Place()
+        self._canvases: dict[bool, Canvas] = {}  # by whether they are for looking only
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> Self:
         """Return the automation in a contract payload (`name`, `triggerSpec`, `graph`); nothing is lost."""
         return cls(from_json(payload))
+
+    @classmethod
+    def from_sentences(cls, text: str, *, name: str) -> Self:
+        """Return the automation that sentences tell, as `describe` writes them; raises DraftError naming the line that is not one."""
+        return cls(understood(name, text))
 
     def _with(self, draft: Draft) -> Self:
         return type(self)(draft, self._place)
@@ -73,57 +89,15 @@ class Automation(Rules):
 
     # Writing
 
-    @spoken('.on("deposit") or .on("deposit", "trade")')
-    def on(self, *events: str) -> Self:
-        """Start it on events of these names. Begins the writing anew: filters and steps written before are left behind."""
-        if not events:
-            raise DraftError('name at least one event: .on("deposit"); every event there is: .on_any_event()')
-        return self._with(started(self.name, events))
+    @spoken(".retold(text), where text is like what .describe() returns")
+    def retold(self, text: str) -> Self:
+        """Write it anew, from sentences."""
+        return self._with(understood(self.name, text))
 
-    @spoken(".on_any_event()")
-    def on_any_event(self) -> Self:
-        """Start it on every event of the organization. Begins the writing anew."""
-        return self._with(started(self.name, ()))
-
-    @spoken('.on_chain(contract="0x…", event="Transfer(address,address,uint256)", to_contact="to", chain_id=1)')
-    def on_chain(
-        self,
-        *,
-        contract: str,
-        event: str | ContractEvent,
-        to_contact: str,
-        chain_id: int,
-        confirmations: int = 0,
-        create_contacts: bool = True,
-    ) -> Self:
-        """Start it on what a contract logs, about the wallet in one of the event's parameters. Begins the writing anew.
-
-        `event`: a signature as in Solidity, `Transfer(address indexed from, address indexed to, uint256 value)`, or one of
-        `wb.abi("…")`. `to_contact`: the parameter with the wallet. `confirmations`: how many blocks have to stand on top of the
-        log's own; 0 starts at once, and what a reorganization drops is taken back as far as it has not been sent.
-        `create_contacts=False`: only wallets that are known. Filters and texts see the parameters, and `chainId`, `contract`,
-        `txHash`, `logIndex`, `blockNumber`; numbers of more than 48 bits are texts: `.where("value", eq="1000000")`.
-        """
-        spec = {
-            "chainId": chain_id,
-            "contract": contract,
-            "signature": event.signature if isinstance(event, ContractEvent) else event,
-            "walletArg": to_contact,
-            "confirmations": confirmations,
-            "createContacts": create_contacts,
-        }
-        return self._with(started_on_chain(self.name, spec))
-
-    @spoken(f'.where("amountUsd", eq=100); ask with {OPERATORS}')
-    def where(self, path: str, **asked: Unpack[Asked]) -> Self:
-        """Start only when a value of the event passes; several `where` all have to.
-
-        `path` is a key of the payload (`amountUsd`, `order.total`), or `event`, `walletAddress`, `email`, `externalId`, `contactId`.
-        Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`. No conversion takes place: the number 100 is not the text "100". What is known of the contact belongs into `.when("contact.plan", …)`.
-        """
-        if not self._draft.nodes:
-            raise DraftError('say first which event: .on("deposit")')
-        return self._with(narrowed(self._draft, condition(path, asked)))
+    @spoken('.besides({"nodes.add_tag_vip.data.label": "VIP"})')
+    def besides(self, values: Mapping[str, object], *, without: Sequence[str] = ()) -> Self:
+        """Set what no verb says, by its path: positions, foreign keys, ids of edges. `without`: paths to take out."""
+        return self._with(with_besides(self._draft, Besides(dict(values), tuple(without))))
 
     # Reading
 
@@ -136,12 +110,32 @@ class Automation(Rules):
         return (*self._draft.remarks(), *self._archived(), *self._unseen())
 
     def describe(self) -> str:
-        """Return the automation in plain sentences."""
-        return "\n".join(sentences(*self._draft.language()))
+        """Return the automation in plain sentences, and below them what no sentence says. `from_sentences` reads it back."""
+        return described(self._draft)
+
+    def to_python(self) -> str:
+        """Return the code that writes this automation."""
+        return as_python(self._draft)
 
     def svg(self) -> str:
         """Return the graph as an SVG document."""
-        return draw(*self._draft.language())[0]
+        return draw(*self._draft.language(), chosen=self._draft.places())[0]
+
+    # Drawing
+
+    @spoken(".canvas() or .canvas(height=800), .canvas(read_only=True)")
+    def canvas(self, *, height: int = 640, read_only: bool = False) -> "Canvas":
+        """Open it on a canvas, to draw it, test it, publish it and watch it. What is drawn there is this automation from then on.
+
+        `canvas.automation` is what is drawn; assign another value of it, `a.add_tag("vip")` say, and that is shown. `height` in pixels.
+        """
+        from workbench.canvas.widget import Canvas  # loads the widgets, which whoever only writes code does not need
+
+        if read_only not in self._canvases:
+            self._canvases[read_only] = Canvas(self, height=height, read_only=read_only)
+        canvas = self._canvases[read_only]
+        canvas.height = height
+        return canvas
 
     # Trying
 
@@ -167,6 +161,29 @@ class Automation(Rules):
         simulation.note = record.off() if record is not None else ""
         return simulation
 
+    @spoken('.backtest(days=30) or .backtest(days=30, against="published", sample=0.1)')
+    def backtest(
+        self,
+        *,
+        against: "Against | None" = None,
+        sample: float = 1.0,
+        processes: int | None = None,
+        **during: Unpack[During],
+    ) -> "Backtest":
+        """Return what it would have done in the last `days` (30 unless told), or from `since` up to `until`, had it run then.
+
+        Every event that was stored in that time goes through the engine's interpreter, contact by contact, with delays, waits, caps and
+        quiet hours on the clock of then. Nothing is sent and nothing written. Contacts are taken as they are today: what they were
+        like in the past is not kept.
+
+        `against="published"` (or the number of a version) compares it with that. `sample=0.1` takes a tenth of the contacts, always the
+        same ones. `processes` is how many help; as many as there are cores unless told.
+        """
+        from workbench.backtest.run import Asked
+        from workbench.backtest.verb import backtested
+
+        return backtested(self._connected(), self._draft, self._place.record, against, Asked(during, sample, processes))
+
     # Publishing
 
     @spoken(".save()")
@@ -188,6 +205,11 @@ class Automation(Rules):
         self.save(overwrite=overwrite)
         self._place.record = publishing.publish(connection, self._saved())
         return self
+
+    @spoken(".plan() or .plan(against=2)")
+    def plan(self, *, against: int | None = None) -> Plan:
+        """Return what publishing would change: from the live version, or `against` another, and whom it finds on their way."""
+        return planned(self._draft, self._place.record, self._connected(), against)
 
     @spoken(".rollback(1); .versions() shows which there are")
     def rollback(self, version: int) -> Self:
@@ -260,12 +282,15 @@ class Automation(Rules):
         return self
 
     def _unseen(self) -> list[Remark]:
-        """Warn about events and values that nobody has sent: the commonest reasons why nothing happens."""
+        """Warn about events and values that nobody has sent, and segments that nobody has defined: why nothing happens."""
         if self._place.catalog is None:
             return []
         try:
             trigger, graph = self._draft.language()
-            return [*check_against(seen(self._place.catalog, events_of(trigger, graph)), trigger, graph)]
+            known = seen(self._place.catalog, events_of(trigger, graph))
+            if segments_of(graph):
+                known = msgspec.structs.replace(known, segments=known_names(self._connected()))
+            return [*check_against(known, trigger, graph)]
         except WorkbenchError:
             return []  # the automation can be looked at without a server
 
@@ -288,7 +313,7 @@ class Automation(Rules):
         states = ", ".join(text for text, _ in self._pills())
         remarks = [f"{'✗' if each.level == 'error' else '!'} {each}" for each in self.check()]
         impact = [repr(self.impact)] if self.impact is not None and self.impact.entries else []
-        return "\n".join([f"{self.name} ({states})", self.describe(), *remarks, *impact])
+        return "\n".join([f"{self.name} ({states})", *spoken_lines(self._draft), *remarks, *impact])
 
     def _repr_html_(self) -> str:
         trigger, graph = self._draft.language()
@@ -296,11 +321,14 @@ class Automation(Rules):
             "automation.html.j2",
             name=self.name,
             pills=self._pills(),
-            picture=picture(trigger, graph) if graph.nodes else 'Empty so far. Begin with .on("deposit").',
+            picture=picture(trigger, graph, chosen=self._draft.places()) if graph.nodes else _EMPTY,
             remarks=self.check() if graph.nodes else self._archived(),
-            sentences=self.describe(),
+            sentences="\n".join(spoken_lines(self._draft)),
             impact=self.impact,
         )
+
+
+_EMPTY = 'Empty so far. Begin with .on("deposit"), or draw it: .canvas().'
 
 
 def _key_of(sent: Receipt | str) -> str:

@@ -2,68 +2,71 @@
 
 import contextlib
 import difflib
+import sys
 from collections.abc import Iterable, Iterator
-from decimal import Decimal
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from api.language.catalog import Seen
+from api.language.event import EVENT_NAME
 from workbench import surroundings
 from workbench.connection import Connection
-from workbench.display.page import bar, moment
+from workbench.display.page import moment, spark
+from workbench.display.shape import Shape, as_html, as_page, as_text, handy
 from workbench.display.table import Column, plain, table
-from workbench.display.words import short, value
 from workbench.errors import DraftError, NotThereError, spoken
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from workbench.display.window import Answer
+
+_MOST_LISTED = 200  # names that the server lists
+_COLUMNS = (
+    *(Column("event"), Column("count", number=True), Column("share", number=True)),
+    *(Column("by day"), Column("first seen (UTC)"), Column("last seen (UTC)")),
+)
 _FRESH = 2.0  # seconds: one look shows itself in several formats, and completion asks again and again
 
 
-class EventCount(msgspec.Struct, frozen=True):
-    """An event name and how often it came within the window."""
+class EventCount(msgspec.Struct, frozen=True, rename="camel"):
+    """An event name, how often it came within the window, when first and last, and how often on each day of UTC."""
 
     event: str
     count: int
-
-
-class Path(msgspec.Struct, frozen=True):
-    """One path in an event's payload: how often each type was seen, how often null, and some values."""
-
-    path: str
-    types: dict[str, int] = {}
-    nulls: int = 0
-    samples: list[Any] = []
+    first_seen: str | None = None
+    last_seen: str | None = None
+    per_day: tuple[int, ...] = ()
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     events: tuple[EventCount, ...]
     window_days: int = 30
-
-
-class _Shape(msgspec.Struct, frozen=True, rename="camel"):
-    event: str
-    count: int = 0
-    first_seen: str | None = None
-    last_seen: str | None = None
-    sampled: int = 0
-    paths: tuple[Path, ...] = ()
+    days: tuple[str, ...] = ()
 
 
 class Catalog:
     """The events of the organization, most frequent first.
 
-    `wb.catalog` shows them, `wb.catalog["deposit"]` shows what is in one, `wb.catalog.frame()` is a polars frame,
-    `wb.catalog(days=7, prefix="dep")` looks closer.
+    `wb.catalog` shows them, `wb.catalog["deposit"]` shows what is in one, `wb.catalog.search("depo")` finds names,
+    `wb.catalog.frame()` is a polars frame, `wb.catalog(days=7, prefix="dep")` looks closer.
     """
 
     def __init__(
-        self, connection: Connection, *, days: int | None = None, prefix: str | None = None, limit: int | None = None
+        self,
+        connection: Connection,
+        *,
+        days: int | None = None,
+        prefix: str | None = None,
+        limit: int | None = None,
+        text: str = "",
     ) -> None:
         self._connection = connection
-        self._asked = {"days": days, "prefix": prefix, "limit": limit}
+        self._days, self._prefix = days, prefix
+        self._asked = {"days": days, "prefix": prefix, "limit": limit, "detail": "true"}
+        self._text = text
         self._answer: _Answer | None = None
         self._at = 0.0
         self._shapes: dict[str, tuple[float, EventShape]] = {}
@@ -73,18 +76,26 @@ class Catalog:
         """Return the catalog of the last `days` (1 to 30), of names that begin with `prefix`, at most `limit` of them."""
         return Catalog(self._connection, days=days, prefix=prefix, limit=limit)
 
+    @spoken('wb.catalog.search("depo")')
+    def search(self, text: str) -> "Catalog":
+        """Return the catalog of names that hold a text, whatever their letters' case."""
+        if not isinstance(text, str):
+            raise DraftError('names are searched for a text: wb.catalog.search("depo")')
+        return Catalog(self._connection, days=self._days, prefix=self._prefix, text=text.strip().lower())
+
     @property
     def names(self) -> tuple[str, ...]:
         """The event names, most frequent first."""
         return tuple(each.event for each in self._look().events)
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with `event` and `count`."""
+        """Return a polars frame with `event`, `count`, and when it was seen first and last within the window."""
         import polars as pl
 
-        events = self._look().events
-        columns = {"event": [each.event for each in events], "count": [each.count for each in events]}
-        return pl.DataFrame(columns, schema={"event": pl.String, "count": pl.Int64})
+        moments = pl.Datetime("us", "UTC")
+        schema: dict[str, Any] = {"event": pl.String, "count": pl.Int64, "first_seen": moments, "last_seen": moments}
+        rows = [(each.event, each.count, _read(each.first_seen), _read(each.last_seen)) for each in self]
+        return pl.DataFrame(rows, schema=schema, orient="row")
 
     def __iter__(self) -> Iterator[EventCount]:
         return iter(self._look().events)
@@ -107,10 +118,12 @@ class Catalog:
 
     def _shape(self, name: str) -> "EventShape":
         try:
-            answer = self._connection.get(f"/events/catalog/{name.lower()}")
+            if not EVENT_NAME.fullmatch(name):
+                raise NotThereError(name)
+            answer = self._connection.get(f"/events/catalog/{name.lower()}", days=self._days)
         except NotThereError:
             raise NotThereError(f"no event {name!r} was seen{self._meant(name)}") from None
-        return EventShape(msgspec.convert(answer, _Shape))
+        return EventShape(msgspec.convert(answer, Shape))
 
     def __getattr__(self, name: str) -> "EventShape":
         if name.startswith("_"):
@@ -133,34 +146,82 @@ class Catalog:
 
     def _look(self) -> _Answer:
         if self._answer is None or surroundings.seconds() - self._at > _FRESH:
-            self._answer = msgspec.convert(self._connection.get("/events/catalog", **self._asked), _Answer)
+            self._answer = self._found(self._ask(**self._asked))
             self._at = surroundings.seconds()
         return self._answer
 
+    def _ask(self, **asked: Any) -> _Answer:
+        return msgspec.convert(self._connection.get("/events/catalog", **asked), _Answer)
+
+    def _found(self, answer: _Answer) -> _Answer:
+        """Keep the names with the searched text; where there are more names than the server lists, those that begin with it, too."""
+        if not self._text:
+            return answer
+        events = {each.event: each for each in answer.events if self._text in each.event}
+        if len(answer.events) >= _MOST_LISTED and not self._prefix:
+            events |= {each.event: each for each in self._ask(**self._asked | {"prefix": self._text}).events}
+        ranked = sorted(events.values(), key=lambda each: (-each.count, each.event))
+        return msgspec.structs.replace(answer, events=tuple(ranked))
+
     def _title(self) -> str:
-        return f"Events of the last {self._look().window_days} days"
+        searched = f" with “{self._text}” in their names" if self._text else ""
+        return f"Events of the last {self._look().window_days} days{searched}"
+
+    def _rows(self) -> list[tuple[EventCount, str]]:
+        total = sum(each.count for each in self) or 1
+        return [(each, f"{each.count / total:.1%}") for each in self]
 
     def __repr__(self) -> str:
-        rows = [(each.event, each.count) for each in self]
-        return f"{self._title()}\n{plain((Column('event'), Column('count', number=True)), rows)}"
+        rows = [(each.event, each.count, moment(each.last_seen)) for each in self]
+        columns = (Column("event"), Column("count", number=True), Column("last seen (UTC)"))
+        return f"{self._title()}\n{plain(columns, rows, self._empty())}"
 
     def _repr_html_(self) -> str:
-        events = self._look().events
-        total = sum(each.count for each in events) or 1
-        most = max((each.count for each in events), default=1) or 1
-        rows = [(each.event, f"{each.count:,}", bar(each.count / most), f"{each.count / total:.1%}") for each in events]
-        columns = (Column("event"), Column("count", number=True), Column(""), Column("share", number=True))
-        note = f'{len(events)} names, {sum(each.count for each in events):,} events. One in detail: wb.catalog["name"]'
-        return table(columns, rows, title=self._title(), note=note, empty="No events yet. wb.events.send(…) sends one.")
+        rows = [
+            (each.event, f"{each.count:,}", share, spark(each.per_day), moment(each.first_seen), moment(each.last_seen))
+            for each, share in self._rows()
+        ]
+        note = f'{len(rows)} names, {sum(each.count for each in self):,} events. One in detail: wb.catalog["name"]'
+        return table(_COLUMNS, rows, title=self._title(), note=note, empty=self._empty())
+
+    def _empty(self) -> str:
+        return "No name holds that." if self._text else "No events yet. wb.events.send(…) sends one."
+
+    def _ipython_display_(self) -> None:
+        present(self, self._answered)
+
+    def _answered(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Answer the widget."""
+        if question.get("ask") == "look":
+            return self[str(question.get("event"))].page()
+        searched = self.search(text) if (text := str(question.get("text") or "")) else self
+        return {
+            "title": searched._title(),
+            "capped": len(searched) >= _MOST_LISTED,
+            "days": searched._look().days,
+            "empty": searched._empty(),
+            "events": [
+                {
+                    "event": each.event,
+                    "count": f"{each.count:,}",
+                    "share": share,
+                    "first": moment(each.first_seen),
+                    "last": moment(each.last_seen),
+                    "perDay": each.per_day,
+                }
+                for each, share in searched._rows()
+            ],
+        }
 
 
 class EventShape:
     """What is in one event. Types are evidence, not a schema: the next event may differ."""
 
-    def __init__(self, shape: _Shape) -> None:
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
         self.event, self.count, self.paths = shape.event, shape.count, shape.paths
         self.first_seen, self.last_seen = shape.first_seen, shape.last_seen
-        self._sampled = shape.sampled or shape.count
+        self.drift, self.samples = shape.drift, shape.samples
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per path and type."""
@@ -173,46 +234,35 @@ class EventShape:
     def example(self, **payload: Any) -> dict[str, Any]:
         """Return an event made of values that were seen, to simulate with; keywords replace values of the payload."""
         plain_paths = [each for each in self.paths if each.samples and "." not in each.path and "[" not in each.path]
-        return {"event": self.event, "payload": {each.path: _handy(each.samples[0]) for each in plain_paths} | payload}
+        return {"event": self.event, "payload": {each.path: handy(each.samples[0]) for each in plain_paths} | payload}
+
+    def page(self) -> dict[str, Any]:
+        """Return what the widget shows of it: texts and counts."""
+        return as_page(self._shape)
 
     def __repr__(self) -> str:
-        rows = [(each.path, _types(each), _samples(each)) for each in self.paths]
-        return f"{self._title()}\n{plain((Column('path'), Column('types'), Column('examples')), rows, 'Its payload is empty.')}"
+        return as_text(self._shape)
 
     def _repr_html_(self) -> str:
-        rows = [
-            (each.path, _types(each), bar(self._share(each), 80), f"{self._share(each):.0%}", _samples(each))
-            for each in self.paths
-        ]
-        columns = (Column("path"), Column("type"), Column(""), Column("present in", number=True), Column("examples"))
-        note = (
-            f"First seen {moment(self.first_seen)}, last seen {moment(self.last_seen)} (UTC)."
-            if self.first_seen
-            else ""
-        )
-        return table(columns, rows, title=self._title(), note=note, empty="Its payload is empty.")
+        return as_html(self._shape)
 
-    def _share(self, path: Path) -> float:
-        seen = sum(path.types.values())
-        return min(seen / max(self._sampled, seen, 1), 1.0)
-
-    def _title(self) -> str:
-        return f"{self.event}: {self.count:,} events"
+    def _ipython_display_(self) -> None:
+        present(self, lambda _question: self.page(), self.event)
 
 
-def _types(path: Path) -> str:
-    total = sum(path.types.values()) or 1
-    ranked = sorted(path.types.items(), key=lambda each: -each[1])
-    return ", ".join(kind if len(ranked) == 1 else f"{kind} {count / total:.0%}" for kind, count in ranked)
+def present(shown: Catalog | EventShape, answer: "Answer", event: str | None = None) -> None:
+    """Show a widget that answers so, and in its absence what is shown; outside a notebook print that."""
+    if not surroundings.in_kernel():
+        sys.stdout.write(f"{shown!r}\n")
+        return
+    static = shown._repr_html_()  # also finds out whether the server answers, before a widget is shown
+    from workbench.display.window import CatalogWindow, show
+
+    show(CatalogWindow(answer, event=event or ""), static)
 
 
-def _samples(path: Path) -> str:
-    return ", ".join(value(short(each) if isinstance(each, str) else each) for each in path.samples[:4])
-
-
-def _handy(sample: Any) -> Any:
-    """Return a number as Python writes it, where that is exact."""
-    return float(sample) if isinstance(sample, Decimal) and Decimal(str(float(sample))) == sample else sample
+def _read(moment: str | None) -> datetime | None:
+    return None if moment is None else datetime.fromisoformat(moment)
 
 
 def seen(catalog: Catalog, wanted: Iterable[str]) -> Seen:

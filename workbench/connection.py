@@ -28,17 +28,19 @@ from workbench.errors import (
 
 JSON: Final = "application/json"
 STREAM: Final = "text/event-stream"
-_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_SECONDS = 30.0
+_TIMEOUT = httpx.Timeout(_SECONDS, connect=5.0)
 _READ_PAUSES = (0.2, 0.6)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})  # never by way of a proxy
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came back: status, decoded JSON (numbers exact) or raw bytes."""
+    """What came back: status, decoded JSON (numbers exact) or raw bytes, headers whose names know no case."""
 
     status: int
     body: Any
     raw: bytes = b""
+    headers: Mapping[str, str] = {}
 
     @property
     def request_id(self) -> str | None:
@@ -109,13 +111,18 @@ class Connection:
         params: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
         accept: str = JSON,
+        seconds: float = _SECONDS,
     ) -> Answer:
-        """Return whatever the server answers, of any status; raise when there is no complete answer."""
+        """Return whatever the server answers, of any status, within some seconds; raise when there is no complete answer."""
         headers = {"Accept": accept} | ({"Content-Type": JSON} if body is not None else {})
         content = None if body is None else _written(body)
         with self._in_our_words():
             response = self._client.request(
-                method, f"/api/v1{path}", params=dict(params or {}), content=content, headers=headers
+                *(method, f"/api/v1{path}"),
+                params=dict(params or {}),
+                content=content,
+                headers=headers,
+                timeout=httpx.Timeout(seconds, connect=5.0),
             )
         return _answer(response)
 
@@ -132,6 +139,20 @@ class Connection:
                 response.read()
                 self._json(_answer(response))
             yield response.iter_lines()
+
+    @contextmanager
+    def pieces(self, path: str, body: Mapping[str, Any], accept: str) -> Iterator[tuple[Answer, Iterator[bytes]]]:
+        """Post once and give the answer: of a success, its bytes as they come. Raise what `exchange` raises, also while it lasts."""
+        headers = {"Accept": accept, "Content-Type": JSON}
+        with (
+            self._in_our_words(),
+            self._client.stream("POST", f"/api/v1{path}", content=_written(body), headers=headers) as response,
+        ):
+            if response.is_success:
+                yield Answer(response.status_code, None, headers=response.headers), response.iter_bytes()
+            else:
+                response.read()
+                yield _answer(response), iter(())
 
     def check(self, answer: Answer) -> Answer:
         """Return a successful answer as it is; raise the error that fits any other."""

@@ -26,6 +26,7 @@ class WorkbenchError(Exception):
     ├── KeyRefusedError      the key is missing, wrong or revoked, or may not do this (401, 403)
     ├── NotThereError        what was asked for does not exist (404)
     ├── StillRunningError    waiting ended before the entry did
+    ├── StoppedError         a backtest was interrupted, or could not go on; nothing is kept of it
     └── RefusedError         the server refused the request; `problems` say why (400, 413, 422)
         ├── SqlError         Postgres refused the query; `position` is where
         ├── PublishError     the automation cannot be published as it is; problems name nodes
@@ -68,6 +69,10 @@ class NotThereError(WorkbenchError):
 
 class StillRunningError(WorkbenchError):
     """Waiting ended before the entry did."""
+
+
+class StoppedError(WorkbenchError):
+    """A backtest was interrupted, or could not go on."""
 
 
 class RefusedError(WorkbenchError):

@@ -231,7 +231,7 @@ class Events(Helpful):
     def tail(self, seconds: float | None = None, outcome: Outcomes = None) -> Tail:
         """Return the events from now on, as they come, for some seconds or until you stop: `for event in wb.events.tail(): …`.
 
-        At the end of a cell it prints them.
+        At the end of a cell it shows them: in a notebook as a live table that can be paused and filtered, elsewhere as lines.
         """
         return Tail(self._reader, outcome, seconds)
 

@@ -64,6 +64,19 @@ class Version(msgspec.Struct, frozen=True, rename="camel"):
 
     version: int
     published_at: str = ""
+    trigger_spec: dict[str, Any] = {}
+    graph: dict[str, Any] = {}
+
+
+class Deed(msgspec.Struct, frozen=True, rename="camel"):
+    """What was done to an automation; `by` is the name of the key that did it, or its id."""
+
+    at: str
+    action: str
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.action.removeprefix('automation.')} by {self.by or 'an unknown key'}, {moment(self.at)} UTC"
 
 
 class Versions(Sequence[Version]):
@@ -121,6 +134,7 @@ class Automations(Sequence[Record]):
 
 
 _AUTOMATIONS = (Column("name"), Column("state"), Column("changed at (UTC)"))
+_MOST_VERSIONS = _PAGE = 100
 _NONE = 'No automations yet. wb.automation("a name") starts one.'
 
 
@@ -128,6 +142,26 @@ def listed(connection: Connection, name: str | None = None) -> Automations:
     """Return the automations, or those of one name."""
     answer = connection.get("/automations", name=name)
     return Automations(msgspec.convert(answer["automations"], list[Record]))
+
+
+def everything(connection: Connection) -> list[Record]:
+    """Return all automations that are not put away, page by page, the newest first."""
+    found: list[Record] = []
+    while True:
+        before = found[-1].id if found else None
+        answer = connection.get("/automations", limit=_PAGE, before=before)
+        page = msgspec.convert(answer["automations"], list[Record])
+        found += page
+        if len(page) < _PAGE:
+            return found
+
+
+def live(connection: Connection, record: Record) -> Version | None:
+    """Return the version that is published, with what it says."""
+    if record.published_version is None:
+        return None
+    answer = connection.get(f"/automations/{record.id}/versions", limit=1)
+    return msgspec.convert(answer["versions"][0], Version)
 
 
 def was_archived(connection: Connection, name: str) -> bool:
@@ -164,17 +198,22 @@ def save(connection: Connection, draft: Draft, known: Record | None, *, overwrit
 
 def publish(connection: Connection, record: Record) -> Record:
     """Publish what the server holds and switch it on; return it. Raises PublishError naming nodes."""
+    published = release(connection, record)
+    if published.active:
+        return published
+    return msgspec.structs.replace(switch(connection, published, "activate"), impact=published.impact)
+
+
+def release(connection: Connection, record: Record) -> Record:
+    """Publish what the server holds, and leave it on or off; return it. Raises PublishError naming nodes."""
     try:
-        published = _record(connection.post(f"/automations/{record.id}/publish", {"revision": record.revision}))
+        return _record(connection.post(f"/automations/{record.id}/publish", {"revision": record.revision}))
     except StaleError as error:
         raise StaleError(_stale_words(record.name), error.problems, error.request_id) from None
     except RefusedError as error:
         raise PublishError(
             _refusal(record.name, error.problems or (Problem("", str(error)),)), error.problems
         ) from None
-    if published.active:
-        return published
-    return msgspec.structs.replace(switch(connection, published, "activate"), impact=published.impact)
 
 
 def rollback(connection: Connection, record: Record, version: int) -> Record:
@@ -189,7 +228,19 @@ def switch(connection: Connection, record: Record, verb: Verb) -> Record:
 
 def versions(connection: Connection, record: Record) -> Versions:
     """Return its published versions."""
-    return Versions(msgspec.convert(connection.get(f"/automations/{record.id}/versions")["versions"], list[Version]))
+    answer = connection.get(f"/automations/{record.id}/versions", limit=_MOST_VERSIONS)
+    return Versions(msgspec.convert(answer["versions"], list[Version]))
+
+
+def impact(connection: Connection, record: Record) -> Impact:
+    """Return whom publishing it would find on their way now."""
+    return msgspec.convert(connection.get(f"/automations/{record.id}/impact")["impact"], Impact)
+
+
+def last_deed(connection: Connection, record: Record) -> Deed | None:
+    """Return what was done to it last, and by whom."""
+    answer = connection.get(f"/automations/{record.id}/changes", limit=1)
+    return next(iter(msgspec.convert(answer["changes"], list[Deed])), None)
 
 
 def unchanged(draft: Draft, record: Record) -> bool:

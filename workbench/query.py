@@ -1,27 +1,80 @@
 """SQL over the organization's tables, Arrow on the wire, polars in hand."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from workbench.arrow import CutShortError, batches
 from workbench.connection import Answer, Connection
-from workbench.errors import SqlError
+from workbench.errors import DraftError, SqlError, UnknownOutcomeError
 
 if TYPE_CHECKING:  # polars takes 0.3 s to load; whoever never asks SQL does not pay for it
-    import polars as pl
+    from workbench.result import Result
 
 ARROW = "application/vnd.apache.arrow.stream"
 
 
-def sql(connection: Connection, query: str, params: Mapping[str, Any] | None = None) -> "pl.DataFrame":
-    """Return the result of one read-only statement; raise SqlError pointing at the spot Postgres complained about."""
-    import polars as pl
+class Question(msgspec.Struct, frozen=True):
+    """One read-only statement, the values of its `:name`s, and the watermark to which it goes back, if any."""
 
-    body = {"sql": query} | ({"params": {name: _sent(value) for name, value in params.items()}} if params else {})
-    answer = connection.exchange("POST", "/sql", body=body, accept=ARROW)
-    if answer.status == 400:
-        raise _sql_error(query, answer)
-    return pl.read_ipc_stream(connection.check(answer).raw)
+    text: str
+    params: Mapping[str, Any] = {}
+    as_of: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        """Return the question as the service takes it."""
+        params = {name: _sent(value) for name, value in self.params.items()}
+        past = {"asOf": self.as_of} if self.as_of is not None else {}
+        return {"sql": self.text} | ({"params": params} if params else {}) | past
+
+
+def watermark(as_of: "str | Result | None") -> str | None:
+    """Return what `as_of=` names: a watermark, or that of a result; None for "" (not given). Raise DraftError for what has none.
+
+    A None that was given is refused: it comes from a frame that is no answer any more, and must not become the present.
+    """
+    mark = as_of if isinstance(as_of, str) else getattr(as_of, "watermark", None)
+    if not isinstance(mark, str):
+        raise DraftError(
+            "as_of takes a result of wb.sql, or its .watermark; a frame that was made from a result has none, nor has one from Citus"
+        )
+    return mark or None
+
+
+def sql(connection: Connection, question: Question) -> "Result":
+    """Return all rows; raise SqlError pointing at the spot Postgres complained about."""
+    from workbench.result import result
+
+    with answered(connection, question) as (answer, pieces):
+        rows = result(batches(pieces), answer.headers)
+    rows.statement, rows.params = question.text, question.params
+    return rows
+
+
+@contextmanager
+def answered(connection: Connection, question: Question) -> Iterator[tuple[Answer, Iterator[bytes]]]:
+    """Give the pieces of an Arrow stream; the query ends with the block. Raise SqlError, also when the answer breaks off."""
+    begun = False
+    try:
+        with connection.pieces("/sql", question.body(), ARROW) as (answer, pieces):
+            if answer.status == 400:
+                raise sql_error(question.text, answer)
+            connection.check(answer)
+            begun = True
+            yield answer, pieces
+    except (UnknownOutcomeError, CutShortError):
+        if not begun:
+            raise
+        raise SqlError(_BROKEN_OFF) from None
+
+
+_BROKEN_OFF = (
+    "the answer broke off, so rows are missing: one of the later ones failed (a division by zero, a value that Arrow cannot "
+    "hold), it took longer than an answer may, or the connection was lost"
+)
 
 
 def _sent(value: Any) -> Any:
@@ -29,7 +82,8 @@ def _sent(value: Any) -> Any:
     return value.to_list() if hasattr(value, "to_list") else value
 
 
-def _sql_error(query: str, answer: Answer) -> SqlError:
+def sql_error(query: str, answer: Answer) -> SqlError:
+    """Return what the service says against a query, pointing at the spot."""
     body = answer.body if isinstance(answer.body, dict) else {}
     position = body.get("position")
     at = position if isinstance(position, int) and 0 < position <= len(query) + 1 else None

@@ -22,6 +22,8 @@ from workbench.errors import UnknownOutcomeError, UnreachableError
 if TYPE_CHECKING:
     import polars as pl
 
+    from workbench.display.tail import Following, Row
+
 _PATH = "/events/recent"
 _LONGEST = 86_400  # seconds that the server follows at most
 _FITTING = 160  # characters
@@ -62,8 +64,19 @@ class RecentEvent(msgspec.Struct, frozen=True, rename="camel"):
         return f"{moment(self.at)}  {self.outcome:<12}  {self.event or '(no name)'}: {self.sentence()}"
 
 
+class Step(msgspec.Struct, frozen=True):
+    """An event with the cursor that goes on after it; without one a heartbeat, or what broke the connection."""
+
+    cursor: str
+    event: RecentEvent | None = None
+    lost: str = ""
+
+
 class Tail:
-    """Events as they come. Go through it with `for`; at the end of a cell it prints them, until it ends or is interrupted."""
+    """Events as they come. Go through it with `for`, which ends after its seconds or when it is interrupted.
+
+    At the end of a cell it shows itself: in a notebook as a live table, elsewhere as lines.
+    """
 
     def __init__(self, connection: Connection, outcomes: Outcomes, seconds: float | None) -> None:
         self._connection = connection
@@ -72,23 +85,27 @@ class Tail:
 
     def __iter__(self) -> Iterator[RecentEvent]:
         """Yield what comes from now on; when the connection breaks, or the server makes way for another, go on from there."""
+        return (step.event for step in self.follow() if step.event is not None)
+
+    def follow(self, cursor: str = "", *, patient: bool = False) -> Iterator[Step]:
+        """Yield what comes from now, or from a cursor, on, and heartbeats, and losses; `patient`: try to connect for ever."""
         until = surroundings.seconds() + self._seconds
-        cursor, pauses = "", iter(_PAUSES)
+        pauses = iter(_PAUSES)
         while (left := until - surroundings.seconds()) > 0:
             pause = _PAUSES[0]
             try:
-                for reached, event in self._messages(cursor, left):
-                    cursor, pauses = reached, iter(_PAUSES)
-                    if event is not None:
-                        yield event
-            except (UnreachableError, UnknownOutcomeError):
-                pause = next(pauses, 0.0)
-                if not cursor or not pause:
+                for step in self._messages(cursor, left):
+                    cursor, pauses = step.cursor, iter(_PAUSES)
+                    yield step
+            except (UnreachableError, UnknownOutcomeError) as error:
+                pause = next(pauses, _PAUSES[-1] if patient else 0.0)
+                if not pause or not (cursor or patient):
                     raise
+                yield Step(cursor, lost=str(error))
             surroundings.sleep(pause)
 
-    def _messages(self, cursor: str, left: float) -> Iterator[tuple[str, RecentEvent | None]]:
-        """Yield cursors, and the event before each that has one, for about `left` seconds."""
+    def _messages(self, cursor: str, left: float) -> Iterator[Step]:
+        """Yield events with their cursors, and heartbeats, for about `left` seconds."""
         seconds = None if left > _LONGEST else ceil(left)
         with self._connection.lines(_PATH, outcome=self._outcomes, after=cursor or None, seconds=seconds) as lines:
             event = None
@@ -99,16 +116,24 @@ class Tail:
                 elif name == "data":
                     event = msgspec.convert(decode(value.encode()), RecentEvent)
                 elif not name:  # the end of a message
-                    yield cursor, event
+                    yield Step(cursor, event)
                     event = None
 
     def _ipython_display_(self) -> None:
+        if surroundings.in_kernel():
+            self._window().show()
+            return
         try:
             for event in self:
                 sys.stdout.write(f"{event!r}\n")
                 sys.stdout.flush()
         except KeyboardInterrupt:
             return
+
+    def _window(self) -> "Following":
+        from workbench.display.tail import Following
+
+        return Following(lambda cursor: map(_shown, self.follow(cursor, patient=True)))
 
     def __repr__(self) -> str:
         return "Events as they come: for event in wb.events.tail(seconds=30): print(event)"
@@ -146,6 +171,31 @@ _NO_TRACE = "What was refused for its key or its rate (401, 403, 429) leaves no 
 
 def _newest(connection: Connection, outcomes: str | None, limit: int) -> list[RecentEvent]:
     return msgspec.convert(connection.get(_PATH, outcome=outcomes, limit=limit)["events"], list[RecentEvent])
+
+
+def _shown(step: Step) -> "tuple[str, Row | None, str]":
+    event = step.event
+    if event is None:
+        return step.cursor, None, step.lost
+    about = event.payload if event.outcome in ("accepted", "dry_run") else event.body
+    detail = {"contact": event.contact_id, "idempotency key": event.idempotency_key, _ABOUT[event.outcome]: about}
+    known = {name: value for name, value in detail.items() if value is not None}
+    row: Row = {
+        "at": event.at.strftime("%H:%M:%S"),
+        "outcome": event.outcome,
+        "event": event.event or "(no name)",
+        "said": event.sentence(),
+        "detail": msgspec.json.format(encode(known), indent=2).decode(),
+    }
+    return step.cursor, row, ""
+
+
+_ABOUT = {
+    "accepted": "payload",
+    "dry_run": "payload",
+    "deduplicated": "payload",
+    "rejected": "what was sent, types for values",
+}
 
 
 def _listed(outcomes: Outcomes) -> str | None:

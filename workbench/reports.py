@@ -2,24 +2,26 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from workbench import periods, surroundings
 from workbench.connection import Connection
 from workbench.errors import DraftError, spoken
-from workbench.query import sql
+from workbench.periods import MOST_DAYS, moment_of
+from workbench.periods import whole as _count
+from workbench.query import Question, sql, watermark
+from workbench.segments import require
 from workbench.spans import seconds_of
+from workbench.statements import statement
 
 if TYPE_CHECKING:
     from workbench.display.report import Report
+    from workbench.result import Result
 
 Every: TypeAlias = Literal["day", "week", "month"]
-Moment: TypeAlias = datetime | date | str
 Span: TypeAlias = str | timedelta
 
 MOST_STEPS = 12
@@ -27,23 +29,27 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
           "7 days", "14 days", "30 days", "60 days", "90 days"]  # fmt: skip
 
 
-class During(TypedDict, total=False):
-    """When the events occurred: in the last `days` (30 unless told), or from `since` up to `until` (default now)."""
+class During(periods.During, total=False):
+    """When the events occurred: in the last `days` (30 unless told) before `until` (default now), or from `since` up to it.
 
-    days: int
-    since: Moment
-    until: Moment
+    `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: an earlier result, or its
+    `watermark`: the events, and the moment from which the days count back, are those of then.
+    """
+
+    segment: str
+    as_of: "str | Result | None"
 
 
 class _Period(msgspec.Struct, frozen=True):
-    """Which of its ends are given; what they are is bound."""
+    """Whether it has an end, is of a segment, and is asked as of an earlier moment; what they are is bound."""
 
-    since: bool
     until: bool
+    segment: bool
+    past: bool
 
 
 class Reports(ABC):
-    """The ready-made questions. Each returns a polars frame that draws itself, with its `statement` and `params`."""
+    """The ready-made questions. Each returns a polars frame that draws itself, and knows its query like a result of `wb.sql`."""
 
     _connection: Connection
 
@@ -190,37 +196,45 @@ class Reports(ABC):
     ) -> "Report":
         from workbench.display.report import report
 
-        period, bounds = _period(during)
+        as_of = watermark(during.get("as_of", ""))
+        period, bounds = _period(during, as_of)
+        segment = during.get("segment")
+        if segment is not None:
+            require(self._connection, segment)
+            title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
+        text = statement(name, period=period, by=of, **structure)
+        if ":now" not in text:
+            bounds.pop("now", None)
         params = values | bounds | ({"by": path} if path else {})
-        statement = _template(name).render(period=period, by=of, **structure).strip()
-        return report(sql(self._connection, statement, params), name, title, statement, params)
+        return report(sql(self._connection, Question(text, params, as_of)), name, title)
 
 
-def _period(during: During) -> tuple[_Period, dict[str, Any]]:
-    """Return which ends of the period are given, and the values of both."""
+def _period(during: During, as_of: str | None) -> tuple[_Period, dict[str, Any]]:
+    """Return the period, and the values of its ends."""
     if "days" in during and "since" in during:
         raise DraftError("a period is the last `days`, or from `since` on: not both")
     since, until = during.get("since"), during.get("until")
-    bounds: dict[str, Any] = {"days": _count(during.get("days", 30), "days", 36_500)}
-    if since is not None:
-        bounds = {"since": _moment(since, "since")}
+    now = surroundings.now() if as_of is None else _asked_at(as_of)
+    end = now if until is None else moment_of(until, "until")
+    begin = end - timedelta(days=_count(during.get("days", 30), "days", MOST_DAYS))
+    begin = begin if since is None else moment_of(since, "since")
+    bounds = {"since": begin.isoformat()}
     if until is not None:
-        bounds["until"] = _moment(until, "until")
-    return _Period(since is not None, until is not None), bounds
+        if begin >= end:
+            raise DraftError(f"the period ends before it begins: since={since!r}, until={until!r}")
+        bounds["until"] = end.isoformat()
+    elif as_of is not None:
+        bounds["now"] = now.isoformat()
+    return _Period(until is not None, during.get("segment") is not None, as_of is not None), bounds
 
 
-def _moment(moment: Moment, what: str) -> str:
-    """Return a moment as RFC 3339; days and moments without a zone are UTC."""
+def _asked_at(mark: str) -> datetime:
+    """Return the moment with which a watermark begins; whether it is one, the service says."""
     try:
-        at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        return datetime.fromisoformat(mark.partition("~")[0]).astimezone(UTC)
     except ValueError:
-        at = None
-    if not isinstance(at, date):
-        raise DraftError(f'{what}={moment!r} is not a moment: write "2026-11-01" or "2026-11-01T12:00:00Z"')
-    text = at.isoformat()
-    zoned = isinstance(at, datetime) and at.tzinfo is not None
-    return text if zoned else f"{text}{'Z' if isinstance(at, datetime) else 'T00:00:00Z'}"
+        raise DraftError(f"as_of={mark!r} is not a watermark: give it an earlier result, as_of=report") from None
 
 
 def _property(by: object) -> tuple[str | None, list[str] | None]:
@@ -256,26 +270,5 @@ def _every(every: object) -> str:
     return every
 
 
-def _count(number: object, what: str, most: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise DraftError(f"{what}={number!r} must be a whole number from 1 to {most}")
-    return number
-
-
 def _span(span: Span, what: str) -> str:
     return f"{seconds_of(span, what)} seconds"
-
-
-def _folder() -> Path:
-    """Return `sql/reports`: inside the installed package, or at the top of the checkout."""
-    package = Path(__file__).parent
-    installed = package / "_reports"
-    return installed if installed.is_dir() else package.parent / "sql" / "reports"
-
-
-@cache
-def _template(name: str) -> Template:
-    environment = Environment(  # noqa: S701  SQL: what comes from outside is bound, never written into it
-        loader=FileSystemLoader(_folder()), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template(f"{name}.sql")

@@ -5,7 +5,7 @@ interpreter runs here.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,15 +19,16 @@ from api.language.graph import Graph
 from api.language.onchain import OnChain, read_sample
 from api.language.problem import Problem
 from api.language.run import State, Step
-from api.language.simulate import EARLIEST, LATEST, Automation, Given, Trace, simulate
+from api.language.simulate import EARLIEST, LATEST, Automation, Given, Missed, Trace, simulate
 from api.language.trigger import Trigger
 from workbench import surroundings
 from workbench.author import Draft, JsonObject
 from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.graph import Taken, picture, taken
-from workbench.display.run import RunPage, whys
-from workbench.errors import DraftError
+from workbench.display.places import Point
+from workbench.display.run import RunPage, Why, whys
+from workbench.errors import DraftError, spoken
 from workbench.spans import seconds_of
 
 if TYPE_CHECKING:
@@ -37,14 +38,53 @@ if TYPE_CHECKING:
 class Simulation:
     """What would happen, step by step. Shows itself; `messages`, `tags`, `steps`, `state` and `outcome` are for code.
 
-    `note`: what else to know, such as that the automation is off now.
+    It tells the whole life of the entry, as it goes when nothing else comes. `.advance("7d")` and `.send("purchase")` go
+    through it instead: they begin at the event, each returns the run as it stands then, and the next goes on from there.
+    `note`: what else to know, such as that the automation is off now. `chosen`: where somebody put the nodes.
     """
 
     def __init__(self, name: str, trigger: Trigger, graph: Graph, event: JsonObject, trace: Trace) -> None:
         self._name, self._trigger, self._graph = name, trigger, graph
+        self._course: Course | None = None
         self.event = event
         self.trace = trace
         self.note = ""
+        self.chosen: Mapping[str, Point] | None = None
+
+    # Going on
+
+    @spoken('.advance("7d")')
+    def advance(self, span: str | timedelta) -> "Simulation":
+        """Let time pass, and return the run as it stands then."""
+        course = self._underway()
+        return course.at(course.elapsed + timedelta(seconds=seconds_of(span, "span")), self.note)
+
+    @spoken('.send("purchase") or .send({"event": "purchase", "payload": {"plan": "pro"}}, after="2h")')
+    def send(self, event: str | Mapping[str, Any], *, after: str | timedelta = "1s") -> "Simulation":
+        """Let the contact send an event, a second later or `after` a longer span, and return the run as it stands then."""
+        course, written = self._underway(), _named(event)
+        at = course.elapsed + timedelta(seconds=seconds_of(after, "after"))
+        twice = f"{written['event']} starts this automation, too: an entry of its own, which this run does not follow."
+        note = twice if written["event"].lower() in self._trigger.names else self.note
+        return course.with_later({**written, "after": at}).at(at, note)
+
+    @property
+    def now(self) -> datetime:
+        """The moment at which it is looked at: of the last step, when its whole life is told."""
+        course = self._underway()
+        if course.looked_at:
+            return course.began_at + course.elapsed
+        return self.steps[-1].at if self.steps else course.began_at
+
+    @property
+    def waiting_at(self) -> str | None:
+        """The id of the step at which it waits or will try again; None when it does neither."""
+        return self.steps[-1].node_id if self.steps and self.state in _STANDING else None
+
+    def _underway(self) -> "Course":
+        if self._course is None:
+            raise DraftError("this run cannot go on: make one with .simulate(event)")
+        return self._course
 
     @property
     def matched(self) -> bool:
@@ -103,6 +143,9 @@ class Simulation:
         if not self.matched:
             return "Nothing would happen"
         written = words.Written(self.tags, self.removed_tags, tuple(self.attributes))
+        if self._course is not None and self._course.looked_at:
+            done = words.deeds(len(self.messages), written, done=True) or "nothing sent or changed yet"
+            return f"After {words.duration(self._course.elapsed)}: {done}"
         deeds = words.deeds(len(self.messages), written, done=False)
         fails = "" if self.state in _FINE else "fail for good"
         return (
@@ -113,12 +156,24 @@ class Simulation:
 
     def reason(self) -> str:
         """Say why it ends as it does, or why it does not start."""
+        if self.matched and self.state is State.WAITING:
+            return f"Waiting at {self.waiting_at}{words.until(self.steps[-1])}."
         if self.matched:
             return words.ending(self.state, self.outcome, self.trace.error)
         if not self.trace.name_matched:
             return f"This automation starts on {words.events(self._trigger)}, not on {self.event.get('event')}."
         failed = next(each for each in self.trace.verdicts if not each.passed)
         return f"It asks whether {words.condition(failed)}; {words.found(failed)}."
+
+    def why(self) -> str:
+        """Return why the trigger, each condition and each wait went as they did, filter by filter, with what was found."""
+        lines: list[str] = []
+        for title, verdicts in self._whys():
+            lines.append(f"{title}:")
+            lines += [
+                f"  {'✓' if each.passed else '✗'} {words.condition(each)}: {words.found(each)}" for each in verdicts
+            ]
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         lines = [f"{self.headline()}. {self.reason()}", *([self.note] if self.note else [])]
@@ -127,13 +182,16 @@ class Simulation:
             for number, step in enumerate(self.steps, 1)
         ]
         lines += [f"  → {words.line(message)}" for message in self.messages]
+        lines += [
+            f"  ✗ {each.event} came while it waited at {each.node_id}: {_why(each)}" for each in self.trace.missed
+        ]
         return "\n".join(lines)
 
     def _later(self, step: Step) -> str:
         offset = words.offset(step.at - self.steps[0].at)
         return f" ({offset})" if offset else ""
 
-    def _taken(self) -> Taken:
+    def taken(self) -> Taken:
         """Return the path; an event that does not start it stops at the trigger."""
         start = self._graph.start
         return taken(self.steps) if self.matched or start is None else Taken({start.id: "failed"})
@@ -144,15 +202,35 @@ class Simulation:
             subtitle=f"{self._name}: {self.reason()}",
             note=self.note,
             state=self.state,
-            picture=picture(self._trigger, self._graph, self._taken()),
+            picture=picture(self._trigger, self._graph, self.taken(), self.chosen),
             receives="What the contact would receive",
             messages=self.messages,
-            whys=whys(self.trace.verdicts if self.trace.name_matched else (), self.steps),
+            whys=self._whys(),
             steps=self.steps,
+            email_from=self._course.email_from if self._course is not None else "",
         ).html()
+
+    def _whys(self) -> list[Why]:
+        missed = [
+            (f"Why {each.event} did not end the wait at {each.node_id}", each.verdicts) for each in self.trace.missed
+        ]
+        return [*whys(self.trace.verdicts if self.trace.name_matched else (), self.steps), *missed]
 
 
 _FINE = frozenset({State.COMPLETED, State.EXITED, State.WAITING})
+_STANDING = frozenset({State.WAITING, State.RETRYING, State.PENDING})
+
+
+def _named(event: object) -> Mapping[str, Any]:
+    written = {"event": event} if isinstance(event, str) else event
+    if isinstance(written, Mapping) and isinstance(written.get("event"), str):
+        return written
+    raise DraftError('an event is written like "purchase" or {"event": "purchase", "payload": {…}}')
+
+
+def _why(missed: Missed) -> str:
+    failed = next(each for each in missed.verdicts if not each.passed)
+    return f"it asks whether {words.condition(failed)}; {words.found(failed)}"
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -162,6 +240,39 @@ class Trial(msgspec.Struct, frozen=True):
     contact: Mapping[str, Any] | None = None
     now: datetime | None = None
     later: Sequence[Mapping[str, Any]] = ()
+    until: timedelta | None = None
+
+
+class Course(msgspec.Struct, frozen=True):
+    """How a run came to be, so that it can go on: the interpreter goes through it anew each time, a little further."""
+
+    draft: Draft
+    trial: Trial
+    connection: Connection | None
+    began_at: datetime
+    email_from: str = ""
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether it is looked at at a moment, not from its end."""
+        return self.trial.until is not None
+
+    @property
+    def elapsed(self) -> timedelta:
+        """How long after the event it is looked at."""
+        return self.trial.until or timedelta()
+
+    def with_later(self, event: Mapping[str, Any]) -> "Course":
+        """Return the course with one more event."""
+        trial = msgspec.structs.replace(self.trial, later=[*self.trial.later, event])
+        return msgspec.structs.replace(self, trial=trial)
+
+    def at(self, elapsed: timedelta, note: str) -> Simulation:
+        """Return the run as it stands so long after the event."""
+        trial = msgspec.structs.replace(self.trial, now=self.began_at, until=elapsed)
+        simulation = simulated(self.draft, trial, self.connection)
+        simulation.note = note
+        return simulation
 
 
 def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simulation:
@@ -171,12 +282,17 @@ def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simu
     described = _described(trial.contact)
     whole = _completed(trial.event, trigger, trial.contact)
     later = [_coming(each, whole) for each in trial.later]
-    given = Given(later=_read_later(later, at))
+    given = Given(later=_read_later(later, at), until=None if trial.until is None else at + trial.until)
+    email_from = ""
     if connection is not None:
-        trace = _asked(connection, draft, whole, trial, later)
+        trace, email_from = _asked(connection, draft, whole, trial, later)
     else:
         trace = simulate(Automation(trigger, graph), _read(whole, trigger, at), described, at, given)
-    return Simulation(draft.name, trigger, graph, whole, trace)
+    simulation = Simulation(draft.name, trigger, graph, whole, trace)
+    simulation.chosen = draft.places()
+    began_at = trace.steps[0].at if trace.steps else at
+    simulation._course = Course(draft, trial, connection, began_at, email_from)
+    return simulation
 
 
 def _moment(now: object) -> datetime:
@@ -255,12 +371,17 @@ def _sample(log: JsonObject, source: OnChain) -> JsonObject:
     return sample
 
 
-def _asked(connection: Connection, draft: Draft, event: JsonObject, trial: Trial, later: list[JsonObject]) -> Trace:
+def _asked(
+    connection: Connection, draft: Draft, event: JsonObject, trial: Trial, later: list[JsonObject]
+) -> tuple[Trace, str]:
+    """Return the server's answer, and the address that its emails come from."""
     payload = draft.payload()
-    given = (("contact", trial.contact), ("now", trial.now), ("events", later or None))
+    until = trial.now + trial.until if trial.now is not None and trial.until is not None else None
+    given = (("contact", trial.contact), ("now", trial.now), ("events", later or None), ("until", until))
     beside = {name: value for name, value in given if value is not None}
     body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "event": event} | beside
-    return msgspec.convert(connection.post("/simulate", body), Trace)
+    answer = connection.post("/simulate", body)
+    return msgspec.convert(answer, Trace), answer.get("emailFrom", "")
 
 
 def _read(event: JsonObject, trigger: Trigger, now: datetime) -> Event:

@@ -1,7 +1,8 @@
-"""The only place of the package that reads the environment or the clock, sleeps, or takes chances."""
+"""The only place of the package that reads the environment or the clock, sleeps, takes chances, or asks where it runs."""
 
 import os
 import random
+import sys
 import time
 import uuid
 from datetime import UTC, datetime
@@ -40,6 +41,17 @@ def chance() -> float:
     return random.random()  # noqa: S311  spreads retries; no secret depends on it
 
 
+def in_kernel() -> bool:
+    """Tell whether this runs in the kernel of a notebook, where widgets can be shown."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
 def environment() -> dict[str, str]:
     """Return a copy of the whole environment, for a program that is started."""
     return dict(os.environ)
+
+
+def cores() -> int:
+    """Return how many processor cores there are for this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

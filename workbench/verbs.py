@@ -8,6 +8,7 @@ from typing import Generic, Self, TypeAlias, TypeVar, Unpack
 
 import msgspec
 
+from workbench.abi import ContractEvent
 from workbench.author import (
     OPERATORS,
     Asked,
@@ -15,13 +16,18 @@ from workbench.author import (
     End,
     Fork,
     JsonObject,
+    Where,
     condition,
     conditions,
     event_name,
     extended,
+    joined,
+    narrowed,
     settled,
+    started,
+    started_on_chain,
 )
-from workbench.display.words import duration
+from workbench.display.outline import ways_of
 from workbench.errors import DraftError, Helpful, spoken
 from workbench.spans import seconds_of
 
@@ -38,58 +44,68 @@ class Steps(Helpful, ABC):
     # Speaking
 
     @spoken('.send_inapp(title="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
-    def send_inapp(self, title: str, body: str, *, data: JsonObject | None = None) -> Self:
+    def send_inapp(self, title: str, body: str, *, data: JsonObject | None = None, node: str | None = None) -> Self:
         """Push a message to the wallet of the contact that the event is about.
 
         Texts may hold values of the event and the contact: `"Thanks for {{ amountUsd }} USD, {{ contact.name | default('you') }}"`.
-        `data` travels along for the app that shows the message.
+        `data` travels along for the app that shows the message. `node`, here and in all verbs that add a step, is its id; without
+        one it follows from what the step does.
         """
         words = {"recipientMode": "triggering_profile", "title": title, "body": body}
-        return self._add("send_inapp", "send_inapp", words | ({"data": data} if data is not None else {}))
+        return self._add("send_inapp", words | ({"data": data} if data is not None else {}), node)
 
     @spoken('.send_email(subject="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
-    def send_email(self, subject: str, body: str) -> Self:
+    def send_email(self, subject: str, body: str, *, node: str | None = None) -> Self:
         """Send the contact an email. A body that begins with `<` is HTML; values stand escaped in it."""
-        return self._add("send_email", "send_email", {"subject": subject, "body": body})
+        return self._add("send_email", {"subject": subject, "body": body}, node)
 
     @spoken('.send_webhook("https://example.com/hook", body={"amount": "{{ amountUsd }}"})')
-    def send_webhook(self, url: str, body: object = None) -> Self:
+    def send_webhook(self, url: str, body: object = None, *, node: str | None = None) -> Self:
         """POST to a URL. `body` is JSON whose texts are filled in, or a text; without one the event is sent as it came.
 
         A text that is nothing but `{{ amountUsd }}` stays a number. Values in the URL: `{{ contact.id | urlencode }}`.
         """
-        return self._add("send_webhook", "send_webhook", {"url": url} | ({"body": body} if body is not None else {}))
+        return self._add("send_webhook", {"url": url} | ({"body": body} if body is not None else {}), node)
 
     # Remembering
 
     @spoken('.add_tag("vip")')
-    def add_tag(self, tag: str) -> Self:
+    def add_tag(self, tag: str, *, node: str | None = None) -> Self:
         """Add a tag to the contact."""
-        return self._add("add_tag", f"add_tag_{tag}", {"tag": tag})
+        return self._add("add_tag", {"tag": tag}, node)
 
     @spoken('.remove_tag("vip")')
-    def remove_tag(self, tag: str) -> Self:
+    def remove_tag(self, tag: str, *, node: str | None = None) -> Self:
         """Take a tag off the contact."""
-        return self._add("remove_tag", f"remove_tag_{tag}", {"tag": tag})
+        return self._add("remove_tag", {"tag": tag}, node)
 
     @spoken('.update_contact(tier="gold", lastDeposit="{{ amountUsd }}") or .update_contact({"last-deposit": 5})')
-    def update_contact(self, attributes: Mapping[str, object] | None = None, **more: object) -> Self:
+    def update_contact(
+        self, attributes: Mapping[str, object] | None = None, *, node: str | None = None, **more: object
+    ) -> Self:
         """Write attributes of the contact. A text that is nothing but `{{ amountUsd }}` stays a number."""
-        return self._add("update_contact", "update_contact", {"attributes": {**(attributes or {}), **more}})
+        return self._add("update_contact", {"attributes": {**(attributes or {}), **more}}, node)
 
     # Waiting
 
     @spoken('.delay(days=3) or .delay("36h")')
     def delay(
-        self, span: str | timedelta | None = None, *, days: float = 0, hours: float = 0, minutes: float = 0
+        self,
+        span: str | timedelta | None = None,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        node: str | None = None,
     ) -> Self:
         """Go on later: after a span like `"2d"` or `"1h 30m"`, or so many days, hours and minutes."""
         length = timedelta(days=days, hours=hours, minutes=minutes) if span is None else span
-        seconds = seconds_of(length, "delay")
-        return self._add("delay", f"delay_{duration(timedelta(seconds=seconds))}", {"seconds": seconds})
+        return self._add("delay", {"seconds": seconds_of(length, "delay")}, node)
 
     @spoken('.wait_for("purchase", within="2d"); what an event has started is watched with .watch(receipt)')
-    def wait_for(self, event: str, *, within: str | timedelta, where: Mapping[str, object] | None = None) -> Self:
+    def wait_for(
+        self, event: str, *, within: str | timedelta, where: Where | None = None, node: str | None = None
+    ) -> Self:
         """Wait until the contact sends an event, but no longer than `within`.
 
         `where={"plan": "pro"}` waits for one with these values; `{"amountUsd": {"is_in": [1, 2]}}` asks otherwise. Go on with
@@ -98,21 +114,21 @@ class Steps(Helpful, ABC):
         """
         name = event_name(event)
         data = {"event": name, "filters": conditions(where), "timeoutSeconds": seconds_of(within, "within")}
-        return self._fork("wait_for_event", f"wait_for_{name}", data, ("matched", "timeout"))
+        return self._fork("wait_for_event", data, node)
 
     # Branching
 
     @spoken(f'.when("contact.plan", eq="pro").then(lambda b: b.add_tag("vip")); ask with {OPERATORS}')
-    def when(self, path: str, **asked: Unpack[Asked]) -> "When[Self]":
+    def when(self, path: str, *, node: str | None = None, **asked: Unpack[Asked]) -> "When[Self]":
         """Ask something about the event (`amountUsd`) or the contact (`contact.plan`, `contact.tags`).
 
         Go on with `.then(lambda b: b.add_tag("vip"))`, and if you like `.otherwise(lambda b: …)`. Steps written after that are for
         everybody again: both branches lead there, unless they end in `.exit()`. Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`.
         """
-        return When(self, (condition(path, asked),))
+        return When(self, (condition(path, asked),), node)
 
     @spoken('.split({"a": 50, "b": 50}).branch("a", lambda b: b.add_tag("a"))')
-    def split(self, percentages: Mapping[str, int]) -> Self:
+    def split(self, percentages: Mapping[str, int], *, node: str | None = None) -> Self:
         """Send contacts along different ways, so many of a hundred each; the same contact always goes the same way.
 
         Go on with `.branch("a", lambda b: …)` for what happens on one of the ways. Steps written after that are for everybody again.
@@ -120,7 +136,7 @@ class Steps(Helpful, ABC):
         if not _by_name(percentages):
             raise DraftError('a split is written like .split({"a": 50, "b": 50})')
         branches = [{"handle": name, "percent": percent} for name, percent in percentages.items()]
-        return self._fork("split", "split", {"branches": branches}, tuple(percentages))
+        return self._fork("split", {"branches": branches}, node)
 
     @spoken('.then(lambda b: b.add_tag("buyer"))')
     def then(self, steps: "Branch") -> Self:
@@ -138,20 +154,36 @@ class Steps(Helpful, ABC):
 
     @spoken('.branch("a", lambda b: b.add_tag("a"))')
     def branch(self, name: str, steps: "Branch") -> Self:
-        """Say what happens on one of the ways of the split just before."""
+        """Say what happens on one of the ways of the split just before, or of any other step that has ways."""
         return self._along((name,), steps, f".branch({name!r}, …) comes right after .split({{…}}) with a way {name!r}")
 
     @spoken(".exit()")
-    def exit(self) -> Self:
+    def exit(self, *, node: str | None = None) -> Self:
         """Stop here; nothing can follow. Useful at the end of a branch."""
-        return self._with(extended(self._draft, "exit", "exit", {}, ways=()))
+        return self._add("exit", {}, node)
 
-    def _add(self, kind: str, stem: str, data: JsonObject) -> Self:
-        return self._with(extended(self._draft, kind, stem, data))
+    @spoken(".end()")
+    def end(self) -> Self:
+        """Lead nowhere from here: steps written after the branch are not for those who came this way."""
+        return self._with(msgspec.structs.replace(self._draft, ends=(), fork=None))
 
-    def _fork(self, kind: str, stem: str, data: JsonObject, ways: tuple[str, ...]) -> Self:
-        draft = extended(self._draft, kind, stem, data, ways)
-        return self._with(msgspec.structs.replace(draft, fork=Fork(draft.nodes[-1]["id"], ways)))
+    @spoken('.go_to("send_email")')
+    def go_to(self, node: str) -> Self:
+        """Go on with a step that was written before, by its id."""
+        return self._with(joined(self._draft, node))
+
+    @spoken('.step("add_tag", {"tag": "vip", "label": "VIP"})')
+    def step(self, kind: str, data: Mapping[str, object], *, node: str | None = None) -> Self:
+        """Add a node as the contract writes it, with whatever data: for what no other verb can say."""
+        return self._fork(kind, dict(data), node)
+
+    def _add(self, kind: str, data: JsonObject, node: str | None) -> Self:
+        return self._with(extended(self._draft, kind, data, ways_of(kind, data), node))
+
+    def _fork(self, kind: str, data: JsonObject, node: str | None) -> Self:
+        draft = extended(self._draft, kind, data, ways_of(kind, data), node)
+        ways = tuple(way for _, way in draft.ends if way is not None)
+        return self._with(msgspec.structs.replace(draft, fork=Fork(draft.nodes[-1]["id"], ways)) if ways else draft)
 
     def _along(self, ways: tuple[str, ...], steps: "Branch", otherwise: str) -> Self:
         """Write steps behind one way of the fork just before."""
@@ -161,14 +193,66 @@ class Steps(Helpful, ABC):
             raise DraftError(otherwise)
         return self._with(_told(self._draft, fork, way, steps))
 
-    def _branch(self, filters: tuple[JsonObject, ...], steps: "Branch") -> Self:
-        stem = "if_" + filters[0]["path"].removeprefix("contact.")
-        asked = self._fork("condition", stem, {"filters": [*filters]}, ("true", "false"))
+    def _branch(self, filters: tuple[JsonObject, ...], node: str | None, steps: "Branch") -> Self:
+        asked = self._fork("condition", {"filters": [*filters]}, node)
         return asked._along(("true",), steps, "")
 
 
 class Rules(Steps):
-    """The verbs that say what holds for the automation as a whole."""
+    """The verbs that say what starts an automation, and what holds for it as a whole."""
+
+    @spoken('.on("deposit") or .on("deposit", "trade")')
+    def on(self, *events: str, node: str | None = None) -> Self:
+        """Start it on events of these names. Begins the writing anew: filters and steps written before are left behind."""
+        if not events:
+            raise DraftError('name at least one event: .on("deposit"); every event there is: .on_any_event()')
+        return self._with(started(self._draft.name, events, node))
+
+    @spoken(".on_any_event()")
+    def on_any_event(self, *, node: str | None = None) -> Self:
+        """Start it on every event of the organization. Begins the writing anew."""
+        return self._with(started(self._draft.name, (), node))
+
+    @spoken('.on_chain(contract="0x…", event="Transfer(address,address,uint256)", to_contact="to", chain_id=1)')
+    def on_chain(  # noqa: PLR0913  each has a name
+        self,
+        *,
+        contract: str,
+        event: str | ContractEvent,
+        to_contact: str,
+        chain_id: int,
+        confirmations: int = 0,
+        create_contacts: bool = True,
+        node: str | None = None,
+    ) -> Self:
+        """Start it on what a contract logs, about the wallet in one of the event's parameters. Begins the writing anew.
+
+        `event`: a signature as in Solidity, `Transfer(address indexed from, address indexed to, uint256 value)`, or one of
+        `wb.abi("…")`. `to_contact`: the parameter with the wallet. `confirmations`: how many blocks have to stand on top of the
+        log's own; 0 starts at once, and what a reorganization drops is taken back as far as it has not been sent.
+        `create_contacts=False`: only wallets that are known. Filters and texts see the parameters, and `chainId`, `contract`,
+        `txHash`, `logIndex`, `blockNumber`; numbers of more than 48 bits are texts: `.where("value", eq="1000000")`.
+        """
+        spec = {
+            "chainId": chain_id,
+            "contract": contract,
+            "signature": event.signature if isinstance(event, ContractEvent) else event,
+            "walletArg": to_contact,
+            "confirmations": confirmations,
+            "createContacts": create_contacts,
+        }
+        return self._with(started_on_chain(self._draft.name, spec, node))
+
+    @spoken(f'.where("amountUsd", eq=100); ask with {OPERATORS}')
+    def where(self, path: str, **asked: Unpack[Asked]) -> Self:
+        """Start only when a value of the event passes; several `where` all have to.
+
+        `path` is a key of the payload (`amountUsd`, `order.total`), or `event`, `walletAddress`, `email`, `externalId`, `contactId`.
+        Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`. No conversion takes place: the number 100 is not the text "100". What is known of the contact belongs into `.when("contact.plan", …)`.
+        """
+        if not self._draft.nodes:
+            raise DraftError('say first which event: .on("deposit")')
+        return self._with(narrowed(self._draft, condition(path, asked)))
 
     @spoken(".once()")
     def once(self) -> Self:
@@ -186,7 +270,7 @@ class Rules(Steps):
         return self._settled("reentry", {"policy": "not_while_running"})
 
     @spoken('.goal("purchase") or .goal("purchase", where={"plan": "pro"})')
-    def goal(self, event: str, *, where: Mapping[str, object] | None = None) -> Self:
+    def goal(self, event: str, *, where: Where | None = None) -> Self:
         """Stop for a contact as soon as it sends this event: what was to be reached is reached."""
         return self._settled("goal", {"event": event_name(event), "filters": conditions(where)})
 
@@ -226,19 +310,20 @@ class When(Helpful, Generic[S]):
 
     _instead = 'after .when(…) say .then(…) first: .then(lambda b: b.add_tag("vip"))'
 
-    def __init__(self, before: S, filters: tuple[JsonObject, ...]) -> None:
+    def __init__(self, before: S, filters: tuple[JsonObject, ...], node: str | None = None) -> None:
         self._before = before
         self._filters = filters
+        self._node = node
 
     @spoken(f'.and_("amountUsd", exists=True); ask with {OPERATORS}')
     def and_(self, path: str, **asked: Unpack[Asked]) -> "When[S]":
         """Ask one more thing; all have to hold."""
-        return When(self._before, (*self._filters, condition(path, asked)))
+        return When(self._before, (*self._filters, condition(path, asked)), self._node)
 
     @spoken('.then(lambda b: b.add_tag("vip"))')
     def then(self, steps: Branch) -> S:
         """Say what happens when the condition holds: `.then(lambda b: b.add_tag("vip"))`."""
-        return self._before._branch(self._filters, steps)
+        return self._before._branch(self._filters, self._node, steps)
 
     def __repr__(self) -> str:
         return "a condition without steps: go on with .then(lambda b: b.add_tag(…))"

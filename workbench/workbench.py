@@ -1,6 +1,7 @@
 """The entrance: `wb = Workbench()`."""
 
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, publish, surroundings
 from workbench.abi import ContractEvents, abi
@@ -12,19 +13,29 @@ from workbench.contacts import Contact, Identified, contact
 from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.page import html
 from workbench.display.words import both
+from workbench.engine import engine
 from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
+from workbench.export import Exported, export
 from workbench.logs import Logs, logs
 from workbench.merging import Merge, merge
 from workbench.publish import Automations
-from workbench.query import sql
+from workbench.query import Question, sql, watermark
 from workbench.reports import Reports
 from workbench.rights import rights
+from workbench.segments import Segment, Segments, audience
+from workbench.stream import Stream
 from workbench.usage import usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import polars as pl
+    from sqlalchemy import Engine
+
+    from workbench.result import Result
 
 _HOW = (
     ("see which events there are", "wb.catalog"),
@@ -35,15 +46,21 @@ _HOW = (
         "write or open an automation",
         'wb.automation("Thanks for the deposit").on("deposit").send_inapp(title="…", body="…")',
     ),
+    ("draw it with the mouse", "a.canvas()"),
     ("try it on an event", 'a.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})'),
+    ("see what it would have done last month", "a.backtest(days=30)"),
     ("see the automations there are", "wb.automations"),
     ("let it run, and watch it", "a.publish(), then a.entries()"),
     ("send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
+    ("watch events as they come", "wb.events.tail()"),
     ("see why one did not arrive", "wb.events.rejected()"),
     ("see what failed for good, and try it again", "wb.dead_letters()"),
     ("see what happened to a contact, and see to it", 'wb.contact(email="ada@example.com")'),
     ("make one of two contacts", "wb.merge(keep, absorb)"),
+    ("name the contacts that a query finds", 'wb.segments.define("whales", sql="SELECT contact_id FROM …")'),
+    ("see the segments there are", "wb.segments"),
     ("count what was sent", "wb.usage()"),
+    ("take everything with you, as parquet", 'wb.export("history")'),
 )
 
 
@@ -61,15 +78,29 @@ class Workbench(Reports):
         sending = events_key or surroundings.variable(surroundings.EVENTS_KEY_VARIABLE)
         self.events = Events(self.url, sending, reader=self._connection)
 
+    @overload
+    def sql(
+        self, query: str, *, stream: Literal[False] = False, as_of: "str | Result | None" = "", **params: Any
+    ) -> "Result": ...
+
+    @overload
+    def sql(self, query: str, *, stream: Literal[True], as_of: "str | Result | None" = "", **params: Any) -> Stream: ...
+
     @spoken('wb.sql("select * from contacts where id = :id", id="…")')
-    def sql(self, query: str, **params: Any) -> "pl.DataFrame":
+    def sql(
+        self, query: str, *, stream: bool = False, as_of: "str | Result | None" = "", **params: Any
+    ) -> "Result | Stream":
         """Return the result of one read-only query as a polars frame.
 
         Write `:name` in the query and give `name=value`: values never become part of the text. Raises SqlError pointing at the spot.
 
+        With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or `.to_parquet(path)`.
+        `as_of=frame` (an earlier result, or its `.watermark`) asks app_events, and nothing else, as they were for that result.
+
         Tables and their columns:
 
-        - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key
+        - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key, sent_wallet_address, sent_email,
+          sent_external_id
         - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain, opted_out, erased_at
         - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at, sent_at, delivered_at
         - message_outcomes: message_id, channel, outcome, reason, at
@@ -81,9 +112,29 @@ class Workbench(Reports):
         - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed,
           signature, block_hash, created_at
         - segment_members: segment, contact_id, entered_at
+        - segments: name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
+        - segment_sizes: segment, at, size, entered, departed
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
-        return sql(self._connection, query, params)
+        question = Question(query, params, watermark(as_of))
+        return Stream(self._connection, question) if stream else sql(self._connection, question)
+
+    @spoken("wb.engine()")
+    def engine(self) -> "Engine":
+        """Return a SQLAlchemy engine on the direct login of WORKBENCH_DSN, where the operator allows one (docs/sql.md).
+
+        It speaks to Postgres, not to the service: contacts have no addresses there, and `as_of` is not known.
+        """
+        return engine()
+
+    @spoken('wb.export("history") or wb.export("history", tables=["events", "contacts", "messages", "entries"])')
+    def export(self, path: "str | Path", tables: "Sequence[str]" = ("events", "contacts")) -> Exported:
+        """Write tables as parquet files below `path`, events by month: `path/events/month=2026-10/part-0.parquet`.
+
+        Any number of rows; a file appears when it is whole. Begun again, it goes on: months that are complete stay as they are.
+        Events carry their contact's identifiers, so `workbench import path --org …` takes them in elsewhere.
+        """
+        return export(self._connection, path, tables)
 
     @spoken('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:
@@ -119,6 +170,19 @@ class Workbench(Reports):
     def merge(self, keep: Contact | str, absorb: Contact | str) -> Merge:
         """Return what making one contact of two would do; `.apply()` does it, `.undo()` takes it back. Contacts, or their ids."""
         return merge(self._connection, *(each.id if isinstance(each, Contact) else each for each in (keep, absorb)))
+
+    @property
+    def segments(self) -> Segments:
+        """The segments there are; `.define(…)` makes one, `["whales"]` is one."""
+        return Segments(self._connection)
+
+    @spoken('wb.audience(frame, name="invited")')
+    def audience(self, contacts: "pl.DataFrame | pl.Series | Sequence[str]", name: str) -> Segment:
+        """Freeze the contacts of a frame (its column contact_id) as a segment, with the query it came from, if it came from `wb.sql`.
+
+        Done again, it replaces the audience of that name, and shows what that changed.
+        """
+        return audience(self._connection, contacts, name)
 
     @spoken('wb.usage() or wb.usage(month="2026-11")')
     def usage(self, month: str | None = None) -> "pl.DataFrame":

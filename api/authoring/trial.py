@@ -36,13 +36,17 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """An event to try at a moment, and those that come later; `contact` None: whoever the store knows by its identifiers."""
+    """An event to try at a moment, and those that come later; `contact` None: whoever the store knows by its identifiers.
+
+    `until`: the moment at which to look; None: when the entry has ended.
+    """
 
     event: Event | Sample
     contact: Contact | None
     now: datetime
     version: Version = "draft"
     later: tuple[Later, ...] = ()
+    until: datetime | None = None
 
 
 class WholeTrial(msgspec.Struct, frozen=True):
@@ -52,6 +56,12 @@ class WholeTrial(msgspec.Struct, frozen=True):
     automation: Automation
 
 
+class TrialView(Trace, frozen=True, rename="camel", kw_only=True):
+    """What would happen, and the address that emails would come from."""
+
+    email_from: str
+
+
 class Surroundings(msgspec.Struct, frozen=True):
     """For whom a trial runs. Without `shows_email` the caller may not see emails it did not send itself."""
 
@@ -59,6 +69,11 @@ class Surroundings(msgspec.Struct, frozen=True):
     keys: OrgKeys
     retries: RetryPolicy
     shows_email: bool
+
+
+def trial_view(trace: Trace, email_from: str) -> TrialView:
+    """Return what callers see of a trial."""
+    return TrialView(**{name: getattr(trace, name) for name in Trace.__struct_fields__}, email_from=email_from)
 
 
 def policy_of(delays: tuple[float, ...] | None) -> RetryPolicy:
@@ -127,7 +142,7 @@ def _tried(trigger: Trigger, trial: Trial) -> Event | Refusal:
 
 def _run(automation: Automation, contact: Contact, around: Surroundings, trial: Trial, event: Event) -> Trace:
     """Simulate with what is true, as the engine would; what the caller may not see is masked in the answer only."""
-    given = Given(later=trial.later, retries=around.retries)
+    given = Given(later=trial.later, retries=around.retries, until=trial.until)
     trace = simulate(automation, event, contact, trial.now, given)
     email = contact.identifiers.email
     if email is None or around.shows_email or trial.contact is not None or email == event.identifiers.email:
@@ -170,9 +185,10 @@ def _trial(fields: Fields, now: datetime) -> Trial | Problems:
     contact = _described(fields)
     version = _version(fields)
     later = read_later(fields.value("events"), to_us(given), "events", fields.problems)
+    until = fields.moment("until")
     if fields.problems or event is None:
         return tuple(fields.problems)
-    return Trial(event, contact, given, version, later)
+    return Trial(event, contact, given, version, later, until)
 
 
 def _event(fields: Fields, now: datetime) -> Event | Sample | None:

@@ -10,7 +10,7 @@ from api.authoring.draft import remarks_on
 from api.language.check import Remark
 from api.language.codec import decode
 from api.language.run import State, Step
-from api.store.authoring import AutomationRow, EarlierRow, VersionRow
+from api.store.authoring import AutomationRow, ChangeRow, EarlierRow, VersionRow
 from api.store.histories import DeadRow, EntryEventRow, EntryRow, MessageRow, StepRow, TransitionRow
 
 
@@ -68,6 +68,16 @@ class VersionView(msgspec.Struct, frozen=True, rename="camel"):
     published_by: str | None
     trigger_spec: msgspec.Raw
     graph: msgspec.Raw
+
+
+class ChangeView(msgspec.Struct, frozen=True, rename="camel"):
+    """What was done to an automation: `by` is the name of the key that did it, or what identifies it."""
+
+    at: datetime
+    action: str
+    by: str
+    key_id: str | None
+    detail: msgspec.Raw
 
 
 class EntryView(msgspec.Struct, frozen=True, rename="camel"):
@@ -198,9 +208,14 @@ def automation_view(row: AutomationRow) -> AutomationView:
 
 def published_view(row: AutomationRow, earlier: Sequence[EarlierRow]) -> PublishedView:
     """Return the view of an automation with what its publication meets. Compiles templates, so it runs in a thread."""
-    rows = tuple(EarlierView(**msgspec.structs.asdict(each), then=_then(row, each)) for each in earlier)
-    impact = ImpactView(sum(each.entries for each in rows), rows)
+    impact = impact_view(earlier, active=row.active)
     return PublishedView(**msgspec.structs.asdict(automation_view(row)), impact=impact)
+
+
+def impact_view(earlier: Sequence[EarlierRow], *, active: bool) -> ImpactView:
+    """Return whom a publication meets, of an automation that is `active` after it."""
+    rows = tuple(EarlierView(**msgspec.structs.asdict(each), then=_then(each, active)) for each in earlier)
+    return ImpactView(sum(each.entries for each in rows), rows)
 
 
 def version_view(row: VersionRow) -> VersionView:
@@ -208,6 +223,11 @@ def version_view(row: VersionRow) -> VersionView:
     return VersionView(
         row.version, row.published_at, row.published_by, msgspec.Raw(row.trigger_spec), msgspec.Raw(row.graph)
     )
+
+
+def change_view(row: ChangeRow) -> ChangeView:
+    """Return the view of a change."""
+    return ChangeView(row.at, row.action, row.key_name or row.key_id or "", row.key_id, msgspec.Raw(row.detail))
 
 
 def entry_view(row: EntryRow) -> EntryView:
@@ -254,8 +274,8 @@ def stats_view(states: dict[str, int], outcomes: list[tuple[str, str, int]]) -> 
     return StatsView({state.value: states.get(state.value, 0) for state in State}, nodes, sum(states.values()))
 
 
-def _then(row: AutomationRow, earlier: EarlierRow) -> Then:
-    if not row.active:
+def _then(earlier: EarlierRow, active: bool) -> Then:
+    if not active:
         return "automation_inactive"
     return "no_published_version" if earlier.version is None else "finishes"
 

@@ -13,7 +13,9 @@ from api.access import keys, orgs
 from api.access.format import KINDS, Kind
 from api.access.session import session
 from api.commands import demo, private
-from api.ingest.history import import_file
+from api.ingest.files.sources import How, find_sources
+from api.ingest.history import import_history
+from api.ingest.rejects import Rejects, beside
 from api.keyring import Keyring
 from api.settings import Settings
 from api.store.checkup import has_events
@@ -71,5 +73,7 @@ async def _import_history(
         return
     report("importing 60 days of demo history …")
     demo.write_history(unfinished, now)
-    await import_file(dsn, keyring, NAME, unfinished, lambda _done: None)
+    sources, _ = find_sources([unfinished], How())
+    with Rejects(beside(unfinished)) as rejects:
+        await import_history(dsn, keyring, NAME, sources, rejects)
     unfinished.unlink()

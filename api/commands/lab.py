@@ -11,7 +11,7 @@ from pathlib import Path
 
 from api.clock import token
 from api.commands import CommandError, leash, private
-from api.settings import child_environment
+from api.settings import child_environment, path_before
 
 FIRST = "01_first_automation.ipynb"
 _NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
@@ -76,7 +76,8 @@ def environment(data_dir: Path, changes: dict[str, str]) -> dict[str, str]:
     return child_environment(
         dict.fromkeys(kept_from_it)
         | {name: str(private.make_folder(own / folder)) for name, folder in folders.items()}
-        | {"JUPYTER_TOKEN": kept_token(data_dir)}
+        | {"JUPYTER_TOKEN": kept_token(data_dir), "WORKBENCH_DATA_DIR": str(data_dir)}
+        | {"PATH": path_before(Path(sys.executable).parent)}  # `!workbench …` in a cell is ours
         | changes
     )
 

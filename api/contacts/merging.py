@@ -20,9 +20,10 @@ from api.language.identity import Key, Kind
 from api.language.merging import Gain, Person, gain, identifiers_in, with_gain, without_gain
 from api.language.problem import Problem
 from api.store import merging as store
+from api.store.calls import run
 from api.store.database import ConflictError, Database, Transaction
 from api.store.erasure import Subject
-from api.store.locks import lock_contacts, lock_identifiers
+from api.store.locks import hold_contacts, lock_identifiers, share_members
 from api.store.merging import Absorbed, MergeRow, Move, Stored
 from api.store.timeline import Traces, count_traces
 
@@ -166,7 +167,7 @@ async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView
         if row is None:
             return unknown("merge")
         await lock_identifiers(tx, [(author.org_id, key) for key in row.identities])
-        await lock_contacts(tx, [row.keep_id, row.absorbed_id])
+        await run(tx, hold_contacts([row.keep_id, row.absorbed_id]), share_members(author.org_id))
         row = await store.find_merge(tx, author.org_id, merge_id, hold=True)
         assert row is not None, "merges are never deleted"
         both = await store.people(tx, author.org_id, [row.keep_id, row.absorbed_id])
@@ -224,7 +225,7 @@ async def _hold(tx: Transaction, org_id: int, pair: Pair) -> dict[Key, str]:
     """Take the locks of both contacts and all that identifies them; return the owners of that."""
     before = await store.identities_of(tx, org_id, _ids(pair))
     await lock_identifiers(tx, [(org_id, key) for key in before])
-    await lock_contacts(tx, _ids(pair))
+    await run(tx, hold_contacts(_ids(pair)), share_members(org_id))
     identities = await store.identities_of(tx, org_id, _ids(pair))
     if identities.keys() != before.keys():
         raise ConflictError("an identifier came in at this moment")

@@ -18,7 +18,7 @@ from api.inapp.sessions import Session, Sessions, ends_at
 from api.inapp.sockets import FORBIDDEN, MOST_UNDER_WAY, UNAUTHORIZED, Socket, Sockets
 from api.store import inbox as store
 from api.store.database import ConflictError, Database, UnavailableError
-from api.store.inbox import INBOX_CHANNEL, Acknowledged, Inbox
+from api.store.inbox import Acknowledged, Inbox, find_inbox_channel
 from api.store.wake import Listener
 from api.wire.websocket import WebSocket
 
@@ -43,7 +43,7 @@ class Feed:
         self._database = Database(dsn, size=2, hot=True)
         self._sessions = sessions
         self._clock = clock
-        self._listener = Listener(dsn, INBOX_CHANNEL, self._hear)
+        self._listener = Listener(dsn, find_inbox_channel, self._hear)
         self._moved: dict[Inbox, None] = {}
         self._acknowledged: list[Acknowledged] = []
         self._strangers: list[Socket] = []

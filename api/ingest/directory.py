@@ -68,10 +68,15 @@ class Directory:
         for arrival in arrivals:
             arrival.contact_id, arrival.news = "", True
         for owner in owners:
-            arrival = arrivals[owner.position]
-            if _has_all(owner, arrival):
-                arrival.contact_id, arrival.news = owner.contact_id, not owner.knows
-                self._recognised[owner.contact_id] = owner
+            self.meet(arrivals[owner.position], owner)
+
+    def meet(self, arrival: Arrival, owner: Owner) -> bool:
+        """Give an arrival the owner of its leading identifier, if that owns all it sent; return whether it does."""
+        if not _has_all(owner, arrival):
+            return False
+        arrival.contact_id, arrival.news = owner.contact_id, not owner.knows
+        self._recognised[owner.contact_id] = owner
+        return True
 
     def involved(self, arrivals: list[Arrival]) -> list[Arrival]:
         """Return, in order, the strangers and those recognised on a contact that strangers may change."""
@@ -81,6 +86,7 @@ class Directory:
         found = [each for each in arrivals if not each.contact_id or each.contact_id in touched]
         for arrival in found:
             if arrival.contact_id:
+                arrival.news = True  # whoever owns it in the end need not know its attributes
                 owners = self._orgs[arrival.org_id].owners
                 for key in arrival.keys:
                     owners.setdefault(key, arrival.contact_id)
@@ -115,15 +121,6 @@ class Directory:
         """Return the identifiers of the contact an arrival was placed on (none for one that a dry run imagines)."""
         contact_id = arrival.contact_id
         return self._recognised.get(contact_id) or self._orgs[arrival.org_id].known.get(contact_id) or Known()
-
-    @property
-    def changed(self) -> bool:
-        """Whether contacts are to be created or identifiers change hands."""
-        return any(org.created or org.owned for org in self._orgs.values())
-
-    def contacts(self) -> list[str]:
-        """Return the ids of the stored contacts that own any identifier of the batch."""
-        return [contact_id for org in self._orgs.values() for contact_id in org.known]
 
     def place(self, arrivals: list[Arrival], at_us: int) -> None:
         """Give each arrival its contact, in order, noting what has to be written."""

@@ -1,221 +1,278 @@
 """The import of history: files of past events, read by the same rules as live ones except for their age.
 
 An imported event is created when it occurred, so it lands in the month it belongs to. It triggers nothing and has no rate
-limit. A file is stored in chunks, each one transaction with the locks of live ingest, in their order; because every event has
-an idempotency key, an import that broke off is resumed by starting it again, and one that runs twice stores nothing new.
+limit. Rows are stored in pieces, each one transaction with the locks of live ingest, in their order, and each notes in the same
+transaction how far the file is: an import that broke off, however it did, goes on where it stopped, and every row of a file is
+there exactly once. Because every event has an idempotency key, files that overlap store nothing twice.
+
+While Postgres stores a piece, the next one is read, in steps of a millisecond or two so that Postgres never waits for long. (A
+reading thread or process would gain nothing over that on two cores: the other one is Postgres's.)
 """
 
+import asyncio
+import gc
+from bisect import insort
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
+from operator import attrgetter
 
 import msgspec
 
-from api.clock import Clock, from_us, uuid7
+from api.clock import Clock, monotonic_ns
 from api.ingest.arrival import Arrival
-from api.ingest.identifiers import People, body_digest, idempotency_key
-from api.ingest.past import store_past
-from api.ingest.rows import Row, read_rows
+from api.ingest.files.row import Row, Rows
+from api.ingest.files.sources import Source
+from api.ingest.months import Months
+from api.ingest.past import NOTHING, Past, Piece, store_past
+from api.ingest.past_arrival import PastReader
+from api.ingest.rejects import Rejects
+from api.ingest.report import ImportReport, Refusal
+from api.ingest.returning import People
 from api.ingest.writing import refusal_of
-from api.keyring import Keyring, OrgKeys
-from api.language.event import Event, read_event
-from api.language.problem import Problem, Problems
-from api.store import history as store
+from api.keyring import Keyring
+from api.language.problem import Problems
+from api.store import imports
 from api.store.access import find_organization
 from api.store.database import ConflictError, Database, RefusedDataError
+from api.store.history import most_locks
 
-CHUNK = 5_000  # rows read, and at most stored, at a time
-MOST_IDENTIFIERS = 1_000  # in one transaction: each may be a lock, and Postgres has about 6,400 for everybody
-OLDEST_MONTH = datetime(2010, 1, 1, tzinfo=UTC)  # what is older stays outside the months
-PEOPLE_REMEMBERED = 100_000  # in a history many come again
+CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
+STEP = 250  # rows read before Postgres is looked after
+FEWEST = 250
+LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
-_REASONS = 20
 
 
 class UnknownOrganizationError(Exception):
     """There is no organization of that name."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """A row that was not stored: the number of its line, from 1, and what is wrong with it."""
+class Status(msgspec.Struct, frozen=True):
+    """How far an import is: what became of the rows so far, which file is being read, and how much of all has been, 0 to 1."""
 
-    line: int
-    problems: Problems
-
-    def __str__(self) -> str:
-        return f"line {self.line}: " + "; ".join(map(str, self.problems))
+    report: ImportReport
+    file: str
+    share: float
 
 
-class ImportReport(msgspec.Struct, frozen=True):
-    """What became of the rows of a file; `refusals` are the first of the `rejected`."""
-
-    read: int = 0
-    stored: int = 0
-    duplicates: int = 0
-    rejected: int = 0
-    refusals: tuple[Refusal, ...] = ()
-
-    def __str__(self) -> str:
-        counts = (
-            f"{self.read:,} read: {self.stored:,} stored, {self.duplicates:,} duplicates, {self.rejected:,} rejected"
-        )
-        more = self.rejected - len(self.refusals)
-        return "\n".join([counts, *map(str, self.refusals), *([f"and {more:,} more"] if more else [])])
+Listener = Callable[[Status], None]
 
 
-async def import_file(
-    dsn: str, keyring: Keyring, org_name: str, path: Path, progress: Callable[[int], None]
+def silent(_status: Status) -> None:
+    """Hear nothing."""
+
+
+async def import_history(
+    dsn: str,
+    keyring: Keyring,
+    org_name: str,
+    sources: list[Source],
+    rejects: Rejects,
+    listener: Listener = silent,
 ) -> ImportReport:
-    """Import a file for an organization; `progress` hears how many rows are done.
+    """Import files for an organization, one after the other; `listener` hears how far it is after every transaction.
 
     Raises UnknownOrganizationError, UnreadableFileError, and UnavailableError when Postgres went away: begin again then.
     """
-    rows = read_rows(path)
-    database = Database(dsn, size=2, statement_ms=60_000)
+    database = Database(dsn, size=2, statement_ms=60_000, hot=True)
     await database.open()
     try:
         clock = Clock()
         await database.calibrate(clock)
         async with database.transaction() as tx:
             org_id = await find_organization(tx, org_name)
+            locks = await most_locks(tx)
         if org_id is None:
             raise UnknownOrganizationError(f"there is no organization named {org_name}")
-        return await _Import(database, clock, org_id, keyring.of(org_id)).run(rows, progress)
+        past = Past(org_id, People(org_id), locks // 2)
+        run = _Run(database, clock, past, PastReader(org_id, keyring.of(org_id)), rejects)
+        told = _Told(listener, sources)
+        with _seldom_collected():
+            for source in sources:
+                told.end_file(source, await _File(run, source, told).store())
+        return told.report
     finally:
         await database.close()
 
 
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Look for circular garbage less often: rows make none, and to look through ten thousand of them costs a tenth of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+class _Told:
+    """Tells the listener how far all files are together."""
+
+    def __init__(self, listener: Listener, sources: list[Source]) -> None:
+        self.report = ImportReport()
+        self.several = len(sources) > 1
+        self._listener = listener
+        self._size = max(sum(each.size for each in sources), 1)
+        self._done = 0
+
+    def tell(self, source: Source, of_file: ImportReport, share: float) -> None:
+        """Say how far a file is."""
+        of_all = min((self._done + share * source.size) / self._size, 1.0)
+        self._listener(Status(self.report.plus(of_file), source.name, of_all))
+
+    def end_file(self, source: Source, of_file: ImportReport) -> None:
+        """Say that a file is done."""
+        self.report = self.report.plus(of_file)
+        self._done += source.size
+        self._listener(Status(self.report, source.name, min(self._done / self._size, 1.0)))
+
+
+class _Run:
+    """What the files of one import share."""
+
+    def __init__(self, database: Database, clock: Clock, past: Past, reader: PastReader, rejects: Rejects) -> None:
+        self.database, self.clock, self.past, self.org_id = database, clock, past, past.org_id
+        self.reader, self.rejects = reader, rejects
+        self.months = Months(database)
+        self.most = CHUNK  # events that are tried in one transaction
+
+    def adapt(self, given: int, taken: int, since_ns: int) -> None:
+        """Try fewer events after a transaction that took long or could lock no more, and more after any other."""
+        if monotonic_ns() - since_ns > LONGEST_NS:
+            self.most = max(taken // 2, FEWEST)
+        else:
+            self.most = min(2 * self.most, CHUNK) if taken == given else max(taken + taken // 4, FEWEST)
+
+
 class _Chunk(msgspec.Struct):
-    """What one reading of up to CHUNK rows gave."""
+    """What one reading of up to CHUNK rows gave: the last line, and by line the events with their text, and the refusals.
 
-    read: int
-    arrivals: list[tuple[int, Arrival]] = []
+    `done`: how many of the events are; `told`: the number of refusals among the lines that are.
+    """
+
+    rows: int = 0
+    last: int = 0
+    share: float = 0.0
+    arrivals: list[tuple[int, Arrival, bytes]] = []
     refusals: list[Refusal] = []
+    done: int = 0
+    told: int = 0
+
+    def line_after(self, taken: int) -> int:
+        """Return the line up to which all is done once `taken` more events are."""
+        reached = self.done + taken
+        return self.last if reached == len(self.arrivals) else self.arrivals[reached][0] - 1
 
 
-class _Import:
-    """One run of an import."""
+class _File:
+    """The import of one file."""
 
-    def __init__(self, database: Database, clock: Clock, org_id: int, org_keys: OrgKeys) -> None:
-        self._database, self._clock = database, clock
-        self._org_id, self._org_keys = org_id, org_keys
-        self._people = People(PEOPLE_REMEMBERED)
-        self._months: set[datetime] = set()
+    def __init__(self, run: _Run, source: Source, told: _Told) -> None:
+        self._run, self._source, self._told = run, source, told
         self._report = ImportReport()
 
-    async def run(self, rows: Iterator[Row], progress: Callable[[int], None]) -> ImportReport:
-        """Store every row. Reading and writing take turns: a reading thread gained a tenth, because both need the interpreter."""
-        for chunk in self._chunks(rows):
-            await self._store_chunk(chunk)
-            progress(self._report.read)
+    async def store(self) -> ImportReport:
+        """Store every row that was not done before; return what became of them."""
+        run, source = self._run, self._source
+        async with run.database.transaction() as tx:
+            if source.again:
+                await imports.forget_import(tx, run.org_id, source.digest)
+            known = await imports.begin_import(tx, run.org_id, source.digest, source.name, run.clock.now())
+        self._report = ImportReport(before=known.lines)
+        if known.finished_at is None:
+            with source.opened(known.lines) as rows:
+                await self._store_rows(rows)
+            async with run.database.transaction() as tx:
+                await imports.finish_import(tx, run.org_id, source.digest, run.clock.now())
         return self._report
 
-    def _chunks(self, rows: Iterator[Row]) -> Iterator[_Chunk]:
-        while taken := list(islice(rows, CHUNK)):
-            chunk = _Chunk(len(taken))
-            for line, raw in taken:
-                arrival = self._arrival(raw)
-                if isinstance(arrival, Arrival):
-                    chunk.arrivals.append((line, arrival))
-                else:
-                    chunk.refusals.append(Refusal(line, arrival))
-            yield chunk
+    async def _store_rows(self, rows: Rows) -> None:
+        reading = iter(rows)
+        ahead = asyncio.create_task(self._read(reading))
+        try:
+            while chunk := await ahead:
+                chunk.share = rows.share
+                ahead = asyncio.create_task(self._read(reading))
+                await self._store_chunk(chunk)
+        finally:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
-    def _arrival(self, raw: bytes | Problems) -> Arrival | Problems:
-        if isinstance(raw, tuple):
-            return raw
-        event = read_event(raw, self._clock.now_us(), history=True)
-        if isinstance(event, tuple):
-            return event
-        if event.occurred_at_us is None:
-            return (Problem("occurredAt", "is required in an import"),)
-        if event.test:
-            return (Problem("test", "a dry run is not history"),)
-        return self._dated(event, event.occurred_at_us, raw)
+    async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
+        """Read up to CHUNK rows; None at the end."""
+        chunk = _Chunk()
+        while chunk.rows < CHUNK and (some := list(islice(rows, STEP))):
+            self._read_step(some, chunk)
+            chunk.rows += len(some)
+            chunk.last = some[-1][0]
+            await asyncio.sleep(0)
+        return chunk if chunk.rows else None
 
-    def _dated(self, event: Event, occurred_us: int, raw: bytes) -> Arrival:
-        key = idempotency_key(self._org_keys, event, occurred_us, None)
-        keys, email = self._people.indexed(self._org_id, self._org_keys, event.identifiers)
-        return Arrival(
-            self._org_id,
-            event,
-            uuid7(max(occurred_us, 0)),
-            key,
-            self._org_keys.key_digest(key),
-            body_digest(raw),
-            occurred_us,
-            keys,
-            email,
-            "",
-            dry=False,
-        )
+    def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
+        read, now_us = self._run.reader.read, self._run.clock.now_us()
+        for line, text, problems in rows:
+            arrival = problems or read(text, now_us)
+            if isinstance(arrival, Arrival):
+                chunk.arrivals.append((line, arrival, text))
+            else:
+                chunk.refusals.append(self._refusal(line, text, arrival))
+
+    def _refusal(self, line: int, text: bytes, problems: Problems) -> Refusal:
+        refusal = Refusal(line, problems, self._source.name if self._told.several else "")
+        self._run.rejects.add(self._source, refusal, text)
+        return refusal
 
     async def _store_chunk(self, chunk: _Chunk) -> None:
-        await self._add_months(chunk)
-        self._count(read=chunk.read, refusals=chunk.refusals)
-        for piece in _pieces(chunk.arrivals):
-            await self._store_piece(piece)
+        self._run.rejects.flush()  # before anything says that these lines are done
+        await self._run.months.add([each for _, each, _ in chunk.arrivals])
+        while chunk.done < len(chunk.arrivals):
+            await self._store_piece(chunk)
+        if chunk.told < len(chunk.refusals):
+            await self._advance(chunk, [])
+        self._report = self._report.plus(ImportReport(read=chunk.rows))
+        self._told.tell(self._source, self._report, chunk.share)
 
-    async def _add_months(self, chunk: _Chunk) -> None:
-        moments = {each.occurred_us // 86_400_000_000 for _, each in chunk.arrivals}
-        months = {_month(from_us(day * 86_400_000_000)) for day in moments}
-        for month in sorted(months - self._months):
-            self._months.add(month)
-            if month >= OLDEST_MONTH:
-                async with self._database.transaction() as tx:
-                    await store.add_month(tx, month)
-
-    async def _store_piece(self, piece: list[tuple[int, Arrival]]) -> None:
-        """Store arrivals in one transaction; when Postgres refuses a value, halve until it stands alone."""
+    async def _store_piece(self, chunk: _Chunk) -> None:
+        """Store some of what is left; an event that Postgres refuses is refused once it stands alone."""
+        since_ns = monotonic_ns()
+        given = [each for _, each, _ in chunk.arrivals[chunk.done : chunk.done + self._run.most]]
         try:
-            await self._commit([arrival for _, arrival in piece])
+            piece = await self._commit(chunk, given)
         except RefusedDataError as error:
-            if len(piece) == 1:
-                self._count(refusals=[Refusal(piece[0][0], refusal_of(error))])
+            if len(given) > 1:
+                self._run.most = len(given) // 2
                 return
-            middle = len(piece) // 2
-            await self._store_piece(piece[:middle])
-            await self._store_piece(piece[middle:])
+            line, _, text = chunk.arrivals[chunk.done]
+            insort(chunk.refusals, self._refusal(line, text, refusal_of(error)), key=attrgetter("line"))
+            self._run.rejects.flush()
+            piece = await self._advance(chunk, [], Piece(1, 0, 0))
+        self._run.adapt(len(given), piece.taken, since_ns)
 
-    async def _commit(self, arrivals: list[Arrival]) -> None:
+    async def _commit(self, chunk: _Chunk, arrivals: list[Arrival]) -> Piece:
         for tries_left in reversed(range(TRIES)):
             try:
-                async with self._database.transaction() as tx:
-                    stored = await store_past(tx, self._org_id, arrivals, self._clock.now())
+                return await self._advance(chunk, arrivals)
             except ConflictError:
                 if not tries_left:
                     raise
-            else:
-                self._count(stored=stored, duplicates=len(arrivals) - stored)
-                return
+                self._run.past.repeats = True  # the usual reason
+        raise AssertionError("the loop above returns or raises")
 
-    def _count(
-        self, *, read: int = 0, stored: int = 0, duplicates: int = 0, refusals: list[Refusal] | None = None
-    ) -> None:
-        was, new = self._report, tuple(refusals or ())
-        self._report = ImportReport(
-            was.read + read,
-            was.stored + stored,
-            was.duplicates + duplicates,
-            was.rejected + len(new),
-            (was.refusals + new)[:_REASONS],
+    async def _advance(self, chunk: _Chunk, arrivals: list[Arrival], piece: Piece = NOTHING) -> Piece:
+        """Store arrivals, and note how far the file is then, in one transaction."""
+        run, at = self._run, self._run.clock.now()
+        async with run.database.transaction() as tx:
+            if arrivals:
+                piece = await store_past(tx, run.past, arrivals, at)
+            line = chunk.line_after(piece.taken)
+            refused = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
+            brought = imports.Progress(line, piece.stored, piece.duplicates, len(refused))
+            await imports.advance_import(tx, run.org_id, self._source.digest, brought, at)
+        chunk.done += piece.taken
+        chunk.told += len(refused)
+        self._report = self._report.plus(
+            ImportReport(0, piece.stored, piece.duplicates, len(refused), refusals=tuple(refused))
         )
-
-
-def _pieces(arrivals: list[tuple[int, Arrival]]) -> Iterator[list[tuple[int, Arrival]]]:
-    """Cut a chunk so that no piece has more identifiers than a transaction may lock."""
-    piece: list[tuple[int, Arrival]] = []
-    keys: set[object] = set()
-    for line, arrival in arrivals:
-        keys.update(arrival.keys)
-        piece.append((line, arrival))
-        if len(keys) >= MOST_IDENTIFIERS:
-            yield piece
-            piece, keys = [], set()
-    if piece:
-        yield piece
-
-
-def _month(moment: datetime) -> datetime:
-    return moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        return piece

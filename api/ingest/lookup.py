@@ -1,11 +1,14 @@
 """Asking the store who owns the identifiers of a batch: mostly one per event, for contacts that come back as they were."""
 
+from collections.abc import Collection
+
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
 from api.language.identity import Key
 from api.store.calls import Call, run
 from api.store.database import Transaction
 from api.store.ingest import Owner, find_owners
+from api.store.locks import hold_contacts, hold_identifiers
 
 
 def ask(arrivals: list[Arrival]) -> Call[list[Owner]]:
@@ -43,3 +46,23 @@ async def _owners(tx: Transaction, keys: list[tuple[int, Key]]) -> list[Owner]:
 def all_keys(arrivals: list[Arrival]) -> list[tuple[int, Key]]:
     """Return (organization, key) of every identifier of `arrivals`, once each."""
     return list(dict.fromkeys((each.org_id, key) for each in arrivals for key in each.keys))
+
+
+async def place_strangers(
+    tx: Transaction,
+    directory: Directory,
+    fresh: list[Arrival],
+    strangers: list[Arrival],
+    written: Collection[str],
+    at_us: int,
+) -> None:
+    """Give the strangers among `fresh` their contacts under locks: new ones, and contacts that gain or lose identifiers.
+
+    `written`: the contacts that will be written besides. Their locks are taken at once with those of the owners.
+    """
+    keys = all_keys(strangers)
+    _, owners = await run(tx, hold_identifiers(keys), ask_for(keys))
+    if owners:
+        _, owners = await run(tx, hold_contacts({*written, *(each.contact_id for each in owners)}), ask_for(keys))
+    directory.learn(owners, keys)
+    directory.place(directory.involved(fresh), at_us)

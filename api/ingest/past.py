@@ -1,70 +1,126 @@
 """One piece of an import, one transaction: the identity rules of live ingest, without automations, dated when it happened.
 
-Locks are taken in the order of everybody (`store.locks`). Unlike a live batch, a piece takes them at once instead of looking
-first whether anything changes hands: in a history it nearly always does.
+Locks are taken in the order of everybody (`store.locks`). Keys are claimed by COPY; once one was held, they are looked for first, so
+that a file which is there already costs a look. Contacts that come back as they were cost a look, too. What a piece may lock is bounded: one that would
+lock more is cut, and the rest is the caller's to bring again.
 """
 
 from datetime import datetime
 
-from api.clock import from_us, to_us
+import msgspec
+
+from api.clock import to_us
 from api.ingest.arrival import Arrival
+from api.ingest.counting import note_past
 from api.ingest.directory import Directory
-from api.ingest.lookup import all_keys, look_up
-from api.ingest.writing import claim_keys, contact_writes, holders
+from api.ingest.lookup import place_strangers
+from api.ingest.returning import People
+from api.ingest.writing import contact_writes
 from api.store import history
-from api.store.calls import run
+from api.store.calls import Call, run
+from api.store.clusters import own_number
+from api.store.counting import reached
 from api.store.database import Transaction
-from api.store.locks import lock_contacts, lock_identifiers
+from api.store.ingest import ContactRows
 
 
-async def store_past(tx: Transaction, org_id: int, arrivals: list[Arrival], at: datetime) -> int:
-    """Store the arrivals of one organization whose key is new, in their order, at `at`; return how many they were."""
-    (new_keys,) = await run(tx, claim_keys(arrivals, at))
-    fresh = arrivals
-    if new_keys < len(arrivals):
-        held = await holders(tx, arrivals)
-        fresh = [each for each, holder in zip(arrivals, held, strict=True) if holder.event_id == each.event_id]
-    if fresh:
-        directory = await _locked(tx, fresh)
-        directory.place(fresh, to_us(at))
-        directory.fold(fresh)
-        await run(tx, *contact_writes(directory, at))
-        if created := directory.created().ids:
-            await history.date_contacts(tx, org_id, _first_seen(fresh, set(created)))
-        await history.add_past_events(tx, [_past_event(each) for each in fresh])
+class Piece(msgspec.Struct, frozen=True):
+    """How many of the arrivals given are done; of these, how many were stored, and how many had come before."""
+
+    taken: int
+    stored: int
+    duplicates: int
+
+
+NOTHING = Piece(0, 0, 0)
+
+
+class Past(msgspec.Struct):
+    """An organization whose history is stored: who was met, and how many identifiers, and again contacts, a piece may lock.
+
+    `repeats`: whether keys are to be looked for because some have come before; else they are claimed at once, and a piece with one
+    that is held fails as a whole (ConflictError).
+    """
+
+    org_id: int
+    people: People
+    most_locks: int
+    repeats: bool = False
+
+
+async def store_past(tx: Transaction, past: Past, arrivals: list[Arrival], at: datetime) -> Piece:
+    """Store the first of the arrivals whose key is new, in their order, at `at`."""
+    org_id = past.org_id
+    fresh = await _fresh(tx, past, arrivals)
+    if not fresh:
+        return Piece(len(arrivals), 0, len(arrivals))
+    directory = Directory(fresh)
+    await past.people.recognise(tx, directory, fresh)
+    most = _lockable(fresh, past.most_locks)
+    taken = len(arrivals) if most == len(fresh) else arrivals.index(fresh[most])
+    await _store(tx, org_id, directory, fresh[:most], at)
+    return Piece(taken, most, taken - most)
+
+
+async def _fresh(tx: Transaction, past: Past, arrivals: list[Arrival]) -> list[Arrival]:
+    """Return the arrivals whose key nobody holds; of those with the same key, the first."""
+    first: dict[str, Arrival] = {}
+    for each in arrivals:
+        first.setdefault(each.key_digest, each)
+    if past.repeats:
+        digests = sorted(first)
+        (held,) = await run(tx, history.find_held_keys(past.org_id, digests))
+        past.repeats = bool(held)
+        for position in held:
+            del first[digests[position]]
+    return list(first.values())
+
+
+def _lockable(fresh: list[Arrival], most_locks: int) -> int:
+    """Return how many of the arrivals, at least one, need no more locks than a transaction may take."""
+    locks: set[object] = set()
+    for number, each in enumerate(fresh):
+        if not each.contact_id:
+            locks.update(each.keys)
+        elif each.news:
+            locks.add(each.contact_id)
+        if number and len(locks) > most_locks:
+            return number
     return len(fresh)
 
 
-async def _locked(tx: Transaction, fresh: list[Arrival]) -> Directory:
-    """Return what the store knows of the arrivals' identifiers, with everything locked that they may change."""
-    await lock_identifiers(tx, all_keys(fresh))
-    directory = await look_up(tx, fresh)
-    if owners := directory.contacts():
-        await lock_contacts(tx, owners)
-        directory = await look_up(tx, fresh)
-    return directory
+async def _store(tx: Transaction, org_id: int, directory: Directory, fresh: list[Arrival], at: datetime) -> None:
+    keys = sorted([(each.key_digest, each.event_id, each.body_digest) for each in fresh])
+    await history.add_keys(tx, org_id, keys, at)
+    (counted,) = await run(tx, reached(org_id))
+    if strangers := [each for each in fresh if not each.contact_id]:
+        written = {each.contact_id for each in fresh if each.contact_id and each.news}
+        await place_strangers(tx, directory, fresh, strangers, written, to_us(at))
+    directory.fold(fresh)
+    await history.add_past_events(tx, org_id, list(map(_past_event, fresh)), await own_number(tx))
+    await run(tx, *contact_writes(directory, at, add_contacts=lambda rows, at: _add_contacts(rows, fresh, at)))
+    await note_past(tx, org_id, [(each.event.name, each.occurred_us) for each in fresh], counted, at)
 
 
-def _first_seen(fresh: list[Arrival], contact_ids: set[str]) -> dict[str, int]:
-    """Return the earliest moment of each contact, in microseconds."""
-    first: dict[str, int] = {}
+def _add_contacts(rows: ContactRows, fresh: list[Arrival], at: datetime) -> Call[None]:
+    """Return the call that stores new contacts, dated by the earliest of their events."""
+    first_us: dict[str, int] = {}
     for each in fresh:
-        if each.contact_id in contact_ids:
-            first[each.contact_id] = min(each.occurred_us, first.get(each.contact_id, each.occurred_us))
-    return first
+        first_us[each.contact_id] = min(each.occurred_us, first_us.get(each.contact_id, each.occurred_us))
+    return history.add_past_contacts(rows, first_us, at)
 
 
 def _past_event(arrival: Arrival) -> history.PastEvent:
     event = arrival.event
+    who = event.identifiers
     return (
-        arrival.org_id,
         arrival.event_id,
         arrival.contact_id,
         event.name,
-        from_us(arrival.occurred_us).isoformat(),
-        event.payload.decode(),
+        arrival.occurred_us,
+        event.payload,
         arrival.idempotency_key,
-        event.identifiers.wallet,
+        who.wallet,
         arrival.email,
-        event.identifiers.external_id,
+        who.external_id,
     )

@@ -10,16 +10,17 @@ from datetime import datetime
 
 from api.clock import to_us, uuid7
 from api.ingest.arrival import Arrival
+from api.ingest.counting import note_stragglers
 from api.ingest.directory import Directory
-from api.ingest.lookup import all_keys, ask, ask_for, look_up
+from api.ingest.lookup import ask, look_up, place_strangers
 from api.ingest.matching import Matcher, Triggers
 from api.ingest.outcome import DryRun, Duplicate, Outcome, Stored
 from api.ingest.writing import add_entry, claim_keys, contact_writes, holders
 from api.store import ingest as store
 from api.store.calls import COMMIT, Call, run
+from api.store.clusters import number_added
 from api.store.database import Transaction
-from api.store.locks import hold_contacts, hold_identifiers
-from api.store.triggers import epochs as current_epochs
+from api.store.triggers import standing
 from api.store.wake import WAKE_ENGINE
 
 
@@ -28,16 +29,19 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
     live = [each for each in arrivals if not each.dry]
     dry = [each for each in arrivals if each.dry]
     org_ids = list({each.org_id for each in arrivals})
-    new_keys, epochs, owners = await run(tx, claim_keys(live, at), current_epochs(org_ids), ask(live))
-    matcher = await triggers.at(tx, epochs)
+    added = await number_added(tx)
+    new_keys, stand, owners = await run(tx, claim_keys(live, at), standing(org_ids), ask(live))
+    matcher = await triggers.at(tx, stand.epochs)
     directory = Directory(arrivals)
     directory.recognise(live, owners)
     fresh = live if new_keys == len(live) else await _without_duplicates(tx, live, at)
     if strangers := [each for each in fresh if not each.contact_id]:
-        await _place(tx, strangers, fresh, directory, matcher, at)
+        written = {each.contact_id for each in fresh if each.contact_id and (each.news or matcher.awaits(each))}
+        await place_strangers(tx, directory, fresh, strangers, written, to_us(at))
     directory.fold(fresh)
+    await note_stragglers(tx, ((each.org_id, each.event.name) for each in fresh), at, stand.closed_until)
     outcomes: dict[str, Outcome] = {}
-    writes = _writes(fresh, directory, matcher, outcomes, at)
+    writes = _writes(fresh, directory, matcher, outcomes, at, added)
     if dry:
         await run(tx, *writes)
         outcomes |= await _dry_run(tx, dry, matcher, at)
@@ -61,35 +65,21 @@ async def _without_duplicates(tx: Transaction, live: list[Arrival], at: datetime
     return [each for each, holder in zip(live, held, strict=True) if holder.event_id == each.event_id]
 
 
-async def _place(
-    tx: Transaction,
-    strangers: list[Arrival],
+def _writes(
     fresh: list[Arrival],
     directory: Directory,
     matcher: Matcher,
+    outcomes: dict[str, Outcome],
     at: datetime,
-) -> None:
-    """Give strangers their contacts under locks: new ones, and contacts that gain or lose identifiers."""
-    keys = all_keys(strangers)
-    _, owners = await run(tx, hold_identifiers(keys), ask_for(keys))
-    if owners:
-        later = [each for each in fresh if each.contact_id and (each.news or matcher.awaits(each))]
-        written = {each.contact_id for each in later}  # locks are taken at once
-        _, owners = await run(tx, hold_contacts(written.union(each.contact_id for each in owners)), ask_for(keys))
-    directory.learn(owners, keys)
-    directory.place(directory.involved(fresh), to_us(at))
-
-
-def _writes(
-    fresh: list[Arrival], directory: Directory, matcher: Matcher, outcomes: dict[str, Outcome], at: datetime
+    added: int,
 ) -> list[Call[None]]:
-    """Return all that is to be written for new events, and note their outcomes."""
+    """Return all that is to be written for new events, and note their outcomes; `added`: `clusters.number_added`."""
     if not fresh:
         return []
     awaited = [(each.org_id, each.contact_id, each.event.name) for each in fresh if matcher.awaits(each)]
     calls = [
         *contact_writes(directory, at, {contact_id for _, contact_id, _ in awaited}),
-        store.add_events(_event_rows(fresh), at),
+        store.add_events(_event_rows(fresh), at, added),
     ]
     if awaited:
         calls.append(store.wake_waiting(awaited, at))

@@ -1,4 +1,4 @@
-"""Chores beside ingest: the clock, statistics of a young database, partitions ahead, and what is kept only for a while."""
+"""Chores beside ingest: the clock, statistics of a young database, partitions ahead, counts by hour, and what is kept only for a while."""
 
 import asyncio
 import logging
@@ -6,11 +6,14 @@ from datetime import datetime
 
 from api.chores import every
 from api.clock import Clock
+from api.ingest.counting import count_events, forget_counts
 from api.store import upkeep as store
 from api.store.database import Database
 from api.store.inbox import forget_challenges
+from api.store.segments import forget_sizes
 
 SOON = 5.0
+COUNTED_AGAIN = 60.0
 DAILY = 86_400.0
 FORGOTTEN_AT_ONCE = 5_000
 
@@ -22,6 +25,7 @@ async def keep_up(database: Database, clock: Clock) -> None:
     await asyncio.gather(
         every(SOON, "calibrate", lambda: database.calibrate(clock)),
         every(SOON, "analyze", lambda: _analyze(database)),
+        every(COUNTED_AGAIN, "count_events", lambda: count_events(database, clock.now())),
         every(DAILY, "daily", lambda: _daily(database, clock)),
     )
 
@@ -39,11 +43,12 @@ async def _daily(database: Database, clock: Clock) -> None:
         org_ids = await store.organizations(tx)
     for org_id in org_ids:
         await forget(database, org_id, now)
+        await forget_counts(database, org_id, now)
 
 
 async def forget(database: Database, org_id: int, now: datetime) -> None:
     """Delete what an organization keeps only for a while, in transactions of a bounded size."""
-    for delete in (store.forget_dry_runs, store.forget_notices, forget_challenges):
+    for delete in (store.forget_dry_runs, store.forget_notices, forget_challenges, forget_sizes):
         deleted = FORGOTTEN_AT_ONCE
         while deleted == FORGOTTEN_AT_ONCE:
             async with database.transaction() as tx:

@@ -3,7 +3,7 @@
 Locks are taken in the order of everybody (`store.locks`): idempotency keys, identifiers, contacts, each sorted.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from api.clock import to_us
@@ -41,14 +41,19 @@ async def holders(tx: Transaction, arrivals: list[Arrival]) -> list[store.Holder
     return [found[position] for position in range(len(arrivals))]
 
 
-def contact_writes(directory: Directory, at: datetime, held: Collection[str] = ()) -> list[Call[None]]:
+def contact_writes(
+    directory: Directory,
+    at: datetime,
+    held: Collection[str] = (),
+    add_contacts: Callable[[store.ContactRows, datetime], Call[None]] = store.add_contacts,
+) -> list[Call[None]]:
     """Return the calls that write what the directory decided about contacts, and lock those of `held` as well.
 
     Whoever owns identifiers differently now is locked already.
     """
     calls: list[Call[None]] = []
     if (created := directory.created()).ids:
-        calls.append(store.add_contacts(created, at))
+        calls.append(add_contacts(created, at))
     if lost := directory.lost():
         org_ids, ids = zip(*lost, strict=True)
         calls.append(store.lose_emails(org_ids, ids, at))

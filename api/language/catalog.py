@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from api.language.action import WaitForEvent
+from api.language.action import Condition, WaitForEvent
 from api.language.check import Remark, paths_of
 from api.language.filter import Filter
 from api.language.graph import Graph
@@ -16,10 +16,14 @@ from api.language.trigger import BUILT_INS, Trigger
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Which events came in the last 30 days, and the paths in the payloads of those that were looked into."""
+    """Which events came in the last 30 days, the paths in the payloads of those that were looked into, and the segments there are.
+
+    `segments` is None when nobody asked for them.
+    """
 
     events: tuple[str, ...] = ()
     paths: Mapping[str, frozenset[str]] = {}
+    segments: tuple[str, ...] | None = None
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -36,12 +40,18 @@ def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, _, _ in _named(trigger, graph)))
 
 
+def segments_of(graph: Graph) -> tuple[str, ...]:
+    """Return the segments that the conditions of an automation ask for."""
+    return tuple(dict.fromkeys(name for name, _ in _named_segments(graph)))
+
+
 def check_against(seen: Seen, trigger: Trigger, graph: Graph) -> tuple[Remark, ...]:
     """Return warnings about events and values that an automation counts on, and that are not what it takes them for."""
     return (
         *_unknown_events(seen, trigger, graph),
         *_unknown_paths(seen, trigger, graph),
         *_hidden(seen, trigger, graph),
+        *_unknown_segments(seen, graph),
     )
 
 
@@ -67,6 +77,25 @@ def _hidden(seen: Seen, trigger: Trigger, graph: Graph) -> Iterator[Remark]:
         for name in sorted(paths & hiding.keys() & set(BUILT_INS)):
             message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
             yield Remark("warning", message, node_id, "triggerSpec.filters" if node_id is None else None)
+
+
+def _unknown_segments(seen: Seen, graph: Graph) -> Iterator[Remark]:
+    if seen.segments is None:
+        return
+    for name, node_id in _named_segments(graph):
+        if name not in seen.segments:
+            near = difflib.get_close_matches(name.lower(), seen.segments, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ": no contact is in it"
+            yield Remark("warning", f"nobody has defined the segment {name!r}{meant}", node_id)
+
+
+def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
+    """Yield every segment that a condition asks for, with its node."""
+    for node in graph.nodes:
+        if isinstance(node.action, Condition):
+            for each in node.action.filters:
+                if each.path == "contact.segments" and each.operator == "contains" and isinstance(each.value, str):
+                    yield each.value, node.id
 
 
 def _named(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:

@@ -1,7 +1,7 @@
 """What stands against publishing a graph, and what its author should know. Every remark names its node."""
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,6 +40,7 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Remark, ...]:
         *_names(trigger),
         *_operators(trigger, graph),
         *_trigger_paths(trigger),
+        *_lists(graph),
         *_shadowed(trigger, graph),
         *_without_address(trigger, graph, SendInapp, "walletAddress", "a wallet"),
         *_without_address(trigger, graph, SendEmail, "email", "an email address"),
@@ -203,6 +204,19 @@ def _trigger_paths(trigger: Trigger) -> Iterator[Remark]:
         elif first == "contact" and rest:
             message = f"the trigger does not see the contact: ask for {each.path!r} in a condition"
             yield Remark("warning", message, field="triggerSpec.filters")
+
+
+def _lists(graph: Graph) -> Iterator[Remark]:
+    """Warn of conditions that take a list of the contact's for one of its elements."""
+    for node in graph.nodes:
+        for each in node.action.filters if isinstance(node.action, Condition) else ():
+            of_list = each.path in ("contact.tags", "contact.segments")
+            if of_list and each.operator in ("eq", "neq", "in") and _has_text(each.value, each.operator):
+                yield Remark("warning", f"{each.path} is a list: ask whether it contains a value", node.id)
+
+
+def _has_text(value: Any, operator: str) -> bool:
+    return any(isinstance(each, str) for each in (value if operator == "in" and isinstance(value, list) else [value]))
 
 
 def _shadowed(trigger: Trigger, graph: Graph) -> Iterator[Remark]:

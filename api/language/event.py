@@ -8,7 +8,7 @@ problem. The usual road never refuses, so there is one judge.
 import re
 import unicodedata
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
@@ -158,7 +158,8 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
             return None
     except (ValueError, RecursionError):
         return None
-    contact, problems = body.contact, list[Problem]()
+    contact = body.contact
+    problems: list[Problem] = []
     who = _usual_identifiers(contact.wallet_address, contact.email, contact.external_id)
     moment_us = None if body.occurred_at is None else _moment(body.occurred_at, now_us, history, problems)
     if who is None or problems:
@@ -167,7 +168,7 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
     return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
 
 
-@lru_cache(maxsize=32_768)  # most events come from contacts that came before
+@lru_cache(maxsize=65_536)  # most events come from contacts that came before
 def _usual_identifiers(wallet: str | None, email: str | None, external_id: str | None) -> Identifiers | None:
     problems: list[Problem] = []
     who = _identifiers(_Contact(email, wallet, external_id), problems)
@@ -406,6 +407,7 @@ def _moment(text: str, now_us: int, history: bool, problems: list[Problem]) -> i
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, in UTC
 
 
 def read_moment(text: str) -> int | None:
@@ -417,10 +419,11 @@ def read_moment(text: str) -> int | None:
     if fraction is not None and len(fraction) > 7:
         text = text.replace(fraction, fraction[:7], 1)
     try:
-        return _us(datetime.fromisoformat(text.upper()).astimezone(UTC) - _EPOCH)
-    except (ValueError, OverflowError):  # no such day, or outside the years 1 to 9999
+        moment_us = _us(datetime.fromisoformat(text.upper()) - _EPOCH)
+    except ValueError:  # no such day
         return None
+    return moment_us if _FIRST_US <= moment_us <= _LAST_US else None
 
 
 def _us(span: timedelta) -> int:
-    return span // timedelta(microseconds=1)
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds

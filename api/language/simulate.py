@@ -1,11 +1,13 @@
 """Run an automation on one event without doing anything: the engine's interpreter under a virtual clock."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from api.language.action import WaitForEvent
 from api.language.advance import advance, needs
 from api.language.codec import Json, decode
 from api.language.contact import Contact, identifiers_of, meeting
@@ -38,16 +40,29 @@ class Automation(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What a simulation takes for granted: what happened to the contact before, and which of its events come later."""
+    """What a simulation takes for granted: what happened to the contact before, and which of its events come later.
+
+    `until`: the moment at which to look; None: when the entry has ended.
+    """
 
     past: Past = Past()
     later: tuple[Later, ...] = ()
     retries: RetryPolicy = DEFAULT_POLICY
     entry_id: str = SIMULATED
+    until: datetime | None = None
 
 
 NOTHING = Given()
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+
+
+class Missed(msgspec.Struct, frozen=True, rename="camel"):
+    """An event that an entry waited for by its name, and why it was not the one."""
+
+    node_id: str
+    event: str
+    at: datetime
+    verdicts: tuple[Verdict, ...]
 
 
 class Trace(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,6 +70,7 @@ class Trace(msgspec.Struct, frozen=True, rename="camel"):
 
     `matched` False: the trigger does not fire, `verdicts` say why. `state` and `outcome` are those the entry would end with.
     `tags`, `removed_tags` and `attributes` are what the steps would write to the contact, in the order in which they do.
+    `missed`: events that came while it waited for one of that name, and did not pass.
     """
 
     matched: bool
@@ -68,6 +84,7 @@ class Trace(msgspec.Struct, frozen=True, rename="camel"):
     outcome: str | None = None
     error: str | None = None
     name_matched: bool = True
+    missed: tuple[Missed, ...] = ()
 
 
 def simulate(automation: Automation, event: Event, contact: Contact, now: datetime, given: Given = NOTHING) -> Trace:
@@ -85,7 +102,7 @@ def simulate(automation: Automation, event: Event, contact: Contact, now: dateti
         return Trace(False, verdicts, name_matched=named)
     facts = Facts(event.name, event.identifiers, payload, contact, None, given.retries, given.past)
     life = _Life(automation.graph, Run(given.entry_id, automation.id), facts, now)
-    life.live(sorted(given.later, key=lambda each: each.after))
+    life.live(sorted(given.later, key=lambda each: each.after), given.until)
     return life.trace(verdicts)
 
 
@@ -102,16 +119,19 @@ class _Life:
         self._tags: list[str] = []
         self._removed_tags: list[str] = []
         self._attributes: dict[str, Json] = {}
+        self._missed: list[Missed] = []
 
-    def live(self, later: Sequence[Later]) -> None:
-        """Let the clock jump from one moment at which something happens to the next, until the entry has ended."""
-        coming = iter(later)
-        following = next(coming, None)
+    def live(self, later: Iterable[Later], until: datetime | None) -> None:
+        """Let the clock jump from one moment at which something happens to the next, until a moment or the entry's end."""
+        coming = deque(later)
         while self._run.state in _GOING:
             due_at = self._run.due_at or self._now
-            if following is not None and self._began_at + following.after <= due_at:
-                self._meet(following)
-                following = next(coming, None)
+            comes_at = self._began_at + coming[0].after if coming else None
+            following = due_at if comes_at is None else min(due_at, comes_at)
+            if until is not None and following > until:
+                return
+            if following == comes_at:
+                self._meet(coming.popleft())
             else:
                 self._claim(due_at)
 
@@ -129,6 +149,7 @@ class _Life:
             run.state,
             run.outcome,
             run.error,
+            missed=tuple(self._missed),
         )
 
     def _meet(self, later: Later) -> None:
@@ -140,6 +161,16 @@ class _Life:
         )
         if self._run.state is State.WAITING and event.name in needs(self._graph, self._run).arrivals:
             self._claim(at)
+            self._note_missed(arrival)
+
+    def _note_missed(self, arrival: Arrival) -> None:
+        """Keep why an event of the awaited name did not end the wait."""
+        node = None if self._graph is None else self._graph.by_id.get(self._run.node_id or "")
+        if self._run.state is not State.WAITING or node is None or not isinstance(node.action, WaitForEvent):
+            return
+        verdicts = explain(node.action.filters, self._facts.context_of(arrival))
+        if node.action.event == arrival.event and not all(each.passed for each in verdicts):
+            self._missed.append(Missed(node.id, arrival.event, arrival.at, verdicts))
 
     def _claim(self, now: datetime) -> None:
         """Take the entry as far as it goes at one moment."""

@@ -21,6 +21,11 @@ def is_app_event(type_name: Any) -> bool:
     return isinstance(type_name, str) and type_name in ALIASES
 
 
+def is_trigger(type_name: Any) -> bool:
+    """Return whether a type is one of a trigger."""
+    return is_app_event(type_name) or type_name == ONCHAIN_EVENT
+
+
 class Trigger(msgspec.Struct, frozen=True):
     """A trigger. No names at all is the wildcard: every custom event of the organization.
 

@@ -7,13 +7,12 @@ import re
 
 from api.keyring import SEALED_PREFIX, OrgKeys
 from api.language.event import mask_email
-from api.store.reading import Batch, Cells, Column
+from api.store.reading import SHORT, Batch, Cells, Column
 
 _PREFIX = SEALED_PREFIX.encode()
 _SEALED = re.compile(re.escape(_PREFIX) + rb"(?:[0-9a-f]{2})+")
 _REMEMBERED = 20_000
-# bool, numbers, dates, times and uuid: their text cannot hold an address
-_NO_TEXT = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 1700, 2950})
+_NO_TEXT = SHORT | {1700}  # whose text cannot hold an address
 
 
 class Emails:

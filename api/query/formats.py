@@ -31,9 +31,16 @@ FORMATS: dict[str, type[Written]] = {"application/json": JsonText, MEDIA_TYPE: A
 
 
 async def stream(answer: Answer, form: type[Written]) -> AsyncIterator[bytes]:
-    """Give the bytes of an answer, at least one piece; the work on a batch happens off the event loop."""
+    """Give the bytes of an answer, at least one piece.
+
+    The work on a batch happens off the event loop, and while Postgres makes the next one.
+    """
     written = form(answer.columns)
+
+    def write(batch: Batch) -> bytes:
+        return written.batch(answer.shown(batch))
+
     async for batch in answer.batches():
-        if piece := await asyncio.to_thread(written.batch, batch):
+        if piece := await asyncio.to_thread(write, batch):
             yield piece
     yield written.end()

@@ -6,7 +6,7 @@ resolves it: quoted or not, with or without a schema.
 """
 
 from api.language.problem import Problem
-from api.query.text import tokens
+from api.language.sql import tokens
 
 _WORDS = """
     all and any array as between by case cast coalesce cross cube current_date current_timestamp distinct else except exists

@@ -16,7 +16,7 @@ import msgspec
 from api.language.codec import Json, encode, unfit
 from api.language.event import normal_email
 from api.language.problem import Problem
-from api.query.text import tokens
+from api.language.sql import tokens
 from api.store.reading import Parameter
 
 MOST_PARAMETERS = 1000

@@ -5,6 +5,7 @@ ingest; the others wait briefly and are then refused.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -13,10 +14,13 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextman
 import msgspec
 
 from api.keyring import Keyring
+from api.language.codec import encode
 from api.language.problem import Problem
-from api.query import functions
+from api.language.sql import tokens
+from api.query import functions, watermark
 from api.query.emails import Emails
 from api.query.parameters import Bound, bind
+from api.store.clusters import is_distributed
 from api.store.database import Database, UnavailableError
 from api.store.readers import Reader, ReaderBusyError, ReaderError, Readers
 from api.store.reading import (
@@ -29,6 +33,7 @@ from api.store.reading import (
     TooLongError,
     reading,
 )
+from api.store.snapshots import Snapshot, as_kept
 
 __all__ = [
     "Answer",
@@ -48,6 +53,11 @@ __all__ = [
 
 MOST_CHARACTERS = 100_000
 
+_NO_SUCH_TABLE = "42P01"
+_ON_CITUS = "is not available on Citus, whose nodes do not agree on what had happened by then"
+_ELSEWHERE = "was given by a database that went on without this one (a copy, or the original after it was copied)"
+_COVERED = "asOf covers app_events alone: the other tables do not keep what was in them"
+
 _log = logging.getLogger("workbench.query")
 
 
@@ -60,12 +70,19 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What an organization's analyst asks; `clear_emails` when the key may see addresses."""
+    """What an organization's analyst asks; `clear_emails` when the key may see addresses; `as_of` is an answer's watermark."""
 
     org_id: int
     sql: str
     params: object
     clear_emails: bool
+    as_of: str | None = None
+
+    @property
+    def hash(self) -> str:
+        """32 hex digits, the same for the same statement with the same values."""
+        params = dict(sorted(self.params.items())) if isinstance(self.params, dict) else self.params
+        return hashlib.sha256(encode([self.sql, params])).hexdigest()[:32]
 
 
 class UnfitError(Exception):
@@ -77,19 +94,34 @@ class UnfitError(Exception):
 
 
 class Answer:
-    """The columns, and all rows in batches; the first one is here already."""
+    """The columns, and all rows in batches; the first one is here already.
 
-    def __init__(self, columns: tuple[Column, ...], first: Batch, rest: AsyncIterator[Batch], emails: Emails) -> None:
+    `watermark` says what they were taken from, None where the database cannot tell.
+    """
+
+    def __init__(
+        self,
+        watermark: str | None,
+        columns: tuple[Column, ...],
+        first: Batch,
+        rest: AsyncIterator[Batch],
+        emails: Emails,
+    ) -> None:
+        self.watermark = watermark
         self.columns = columns
         self._first = first
         self._rest = rest
         self._emails = emails
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Give every batch once, addresses shown as this reader may see them; raise ReadError or UnavailableError."""
-        yield self._emails.show(self.columns, self._first)
+        """Give every batch once, addresses still sealed; raise ReadError or UnavailableError."""
+        yield self._first
         async for batch in self._rest:
-            yield self._emails.show(self.columns, batch)
+            yield batch
+
+    def shown(self, batch: Batch) -> Batch:
+        """Return a batch with its addresses as this reader may see them."""
+        return self._emails.show(self.columns, batch)
 
 
 class Gateway:
@@ -112,16 +144,20 @@ class Gateway:
     @asynccontextmanager
     async def ask(self, question: Question) -> AsyncIterator[Answer]:
         """Give the answer while the query runs; raise UnfitError, ReadError, ReaderError or UnavailableError."""
-        bound = self._bind(question)
+        bound, as_of = self._bind(question), await self._past(question)
         async with self._place(question.org_id):
             reader = await self._reader(question)
             try:
-                async with reading(self._database, reader, self._limits) as query, aclosing(query.batches()) as rest:
-                    with _in_callers_words(bound):
-                        await query.begin(bound.statement, bound.parameters)
+                async with (
+                    reading(self._database, reader, self._limits, as_of) as query,
+                    aclosing(query.batches()) as rest,
+                ):
+                    with _in_callers_words(bound, question):
+                        seen = await query.begin(bound.statement, bound.parameters)
                         first = await anext(rest)
-                        emails = Emails(self._keyring.of(question.org_id), question.clear_emails)
-                        yield Answer(query.columns, first, rest, emails)
+                        keys = self._keyring.of(question.org_id)
+                        mark = question.as_of if seen is None else watermark.written(seen, keys)
+                        yield Answer(mark, query.columns, first, rest, Emails(keys, question.clear_emails))
             except UnavailableError:
                 self._readers.forget(question.org_id)
                 raise
@@ -137,6 +173,22 @@ class Gateway:
         if isinstance(bound, Problem):
             raise UnfitError(bound)
         return bound
+
+    async def _past(self, question: Question) -> Snapshot | None:
+        """Return the snapshot that is asked for, as far as this database has it; None for the present."""
+        if question.as_of is None:
+            return None
+        if any(token.text.lower() == "analyst" for token in tokens(question.sql)):
+            raise UnfitError(Problem("sql", "with asOf, tables are named without a schema"))
+        try:
+            given = watermark.read(question.as_of, self._keyring.of(question.org_id))
+        except ValueError:
+            raise UnfitError(Problem("asOf", "is not the watermark of an answer to this organization")) from None
+        async with self._database.transaction() as tx:
+            kept = None if (distributed := await is_distributed(tx)) else await as_kept(tx, given)
+        if kept is None:
+            raise UnfitError(Problem("asOf", _ON_CITUS if distributed else _ELSEWHERE))
+        return kept
 
     async def _reader(self, question: Question) -> Reader:
         try:
@@ -169,11 +221,13 @@ class Gateway:
 
 
 @contextmanager
-def _in_callers_words(bound: Bound) -> Iterator[None]:
+def _in_callers_words(bound: Bound, question: Question) -> Iterator[None]:
     """Make a refusal speak of the text and the parameters as they were given."""
     try:
         yield
     except StatementError as error:
         position = None if error.position is None else bound.original_position(error.position)
         hint = None if error.hint is None else bound.original_words(error.hint)
+        if question.as_of is not None and error.sqlstate == _NO_SUCH_TABLE:
+            hint = _COVERED
         raise StatementError(bound.original_words(error.reason), error.sqlstate, position, hint) from None

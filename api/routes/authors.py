@@ -29,11 +29,11 @@ _STATUS: dict[Reason, int] = {"unknown": 404, "conflict": 409, "invalid": 400}
 _T = TypeVar("_T")
 
 
-async def require_notebook(request: Request, scopes: tuple[str, ...]) -> Principal:
+async def require_notebook(request: Request, scopes: tuple[str, ...], things: str = "automations") -> Principal:
     """Return who asks; refuse with 401 when nobody valid does, with 403 unless a notebook key has one of `scopes`."""
     found = await require(request, *scopes)
     if found.kind != "workbench":
-        raise RefusedError(403, "automations are for workbench keys (wb_…)")
+        raise RefusedError(403, f"{things} are for workbench keys (wb_…)")
     return found
 
 

@@ -13,7 +13,15 @@ from api.authoring import automations, entries, trial
 from api.authoring.draft import read_draft, read_edit
 from api.authoring.refusal import Refusal, unknown
 from api.authoring.trial import Surroundings
-from api.authoring.views import AutomationView, PublishedView, automation_view, published_view, version_view
+from api.authoring.views import (
+    AutomationView,
+    PublishedView,
+    automation_view,
+    change_view,
+    impact_view,
+    published_view,
+    version_view,
+)
 from api.routes.answers import answer
 from api.routes.authors import (
     PUBLISH,
@@ -25,6 +33,7 @@ from api.routes.authors import (
     body_fields,
     cause_in,
     flag_argument,
+    id_argument,
     known_form,
     page,
     refuse_problems,
@@ -55,12 +64,12 @@ async def create(request: Request) -> HTTPResponse:
 
 @blueprint.get("/automations")
 async def list_newest(request: Request) -> HTTPResponse:
-    """Answer automations, newest first; `name` is the whole name, `archived=true` shows those put away."""
+    """Answer automations, newest first: of a whole `name`, those put away (`archived=true`), or after a page (`before`, its last id)."""
     who = await require_notebook(request, READ)
     name, archived = text_argument(request, "name"), flag_argument(request, "archived")
-    most = whole_number(request, "limit", 50, _MOST)
+    most, before = whole_number(request, "limit", 50, _MOST), id_argument(request, "before")
     async with parts(request).database.transaction() as tx:
-        rows = await store.list_automations(tx, who.org_id, name, archived, most)
+        rows = await store.list_automations(tx, who.org_id, name, archived, most, before)
     return answer({"automations": [await _view(row) for row in rows]})
 
 
@@ -137,11 +146,32 @@ async def versions(request: Request, automation_id: str) -> HTTPResponse:
     return answer({"versions": [version_view(each) for each in rows]})
 
 
+@blueprint.get("/automations/<automation_id:str>/changes")
+async def changes(request: Request, automation_id: str) -> HTTPResponse:
+    """Answer who did what to it, the newest first."""
+    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
+    most = whole_number(request, "limit", 50, _MOST)
+    async with parts(request).database.transaction() as tx:
+        settled(await store.find_automation(tx, who.org_id, known) or unknown(_THING))
+        rows = await store.list_changes(tx, who.org_id, known, most)
+    return answer({"changes": [change_view(each) for each in rows]})
+
+
 @blueprint.get("/automations/<automation_id:str>/stats")
 async def stats(request: Request, automation_id: str) -> HTTPResponse:
     """Answer the counts of entries by state and of steps by node and outcome."""
     who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
     return answer(settled(await entries.stats_of(parts(request).database, who.org_id, known)))
+
+
+@blueprint.get("/automations/<automation_id:str>/impact")
+async def impact(request: Request, automation_id: str) -> HTTPResponse:
+    """Answer whom publishing the draft and switching it on would meet now: every entry that has not ended, by version and node."""
+    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
+    async with parts(request).database.transaction() as tx:
+        row = settled(await store.find_automation(tx, who.org_id, known) or unknown(_THING))
+        earlier = await store.count_earlier(tx, who.org_id, known, (row.published_version or 0) + 1)
+    return answer({"impact": impact_view(earlier, active=True)})
 
 
 @blueprint.get("/automations/<automation_id:str>/entries")
@@ -168,7 +198,8 @@ async def simulate_stored(request: Request, automation_id: str) -> HTTPResponse:
     who, known = await require_notebook(request, WRITE), known_form(automation_id, _THING)
     expect_json(request)
     given = accepted(trial.read_trial(request.body, parts(request).clock.now()))
-    return answer(settled(await trial.try_stored(parts(request).database, _around(request, who), known, given)))
+    tried = await trial.try_stored(parts(request).database, _around(request, who), known, given)
+    return answer(trial.trial_view(settled(tried), parts(request).settings.email_from))
 
 
 @blueprint.post("/simulate")
@@ -177,8 +208,8 @@ async def simulate_given(request: Request) -> HTTPResponse:
     who = await require_notebook(request, WRITE)
     expect_json(request)
     whole = accepted(await asyncio.to_thread(trial.read_whole_trial, request.body, parts(request).clock.now()))
-    found = await trial.try_given(parts(request).database, _around(request, who), whole.automation, whole.trial)
-    return answer(settled(found))
+    tried = await trial.try_given(parts(request).database, _around(request, who), whole.automation, whole.trial)
+    return answer(trial.trial_view(settled(tried), parts(request).settings.email_from))
 
 
 async def _view(row: AutomationRow | Refusal) -> AutomationView:

@@ -16,6 +16,7 @@ from api.keyring import Keyring
 from api.language.codec import MalformedJsonError, decode
 from api.query.run import Gateway
 from api.routes.answers import RefusedError
+from api.segments.finding import Desk
 from api.settings import Settings
 from api.store.database import Database
 
@@ -34,6 +35,7 @@ class Parts(msgspec.Struct, frozen=True):
     gateway: Gateway
     sessions: Sessions
     feed: Feed
+    segments: Desk
 
 
 def parts(request: Request) -> Parts:

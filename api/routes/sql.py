@@ -6,19 +6,11 @@ from typing import Any
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.language.problem import Problem
-from api.query.formats import FORMATS, NoArrowError, Written, stream
-from api.query.run import (
-    Answer,
-    BusyError,
-    Question,
-    ReaderError,
-    StatementError,
-    TooLargeError,
-    TooLongError,
-    UnfitError,
-)
-from api.routes.answers import RefusedError, answer
+from api.query.formats import FORMATS, Written, stream
+from api.query.run import Answer, Question
+from api.routes.answers import RefusedError
 from api.routes.entrance import json_body, parts, require
+from api.routes.questions import answered
 
 blueprint = Blueprint("sql", url_prefix="/api/v1")
 
@@ -30,25 +22,15 @@ async def ask(request: Request) -> HTTPResponse | None:
     """Answer one SELECT; the first rows are waited for, so whatever is wrong with the statement is a 400."""
     principal = await require(request, "sql:read")
     form = _form(request)
-    text, params = _read(json_body(request))
-    question = Question(principal.org_id, text, params, clear_emails="pii:read" in principal.scopes)
-    try:
-        async with parts(request).gateway.ask(question) as found:
-            await _send(request, found, form)
-            return None
-    except StatementError as error:
-        return _refuse_statement(request, error)
-    except UnfitError as error:
-        raise RefusedError(400, error.problem) from None
-    except (NoArrowError, TooLargeError) as error:
-        raise RefusedError(400, Problem("sql", str(error))) from None
-    except TooLongError as error:
-        raise RefusedError(408, Problem("sql", str(error))) from None
-    except BusyError as error:
-        raise RefusedError(429, str(error), "RATE_LIMITED") from None
-    except ReaderError as error:
-        _log.error("sql_unavailable: %s", error)
-        raise RefusedError(503, str(error)) from None
+    text, params, as_of = _read(json_body(request))
+    question = Question(principal.org_id, text, params, "pii:read" in principal.scopes, as_of)
+    return await answered(request, _answer(request, question, form))
+
+
+async def _answer(request: Request, question: Question, form: type[Written]) -> None:
+    async with parts(request).gateway.ask(question) as found:
+        mark = {} if found.watermark is None else {"Watermark": found.watermark}
+        await _send(request, found, form, {"Query-Hash": question.hash} | mark)
 
 
 def _form(request: Request) -> type[Written]:
@@ -59,20 +41,23 @@ def _form(request: Request) -> type[Written]:
     return FORMATS[accepted.mime]
 
 
-def _read(body: Any) -> tuple[str, object]:
+def _read(body: Any) -> tuple[str, object, str | None]:
     if not isinstance(body, dict):
         raise RefusedError(400, "the body must be a JSON object")
     text = body.get("sql")
     if not isinstance(text, str):
         raise RefusedError(400, Problem("sql", "must be text"))
-    return text, body.get("params")
+    as_of = body.get("asOf")
+    if not isinstance(as_of, str | None):
+        raise RefusedError(400, Problem("asOf", "must be text"))
+    return text, body.get("params"), as_of
 
 
-async def _send(request: Request, found: Answer, form: type[Written]) -> None:
+async def _send(request: Request, found: Answer, form: type[Written], headers: dict[str, str]) -> None:
     """Send the answer; once it has begun, a failure can only break the connection, so that no half looks whole."""
     pieces = stream(found, form)
     first = await anext(pieces)
-    response = await request.respond(content_type=form.media_type)
+    response = await request.respond(content_type=form.media_type, headers=headers)
     try:
         await response.send(first)
         async for piece in pieces:
@@ -81,12 +66,3 @@ async def _send(request: Request, found: Answer, form: type[Written]) -> None:
     except Exception as error:  # noqa: BLE001 - the edge: nobody above can answer any more
         _log.warning("sql_answer_broken: %s", error, extra={"request_id": str(request.id)})
         request.transport.abort()  # type: ignore[attr-defined]
-
-
-def _refuse_statement(request: Request, error: StatementError) -> HTTPResponse:
-    body: dict[str, Any] = {"error": f"sql: {error.reason}", "field": "sql", "sqlstate": error.sqlstate}
-    if error.position is not None:
-        body["position"] = error.position
-    if error.hint is not None:
-        body["hint"] = error.hint
-    return answer({**body, "requestId": str(request.id)}, 400)

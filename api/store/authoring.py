@@ -60,6 +60,16 @@ class AuditRow(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
+class ChangeRow(msgspec.Struct, frozen=True):
+    """What was done to an automation, and by which key; `detail` is JSON text."""
+
+    at: datetime
+    action: str
+    key_id: str | None
+    key_name: str | None
+    detail: bytes
+
+
 class Cancellation(msgspec.Struct, frozen=True):
     """Which entries are cancelled (all of an automation that no worker holds), with which outcome, when."""
 
@@ -92,12 +102,11 @@ async def share_automation(tx: Transaction, org_id: int, automation_id: str) -> 
 
 
 async def list_automations(
-    tx: Transaction, org_id: int, name: str | None, archived: bool, most: int
+    tx: Transaction, org_id: int, name: str | None, archived: bool, most: int, before: str | None = None
 ) -> list[AutomationRow]:
-    """Return the newest automations, archived or not, all of `name` when it is given."""
-    cursor = await tx.execute(
-        _SQL["list_automations"], {"org_id": org_id, "name": name, "archived": archived, "most": most}
-    )
+    """Return the newest automations, archived or not, all of `name` when it is given, made before one when its id is."""
+    values = {"org_id": org_id, "name": name, "archived": archived, "most": most, "before": before}
+    cursor = await tx.execute(_SQL["list_automations"], values)
     return [AutomationRow(*row) async for row in cursor]
 
 
@@ -139,6 +148,12 @@ async def raise_epoch(tx: Transaction, org_id: int) -> None:
 async def insert_audit(tx: Transaction, row: AuditRow) -> None:
     """Keep the record of a change."""
     await tx.execute(_SQL["insert_audit"], msgspec.structs.asdict(row))
+
+
+async def list_changes(tx: Transaction, org_id: int, automation_id: str, most: int) -> list[ChangeRow]:
+    """Return the newest changes of an automation."""
+    values = {"org_id": org_id, "automation_id": automation_id, "most": most}
+    return [ChangeRow(*row) async for row in await tx.execute(_SQL["list_changes"], values)]
 
 
 async def cancel_entries(tx: Transaction, cancellation: Cancellation, after: str, most: int) -> tuple[int, str | None]:

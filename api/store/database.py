@@ -29,6 +29,7 @@ _SLOW_NS = 1_000_000_000
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected)
 # 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
+_NOTIFICATIONS = "async.c"  # of Postgres: its queue of notifications is full, for which no value is to blame
 # A server that has become a standby refuses to write, and the session of a process that was frozen is ended: that passes, too.
 _AWAY = (
     errors.OperationalError,
@@ -56,7 +57,10 @@ class RefusedDataError(Exception):
 
 
 class Transaction(psycopg.AsyncConnection[TupleRow]):
-    """A connection, mostly inside a transaction. `store.calls` notes here what it prepared, and until when that serves."""
+    """A connection, mostly inside a transaction.
+
+    `store.calls` notes here what it prepared, and until when that serves; `store.clusters` what its cluster adds to ids.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,6 +68,7 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         self.adapters.register_loader("jsonb", _RawJson)
         self.prepared: set[bytes] = set()
         self.prepared_until_ns = 0
+        self.number_added: int | None = None
         self.reader = Transformer(self)
 
     async def rollback(self) -> None:
@@ -152,6 +157,8 @@ class Database:
         except _LOST as error:
             raise ConflictError(_reason(error)) from error
         except _REFUSED as error:
+            if error.diag.source_file == _NOTIFICATIONS:
+                raise UnavailableError(_reason(error)) from error
             raise RefusedDataError(_rule(error)) from None  # their texts carry values: nothing for logs
         except _AWAY as error:
             raise UnavailableError(_reason(error)) from error

@@ -8,6 +8,7 @@ import msgspec
 
 from api.store.calls import Call, Rows, Value, nothing, run, statements
 from api.store.database import Transaction
+from api.store.locks import share_members
 
 PAGE = 1_000
 
@@ -55,6 +56,7 @@ async def forget(tx: Transaction, who: Subject, at: datetime) -> int:
         _about(who, "forget_identities", nothing),
         _about(who, "forget_conflicts", nothing),
         _about(who, "forget_merges", nothing),
+        share_members(who.org_id),
         _about(who, "forget_segments", nothing),
         _about(who, "forget_onchain", nothing),
         _about(who, "forget_dry_runs_of", nothing),

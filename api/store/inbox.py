@@ -5,13 +5,13 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import msgspec
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
 
 from api.store.arrays import quoted
 from api.store.calls import Call, nothing, statements
 from api.store.database import Transaction
 from api.store.statements import load
-
-INBOX_CHANNEL = "workbench_inbox"
 
 _SQL = load("inbox")
 
@@ -52,6 +52,13 @@ class Acknowledged(msgspec.Struct, frozen=True):
 def mark(wallet: str) -> str:
     """Return what stands for a wallet in a notification: the beginning of its MD5, as in `announce_messages`."""
     return hashlib.md5(wallet.encode(), usedforsecurity=False).hexdigest()[:16]
+
+
+async def find_inbox_channel(connection: AsyncConnection[TupleRow]) -> str:
+    """Return the name of the channel on which waiting messages are announced: a secret of the database."""
+    row = await (await connection.execute(_SQL["find_inbox_channel"])).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 async def list_origins(tx: Transaction, org_id: int) -> tuple[str, ...]:

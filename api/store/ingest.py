@@ -168,13 +168,13 @@ def find_owners(org_ids: Ints, kinds: Ints, digests: Ids, attributes: Sequence[s
 def add_contacts(rows: ContactRows, at: datetime) -> Call[None]:
     """Store new contacts."""
     return Call(
-        _SQL["add_contacts"], nothing, **_contact_columns(rows), attributes=quoted(rows.attributes), created_at=at
+        _SQL["add_contacts"], nothing, **contact_columns(rows), attributes=quoted(rows.attributes), created_at=at
     )
 
 
 def fill_contacts(rows: ContactRows, at: datetime) -> Call[None]:
     """Give contacts the identifiers they gained."""
-    return Call(_SQL["fill_contacts"], nothing, **_contact_columns(rows), updated_at=at)
+    return Call(_SQL["fill_contacts"], nothing, **contact_columns(rows), updated_at=at)
 
 
 def lose_emails(org_ids: Ints, ids: Ids, at: datetime) -> Call[None]:
@@ -204,8 +204,8 @@ def add_conflicts(rows: ConflictRows, at: datetime) -> Call[None]:
     return Call(_SQL["add_conflicts"], nothing, **_columns(rows), created_at=at)
 
 
-def add_events(rows: EventRows, at: datetime) -> Call[None]:
-    """Store events received at `at`."""
+def add_events(rows: EventRows, at: datetime, added: int) -> Call[None]:
+    """Store events received at `at`; `added`: `clusters.number_added`."""
     return Call(
         _SQL["add_events"],
         nothing,
@@ -220,6 +220,7 @@ def add_events(rows: EventRows, at: datetime) -> Call[None]:
         emails=plain(rows.emails),
         external_ids=quoted(rows.external_ids),
         created_at=at,
+        added=added,
     )
 
 
@@ -256,7 +257,8 @@ def _columns(rows: msgspec.Struct) -> dict[str, Value]:
     return {name: plain(getattr(rows, name)) for name in rows.__struct_fields__}
 
 
-def _contact_columns(rows: ContactRows) -> dict[str, Value]:
+def contact_columns(rows: ContactRows) -> dict[str, Value]:
+    """Return the columns of contacts, without their attributes."""
     return {
         "org_ids": plain(rows.org_ids),
         "ids": plain(rows.ids),

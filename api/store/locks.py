@@ -1,6 +1,7 @@
 """Advisory locks of identifiers and contacts, and the one order of all locks.
 
-Idempotency keys, then identifiers, then contacts, then entries; sorted within each kind.
+Idempotency keys, then identifiers, then contacts, then entries; sorted within each kind. Members of segments come after contacts;
+whoever holds them alone holds nothing else.
 """
 
 from collections.abc import Iterable
@@ -31,6 +32,16 @@ async def lock_contacts(tx: Transaction, contact_ids: Iterable[str]) -> None:
 def hold_contacts(contact_ids: Iterable[str]) -> Call[None]:
     """Do the same, as a call."""
     return _hold({-1 - (int(contact_id[19:].replace("-", ""), 16) & 0x3FFFFFFFFFFFFFFF) for contact_id in contact_ids})
+
+
+def share_members(org_id: int) -> Call[None]:
+    """Return a call: whoever changes which segments single contacts are in does so under this, beside others that do."""
+    return Call(_SQL["share_members"], nothing, org_id=org_id)
+
+
+def hold_members(org_id: int) -> Call[None]:
+    """Return a call: wait until nobody does, and keep others from beginning until the transaction ends."""
+    return Call(_SQL["hold_members"], nothing, org_id=org_id)
 
 
 def _hold(locks: set[int]) -> Call[None]:

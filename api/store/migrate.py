@@ -9,6 +9,7 @@ from pathlib import Path
 
 from psycopg import sql
 
+from api.store.clusters import note_cluster
 from api.store.database import Transaction, libpq_dsn
 from api.store.statements import sql_folder
 
@@ -21,7 +22,7 @@ class MigrationError(Exception):
 
 
 async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
-    """Bring the database up to date; return the names applied now. `admin_dsn`: a superuser's, to harden SQL access."""
+    """Bring the database up to date with this code and its cluster; return the names applied now. `admin_dsn`: a superuser's, to harden SQL access."""
     applied: list[str] = []
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET client_min_messages = warning")
@@ -36,6 +37,7 @@ async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
                 await _apply(connection, path)
                 applied.append(path.stem)
         await _add_months(connection)
+        await note_cluster(connection)
     if admin_dsn is not None:
         await _harden(admin_dsn)
     return applied
@@ -90,17 +92,29 @@ async def _add_months(connection: Transaction) -> None:
 
 
 async def add_months(connection: Transaction, first: datetime, last: datetime) -> None:
-    """Make sure that `events` has a partition for every month that `[first, last]` touches."""
+    """Make sure that `events` has a partition for every month that `[first, last]` touches.
+
+    Each is made beside `events` and then attached: neither ingest nor a long query has to end for that, as they would for
+    `CREATE TABLE … PARTITION OF`.
+    """
     month = datetime(first.year, first.month, 1, tzinfo=UTC)
     while month <= last:
         following = datetime(month.year + month.month // 12, month.month % 12 + 1, 1, tzinfo=UTC)
-        statement = sql.SQL(
-            "CREATE TABLE IF NOT EXISTS workbench.{} PARTITION OF workbench.events FOR VALUES FROM ({}) TO ({})"
-        ).format(
-            sql.Identifier(f"events_{month:%Y_%m}"), sql.Literal(month.isoformat()), sql.Literal(following.isoformat())
-        )
-        await connection.execute(statement)
+        name = f"events_{month:%Y_%m}"
+        known = await (await connection.execute("SELECT to_regclass(%s)", (f"workbench.{name}",))).fetchone()
+        if known is None or known[0] is None:
+            await _add_month(connection, sql.Identifier("workbench", name), month, following)
         month = following
+
+
+async def _add_month(connection: Transaction, name: sql.Identifier, month: datetime, following: datetime) -> None:
+    async with connection.transaction():
+        await connection.execute(sql.SQL("CREATE TABLE {} (LIKE workbench.events INCLUDING ALL)").format(name))
+        await connection.execute(
+            sql.SQL("ALTER TABLE workbench.events ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
+                name, sql.Literal(month.isoformat()), sql.Literal(following.isoformat())
+            )
+        )
 
 
 async def _harden(admin_dsn: str) -> None:

@@ -7,12 +7,17 @@ client must not run into the timeout). Postgres sets the rows of a FETCH aside b
 stops rows of 500 MB there; libpq hands them over in small chunks, so `fetch_bytes` stops what passes it here. (One row at a
 time would bound memory tighter and costs 40 % more CPU.) Time is limited three times over: by the server's
 statement_timeout, by a cancel request, and by ending the backend through the application's own connection.
+
+The snapshot is the application's, taken over before the query begins: readers may not ask which transactions there are. With
+a snapshot of the past (`as_of`) the names of tables mean the views of `analyst_past`.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from itertools import repeat
+from select import POLLIN, poll
 
 import msgspec
 from psycopg import AsyncConnection, errors, generators, postgres
@@ -21,10 +26,12 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
+from psycopg.waiting import WAIT_R
 
 from api.clock import monotonic_ns
 from api.store.database import Database, UnavailableError
 from api.store.readers import Reader, stop_backend
+from api.store.snapshots import Snapshot, share_snapshot
 
 _log = logging.getLogger("workbench.reading")
 
@@ -36,12 +43,15 @@ _CHUNK_ROWS = 64
 _CONNECT_PAUSE_SECONDS = 0.05
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
-    "-c search_path=analyst -c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
+    "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
     "-c extra_float_digits=1 -c standard_conforming_strings=on -c client_min_messages=error -c work_mem=16MB "
     "-c max_parallel_workers_per_gather=0 -c client_connection_check_interval=1000"
 )
 
 Cells = list[bytes | None]
+
+SHORT = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950})
+"""Types whose text is short: bool, numbers of a fixed size, dates, times and uuid."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -111,30 +121,61 @@ class BusyError(ReadError):
 class Reading:
     """A query under way: its columns, its first rows, and the rest."""
 
-    def __init__(self, connection: AsyncConnection[TupleRow], database: Database, limits: Limits) -> None:
+    def __init__(
+        self, connection: AsyncConnection[TupleRow], database: Database, limits: Limits, as_of: Snapshot | None
+    ) -> None:
         self.columns: tuple[Column, ...] = ()
         self._connection = connection
         self._database = database
         self._limits = limits
+        self._as_of = as_of
         self._started_ns = monotonic_ns()
 
-    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> None:
-        """Have Postgres check and plan the statement; raise ReadError."""
+    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> Snapshot | None:
+        """Have Postgres check and plan the statement; return what it sees of the present, if that can be told.
+
+        Raises ReadError or UnavailableError.
+        """
         await self._step(_execute(self._connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ()))
+        seen = await self._take_over() if self._as_of is None else None
         await self._step(_execute(self._connection, _PREFIX + statement, parameters))
+        return seen
+
+    async def _take_over(self) -> Snapshot | None:
+        """Look with the snapshot of a transaction of the application's, and return it."""
+        async with self._database.transaction() as tx:
+            shared = await share_snapshot(tx)
+            if shared is None:
+                return None
+            name, snapshot = shared
+            await self._step(_execute(self._connection, f"SET TRANSACTION SNAPSHOT '{name}'", ()))
+        return snapshot
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Give the rows in batches, at least one, which may be empty; `columns` are known with the first."""
-        wanted, ended = _FIRST_ROWS, False
-        while not ended:
-            fetch = _Fetch(wanted, self._limits.fetch_bytes)
-            await self._step(fetch.run(self._connection))
-            self.columns = self.columns or fetch.columns
-            ended = fetch.rows < wanted
-            wanted = fetch.next_size()
-            yield fetch.batch()
-            if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
-                raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
+        """Give the rows in batches, at least one, which may be empty; `columns` are known with the first.
+
+        While one is looked at, Postgres makes the next.
+        """
+        fetching = asyncio.create_task(self._fetch(_FIRST_ROWS))
+        try:
+            while True:
+                fetch = await fetching
+                self.columns = self.columns or fetch.columns
+                if not fetch.ended:
+                    fetching = asyncio.create_task(self._fetch(fetch.next_size()))
+                yield fetch.batch()
+                if fetch.ended:
+                    return
+                if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
+                    raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    async def _fetch(self, wanted: int) -> "_Fetch":
+        fetch = _Fetch(wanted, self._limits.fetch_bytes)
+        await self._step(fetch.run(self._connection))
+        return fetch
 
     async def _step(self, steps: PQGen[None]) -> None:
         watch = asyncio.create_task(self._watch())
@@ -160,17 +201,26 @@ class Reading:
 
 
 @contextlib.asynccontextmanager
-async def reading(database: Database, reader: Reader, limits: Limits) -> AsyncIterator[Reading]:
+async def reading(
+    database: Database, reader: Reader, limits: Limits, as_of: Snapshot | None = None
+) -> AsyncIterator[Reading]:
     """Give a connection for one query, closed afterwards whatever happened; raise BusyError or UnavailableError."""
-    connection = await _connect(database, reader, limits)
+    connection = await _connect(database, reader, limits, _options(limits, as_of))
     try:
-        yield Reading(connection, database, limits)
+        yield Reading(connection, database, limits, as_of)
     finally:
         await connection.close()
 
 
-async def _connect(database: Database, reader: Reader, limits: Limits) -> AsyncConnection[TupleRow]:
+def _options(limits: Limits, as_of: Snapshot | None) -> str:
     options = _SESSION.format(statement_ms=int(limits.step_seconds * 1000), idle_ms=int(limits.idle_seconds * 1000))
+    if as_of is None:
+        return options + " -c search_path=analyst"
+    still_open = ",".join(map(str, as_of.open))
+    return f"{options} -c search_path=analyst_past -c workbench.past_end={as_of.end} -c workbench.past_open={{{still_open}}}"
+
+
+async def _connect(database: Database, reader: Reader, limits: Limits, options: str) -> AsyncConnection[TupleRow]:
     conninfo = make_conninfo(
         database.dsn,
         user=reader.role,
@@ -216,8 +266,8 @@ class _Fetch:
         self.rows = 0
         self._wanted = wanted
         self._most_bytes = most_bytes
-        self._bytes = 0
-        self._cells: Cells = []
+        self._bytes = 0  # of what may be large
+        self._cells: list[Cells] = []
 
     def run(self, connection: AsyncConnection[TupleRow]) -> PQGen[None]:
         """Fetch and keep the rows; raise StatementError or TooLargeError."""
@@ -225,17 +275,29 @@ class _Fetch:
         pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % self._wanted, ())
         pgconn.set_chunked_rows_mode(_CHUNK_ROWS)
         yield from generators.send(pgconn)
+        arrived = poll()
+        arrived.register(pgconn.socket, POLLIN)
         while True:
-            result = (yield from generators.fetch(pgconn)) if pgconn.is_busy() else pgconn.get_result()
+            while pgconn.is_busy():
+                if not arrived.poll(
+                    0
+                ):  # Postgres sends 8 KB at a time: waiting for each took more time than reading it
+                    yield WAIT_R
+                pgconn.consume_input()
+            result = pgconn.get_result()
             if result is None:
                 return
             _check(result)
             self._keep(result)
 
+    @property
+    def ended(self) -> bool:
+        """Whether there are no more rows."""
+        return self.rows < self._wanted
+
     def batch(self) -> Batch:
         """Return what was fetched, by column."""
-        width = len(self.columns)
-        return Batch(self.rows, [self._cells[index::width] for index in range(width)])
+        return Batch(self.rows, self._cells)
 
     def next_size(self) -> int:
         """Return how many rows to ask for next: up to a megabyte, growing no faster than sixteenfold."""
@@ -243,12 +305,16 @@ class _Fetch:
         return max(1, min(fitting, self._wanted * 16, _MOST_ROWS))
 
     def _keep(self, result: PGresult) -> None:
-        self.columns = self.columns or _columns(result)
-        get, width = result.get_value, range(len(self.columns))
-        cells = [get(row, index) for row in range(result.ntuples) for index in width]
-        self._cells += cells
+        if not self.columns:
+            self.columns = _columns(result)
+            self._cells = [[] for _ in self.columns]
+        rows = range(result.ntuples)
+        for index, (column, kept) in enumerate(zip(self.columns, self._cells, strict=True)):
+            cells = list(map(result.get_value, rows, repeat(index)))
+            kept.extend(cells)
+            if column.oid not in SHORT:
+                self._bytes += sum(map(len, filter(None, cells)))
         self.rows += result.ntuples
-        self._bytes += sum(map(len, filter(None, cells)))
         if self._bytes > self._most_bytes:
             raise TooLargeError(f"{self.rows} rows are larger than {self._most_bytes} bytes together")
 

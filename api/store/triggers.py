@@ -4,11 +4,12 @@ A cached trigger is never stale: ingest compares epochs in its own transaction a
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 
 from api.store.arrays import plain
-from api.store.calls import Call, run, statements
+from api.store.calls import Call, Rows, run, statements
 from api.store.database import Transaction
 
 _SQL = statements("ingest_triggers")
@@ -26,13 +27,22 @@ class ActiveAutomation(msgspec.Struct, frozen=True):
     trigger_spec: bytes
 
 
-def epochs(org_ids: Sequence[int]) -> Call[dict[int, int]]:
-    """Ask for the epoch of every organization named; 0 for one that never had an automation."""
-    return Call(
-        _SQL["epochs"],
-        lambda rows: dict.fromkeys(org_ids, 0) | dict(rows),
-        org_ids=plain(org_ids),
-    )
+class Standing(msgspec.Struct, frozen=True):
+    """Of organizations: the epoch, 0 for one that never had an automation, and where it is closed (see `ingest.counting`)."""
+
+    epochs: dict[int, int]
+    closed_until: dict[int, datetime]
+
+
+def standing(org_ids: Sequence[int]) -> Call[Standing]:
+    """Ask how organizations stand."""
+    return Call(_SQL["standing"], lambda rows: _standing(org_ids, rows), org_ids=plain(org_ids))
+
+
+def _standing(org_ids: Sequence[int], rows: Rows) -> Standing:
+    known = {org_id: epoch for org_id, epoch, _ in rows if epoch is not None}
+    closed = {org_id: moment for org_id, _, moment in rows if moment is not None}
+    return Standing(dict.fromkeys(org_ids, 0) | known, closed)
 
 
 async def awaited_events(tx: Transaction, org_id: int) -> frozenset[str]:

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import TupleRow
 
 from api.store.calls import Call, nothing, run, statements
 from api.store.database import Transaction, libpq_dsn
 
 ENTRIES_CHANNEL = "workbench_entries"
 _RECONNECT_SECONDS = 1.0
+
+FindChannel = Callable[[psycopg.AsyncConnection[TupleRow]], Awaitable[str]]
 
 _SQL = statements("wake")
 
@@ -24,15 +27,21 @@ async def wake_engine(tx: Transaction) -> None:
     await run(tx, WAKE_ENGINE)
 
 
+async def _entries_channel(_connection: psycopg.AsyncConnection[TupleRow]) -> str:
+    return ENTRIES_CHANNEL
+
+
 class Listener:
     """Hears a channel on a connection of its own. A hint that is missed costs a poll, never an entry.
 
     `heard` is given the text of every hint, and an empty one after connecting: what was said before is not known.
     """
 
-    def __init__(self, dsn: str, channel: str = ENTRIES_CHANNEL, heard: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, dsn: str, channel: FindChannel | None = None, heard: Callable[[str], None] | None = None
+    ) -> None:
         self._dsn = libpq_dsn(dsn)
-        self._channel = channel
+        self._find_channel = channel or _entries_channel
         self._heard = heard
         self._woken = asyncio.Event()
 
@@ -56,7 +65,8 @@ class Listener:
 
     async def _listen_once(self) -> None:
         async with await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=5) as connection:
-            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+            channel = await self._find_channel(connection)
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self._hear("")
             async for notification in connection.notifies():
                 self._hear(notification.payload)

@@ -1,6 +1,6 @@
 -- Store contacts number `first` to `last`, with three identifiers each; digests are as random as the real ones.
 WITH c AS MATERIALIZED (
-    SELECT number, md5('contact ' || number)::uuid AS id, clock_timestamp() AS at FROM generate_series(%(first)s, %(last)s) AS number
+    SELECT number, md5('contact ' || number)::uuid AS id, clock_timestamp() AS at FROM generate_series(%(first)s::bigint, %(last)s) AS number
 ), stored AS (
     INSERT INTO workbench.contacts (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes,
                                     created_at, updated_at)

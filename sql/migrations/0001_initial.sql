@@ -2,7 +2,8 @@
 --
 -- Rules every table keeps (they let the same code run on one Postgres and on Citus):
 -- org_id is first in every primary key, unique index and foreign key (except where there is no organization yet:
--- organizations.id and .name, api_keys.key_hash, by which a caller is found, and engines, chains and their blocks, which serve everybody);
+-- organizations.id and .name, api_keys.key_hash, by which a caller is found, and engines, clusters, channels, chains and their blocks,
+-- which serve everybody);
 -- no triggers; no now() in an update; moments and ids come from the caller, which reads one clock per unit of work.
 
 CREATE SCHEMA workbench;
@@ -141,6 +142,7 @@ CREATE TABLE workbench.events (
     email            text,                      -- sealed
     external_id      text,
     merged_from      uuid,                      -- the contact it came to, when that was merged into another
+    stored_in        bigint NOT NULL DEFAULT 0,   -- the number of the transaction that stored it, for `as_of`; see `clusters`
     PRIMARY KEY (org_id, id, created_at)
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
@@ -148,6 +150,57 @@ CREATE INDEX events_by_contact ON workbench.events (org_id, contact_id, created_
 
 -- Months are attached ahead of time by the API and the importer (`add_event_month`); this one takes what lies outside.
 CREATE TABLE workbench.events_other PARTITION OF workbench.events DEFAULT;
+
+-- How often each event came, by hour and by day, counted once: of the last 31 days, up to `event_counting.counted_until`
+-- (api/ingest/counting.py).
+CREATE TABLE workbench.event_hours (
+    org_id  bigint NOT NULL,
+    event   text NOT NULL,
+    hour    timestamptz NOT NULL,
+    count   bigint NOT NULL,
+    PRIMARY KEY (org_id, event, hour)
+);
+
+CREATE TABLE workbench.event_days (
+    org_id  bigint NOT NULL,
+    event   text NOT NULL,
+    day     timestamptz NOT NULL,
+    count   bigint NOT NULL,
+    PRIMARY KEY (org_id, event, day)
+);
+
+-- Up to where an organization's events are counted. Whoever stores events dated before `closed_until` notes them in `late_events`.
+CREATE TABLE workbench.event_counting (
+    org_id         bigint PRIMARY KEY,
+    counted_until  timestamptz NOT NULL,
+    closed_until   timestamptz NOT NULL CHECK (closed_until >= counted_until)
+);
+
+-- How many events came dated into what was closed already; added to the counts every few minutes.
+CREATE TABLE workbench.late_events (
+    org_id  bigint NOT NULL,
+    id      uuid NOT NULL,
+    event   text NOT NULL,
+    at      timestamptz NOT NULL,       -- the beginning of the hour, or of the five minutes, that they are dated in
+    count   bigint NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
+
+-- Transactions are numbered across Postgres clusters, so that a database that is dumped and restored elsewhere keeps their order:
+-- a transaction's number is its own id plus what its cluster adds. `migrate` notes each cluster in which it finds the database.
+CREATE TABLE workbench.clusters (
+    first_number       bigint PRIMARY KEY,         -- above all numbers of the clusters before
+    system_identifier  bigint NOT NULL,
+    added              bigint NOT NULL CHECK (added >= 0),
+    since              timestamptz NOT NULL
+);
+
+-- Names of notification channels that tell about organizations. A direct login may LISTEN to whatever it knows the name of.
+CREATE TABLE workbench.channels (
+    purpose  text PRIMARY KEY,
+    channel  text NOT NULL
+);
+INSERT INTO workbench.channels VALUES ('inbox', 'inbox_' || replace(gen_random_uuid()::text, '-', ''));
 
 -- Dry runs: kept apart for seven days, with idempotency keys of their own.
 CREATE TABLE workbench.dry_runs (
@@ -180,6 +233,21 @@ CREATE TABLE workbench.event_notices (
     PRIMARY KEY (org_id, id)
 );
 CREATE INDEX event_notices_by_key ON workbench.event_notices (org_id, idempotency_key);
+
+-- Files of history that were imported, and how far: the first so many lines of a file are done. Written with what they brought.
+CREATE TABLE workbench.imports (
+    org_id       bigint NOT NULL,
+    digest       uuid NOT NULL,                 -- of the file's bytes, and of how they are read
+    name         text NOT NULL,
+    lines        bigint NOT NULL,
+    stored       bigint NOT NULL,
+    duplicates   bigint NOT NULL,
+    rejected     bigint NOT NULL,
+    started_at   timestamptz NOT NULL,
+    updated_at   timestamptz NOT NULL,
+    finished_at  timestamptz,
+    PRIMARY KEY (org_id, digest)
+);
 
 -- Automations -------------------------------------------------------------------------------------------------------
 
@@ -229,6 +297,8 @@ CREATE TABLE workbench.audit_log (
     created_at  timestamptz NOT NULL,
     PRIMARY KEY (org_id, id)
 );
+
+CREATE INDEX audit_log_subject ON workbench.audit_log (org_id, subject_id, id);
 
 -- Entries: one per (automation, event) ------------------------------------------------------------------------------
 
@@ -389,6 +459,51 @@ CREATE TABLE workbench.inapp_challenges (
 );
 CREATE INDEX inapp_challenges_by_end ON workbench.inapp_challenges (org_id, expires_at);
 
+-- Segments ----------------------------------------------------------------------------------------------------------
+
+-- A name for contacts: those that a query finds, asked again and again, or those of a frame, frozen.
+CREATE TABLE workbench.segments (
+    org_id         bigint NOT NULL REFERENCES workbench.organizations (id),
+    id             uuid NOT NULL,
+    name           text NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+    kind           text NOT NULL CHECK (kind IN ('query', 'audience')),
+    sql            text,                        -- as it was written
+    params         jsonb,                       -- its values, addresses sealed
+    every_seconds  integer CHECK (every_seconds BETWEEN 60 AND 604800),
+    provenance     jsonb NOT NULL DEFAULT '{}', -- of an audience: what its frame came from, and how many rows were used
+    size           integer NOT NULL,            -- when it was last refreshed
+    refreshed_at   timestamptz,                 -- null: an audience of which more is to come
+    last_error     text,                        -- why the last try failed; the members stay those of before
+    failing_since  timestamptz,
+    failures       integer NOT NULL DEFAULT 0,  -- since it last succeeded
+    due_at         timestamptz,
+    attempted_at   timestamptz,
+    lease_token    bigint NOT NULL DEFAULT 0,   -- grows with every claim; who holds an older one changes nothing
+    lease_until    timestamptz,
+    revision       integer NOT NULL,
+    created_at     timestamptz NOT NULL,
+    created_by     uuid NOT NULL,
+    updated_at     timestamptz NOT NULL,
+    updated_by     uuid NOT NULL,
+    archived_at    timestamptz,
+    PRIMARY KEY (org_id, id),
+    CHECK ((kind = 'query') = (num_nonnulls(sql, every_seconds) = 2))
+);
+CREATE UNIQUE INDEX segments_by_name ON workbench.segments (org_id, name) WHERE archived_at IS NULL;
+CREATE INDEX segments_due ON workbench.segments (org_id, due_at) WHERE due_at IS NOT NULL;
+
+-- How large a segment was: a row for each refresh that changed something.
+CREATE TABLE workbench.segment_sizes (
+    org_id      bigint NOT NULL,
+    segment_id  uuid NOT NULL,
+    at          timestamptz NOT NULL,
+    size        integer NOT NULL,
+    entered     integer NOT NULL,
+    departed    integer NOT NULL,
+    PRIMARY KEY (org_id, segment_id, at),
+    FOREIGN KEY (org_id, segment_id) REFERENCES workbench.segments (org_id, id)
+);
+
 CREATE TABLE workbench.segment_members (
     org_id      bigint NOT NULL,
     segment     text NOT NULL,
@@ -473,10 +588,15 @@ ALTER TABLE workbench.message_outcomes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.automations ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
-    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM workbench.events;
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id
+    FROM workbench.events;
 
 CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, email, wallet_address, external_id,
@@ -517,6 +637,48 @@ CREATE VIEW analyst.dead_letters WITH (security_invoker = true, security_barrier
 CREATE VIEW analyst.segment_members WITH (security_invoker = true, security_barrier = true) AS
     SELECT segment, contact_id, entered_at FROM workbench.segment_members;
 
+CREATE VIEW analyst.segments WITH (security_invoker = true, security_barrier = true) AS
+    SELECT name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
+    FROM workbench.segments
+    WHERE archived_at IS NULL;
+
+CREATE VIEW analyst.segment_sizes WITH (security_invoker = true, security_barrier = true) AS
+    SELECT s.name AS segment, z.at, z.size, z.entered, z.departed
+    FROM workbench.segment_sizes z
+    JOIN workbench.segments s ON s.org_id = z.org_id AND s.id = z.segment_id
+    WHERE s.archived_at IS NULL;
+
 CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, event, field, reason, body, idempotency_key, received_at FROM workbench.event_notices
     WHERE outcome = 'rejected';
+
+-- What analysts see of the past: the events of the transactions that a query of then had seen the end of. Exact whatever their
+-- moments are (an import dates its events back). Which those are is a setting of the reader's connection; it only ever takes rows away.
+CREATE SCHEMA analyst_past;
+
+CREATE FUNCTION workbench.past_end() RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
+    RETURN current_setting('workbench.past_end')::bigint;
+CREATE FUNCTION workbench.past_open() RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
+    RETURN current_setting('workbench.past_open')::bigint[];
+
+CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id
+    FROM workbench.events
+    WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
+
+-- What a direct login sees instead of the analyst's view of the same name: no addresses, since nobody opens or masks them on their way.
+CREATE SCHEMA analyst_direct;
+
+CREATE VIEW analyst_direct.app_events WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
+           wallet_address AS sent_wallet_address, external_id AS sent_external_id
+    FROM workbench.events;
+
+CREATE VIEW analyst_direct.contacts WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, wallet_address, external_id,
+           CASE WHEN external_id IS NULL THEN attributes
+                ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
+           tags, created_at, updated_at, email_domain, opted_out, erased_at
+    FROM workbench.contacts
+    WHERE merged_into IS NULL;

@@ -27,10 +27,11 @@ WHERE org_id = :org_id AND id = :id
 FOR SHARE;
 
 -- list_automations --
--- The newest automations, archived or not, of one name when it is given.
+-- The newest automations, archived or not, of one name when it is given, older than one when it is.
 SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at
 FROM automations
 WHERE org_id = :org_id AND (archived_at IS NOT NULL) = :archived AND (:name ::text IS NULL OR name = :name)
+    AND (:before ::uuid IS NULL OR id < :before ::uuid)
 ORDER BY id DESC
 LIMIT :most;
 
@@ -94,6 +95,15 @@ ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1;
 -- Which key did what to what, and when.
 INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)
 VALUES (:org_id, :id, :key_id, :action, :subject_id, :detail ::jsonb, :created_at);
+
+-- list_changes --
+-- Who did what to an automation, the newest first, with the name of the key.
+SELECT a.created_at, a.action, a.key_id ::text, k.name, a.detail
+FROM audit_log a
+LEFT JOIN api_keys k ON k.org_id = :org_id AND k.id = a.key_id
+WHERE a.org_id = :org_id AND a.subject_id = :automation_id
+ORDER BY a.id DESC
+LIMIT :most;
 
 -- cancel_entries --
 -- Cancel the next entries (by id) of an automation that no worker holds; how many, and the last id looked at.

@@ -1,13 +1,51 @@
 -- Imported history. Everything else an import does is the live ingest's (`ingest.sql`): only moments differ, because
--- what happened long ago is dated by when it happened.
+-- what happened long ago is dated by when it happened. The organization stands in a column, never as a constant: by that the planner, as
+-- long as it knows nothing of a table, might go through all of it.
 
--- date_contacts --
--- New contacts date from their first event; moments are microseconds since the epoch.
-UPDATE contacts c SET created_at = timestamptz 'epoch' + d.created_us * interval '1 microsecond'
-FROM unnest(:ids ::uuid[], :created_us ::bigint[]) AS d (id, created_us)
-WHERE c.org_id = :org_id AND c.id = d.id;
+-- most_locks --
+-- How many locks one transaction may take so that eight of them find room.
+SELECT current_setting('max_locks_per_transaction')::integer * current_setting('max_connections')::integer / 8;
+
+-- wait_briefly --
+-- Let the transaction wait for no lock longer than others would notice.
+SET LOCAL lock_timeout = '200ms';
+
+-- find_held_keys --
+-- Which of these idempotency keys are held already; `position` counts from 0.
+SELECT k.position - 1
+FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[]) WITH ORDINALITY AS k (org_id, key_digest, position)
+JOIN idempotency_keys i ON i.org_id = k.org_id AND i.key_digest = k.key_digest;
+
+-- add_keys --
+-- Claim idempotency keys that nobody was seen to hold, sorted by the caller; one that came meanwhile ends the transaction.
+COPY idempotency_keys (org_id, key_digest, event_id, body_digest, created_at) FROM STDIN (FORMAT binary);
+
+-- find_changed_contacts --
+-- Which of these contacts have been written since, or merged; moments are microseconds since the epoch.
+SELECT k.id::text
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :updated_us ::bigint[]) AS k (org_id, id, updated_us)
+LEFT JOIN contacts c ON c.org_id = k.org_id AND c.id = k.id
+WHERE c.updated_at IS DISTINCT FROM timestamptz 'epoch' + k.updated_us * interval '1 microsecond' OR c.merged_into IS NOT NULL;
+
+-- find_returning --
+-- As `find_owners`, with the moment each contact was last written, in microseconds since the epoch.
+SELECT k.position - 1, c.id::text, c.wallet_address, c.email, c.external_id,
+       coalesce(c.attributes @> k.attributes::jsonb, true), (extract(epoch FROM c.updated_at) * 1000000)::bigint
+FROM unnest(:org_ids ::bigint[], :kinds ::smallint[], :digests ::uuid[], string_to_array(:attributes, chr(30), ''))
+    WITH ORDINALITY AS k (org_id, kind, digest, attributes, position)
+JOIN identities i ON i.org_id = k.org_id AND i.kind = k.kind AND i.value_digest = k.digest
+JOIN contacts c ON c.org_id = i.org_id AND c.id = i.contact_id;
+
+-- add_past_contacts --
+-- New contacts, as of their first event; moments are microseconds since the epoch.
+INSERT INTO contacts (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_at, updated_at)
+SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes,
+       timestamptz 'epoch' + created_us * interval '1 microsecond', :updated_at ::timestamptz
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
+            :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[], :created_us ::bigint[])
+    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_us);
 
 -- add_past_events --
 -- Store events of the past, created when they occurred.
 COPY events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
-             wallet_address, email, external_id) FROM STDIN;
+             wallet_address, email, external_id, stored_in) FROM STDIN (FORMAT binary);

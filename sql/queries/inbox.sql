@@ -59,10 +59,14 @@ WITH acknowledged AS (
 INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)
 SELECT org_id, :now ::timestamptz, id, 'delivered', 'inapp' FROM acknowledged;
 
+-- find_inbox_channel --
+-- The name of the channel on which waiting messages are announced.
+SELECT channel FROM workbench.channels WHERE purpose = 'inbox';
+
 -- announce_messages --
 -- Tell every API process, when this transaction commits, which wallets have something waiting: marks, no addresses, as many
 -- in one notification as its 8,000 bytes hold.
-SELECT pg_notify('workbench_inbox', concat(:org_id ::bigint, ' ', string_agg(mark, ' ')))
+SELECT pg_notify((SELECT channel FROM channels WHERE purpose = 'inbox'), concat(:org_id ::bigint, ' ', string_agg(mark, ' ')))
 FROM (
     SELECT mark, row_number() OVER () / 400 AS part
     FROM (SELECT DISTINCT left(md5(wallet), 16) AS mark FROM unnest(:wallets ::text[]) AS wallet) AS marks

@@ -88,11 +88,12 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :event_ids ::uuid[], :contact_id
 
 -- add_events --
 -- Store events; moments are microseconds since the epoch. Payloads come as one text with record separators between them: no JSON
--- text contains one, and nothing need be quoted.
+-- text contains one, and nothing need be quoted. The number of the transaction is made once, not per row.
 INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
-                    wallet_address, email, external_id)
+                    wallet_address, email, external_id, stored_in)
 SELECT org_id, id, contact_id, event, timestamptz 'epoch' + occurred_us * interval '1 microsecond',
-       :created_at ::timestamptz, payload::jsonb, idempotency_key, wallet_address, email, external_id
+       :created_at ::timestamptz, payload::jsonb, idempotency_key, wallet_address, email, external_id,
+       (SELECT pg_current_xact_id()::text::bigint + :added ::bigint)
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :events ::text[], :occurred_us ::bigint[],
             string_to_array(:payloads, chr(30)), :idempotency_keys ::text[], :wallets ::text[], :emails ::text[], :external_ids ::text[])
     AS e (org_id, id, contact_id, event, occurred_us, payload, idempotency_key, wallet_address, email, external_id);

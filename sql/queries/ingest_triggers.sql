@@ -1,8 +1,11 @@
--- What ingest must know of automations: whether they changed, and which triggers are live.
+-- What ingest must know of automations: whether they changed, and which triggers are live; and which events come late.
 
--- epochs --
--- The epochs of some organizations; one that never had an automation has no row.
-SELECT org_id, epoch FROM automation_epochs WHERE org_id = ANY(:org_ids ::bigint[]);
+-- standing --
+-- The epochs of some organizations; one that never had an automation has no row. And up to where their events are closed: one
+-- statement more would cost each batch a twentieth of a millisecond.
+SELECT org_id, epoch, NULL::timestamptz FROM automation_epochs WHERE org_id = ANY(:org_ids ::bigint[])
+UNION ALL
+SELECT org_id, NULL, closed_until FROM event_counting WHERE org_id = ANY(:org_ids ::bigint[]);
 
 -- active_automations --
 -- Every automation that takes entries now, with the trigger of its published version, or of its draft when it has none.

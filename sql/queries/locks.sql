@@ -3,3 +3,11 @@
 -- lock_keys --
 -- Take locks in the order given (sorted by the caller).
 SELECT count(pg_advisory_xact_lock(k)) FROM unnest(:keys ::bigint[]) AS k;
+
+-- share_members --
+-- Change which segments single contacts are in, beside others that do.
+SELECT pg_advisory_xact_lock_shared(7300454, (:org_id ::bigint % 2147483647) ::integer);
+
+-- hold_members --
+-- Wait for all who do, and keep others from beginning.
+SELECT pg_advisory_xact_lock(7300454, (:org_id ::bigint % 2147483647) ::integer);

@@ -63,10 +63,11 @@ SELECT id FROM members;
 SELECT segment, entered_at FROM segment_members WHERE org_id = :org_id AND contact_id = :id;
 
 -- join_segments --
--- Put a contact into segments, since the moments given.
+-- Put a contact into segments, since the moments given; those that were put away meanwhile stay empty.
 INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
-SELECT :org_id, segment, :id, entered_at
-FROM unnest(:segments ::text[], :moments ::timestamptz[]) AS s (segment, entered_at)
+SELECT :org_id, m.segment, :id, m.entered_at
+FROM unnest(:segments ::text[], :moments ::timestamptz[]) AS m (segment, entered_at)
+JOIN segments s ON s.org_id = :org_id AND s.name = m.segment AND s.archived_at IS NULL
 ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
 
 -- leave_segments --

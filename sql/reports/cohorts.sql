@@ -6,7 +6,7 @@ WITH {{ parts.cohorts(period) }}, done AS (
            {{ "sum(" ~ parts.number(":value", "e.payload") ~ ")" if value else "count(*)" }} AS total
     FROM people p
     JOIN app_events e ON e.contact_id = p.contact_id
-    WHERE e.event = :event AND {{ parts.during(period, "e.") }}
+    WHERE e.event = :event AND e.occurred_at >= p.began AND {{ parts.during(period, "e.") }}
     GROUP BY 1, 2
 )
 SELECT c.cohort, c.size, n AS number, coalesce(d.events, 0) AS events, coalesce(d.total, 0)::float8 AS total,

@@ -1,10 +1,18 @@
 -- Of the contacts that took the first step in the period, how many took the others after it, in order, within a span of the first.
 -- A contact counts at a step when any of its ways leads there. Of several first steps the latest one before a step is the one that
 -- gives it the most time, so that one is carried along. Every step of a way occurs after the one before it.
+-- What a contact did before its first first step, or too long after its last one, is left out before anything is sorted.
 {% import "parts.sql" as parts %}
-WITH taken AS (
+WITH begun AS (
+    SELECT contact_id, min(occurred_at) AS first, max(occurred_at) + CAST(:within AS interval) AS last
+    FROM app_events
+    WHERE event = :step_1 AND {{ parts.during(period) }}
+    GROUP BY contact_id
+), taken AS (
     SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ parts.property(by) ~ " AS part" if by }}
-    FROM app_events e{{ " JOIN contacts c ON c.id = e.contact_id" if by == "contact" }}
+    FROM begun b
+    JOIN app_events e ON e.contact_id = b.contact_id AND e.occurred_at BETWEEN b.first AND b.last
+    {{ "JOIN contacts c ON c.id = e.contact_id" if by == "contact" }}
     WHERE e.event IN ({% for step in steps %}:step_{{ step }}{{ ", " if not loop.last }}{% endfor %})
         AND {{ parts.during(period, "e.") }}
 ), way_1 AS (
@@ -21,7 +29,6 @@ WITH taken AS (
         {{ ", (array_agg(part ORDER BY occurred_at, id) FILTER (WHERE event = :step_1))[1] AS part" if by }}
     FROM way_{{ steps[-1] }}
     GROUP BY contact_id
-    HAVING min(begun_1) IS NOT NULL
 ), counted AS (
     SELECT {{ "part, " if by }}s.step, s.event, count(s.took) AS contacts,
            percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM s.took)) AS seconds

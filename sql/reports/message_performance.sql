@@ -12,7 +12,7 @@ WITH made AS (
            NULL::boolean AS converted
            {% endif %}
     FROM messages m
-    WHERE m.created_at >= {{ parts.since(period) }} AND m.created_at < {{ parts.until(period) }}
+    WHERE m.created_at >= {{ parts.since() }} AND m.created_at < {{ parts.until(period) }}{{ parts.of_members(period, "m.") }}
 )
 SELECT a.name AS automation, m.node_id, m.channel, count(*) AS messages, count(*) FILTER (WHERE m.sent) AS sent,
        count(*) FILTER (WHERE status = 'delivered') AS delivered, count(*) FILTER (WHERE status = 'failed') AS failed,

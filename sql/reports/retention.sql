@@ -2,13 +2,14 @@
 -- Number 0 is the cohort's own; periods that have not begun yet are left out, the last one may still be under way.
 {% import "parts.sql" as parts %}
 WITH {{ parts.cohorts(period) }}, back AS (
-    SELECT DISTINCT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at
+    SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, max(occurred_at) AS last
     FROM app_events
     WHERE {{ "event = :back AND " if back }}{{ parts.during(period) }}
+    GROUP BY 1, 2
 ), returned AS (
     SELECT p.cohort, b.at, count(*) AS contacts
     FROM people p
-    JOIN back b ON b.contact_id = p.contact_id AND b.at >= p.cohort
+    JOIN back b ON b.contact_id = p.contact_id AND b.last >= p.began
     GROUP BY p.cohort, b.at
 )
 SELECT c.cohort, c.size, n AS number, coalesce(r.contacts, 0) AS contacts, coalesce(r.contacts, 0)::float8 / c.size AS share

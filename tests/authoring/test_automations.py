@@ -257,12 +257,12 @@ async def test_ingest_reads_the_published_trigger_or_the_drafts(desk: Any, stran
         await automations.archive(desk.database, desk.author, inactive.id)
     async with desk.database.transaction() as tx:
         live = await triggers.active_automations(tx, desk.org_id)
-        (epochs,) = await run(tx, triggers.epochs([desk.org_id, stranger.org_id]))
+        (standing,) = await run(tx, triggers.standing([desk.org_id, stranger.org_id]))
     assert [(each.id, each.published_version, decode(each.trigger_spec)["event"]) for each in live] == [
         (published.id, 1, "first_deposit"),
         (draft.id, None, "b"),
     ]
-    assert epochs == {desk.org_id: 8, stranger.org_id: 0}
+    assert standing.epochs == {desk.org_id: 8, stranger.org_id: 0}
 
 
 async def test_refusals_are_values(desk: Any) -> None:

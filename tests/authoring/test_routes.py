@@ -84,6 +84,22 @@ async def test_an_automation_from_draft_to_archive(acme: Org) -> None:
     assert (await acme.call("POST", f"{here}/publish"))[0] == 409
 
 
+async def test_whom_publishing_would_meet_is_answered_before(acme: Org) -> None:
+    _, made = await acme.call("POST", "/automations", DRAFT)
+    await acme.call("POST", "/events", EVENT, key=("live",))  # nothing is published yet, so it will end at once
+    status, answer = await acme.call("GET", f"/automations/{made['id']}/impact")
+    met = {"version": None, "nodeId": None, "state": "pending", "entries": 1, "then": "no_published_version"}
+    assert (status, answer) == (200, {"impact": {"entries": 1, "earlier": [met]}})
+    await acme.call("POST", f"/automations/{made['id']}/publish")
+    await acme.call("POST", "/events", EVENT, key=("live",))
+    _, answer = await acme.call("GET", f"/automations/{made['id']}/impact")
+    assert [(each["version"], each["then"]) for each in answer["impact"]["earlier"]] == [
+        (1, "finishes"),
+        (None, "no_published_version"),
+    ]
+    assert (await acme.call("GET", f"/automations/{UNKNOWN}/impact"))[0] == 404
+
+
 async def test_publish_and_rollback_answer_whom_they_concern(acme: Org) -> None:
     _, made = await acme.call("POST", "/automations", DRAFT)
     here = f"/automations/{made['id']}"
@@ -168,7 +184,7 @@ async def test_a_bad_query_is_refused_naming_the_parameter(acme: Org) -> None:
     }
 
 
-READING = [("GET", f"/automations/{UNKNOWN}{rest}") for rest in ("", "/versions", "/stats", "/entries")]
+READING = [("GET", f"/automations/{UNKNOWN}{rest}") for rest in ("", "/versions", "/stats", "/impact", "/entries")]
 WRITING = [("POST", f"/automations/{UNKNOWN}/{rest}") for rest in ("deactivate", "archive", "replay")]
 EVERY = [
     *(("GET", "/automations"), ("POST", "/automations"), ("PUT", f"/automations/{UNKNOWN}")),
@@ -248,3 +264,54 @@ async def test_the_entry_of_a_posted_event_is_found(acme: Org) -> None:
     for path in (f"/automations/{made['id']}/replay", "/entries/replay"):
         status, body = await acme.call("POST", path, {"state": "pending"})
         assert (status, body["field"]) == (400, "state")
+
+
+async def test_who_changed_an_automation_is_told_and_whom_a_publication_would_meet(acme: Org) -> None:
+    _, made = await acme.call("POST", "/automations", DRAFT)
+    here = f"/automations/{made['id']}"
+    await acme.call("PUT", here, {"name": "m", "revision": 1})
+    await acme.call("POST", f"{here}/publish")
+    status, told = await acme.call("GET", f"{here}/changes?limit=2")
+    assert status == 200
+    assert [(each["action"], each["detail"]["revision"]) for each in told["changes"]] == [
+        ("automation.publish", 3),
+        ("automation.update", 2),
+    ]
+    assert {each["by"] for each in told["changes"]} == {told["changes"][0]["keyId"]}  # a key without a name
+    assert await acme.call("GET", f"{here}/impact") == (200, {"impact": {"entries": 0, "earlier": []}})
+    for address in ("changes", "impact"):
+        assert (await acme.call("GET", f"/automations/{UNKNOWN}/{address}"))[0] == 404
+
+
+async def test_a_trial_may_look_at_a_moment_and_says_where_emails_come_from(acme: Org) -> None:
+    wait = {"id": "w1", "type": "wait_for_event", "data": {"event": "b", "timeoutSeconds": 3600, "filters": [PRO]}}
+    edges = [{"source": "t1", "target": "w1"}, {"source": "w1", "sourceHandle": "matched", "target": "m1"}]
+    body = {
+        "triggerSpec": SPEC,
+        "graph": {"nodes": [*GRAPH["nodes"], wait], "edges": edges},
+        "event": EVENT,
+        "now": "2026-11-20T10:00:00Z",
+        "until": "2026-11-20T10:59:59Z",
+        "events": [{"afterSeconds": 60, "event": {"event": "b", "contact": {"walletAddress": "0xAB"}}}],
+    }
+    status, tried = await acme.call("POST", "/simulate", body)
+    assert (status, tried["state"], [step["outcome"] for step in tried["steps"]]) == (
+        200,
+        "waiting",
+        ["entered", "waiting"],
+    )
+    assert tried["emailFrom"] == "workbench@localhost"
+    [missed] = tried["missed"]
+    assert (missed["nodeId"], missed["event"], missed["verdicts"][0]["present"]) == ("w1", "b", False)
+    assert (await acme.call("POST", "/simulate", {**body, "until": "soon"}))[0] == 400
+
+
+PRO = {"path": "plan", "operator": "eq", "value": "pro"}
+
+
+async def test_automations_are_listed_page_by_page(acme: Org) -> None:
+    made = [(await acme.call("POST", "/automations", DRAFT | {"name": name}))[1]["id"] for name in "abc"]
+    first = (await acme.call("GET", "/automations?limit=2"))[1]["automations"]
+    rest = (await acme.call("GET", f"/automations?limit=2&before={first[-1]['id']}"))[1]["automations"]
+    assert [each["id"] for each in [*first, *rest]] == made[::-1]
+    assert (await acme.call("GET", "/automations?before=x"))[0] == 400

@@ -1,7 +1,18 @@
 import pytest
 
 from bench.figures import Slice
-from bench.table import HEADER, Wanted, at_least, at_most, circumstances, line, number, ratio_at_least, row
+from bench.table import (
+    HEADER,
+    Wanted,
+    at_least,
+    at_most,
+    circumstances,
+    line,
+    number,
+    ratio_at_least,
+    ratio_at_most,
+    row,
+)
 
 
 def words(text: str) -> str:
@@ -20,6 +31,8 @@ def test_a_row_compares_with_its_reference_round_by_round() -> None:
         (None, None),
         (ratio_at_least(0.5), True),
         (ratio_at_least(0.51), False),
+        (ratio_at_most(0.5), True),
+        (ratio_at_most(0.49), False),
         (at_least(20), True),
         (at_least(21), False),
         (at_most(20), True),

@@ -40,7 +40,7 @@ def photograph(page: Page, pictures: Path, theme: str) -> None:
     page.set_viewport_size({"width": 1240, "height": 9000})  # Lab draws only the cells in view
     page.wait_for_selector(".ewb .head:has-text('Entries:')")
     for number, each in enumerate(
-        page.locator(".jp-OutputArea-child:has(.ewb), .jp-OutputArea-child:has(table)").all()
+        page.locator(".jp-OutputArea-child:has(.ewb:visible), .jp-OutputArea-child:has(table:visible)").all()
     ):
         each.screenshot(path=pictures / f"{theme}-{number:02}.png")
     page.locator(".jp-CodeCell:has-text('someone = wb.sql')").first.screenshot(

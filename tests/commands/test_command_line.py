@@ -3,10 +3,13 @@ import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from api.access.format import parse
+from api.embedded import Server
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,6 +31,24 @@ def test_keys_are_listed_rolled_and_revoked_without_being_shown_again(workbench:
     assert listed.count("revoked") == 1
     assert first not in listed
     assert second not in listed
+
+
+def test_a_direct_login_is_printed_alone_listed_and_revoked(
+    workbench: Run, postgres: Server, database_url: str
+) -> None:
+    admin_dsn = urlsplit(postgres.admin_dsn)._replace(path=urlsplit(database_url).path).geturl()
+    assert workbench("migrate", "--admin-dsn", admin_dsn).returncode == 0
+    workbench("org", "create", "acme")
+    assert workbench("reader", "list", "--org", "acme").stderr.startswith("acme has no direct login; make one with:")
+    created = workbench("reader", "create", "--org", "acme")
+    assert (created.returncode, created.stderr, created.stdout.count("\n")) == (0, "", 1)
+    with psycopg.connect(created.stdout.strip()) as login:
+        assert login.execute("SELECT count(*) FROM app_events").fetchone() == (0,)
+        listed = workbench("reader", "list", "--org", "acme").stdout
+        assert listed.startswith(f"{urlsplit(created.stdout).username}  sessions: 1\n")
+        assert workbench("reader", "revoke", "--org", "acme").stderr == "revoked; sessions ended: 1\n"
+        with pytest.raises(psycopg.OperationalError):
+            login.execute("SELECT 1")
 
 
 def test_the_secret_made_for_the_first_command_is_private_and_kept(workbench: Run, tmp_path: Path) -> None:

@@ -95,7 +95,16 @@ async def test_an_event_of_before_the_wait_does_not_count(bench: Bench) -> None:
 
 
 STEPS = "LOCK TABLE workbench.entry_steps IN ACCESS EXCLUSIVE MODE"
-EVENTS = "LOCK TABLE workbench.events IN SHARE MODE"
+HOLD_UP = """
+    CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'"""
+HELD_UP = "CREATE TRIGGER held_up AFTER INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION hold_up()"
+EVENTS = "SELECT pg_advisory_xact_lock(1)"  # what stores an event then waits, with its contact locked, and nobody can read it yet
+
+
+async def _hold_up_events(bench: Bench) -> None:
+    await bench.execute(HOLD_UP)
+    await bench.execute(HELD_UP)
 
 
 async def test_an_event_that_comes_while_a_wait_is_recorded_finds_it_waiting(bench: Bench) -> None:
@@ -115,8 +124,9 @@ async def test_an_event_that_comes_while_a_wait_is_recorded_finds_it_waiting(ben
 async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_is_recorded(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], goal={"event": "purchase"})
     await bench.send("k")
+    await _hold_up_events(bench)
     async with bench.database.transaction() as blocker:
-        await blocker.execute(EVENTS)  # the event is on its way, and its contact locked; nobody can read it yet
+        await blocker.execute(EVENTS)
         taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
         await _until_somebody_waits(bench)
         driving = asyncio.create_task(bench.drive())
@@ -128,6 +138,7 @@ async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_i
 async def test_an_event_that_is_stored_while_its_wait_begins_wakes_it_at_once(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
+    await _hold_up_events(bench)
     bench.clock.ahead += HOUR / 60
     async with bench.database.transaction() as blocker:
         await blocker.execute(EVENTS)
@@ -142,20 +153,13 @@ async def test_an_event_that_is_stored_while_its_wait_begins_wakes_it_at_once(be
     assert await tags(bench) == ["came"]
 
 
-HOLD_UP = """
-    CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
-        'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'"""
-HELD_UP = "CREATE TRIGGER held_up AFTER INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION hold_up()"
-
-
 async def test_an_event_that_is_stored_while_its_wait_times_out_came_in_time(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
-    await bench.execute(HOLD_UP)
-    await bench.execute(HELD_UP)
+    await _hold_up_events(bench)
     async with bench.database.transaction() as blocker:
-        await blocker.execute("SELECT pg_advisory_xact_lock(1)")
+        await blocker.execute(EVENTS)
         taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
         await _until_somebody_waits(bench)
         bench.clock.ahead += 2 * HOUR
@@ -170,6 +174,7 @@ async def _until_somebody_waits(bench: Bench, how_many: int = 1) -> None:
         while True:
             ((waiting,),) = await bench.fetch(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                " AND backend_type = 'client backend'"  # autovacuum waits for locked tables, too
             )
             if waiting >= how_many:
                 return

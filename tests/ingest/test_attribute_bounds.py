@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from api.ingest.history import import_file
+from api.ingest.files.sources import How, find_sources
+from api.ingest.history import import_history
 from api.ingest.outcome import Rejected, Stored
+from api.ingest.rejects import Rejects, beside
 from api.language.codec import encode
 from api.language.problem import Problem
 from tests.ingest.conftest import Intake, Org, event
@@ -67,6 +69,7 @@ async def test_a12_an_import_keeps_to_the_bounds(acme: Org, intake: Intake, tmp_
     lines = [event(str(n), occurredAt=f"2025-03-04T05:06:{n:02}Z", **some(n * 50)) for n in range(22)]
     path.write_bytes(b"\n".join(map(encode, lines)))
     ((name,),) = await intake.rows("SELECT name FROM organizations WHERE id = %(id)s", id=acme.id)
-    report = await import_file(intake.dsn, intake.keyring, name, path, lambda _done: None)
+    with Rejects(beside(path)) as rejects:
+        report = await import_history(intake.dsn, intake.keyring, name, find_sources([path], How())[0], rejects)
     assert (report.stored, report.rejected, report.refusals[0].problems) == (20, 2, OVERFULL.problems)
     assert await held(acme) == [1000]

@@ -12,9 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from api.ingest.history import ImportReport, Refusal, UnknownOrganizationError, import_file
+from api.ingest.files.row import UnreadableFileError
+from api.ingest.files.sources import How, find_sources
+from api.ingest.history import UnknownOrganizationError, import_history
 from api.ingest.identifiers import keys_of
-from api.ingest.rows import UnreadableFileError
+from api.ingest.rejects import Rejects, beside
+from api.ingest.report import ImportReport, Refusal
 from api.keyring import Keyring
 from api.language.codec import encode
 from api.language.event import Identifiers
@@ -39,7 +42,12 @@ class History:
     async def load_file(self, name: str, content: bytes) -> ImportReport:
         path = self._folder / name
         path.write_bytes(content)
-        return await import_file(self.dsn, KEYRING, "acme", path, lambda _done: None)
+        return await self.run(path)
+
+    async def run(self, *paths: Path, org: str = "acme", **how: Any) -> ImportReport:
+        sources, _ = find_sources(paths, How(**how))
+        with Rejects(beside(paths[0])) as rejects:
+            return await import_history(self.dsn, KEYRING, org, sources, rejects)
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         return await (await self._connection.execute(query)).fetchall()
@@ -80,7 +88,8 @@ async def test_importing_twice_stores_nothing_new(history: History) -> None:
     events = [event(at=f"2025-03-04T05:06:{second:02}Z", attributes={"seen": second}) for second in range(30)]
     await history.load(*events)
     before = await history.rows("SELECT * FROM contacts")
-    assert await history.load(*events) == ImportReport(read=30, duplicates=30)
+    assert await history.load(*events) == ImportReport(before=30)
+    assert await history.load(*events, b"") == ImportReport(read=30, duplicates=30)
     assert await history.rows("SELECT count(*) FROM events") == [(30,)]
     assert await history.rows("SELECT * FROM contacts") == before
 
@@ -162,6 +171,11 @@ async def test_months_whose_rows_lie_outside_take_more(history: History) -> None
     ]
 
 
+async def test_imported_events_have_the_number_of_their_transaction(history: History) -> None:
+    await history.load(event())
+    assert await history.rows("SELECT stored_in = xmin::text::bigint FROM events") == [(True,)]
+
+
 async def test_parquet_gives_the_same_as_ndjson(history: History, tmp_path: Path) -> None:
     events = [
         event(at="2025-03-04T05:06:07.123456Z", payload={"a": {"b": 1.50}}, attributes={"vip": True}),
@@ -203,7 +217,7 @@ async def test_a_file_or_organization_that_is_not_there_is_named(history: Histor
         await history.load_file("events.parquet", b"PAR1 not really")
     (tmp_path / "empty.ndjson").touch()
     with pytest.raises(UnknownOrganizationError, match="no organization named nobody"):
-        await import_file(history.dsn, KEYRING, "nobody", tmp_path / "empty.ndjson", lambda _done: None)
+        await history.run(tmp_path / "empty.ndjson", org="nobody")
 
 
 async def test_imports_of_the_same_people_run_side_by_side(history: History) -> None:

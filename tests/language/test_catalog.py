@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from api.language.catalog import Seen, check_against, events_of
+from api.language.catalog import Seen, check_against, events_of, segments_of
 from api.language.codec import normalise
 from api.language.filter import Filter
 from api.language.graph import Graph, read_graph
@@ -130,3 +131,19 @@ def test_a_key_of_the_payload_that_hides_a_built_in_is_said_where_it_is_used() -
 
 def test_events_are_known_by_name_once_each() -> None:
     assert events_of(trigger(), graph(WAIT, WAIT, goal={"event": "deposit"})) == ("deposit", "purchas")
+
+
+def asks_for(name: object, operator: str = "contains") -> dict[str, Any]:
+    filters = [{"path": "contact.segments", "operator": operator, "value": name}]
+    return {"type": "condition", "data": {"filters": filters}}
+
+
+def test_a_segment_that_nobody_defined_is_said_with_the_nearest() -> None:
+    seen = msgspec.structs.replace(SEEN, segments=("whales",))
+    shape = graph(asks_for("wales"), asks_for("whales"), asks_for("x"), asks_for(5))
+    assert said(trigger(), shape, seen) == [
+        ("0", None, "nobody has defined the segment 'wales'; did you mean 'whales'?"),
+        ("2", None, "nobody has defined the segment 'x': no contact is in it"),
+    ]
+    assert said(trigger(), shape) == []  # nobody knows which there are
+    assert segments_of(shape) == ("wales", "whales", "x")

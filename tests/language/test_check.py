@@ -294,3 +294,13 @@ def test_an_adversarial_graph_is_checked_in_one_go() -> None:
     end = (Node("end", "send_inapp", SendInapp("t", "b")), Edge("", "1999", "end", "true"))
     said = check(PAID, Graph((*ladder, end[0]), (*rungs, end[1])))
     assert [(remark.level, remark.node_id) for remark in said] == [("warning", "0"), ("warning", "end")]
+
+
+def test_a_list_of_the_contact_is_asked_what_it_contains() -> None:
+    said = "contact.segments is a list: ask whether it contains a value"
+    for operator, value in (("eq", "whales"), ("neq", "whales"), ("in", ["whales"])):
+        node = condition("c", ("contact.segments", operator, value))
+        assert remarks([T, node, TAG], "t>c", "c:true>tag") == [("warning", "c", said)]
+    for operator, value in (("contains", "whales"), ("eq", ["whales"]), ("exists", None)):
+        node = condition("c", ("contact.tags", operator, value))
+        assert remarks([T, node, TAG], "t>c", "c:true>tag") == []

@@ -1,6 +1,10 @@
-"""Every notebook that we ship runs from top to bottom, twice, and shows what its text promises."""
+"""Every notebook that we ship runs from top to bottom, twice, beside all the others, and shows what its text promises."""
 
+import asyncio
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import nbformat
 import pytest
@@ -8,21 +12,43 @@ from nbclient import NotebookClient
 
 from tests.running import Running
 
+A_TENTH = ("CDNOW_master.txt", "CDNOW_sample.txt")  # of the customers of the public log, which is enough here
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+TEXTS = {path.stem[:2]: path.read_text() for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
 pytestmark = pytest.mark.filterwarnings(
     "default::ResourceWarning", "default::DeprecationWarning"
 )  # of the Jupyter client
 
 
-def execute(path: Path, running: Running, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Run a notebook and return what each cell showed, as text and HTML, by the cell's id."""
-    for name, value in running.environment().items():
-        monkeypatch.setenv(name, value)
-    notebook = nbformat.read(path, 4)
-    NotebookClient(
+Cells: TypeAlias = dict[str, str]
+"""What each cell showed, as text and HTML, by the cell's id."""
+
+
+@pytest.fixture(scope="module")
+def runs(running: Running) -> Iterator[dict[str, tuple[Cells, Cells]]]:
+    """Every notebook, run together with all the others, and then so once more; by its number."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("DATABASE_URL", raising=False)
+        for name, value in running.environment().items():
+            patch.setenv(name, value)
+        first, again = (asyncio.run(execute_all(running)) for _ in range(2))
+        yield {number: (first[number], again[number]) for number in first}
+
+
+async def execute_all(running: Running) -> dict[str, Cells]:
+    executed = await asyncio.gather(*(execute(text, running) for text in TEXTS.values()))
+    return dict(zip(TEXTS, executed, strict=True))
+
+
+async def execute(text: str, running: Running) -> Cells:
+    notebook = nbformat.reads(text.replace(*A_TENTH), 4)
+    client = NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(running.folder)}}
-    ).execute()
-    return {cell.id: "\n".join(map(shown, cell.outputs)) for cell in notebook.cells if cell.cell_type == "code"}
+    )
+    await client.async_execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.id for cell in cells if any(each.get("name") == "stderr" for each in cell.outputs)] == []
+    return {cell.id: "\n".join(map(shown, cell.outputs)) for cell in cells}
 
 
 def shown(output: nbformat.NotebookNode) -> str:
@@ -30,12 +56,8 @@ def shown(output: nbformat.NotebookNode) -> str:
     return output.get("text", "") + pictures.get("text/plain", "") + pictures.get("text/html", "")
 
 
-def test_the_first_automation_runs_twice_and_shows_what_it_says(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = NOTEBOOKS / "01_first_automation.ipynb"
-    first, again = (execute(path, running, monkeypatch) for _ in range(2))
-    for cells in (first, again):
+def test_the_first_automation(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["01"]:
         assert "connected" in cells["connect"]
         assert "deposit" in cells["catalog"]
         assert "amountUsd" in cells["deposit"]
@@ -53,7 +75,60 @@ def test_the_first_automation_runs_twice_and_shows_what_it_says(
         assert "Welcome aboard!" in cells["curl-watch"]
         assert "0xc0ffee" in cells["messages"]
         assert "completed" in cells["entries"]
-    assert "published, version 1, active" in again["write"]
+    assert "published, version 1, active" in runs["01"][1]["write"]
+
+
+def test_the_catalog(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["02"]:
+        assert "app_open" in cells["catalog"]
+        assert "subscription_renewed" in cells["search"]
+        assert "deposit" not in cells["search"]
+        assert "order.price" in cells["event"]
+        assert {"limit", "market"} <= set(re.findall(r"\w+", cells["values"]))
+        assert "theme is new" in cells["drift"]
+        assert "1 accepted, 0 known before, 1 not stored" in cells["send"]
+        assert "not a valid email address" in cells["send"]
+        assert "order.price" in cells["frame"]
+        assert "Events of the last 30 days" in cells["text"]
+    first, again = runs["02"]
+    assert "30 accepted" in first["drift-send"]
+    assert "30 known before" in again["drift-send"]
+    assert "contact.email: not a valid email address" in again["rejected"]
+
+
+def test_a_public_log(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["03"]:
+        for word in ("6919", "2357", "decimal[12,2]", "datetime[μs, UTC]"):
+            assert word in cells["totals"]
+        assert "cdnow-" in cells["best"]
+        assert "large_orders" in cells["magic-result"]
+        assert re.search(r"1  cdnow.purchase +2,357 +100.0%", cells["funnel"])
+        for name in ("funnel", "convert", "active", "revenue", "retention", "cohorts"):
+            assert "data:image/svg+xml;base64," in cells[name]
+            assert "watermark" in cells[name]
+        assert "All 51 numbers agree." in cells["check"]
+        before, later, as_of = re.findall(r"│ \S.*? ┆ (\d+) +┆", cells["watermark"])[-3:]
+        assert int(later) - 1 == int(before) == int(as_of)
+        assert "customers" in cells["stream"]
+    first, again = runs["03"]
+    assert "6,919 read: 6,919 stored" in first["import"]
+    assert "6,919 more were done by an earlier run" in again["import"]
+
+
+def test_segments(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["04"]:
+        assert "found in" in cells["preview"]
+        assert "every hour" in cells["define"]
+        assert re.search(r"0 entered, [1-9]\d* left", cells["change"])
+        assert "data:image/svg+xml;base64," in cells["history"]
+        assert "wallet_address" in cells["members"]
+        assert "big_depositors" in cells["sql"]
+        assert "BTC-USD" in cells["report"]
+        assert "An audience: frozen" in cells["audience"]
+        assert "contact is in the segment" in cells["automation"]
+        assert "Your account manager is one tap away." in cells["member"]
+        assert "Would add the tag" in cells["other"]
+        assert "signed-up-no-deposit" in cells["list"]
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)

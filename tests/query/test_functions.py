@@ -64,6 +64,9 @@ async def test_a_server_without_the_script_says_so_once_and_uses_the_list(postgr
         for _ in range(2):
             async with gateway.ask(Question(1, "SELECT count(*) FROM contacts", None, clear_emails=False)) as answer:
                 assert [piece async for piece in stream(answer, FORMATS["text/csv"])] == [b"count\r\n0\r\n", b""]
+            past = Question(1, "SELECT count(*) FROM app_events", None, clear_emails=False, as_of=answer.watermark)
+            async with gateway.ask(past) as answer:
+                assert [piece async for piece in stream(answer, FORMATS["text/csv"])] == [b"count\r\n0\r\n", b""]
             with pytest.raises(UnfitError, match="the function set_config is not available on this server"):
                 async with gateway.ask(Question(1, "SELECT set_config('a', 'b', true)", None, clear_emails=False)):
                     pass

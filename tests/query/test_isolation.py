@@ -1,12 +1,14 @@
 """An organization's analyst sees its own rows, whatever the statement, and acts on nothing (trust.md, group L)."""
 
 import asyncio
+import re
 import sys
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
+from api.access import keys
 from api.keyring import Keyring
 from api.store.database import Database
 from api.store.readers import ReaderError, Readers
@@ -21,6 +23,8 @@ CANARIES = {
     "automation_entries": "outcome",
     "dead_letters": "automation",
     "segment_members": "segment",
+    "segments": "name",
+    "segment_sizes": "segment",
     "rejected_events": "event",
 }
 
@@ -98,6 +102,8 @@ ESCAPES = {
     "SELECT pg_terminate_backend(1)": ("42501", "permission denied for function pg_terminate_backend"),
     "SELECT pg_cancel_backend(1)": ("42501", "permission denied for function pg_cancel_backend"),
     "SELECT nextval('x')": ("42P01", 'relation "x" does not exist'),
+    "SELECT nextval('workbench.organizations_id_seq')": ("42501", "permission denied for schema workbench"),
+    "SELECT currval('workbench.organizations_id_seq')": ("42501", "permission denied for schema workbench"),
     "SELECT lastval()": ("42501", "permission denied for function lastval"),
     "SELECT txid_current()": ("42501", "permission denied for function txid_current"),
     "SELECT pg_current_xact_id()": ("42501", "permission denied for function pg_current_xact_id"),
@@ -109,6 +115,10 @@ ESCAPES = {
     "SELECT pg_get_userbyid(10)": ("42501", "permission denied for function pg_get_userbyid"),
     "SELECT pg_relation_size(1)": ("42501", "permission denied for function pg_relation_size"),
     "SELECT ts_stat('select 1')": ("42501", "permission denied for function ts_stat"),
+    # L13: what has no form in an answer
+    "SELECT convert_from('\\xff', 'UTF8')": ("22021", 'invalid byte sequence for encoding "UTF8": 0xff'),
+    "SELECT chr(0)": ("54000", "null character not permitted"),
+    "SELECT " + ", ".join(["1"] * 1665): ("54011", "target lists can have at most 1664 entries"),
     # L6, what the catalogs tell
     "SELECT * FROM pg_stats": ("42501", "permission denied for view pg_stats"),
     "SELECT reltuples FROM pg_class": ("42501", "permission denied for table pg_class"),
@@ -134,6 +144,15 @@ ESCAPES = {
         "permission denied for function table_to_xml",
     ),
     "SELECT 1 OPERATOR(pg_catalog.+) pg_advisory_lock(1)": ("42883", None),
+    "SELECT (set_config('role', 'x', false)).*": ("42809", None),
+    "SELECT (pg_stat_file('postgresql.conf')).*": ("42501", "permission denied for function pg_stat_file"),
+    "SELECT * FROM ROWS FROM (pg_ls_dir('.'), pg_stat_get_activity(NULL)) f": ("42501", None),
+    "SELECT 'set_config'::regproc(1)": ("42601", None),
+    "SELECT '<a/>'::xml": ("0A000", "unsupported XML feature"),
+    "SELECT 'contacts'::information_schema.sql_identifier": (
+        "42501",
+        "permission denied for schema information_schema",
+    ),
 }
 
 
@@ -164,6 +183,20 @@ async def test_an_escape_is_refused_by_postgres(world, statement):
 async def test_no_spelling_shows_another_organizations_row(world, statement):
     response = await world.ann.post(statement)
     assert "canary_b" not in response.text
+
+
+async def test_the_name_of_a_role_tells_nothing(world):
+    ((name,),) = await world.ann.rows("SELECT current_user::text")
+    assert re.fullmatch("wb_reader_[0-9a-f]{20}", name)
+
+
+async def test_dry_runs_are_no_events(world, keyring):
+    live = await keys.create(world.dsn, keyring, "a", "live")
+    event = {"event": "canary_dry", "contact": {"externalId": "canary_dry"}, "test": True}
+    answered = await world.ann.client.post("/api/v1/events", json=event, headers={"Authorization": f"Bearer {live}"})
+    assert answered.json()["dryRun"] is True
+    for table in CANARIES:
+        assert "canary_dry" not in (await world.ann.post(f"SELECT row_to_json(t)::text FROM {table} t")).text
 
 
 async def test_a_leaky_expression_meets_no_row_of_another_organization(world):

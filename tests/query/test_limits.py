@@ -11,8 +11,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from api.access import keys
 from api.query.formats import FORMATS, stream
-from api.query.run import BusyError, Gateway, Limits, Places, Question, TooLargeError, TooLongError
+from api.query.run import BusyError, Gateway, Limits, Places, Question, StatementError, TooLargeError, TooLongError
 from api.store.database import UnavailableError
 from api.store.readers import stop_backend
 
@@ -58,6 +59,24 @@ async def test_the_application_may_end_a_readers_connection(database, keyring, f
         assert await stop_backend(tx, int(backends(module_database, role)[0]))
     with pytest.raises((TooLongError, UnavailableError)):
         await asking
+
+
+# Each takes much longer than the limit; a join of a hundred tables in planning alone.
+BOMBS = [
+    "SELECT count(*) FROM generate_series(1, 1000000000000) n WHERE n < 0",
+    r"SELECT count(*) FROM generate_series(1, 100000000) n WHERE repeat('ab', 100 + n % 7) ~ '^(.*)(.*)(.*)x\1\2\3$'",
+    "SELECT count(*) FROM contacts c0 " + " ".join(f"JOIN generate_series(1, 9) g{n} ON g{n} > 0" for n in range(100)),
+]
+
+
+@pytest.mark.parametrize("statement", BOMBS)
+async def test_a_bomb_is_stopped_while_others_are_answered(database, keyring, filled, statement):
+    gateway = Gateway(database, keyring, Limits(step_seconds=0.3))
+    bomb = asyncio.create_task(ask(gateway, statement))
+    assert await ask(Gateway(database, keyring), "SELECT event FROM app_events", org_id=2) == b"event\r\ncanary_b\r\n"
+    with pytest.raises((TooLongError, StatementError)) as stopped:
+        await bomb
+    assert isinstance(stopped.value, TooLongError) or stopped.value.sqlstate == "53400"  # temporary files
 
 
 async def test_an_answer_that_goes_on_for_ever_is_ended(database, keyring, filled):
@@ -113,6 +132,27 @@ async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, 
     assert all(
         isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*running, return_exceptions=True)
     )
+
+
+async def test_fifty_heavy_queries_hold_up_neither_ingest_nor_another_organization(world, keyring, database):
+    before = world.app.ctx.parts
+    gateway = Gateway(database, keyring, Limits(step_seconds=600, watch_seconds=600), Places(wait_seconds=0.5))
+    world.app.ctx.parts = msgspec.structs.replace(before, gateway=gateway)
+    live = {"Authorization": f"Bearer {await keys.create(world.dsn, keyring, 'b', 'live')}"}
+    heavy = [asyncio.create_task(world.ann.post(ENDLESS)) for _ in range(50)]
+    await until(lambda: bool(backends(world.dsn, keyring.reader_role(world.ann.org_id))))
+    for number in range(10):
+        event = {"event": "beside", "contact": {"externalId": "beside"}, "idempotencyKey": f"beside {number}"}
+        assert (await world.ben.client.post("/api/v1/events", json=event, headers=live)).status_code == 202
+    assert await world.ben.rows("SELECT count(*) FROM app_events WHERE event = 'beside'") == [[10]]
+    await until(lambda: sum(task.done() for task in heavy) == 47)
+    assert len(backends(world.dsn, keyring.reader_role(world.ann.org_id))) == 3
+    refused = {task.result().status_code for task in heavy if task.done()}
+    world.app.ctx.parts = before
+    for task in heavy:
+        task.cancel()
+    await until(lambda: not backends(world.dsn, keyring.reader_role(world.ann.org_id)))
+    assert refused == {429}
 
 
 async def test_quick_queries_follow_each_other_closely(database, keyring, filled):

@@ -66,7 +66,7 @@ async def test_days_limit_and_prefix_narrow_it(acme: Org) -> None:
         for name in ("days", "limit")
         for value in ("0", "-1", "1e1", "x", "+1", "%D9%A3", "9" * 30)
     ]
-    + [("days=31", "days"), ("limit=201", "limit"), ("prefix=%00", "prefix")],
+    + [("detail=1", "detail"), ("days=31", "days"), ("limit=201", "limit"), ("prefix=%00", "prefix")],
 )
 async def test_a_bad_parameter_is_refused_by_its_name(acme: Org, query: str, field: str) -> None:
     status, body = await acme.get(f"/events/catalog?{query}")
@@ -88,7 +88,53 @@ async def test_one_event_is_described_by_its_properties(acme: Org) -> None:
     assert (status, body["event"], body["count"], body["sampled"], body["windowDays"]) == (200, "pay:in", 3, 3, 30)
     assert body["firstSeen"] < body["lastSeen"]
     assert {each["path"] for each in body["paths"]} >= {"usd", "to.chain"}
-    assert (await acme.get("/events/catalog/pay:in?days=1"))[1] == body | {"windowDays": 1}
+    one_day = (await acme.get("/events/catalog/pay:in?days=1"))[1]
+    assert (one_day["windowDays"], len(one_day["perDay"]), len(body["perDay"])) == (1, 2, 31)
+    assert {name for name in body if one_day[name] != body[name]} == {"windowDays", "days", "perDay", "drift"}
+
+
+async def test_details_are_counts_by_day_and_when_it_was_seen(acme: Org) -> None:
+    await send(acme, today=2, before=3)
+    await age(acme, "before", "2 days")
+    plain, body = (
+        (await acme.get("/events/catalog?days=7"))[1],
+        (await acme.get("/events/catalog?days=7&detail=true"))[1],
+    )
+    assert [{"event": each["event"], "count": each["count"]} for each in body["events"]] == plain["events"]
+    assert {each["event"]: each["perDay"] for each in body["events"]} == {
+        "before": [0, 0, 0, 0, 0, 3, 0, 0],
+        "today": [0, 0, 0, 0, 0, 0, 0, 2],
+    }
+    assert [body["days"][5], body["days"][7]] == [each["lastSeen"][:10] for each in body["events"]]
+    assert all(each["firstSeen"] <= each["lastSeen"] for each in body["events"])
+
+
+async def test_an_event_is_shown_with_samples_and_with_what_changed_lately(acme: Org) -> None:
+    await send(acme, tick=40)
+    await age(acme, "tick", "10 days")
+    for start in range(0, 60, 20):
+        events = [{"event": "tick", "contact": {"externalId": "u"}, "payload": {"n": n, "new": "x"}} for n in range(20)]
+        await acme.post_batch(*({**each, "idempotencyKey": f"{start}-{n}"} for n, each in enumerate(events)))
+    body = (await acme.get("/events/catalog/tick"))[1]
+    assert (sum(body["perDay"]), body["perDay"][-1], body["perDay"][-11]) == (100, 60, 40)
+    assert [each["payload"]["new"] for each in body["samples"]] == ["x"] * 5
+    assert body["samples"][0]["createdAt"] == body["lastSeen"]
+    drift = body["drift"]
+    assert (drift["recent"], drift["before"]) == (60, 20)
+    assert [(each["path"], each["what"], each["recent"]) for each in drift["changes"]] == [
+        (path, "new", {"count": 60, "of": 60}) for path in ("n", "new")
+    ]
+    (path,) = [each for each in body["paths"] if each["path"] == "new"]
+    assert (path["topValues"], path["missing"], path["shares"]) == ([{"value": "x", "count": 60}], 40, {"string": 1})
+
+
+async def test_of_large_payloads_fewer_are_looked_into(acme: Org) -> None:
+    large = {"event": "large", "contact": {"externalId": "u"}, "payload": {f"key{n:04}": "x" for n in range(900)}}
+    for start in range(0, 160, 80):
+        await acme.post_batch(*(large | {"idempotencyKey": str(start + n)} for n in range(80)))
+    body = (await acme.get("/events/catalog/large"))[1]
+    assert (body["count"], len(body["paths"]), len(body["samples"])) == (160, 500, 5)
+    assert 100 < body["sampled"] < 160
 
 
 @pytest.mark.parametrize("name", ["nothing", "%00", "%FF", "a%20b", "x" * 65, "%2e%2e", "a%2Fb"])

@@ -49,7 +49,9 @@ async def fill(org: Org, contact_id: str) -> None:
         "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, wallet_address,"
         " recipient, subject, body, extra, created_at, sent_at) VALUES ({org}, '{contact}', '{contact}', '{contact}', '{contact}', 'n',"
         " 1, 'inapp', 'sent', '0xann', '{canary}', '{canary}', '{canary}', '{{\"x\": \"{canary}\"}}', now(), now())",
-        "INSERT INTO segment_members VALUES ({org}, 'big spenders', '{contact}', now())",
+        "INSERT INTO segments (org_id, id, name, kind, size, revision, created_at, created_by, updated_at, updated_by)"
+        " VALUES ({org}, '{contact}', 'big-spenders', 'audience', 1, 1, now(), '{contact}', now(), '{contact}')",
+        "INSERT INTO segment_members VALUES ({org}, 'big-spenders', '{contact}', now())",
         "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, block_number,"
         " block_hash, block_time, created_at) VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', '', 'h', 0, 1, '', now(), now())",
         "INSERT INTO inapp_challenges VALUES ({org}, 'nonce', '0xann', '{contact}', 'https://page.example', 1, now())",

@@ -83,7 +83,7 @@ async def test_a_preview_says_what_moves_and_what_is_lost_and_writes_nothing(acm
             "attributes": {"city": "Rome"},
             "tags": ["beta"],
             "optedOut": ["inapp"],
-            "segments": ["big spenders"],
+            "segments": ["big-spenders"],
         },
         "hidden": {"walletAddress": "0xapp"},
         "lost": {"plan": "free"},
@@ -106,7 +106,7 @@ async def test_afterwards_there_is_one_contact(acme: Org) -> None:
         shown = (await call(acme, "GET", f"?{query}", *CARE)).json()
         assert (shown["id"], shown["walletAddress"], shown["tags"]) == (web, "0xweb", ["beta"])
     assert shown["attributes"] == {"plan": "pro", "name": "Ann", "city": "Rome"}
-    assert (shown["optedOut"], shown["segments"]) == (["inapp"], ["big spenders"])
+    assert (shown["optedOut"], shown["segments"]) == (["inapp"], ["big-spenders"])
     assert shown["counts"] == {"events": 2, "entries": 1, "messages": 1, "conflicts": 0}
     assert (await call(acme, "GET", f"/{app}", *CARE)).json()["id"] == web
     assert await owners(acme) == {web}

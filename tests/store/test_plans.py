@@ -1,4 +1,4 @@
-"""Hot statements of the engine find their rows by the index that was made for them, whatever Postgres knows of the tables."""
+"""Hot statements of the engine and of imports find their rows by the index that was made for them, whatever Postgres knows of the tables."""
 
 import copy
 import re
@@ -12,7 +12,7 @@ from api.access import orgs
 from api.clock import uuid7
 from api.embedded import Server
 from api.language.codec import decode
-from api.store import chain, engine, facts
+from api.store import chain, engine, facts, history
 from api.store.calls import Call, Rows, Statement, run
 from api.store.database import Database, Transaction
 from api.store.engine import Claim, Standing, TagChange
@@ -71,6 +71,9 @@ WANTED = {
     "facts.read_entered": {"entries_by_contact org_id contact_id automation_id"},
     "facts.count_recent": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
     "facts.read_messages_at": {"messages_by_contact org_id contact_id created_at"},
+    "history.find_held_keys": {"idempotency_keys_pkey org_id key_digest"},
+    "history.find_changed_contacts": {"contacts_pkey org_id id"},
+    "history.find_returning": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
 }
 
 
@@ -138,6 +141,9 @@ def calls() -> list[Call[Any]]:
         facts.read_entered(1, CLAIMS),
         facts.count_recent(1, CLAIMS, timedelta(minutes=1), 100),
         facts.read_messages_at(1, [(each, NOW) for each in CLAIMS]),
+        history.find_held_keys(1, IDS),
+        history.find_changed_contacts(1, dict.fromkeys(IDS, 0)),
+        history.find_returning(1, [1] * len(IDS), IDS, [""] * len(IDS)),
     ]
 
 
@@ -189,6 +195,14 @@ async def fill(database: Database) -> None:
             "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
             " SELECT 1, gen_random_uuid(), id, 'deposit', %(now)s, %(now)s, id FROM contacts WHERE org_id = 1",
             numbers,
+        )
+        await tx.execute(
+            "INSERT INTO identities (org_id, kind, value_digest, contact_id, created_at)"
+            " SELECT 1, 3, gen_random_uuid(), id, created_at FROM contacts WHERE org_id = 1"
+        )
+        await tx.execute(
+            "INSERT INTO idempotency_keys (org_id, key_digest, event_id, body_digest, created_at)"
+            " SELECT 1, id, id, id, created_at FROM events WHERE org_id = 1"
         )
         await tx.execute(
             "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state,"

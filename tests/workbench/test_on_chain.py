@@ -24,8 +24,8 @@ def thanks(**changes: Any) -> Automation:
 def test_it_says_what_it_waits_for() -> None:
     written = thanks(confirmations=12, create_contacts=False)
     assert written.describe().splitlines()[0] == (
-        "When the contract logs Transfer of 0x5aaeb6…eaed on chain 1, about the known wallet in “to”, "
-        "and 12 blocks stand on top of it:"
+        f"When contract {CONTRACT} on chain 1 logs “Transfer(address,address,uint256)” about the known wallet in “to”, "
+        "once 12 blocks stand on top of it:"
     )
     assert written.to_json()["triggerSpec"] == {
         "type": "onchain_event",
@@ -38,6 +38,23 @@ def test_it_says_what_it_waits_for() -> None:
     }
     assert written.check() == ()
     assert "svg" in written._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"confirmations": 1}, {"confirmations": 12, "create_contacts": False, "node": "log"}]
+)
+def test_sentences_and_python_say_all_of_it(changes: dict[str, Any]) -> None:
+    written = thanks(**changes).where("value", neq="0").add_tag("holder")
+    told = written.describe()
+    assert "eside" not in told + written.to_python()
+    assert Automation.from_sentences(told, name="Thanks").to_json() == written.to_json()
+    assert ".on_chain(" in written.to_python()
+
+
+def test_sentences_that_no_contract_logs_are_refused_by_line() -> None:
+    told = thanks().describe().replace("“to”", "“value”", 1)
+    with pytest.raises(DraftError, match="line 2: to_contact value is uint256, not an address"):
+        Automation.from_sentences(f"\n{told}", name="Thanks")
 
 
 def test_it_is_tried_on_the_parameters_of_a_log() -> None:

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import DraftError, Workbench
+from workbench import DraftError, SqlError, Workbench
 
 NAMES = ("visit", "signup", "deposit", "trade")
 DAY = timedelta(days=1)
@@ -127,10 +127,11 @@ def test_retention_by_day(wb: Workbench, story: list[Happened]) -> None:
     cohorts: dict[datetime, set[str]] = defaultdict(set)
     traded = defaultdict(set)
     for who, events in by_person(story).items():
-        if starts := [each.at for each in events if each.event == "story:signup"]:
+        starts = [each.at for each in events if each.event == "story:signup"]
+        if starts:
             cohorts[midnight(starts[0])].add(who)
         for each in events:
-            if each.event == "story:trade":
+            if each.event == "story:trade" and starts and each.at >= starts[0]:
                 traded[midnight(each.at)].add(who)
     wanted = {
         (cohort, number): len(people & traded[cohort + number * DAY])
@@ -154,7 +155,7 @@ def test_cohorts_add_up_what_their_contacts_brought(wb: Workbench, story: list[H
         each.payload["amount"]
         for each in story
         if each.event == "story:deposit" and isinstance(each.payload["amount"], int | float)
-        if (start := began[each.who]) is not None and midnight(each.at) >= midnight(start)
+        if (start := began[each.who]) is not None and each.at >= start
     )
     assert frame["total"].sum() == pytest.approx(total)
     last = frame.group_by("cohort").agg(pl.col("so_far").last(), pl.col("size").first())
@@ -250,7 +251,7 @@ def test_every_answer_shows_its_picture_and_can_be_asked_again(wb: Workbench, st
     for answer in answers:
         shown = answer._repr_html_()
         assert "data:image/svg+xml;base64," in shown
-        assert "<summary>SQL</summary>" in shown
+        assert "<summary>SQL, as of 20" in shown
         assert wb.sql(answer.statement, **answer.params).columns == answer.columns
 
 
@@ -263,6 +264,56 @@ def test_a_period_between_two_moments(wb: Workbench, story: list[Happened]) -> N
         wb.active_users("story:visit", since=since.date(), until=f"{until:%Y-%m-%d}")["contacts"].to_list()
         == frame["contacts"].to_list()
     )
+
+
+def test_days_count_back_from_the_end(wb: Workbench, story: list[Happened]) -> None:
+    whole = wb.active_users("story:visit", since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY)
+    assert wb.active_users("story:visit", days=2, until=MIDNIGHT - DAY).rows() == whole.rows()
+    with pytest.raises(DraftError, match="ends before it begins"):
+        wb.active_users("story:visit", since=MIDNIGHT, until=MIDNIGHT - DAY)
+
+
+def test_a_period_ends_before_the_next_one_begins(wb: Workbench, story: list[Happened]) -> None:
+    frame = wb.active_users("story:visit", since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY)
+    assert frame["at"].to_list() == [MIDNIGHT - 3 * DAY, MIDNIGHT - 2 * DAY]
+
+
+def test_an_answer_is_had_again_whatever_came_since(wb: Workbench) -> None:
+    def asked(**when: Any) -> list[Any]:
+        return [
+            wb.funnel(["past:begin", "past:end"], **when),
+            wb.retention("past:begin", every="day", periods=3, **when),
+            wb.cohorts("past:begin", "past:end", value="usd", every="day", periods=3, **when),
+            wb.active_users("past:end", **when),
+            wb.paths("past:begin", **when),
+            wb.revenue("past:end", "usd", by="method", **when),
+            wb.time_to_convert("past:begin", "past:end", **when),
+        ]
+
+    def came(who: str) -> None:
+        for event in ("past:begin", "past:end"):
+            wb.events.send(event, external_id=who, payload={"usd": 5, "method": "card"})
+
+    came("past-1")
+    before = asked(days=3)
+    came("past-2")
+    for first, now, again in zip(before, asked(days=3), asked(days=3, as_of=before[0]), strict=True):
+        assert first.watermark != now.watermark
+        assert again.to_dicts() == first.to_dicts() != now.to_dicts()
+        assert wb.sql(first.statement, as_of=first.watermark, **first.params).query_hash == first.query_hash
+    shown = before[0]._repr_html_()
+    assert f"SQL, as of {before[0].watermark[:19].replace('T', ' ')} (UTC)" in shown
+    assert before[0].query_hash in shown
+
+
+def test_what_keeps_no_past_is_not_asked_of_an_earlier_moment(wb: Workbench, story: list[Happened]) -> None:
+    watermark = wb.paths(days=1).watermark
+    for ask in (
+        lambda: wb.message_performance(as_of=watermark),
+        lambda: wb.revenue("story:deposit", "amount", by="contact.plan", as_of=watermark),
+    ):
+        with pytest.raises(SqlError, match="asOf"):
+            ask()
 
 
 def test_nothing_found_is_said(wb: Workbench) -> None:
@@ -278,6 +329,7 @@ def test_nothing_found_is_said(wb: Workbench) -> None:
         (lambda wb: wb.retention("a", every="fortnight"), "every='fortnight' must be one of day, week, month"),
         (lambda wb: wb.active_users(days=0), "days=0"),
         (lambda wb: wb.active_users(days=3, since="2026-01-01"), "not both"),
+        (lambda wb: wb.active_users(as_of="yesterday"), "as_of='yesterday' is not a watermark"),
         (lambda wb: wb.active_users(since="yesterday"), "since='yesterday' is not a moment"),
         (lambda wb: wb.revenue("a", "b..c"), "is not a path"),
     ],

@@ -229,11 +229,11 @@ def test_an_automation_with_rules_is_told_in_sentences() -> None:
         "  • Wait up to 2 days for purchase, where plan is “pro” and size is one of 1 or 2. When it comes:\n"
         "    • Add the tag “buyer”.\n"
         "    Otherwise:\n"
-        "    • Send the email “Miss you”.\n"
+        "    • Send the email “Miss you”: “<p>Come back</p>”.\n"
         "  • Split: 50 % go along “a”:\n"
-        "    • nothing more.\n"
+        "    • Nothing more.\n"
         "    50 % go along “b”:\n"
-        "    • Post to https://example.com.\n"
+        '    • Post to https://example.com with {"size": "{{ size }}"}.\n'
         "  • Add the tag “done”."
     )
 

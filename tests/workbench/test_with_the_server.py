@@ -1,7 +1,6 @@
 """The workbench against the real service: what it shows is what is stored, and what it predicts is what happens."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from tests.running import Running
 from workbench import (
     Automation,
+    DraftError,
     KeyRefusedError,
     NotThereError,
     PublishError,
@@ -50,7 +50,10 @@ def greeting(wb: Workbench, name: str) -> Automation:
 def test_the_catalog_lists_events_by_frequency(wb: Workbench) -> None:
     counts = [each.count for each in wb.catalog]
     assert counts == sorted(counts, reverse=True)
-    assert wb.catalog.frame().columns == ["event", "count"]
+    frame = wb.catalog.frame()
+    assert frame.columns == ["event", "count", "first_seen", "last_seen"]
+    assert frame.schema["last_seen"] == pl.Datetime("us", "UTC")
+    assert frame.filter(pl.col("first_seen") > pl.col("last_seen")).is_empty()
     assert "deposit" in wb.catalog
     assert wb.catalog(prefix="dep").names == ("deposit",)
 
@@ -61,6 +64,26 @@ def test_one_event_shows_its_paths_types_and_samples(wb: Workbench) -> None:
     assert shape.example(amountUsd=7)["payload"]["amountUsd"] == 7
     assert "amountUsd" in shape.frame()["path"]
     assert "data:image/svg+xml" in shape._repr_html_()
+
+
+def test_names_are_searched_for_a_text(wb: Workbench) -> None:
+    found = wb.catalog.search(" EPOS ").names
+    assert "deposit" in found
+    assert all("epos" in name for name in found)
+    assert "“epos” in their names" in wb.catalog.search("epos")._repr_html_()
+    assert "No name holds that." in repr(wb.catalog.search("nothing like it"))
+    with pytest.raises(DraftError, match="searched for a text"):
+        wb.catalog.search(7)  # type: ignore[arg-type]
+
+
+def test_the_inserted_sql_answers_with_what_was_seen(wb: Workbench) -> None:
+    page = wb.catalog["deposit"].page()
+    newest = eval(page["code"], {"wb": wb})
+    assert newest.columns == ["created_at", "contact_id", "payload"]
+    (asset,) = [each for each in page["paths"] if each["path"] == "asset"]
+    values = eval(asset["code"], {"wb": wb})
+    assert values.columns == ["value", "events", "contacts"]
+    assert f"“{values['value'][0]}”" in [value for value, _ in asset["top"]]
 
 
 def test_a_misspelt_event_is_met_with_the_nearest_name(wb: Workbench) -> None:
@@ -113,13 +136,6 @@ def test_a_wrong_query_points_at_the_spot(wb: Workbench) -> None:
 def test_what_is_no_question_is_refused_in_plain_words(wb: Workbench, query: str, words: str) -> None:
     with pytest.raises(SqlError, match=words):
         wb.sql(query)
-
-
-def test_the_help_on_sql_lists_every_table_with_its_columns(wb: Workbench) -> None:
-    listed = dict(re.findall(r"- (\w+): ([\w, \n]+?)(?=\n +- |\n +$)", Workbench.sql.__doc__ or ""))
-    for name, columns in listed.items():
-        assert wb.sql(f"SELECT * FROM {name} LIMIT 0").columns == re.split(r",\s+", columns)
-    assert len(listed) == 10
 
 
 # Automations

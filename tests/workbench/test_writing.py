@@ -263,6 +263,6 @@ def test_an_automation_is_told_in_sentences() -> None:
         "  • If contact.plan is “pro” and amountUsd is present:\n"
         "    • Add the tag “Pro customer”.\n"
         "    Otherwise:\n"
-        "    • Send the in-app message “Upgrade?”.\n"
+        "    • Send the in-app message “Upgrade?”: “Go pro”.\n"
         "  • Add the tag “seen”."
     )

@@ -1,9 +1,10 @@
-"""The pictures of the ready-made questions, drawn by Altair and shown as SVG: they need no network and stay in saved notebooks.
+"""The pictures of the ready-made questions and of backtests, drawn by Altair and shown as SVG: they need no network and stay in saved notebooks.
 
 Colours are mid-tones that read on light and dark pages.
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import altair as alt
@@ -20,6 +21,9 @@ Chart: TypeAlias = alt.Chart | alt.LayerChart
 
 _BLUE, _GREY = "#6166dc", "#8a93a3"
 _WIDTH, _HEIGHT = 560, 200
+_WIDEST, _CELL = 960, 40  # a cell in which a number fits
+_FONT = "Verdana, DejaVu Sans, sans-serif"  # named, so that a page draws what was measured here: labels are not cut
+_UTC = alt.Scale(type="utc")
 _PALETTE = alt.Scale(range=[_BLUE, "#27875a", "#a9690c", "#c6423a", _GREY])
 _OUTCOMES = alt.Scale(domain=["sent", "failed", "skipped", "unknown"], range=["#27875a", "#c6423a", _GREY, "#a9690c"])
 
@@ -33,7 +37,7 @@ def draw(name: str, frame: pl.DataFrame) -> Chart:
 def picture(chart: Chart) -> Markup:
     """Return a chart as an `<img>` that needs nothing from outside."""
     styled = (
-        chart.configure(background="transparent")
+        chart.configure(background="transparent", font=_FONT)
         .configure_view(stroke=None)
         .configure_axis(labelColor=_GREY, titleColor=_GREY, gridOpacity=0.25, domainColor=_GREY, tickColor=_GREY)
         .configure_legend(labelColor=_GREY, titleColor=_GREY)
@@ -74,20 +78,23 @@ def _retention(frame: pl.DataFrame) -> Chart:
 
 
 def _cohorts(frame: pl.DataFrame) -> Chart:
-    return _cohort_map(frame, "so_far", pl.col("so_far").round(2).cast(pl.String))
+    return _cohort_map(frame, "so_far", pl.col("so_far").cast(pl.Decimal(38, 2)).cast(pl.String))
 
 
 def _cohort_map(frame: pl.DataFrame, value: str, said: pl.Expr) -> Chart:
     cohort = pl.format("{} ({})", pl.col("cohort").dt.strftime("%Y-%m-%d"), "size")
     rows = frame.with_columns(cohort=cohort, said=said, dark=pl.col(value) > pl.col(value).max() / 2)
-    base = _chart(rows, height=alt.Step(22)).encode(
+    columns = rows["number"].n_unique()
+    step = max(_WIDTH, min(columns * _CELL, _WIDEST)) / max(columns, 1)
+    base = alt.Chart(rows, width=alt.Step(step), height=alt.Step(22)).encode(
         x=alt.X("number:O", title="periods later", axis=alt.Axis(labelAngle=0)), y=alt.Y("cohort:N", title=None)
     )
     cells = base.mark_rect().encode(
         color=alt.Color(f"{value}:Q", scale=alt.Scale(scheme="purples", domainMin=0), legend=None)
     )
     ink = alt.condition("datum.dark", alt.value("white"), alt.value("#3b3f52"))
-    return alt.LayerChart(layer=[cells, base.mark_text(fontSize=10).encode(text="said:N", color=ink)])
+    numbers = base.mark_text(fontSize=10).encode(text="said:N", color=ink)
+    return alt.LayerChart(layer=[cells, numbers] if step >= _CELL else [cells])
 
 
 def _active_users(frame: pl.DataFrame) -> Any:
@@ -96,9 +103,23 @@ def _active_users(frame: pl.DataFrame) -> Any:
         _chart(long, height=_HEIGHT)
         .mark_line(point=frame.height < 40)
         .encode(
-            x=alt.X("at:T", title=None),
+            x=alt.X("at:T", title=None, scale=_UTC),
             y=alt.Y("value:Q", title="contacts"),
             color=alt.Color("who:N", title=None, sort=None, scale=_PALETTE),
+        )
+    )
+
+
+def _segment_sizes(frame: pl.DataFrame) -> Any:
+    points = alt.OverlayMarkDef(color=_BLUE) if frame.height < 40 else False
+    brief = frame.select(pl.col("at").max() - pl.col("at").min() < timedelta(minutes=1)).item()
+    labels = "%H:%M:%S" if brief else alt.Undefined  # not parts of a second
+    return (
+        _chart(frame, height=_HEIGHT)
+        .mark_line(point=points, interpolate="step-after", color=_BLUE)
+        .encode(
+            x=alt.X("at:T", title=None, scale=_UTC, axis=alt.Axis(tickCount=8, labelOverlap=True, format=labels)),
+            y=alt.Y("size:Q", title="contacts", axis=alt.Axis(format=",d", tickMinStep=1)),
         )
     )
 
@@ -115,8 +136,9 @@ def _revenue(frame: pl.DataFrame) -> Any:
 
 
 def _time_to_convert(frame: pl.DataFrame) -> Chart:
-    spans = [_span(seconds) for seconds in frame["within_seconds"]]
-    rows = frame.with_columns(within=pl.Series(spans, dtype=pl.String))
+    reached = frame.filter(pl.col("share_so_far") > 0)
+    spans = [_span(seconds) for seconds in reached["within_seconds"]]
+    rows = reached.with_columns(within=pl.Series(spans, dtype=pl.String))
     base = _chart(rows, height=_HEIGHT).encode(
         x=alt.X("within:N", sort=spans, title="within", axis=alt.Axis(labelAngle=0))
     )
@@ -124,7 +146,7 @@ def _time_to_convert(frame: pl.DataFrame) -> Chart:
     return alt.LayerChart(
         layer=[
             base.mark_bar(color=_BLUE).encode(y=share),
-            base.mark_line(color=_GREY, point=True).encode(y="share_so_far:Q"),
+            base.mark_line(color=_GREY, point=alt.OverlayMarkDef(color=_GREY)).encode(y="share_so_far:Q"),
         ]
     )
 
@@ -140,6 +162,20 @@ def _message_performance(frame: pl.DataFrame) -> Any:
             x=alt.X("sum(count):Q", title="messages"),
             y=alt.Y("where:N", sort="-x", title=None, axis=alt.Axis(labelLimit=260)),
             color=alt.Color("outcome:N", title=None, scale=_OUTCOMES),
+        )
+    )
+
+
+def _backtest(frame: pl.DataFrame) -> Any:
+    named = frame.rename({name: name.replace("_", " ") for name in frame.columns})
+    long = named.unpivot(index="day", variable_name="what", value_name="count")
+    return (
+        _chart(long, height=_HEIGHT)
+        .mark_line(point=frame.height < 40)
+        .encode(
+            x=alt.X("day:T", title=None),
+            y=alt.Y("count:Q", title=None),
+            color=alt.Color("what:N", title=None, sort=None, scale=_PALETTE, legend=alt.Legend(orient="top")),
         )
     )
 
@@ -165,6 +201,7 @@ def _span(seconds: float) -> str:
 
 
 _DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
+    "backtest": _backtest,
     "funnel": _funnel,
     "retention": _retention,
     "cohorts": _cohorts,
@@ -173,4 +210,5 @@ _DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
     "revenue": _revenue,
     "time_to_convert": _time_to_convert,
     "message_performance": _message_performance,
+    "segment_sizes": _segment_sizes,
 }

@@ -6,6 +6,7 @@ the text makes sense without its colours. Colours are mid-tones that read on lig
 
 import base64
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -13,8 +14,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from api.language.codec import encode
 from workbench.display import words
 
+_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; img-src data: https:; style-src 'unsafe-inline'\">"
+)
+"""Stands before an email in its frame: no scripts, nothing from elsewhere but pictures."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -42,6 +49,26 @@ def bar(share: float, width: int = 120, height: int = 10) -> Markup:
     return image(source, width, height, f"{share:.0%}")
 
 
+def spark(counts: Sequence[int], width: int = 124, height: int = 22) -> Markup:
+    """Return a bar for each count, the highest as high as the picture."""
+    most = max(counts, default=0)
+    heights = [max(round(20 * count / most), 1) if count else 0 for count in counts]
+    source = svg("spark.svg.j2", heights=heights, width=width, height=height)
+    return image(source, width, height, f"{len(counts)} days, at most {most:,} a day")
+
+
+def trend(values: Sequence[int | None], width: int = 120, height: int = 22) -> Markup:
+    """Return a line of values over equal steps; None is not drawn."""
+    known = [(index, value) for index, value in enumerate(values) if value is not None]
+    low, high = min((value for _, value in known), default=0), max((value for _, value in known), default=0)
+    across, up = (width - 6) / max(len(values) - 1, 1), (height - 6) / (high - low or 1)
+    points = [
+        (3 + index * across, height / 2 if low == high else height - 3 - (value - low) * up) for index, value in known
+    ]
+    source = svg("trend.svg.j2", points=points, width=width, height=height)
+    return image(source, width, height, f"from {low:,} to {high:,}")
+
+
 def moment(at: datetime | str | None) -> str:
     """Write a moment to the second, in UTC: `2026-11-20 10:00:00`."""
     if at is None:
@@ -65,10 +92,12 @@ def _environment() -> Environment:
         "found": words.found,
         "outcome": words.outcome,
         "message": words.message,
+        "channel": words.channel,
+        "json": lambda value: encode(value).decode(),
         "detail": words.detail,
         "offset": words.offset,
         "handle": lambda way: words.HANDLE_WORDS.get(way, way),
         "step": lambda kind: words.STEP_WORDS.get(kind, kind),
     }
-    environment.globals |= {"bar": bar}
+    environment.globals |= {"bar": bar, "spark": spark, "policy": _POLICY}
     return environment

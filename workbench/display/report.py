@@ -1,20 +1,20 @@
 """The answer to a ready-made question: a polars frame with a picture, and the SQL it came from.
 
-Importing this module loads polars; pictures need Altair (`pip install "event-workbench[charts]"`), which is loaded when one is drawn.
+Importing this module loads polars.
 """
 
-import importlib.util
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from workbench.display import drawn
 from workbench.display.frame import Look, ShownFrame
 from workbench.display.page import html, moment
 from workbench.display.table import Column
 from workbench.display.words import counted, duration
-from workbench.errors import DraftError
+from workbench.result import Result
 
 if TYPE_CHECKING:
     import altair as alt
@@ -24,6 +24,7 @@ _SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"}
 _SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
 _WORDS = {
     "at": "from",
+    "departed": "left",
     "of_first": "of the first",
     "of_previous": "of the one before",
     "median_seconds": "median time",
@@ -32,44 +33,28 @@ _WORDS = {
 }
 
 
-class Report(ShownFrame):
-    """A frame with its `statement` and `params`, as `wb.sql(report.statement, **report.params)` asks it again."""
+class Report(ShownFrame, Result):
+    """A result that draws itself. `wb.sql(report.statement, as_of=report, **report.params)` is exactly the same once more."""
 
-    statement: str
-    params: dict[str, Any]
     _name: str
 
     def chart(self) -> "alt.Chart | alt.LayerChart":
         """Return the picture as an Altair chart, to be changed at will."""
-        if importlib.util.find_spec("altair") is None or importlib.util.find_spec("vl_convert") is None:
-            raise DraftError('pictures need Altair: pip install "event-workbench[charts]"')
-        from workbench.display import charts
-
-        return charts.draw(self._name, pl.DataFrame(self))
+        return drawn.chart(self._name, pl.DataFrame(self))
 
     def _repr_html_(self, **polars: Any) -> str:
-        assert self.look is not None
-        return html(
-            "report.html.j2", look=self.look, picture=self._picture(), statement=self.statement, params=self.params
-        )
-
-    def _picture(self) -> str:
-        if not self.height:
-            return ""
-        try:
-            chart = self.chart()
-        except DraftError as error:
-            return html("line.html.j2", text=str(error), state="", look="", note="", block="")
-        from workbench.display import charts
-
-        return charts.picture(chart)
+        if self.look is None:
+            return super()._repr_html_(**polars)
+        picture = drawn.picture(self._name, pl.DataFrame(self))
+        return html("report.html.j2", look=self.look, picture=picture, report=self, at=moment(self.watermark))
 
 
-def report(frame: pl.DataFrame, name: str, title: str, statement: str, params: dict[str, Any]) -> Report:
-    """Return a frame as the answer to a question."""
-    result = Report(frame)
-    result.look = _look(frame, title)
-    result.statement, result.params, result._name = statement, params, name
+def report(rows: Result, name: str, title: str) -> Report:
+    """Return what a query returned as the answer to a question."""
+    result = Report(rows)
+    result.look, result._name = _look(rows, title), name
+    result.statement, result.params = rows.statement, rows.params
+    result.query_hash, result.watermark = rows.query_hash, rows.watermark
     return result
 
 

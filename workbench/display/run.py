@@ -22,7 +22,7 @@ Why = tuple[str, tuple[Verdict, ...]]
 
 
 class RunPage(msgspec.Struct, frozen=True):
-    """What is shown of a run."""
+    """What is shown of a run. `email_from`: the address of the sender, where it is known."""
 
     headline: str
     subtitle: str
@@ -33,6 +33,7 @@ class RunPage(msgspec.Struct, frozen=True):
     messages: Sequence[Message]
     whys: Sequence[Why]
     steps: Sequence[Step]
+    email_from: str = ""
 
     def html(self) -> str:
         """Return the page."""
@@ -48,6 +49,7 @@ class RunPage(msgspec.Struct, frozen=True):
             messages=self.messages,
             whys=self.whys,
             steps=self.steps,
+            email_from=self.email_from,
         )
 
 

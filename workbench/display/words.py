@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -92,6 +92,7 @@ CAUSE_WORDS = {
     "loop_guard": "too many entries in a minute",
 }
 
+_SEGMENTS = "contact.segments"
 _PLAIN_ENDINGS: dict[State | str | None, str] = {
     State.COMPLETED: "Completed.",
     State.EXITED: "Stopped at an exit.",
@@ -123,7 +124,7 @@ def short(identifier: str | None) -> str:
     return text if len(text) <= 24 else f"{text[:8]}…{text[-4:]}"
 
 
-def condition(each: Filter | Verdict) -> str:
+def condition(each: Filter | Verdict) -> str:  # noqa: PLR0911  a table: one line per operator
     """Write one filter: `amountUsd is 100`."""
     match each.operator:
         case "eq":
@@ -132,6 +133,8 @@ def condition(each: Filter | Verdict) -> str:
             return f"{each.path} is not {value(each.value)}"
         case "in":
             return f"{each.path} is one of {either([value(each) for each in _listed(each.value)])}"
+        case "contains" if each.path == _SEGMENTS:
+            return f"contact is in the segment {value(each.value)}"
         case "contains":
             return f"{each.path} contains {value(each.value)}"
         case "exists":
@@ -151,6 +154,8 @@ def found(verdict: Verdict) -> str:
         return "ignored: there is no such operator"
     if not verdict.present:
         return f"there is no {verdict.path}"
+    if verdict.path == _SEGMENTS and isinstance(verdict.actual, list | tuple):
+        return f"it is in {both([value(each) for each in verdict.actual]) or 'no segment'}"
     actual = value(short(verdict.actual) if isinstance(verdict.actual, str) else verdict.actual)
     return f"it is {actual}" if verdict.passed else f"it is {actual}{_near_miss(verdict)}"
 
@@ -186,6 +191,12 @@ def events(trigger: Trigger) -> str:
     if trigger.source is not None:
         return f"{trigger.source.declared.name} of {short(trigger.source.contract)} on chain {trigger.source.chain_id}"
     return either(sorted(trigger.names)) if trigger.names else "any event"
+
+
+def starting(trigger: Trigger) -> str:
+    """Write what starts an automation: `deposit where amountUsd is 100`."""
+    asked = conditions(trigger.filters)
+    return f"{events(trigger)} where {asked}" if asked else events(trigger)
 
 
 def outcome(word: str | None) -> str:
@@ -251,8 +262,8 @@ def _tags(tags: Sequence[str]) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Write a number of things: `1 message`, `2 messages`."""
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+    """Write a number of things: `1 message`, `2,000 messages`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def title(node: Node) -> str:  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
@@ -347,6 +358,17 @@ def message(sent: Message) -> tuple[str, str, str]:
             return f"POST {url}", body, "webhook"
 
 
+def channel(sent: Message) -> Literal["inapp", "email", "webhook"]:
+    """Return the way by which a message goes."""
+    match sent:
+        case InappMessage():
+            return "inapp"
+        case EmailMessage():
+            return "email"
+        case WebhookMessage():
+            return "webhook"
+
+
 def line(sent: Message) -> str:
     """Write a message in one line."""
     title, body, _ = message(sent)
@@ -371,6 +393,12 @@ def detail(step: Step) -> str:  # noqa: PLR0911  a table: one line per outcome
             return CAUSE_WORDS.get(known.get("cause", ""), "")
         case _:
             return ""
+
+
+def until(step: Step) -> str:
+    """Say until when a step waits: ` until 2026-11-23 08:00 UTC`; empty when it does not say."""
+    known = step.detail.get("until")
+    return f" until {moment_words(known)} UTC" if known else ""
 
 
 def moment_words(written: str) -> str:

@@ -1,0 +1,46 @@
+"""The partitions of `events` that a history needs."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from api.clock import from_us
+from api.ingest.arrival import Arrival
+from api.store import history as store
+from api.store.database import Database, LockedError
+
+OLDEST = datetime(2010, 1, 1, tzinfo=UTC)  # what is older stays outside the months
+TRIES = 100
+PAUSE = 0.3  # seconds
+_DAY_US = 86_400_000_000
+
+
+class Months:
+    """The months an import has met."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._days: set[int] = set()
+        self._known: set[datetime] = set()
+
+    async def add(self, arrivals: list[Arrival]) -> None:
+        """Make sure that every month of the arrivals has its partition."""
+        days = {each.occurred_us // _DAY_US for each in arrivals} - self._days
+        self._days |= days
+        months = {from_us(day * _DAY_US).replace(day=1) for day in days}
+        for month in sorted(months - self._known):
+            self._known.add(month)
+            if month >= OLDEST:
+                await self._add(month)
+
+    async def _add(self, month: datetime) -> None:
+        """Wait for the table of what lies outside the months, which somebody may be reading, without holding up who comes after."""
+        for tries_left in reversed(range(TRIES)):
+            try:
+                async with self._database.transaction() as tx:
+                    await store.add_month(tx, month)
+            except LockedError:
+                if not tries_left:
+                    raise
+                await asyncio.sleep(PAUSE)
+            else:
+                return

@@ -1,0 +1,98 @@
+"""The contacts that a query finds, gathered where their segment can be made the same as them.
+
+The query runs as every analyst's: through the gateway, as the organization's own login role, one SELECT. What it returns is copied
+from that connection into the application's as it comes, so neither a million ids nor the rows around them are held here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+
+import msgspec
+
+from api.keyring import Keyring
+from api.language.problem import Problem
+from api.query.run import Answer, Column, Gateway, Question, TooLongError, UnfitError
+from api.store import members
+from api.store.database import Database, Transaction
+
+_UUID = 2950
+_BLOCK = 10_000
+
+
+class Desk(msgspec.Struct, frozen=True):
+    """What work on segments needs. `database` has its own connections, since it takes long; a query ends after `patience_seconds`."""
+
+    database: Database
+    gateway: Gateway
+    keyring: Keyring
+    patience_seconds: float
+
+
+class Found(msgspec.Struct, frozen=True):
+    """How many contacts are wanted, in how many rows they came, how many rows had none, and how many ids are nobody's."""
+
+    size: int
+    rows: int
+    nulls: int
+    unknown: int
+
+
+@asynccontextmanager
+async def found(desk: Desk, question: Question) -> AsyncIterator[tuple[Transaction, Found]]:
+    """Give an open transaction in which those whom the query finds are wanted; it is committed at a clean exit.
+
+    Raises UnfitError, ReadError, ReaderError or UnavailableError.
+    """
+    counts = _Counts()
+    async with AsyncExitStack() as held:
+        try:
+            async with asyncio.timeout(desk.patience_seconds), desk.gateway.ask(question) as answer:
+                column = _contact_column(answer.columns)
+                tx = await held.enter_async_context(desk.database.transaction())
+                async with aclosing(_blocks(answer, column, counts)) as blocks:
+                    await members.gather(tx, blocks)
+        except TimeoutError:
+            raise TooLongError(f"the query took longer than {desk.patience_seconds:g} s") from None
+        known = await members.keep_known(tx, question.org_id)
+        yield tx, Found(known.size, counts.rows, counts.nulls, known.unknown)
+
+
+@asynccontextmanager
+async def given(desk: Desk, org_id: int, contact_ids: Sequence[str]) -> AsyncIterator[tuple[Transaction, Found]]:
+    """Give the same for ids that somebody sent."""
+    async with desk.database.transaction() as tx:
+        await members.gather(tx, _lines(contact_ids))
+        known = await members.keep_known(tx, org_id)
+        yield tx, Found(known.size, len(contact_ids), 0, known.unknown)
+
+
+class _Counts(msgspec.Struct):
+    rows: int = 0
+    nulls: int = 0
+
+
+async def _blocks(answer: Answer, column: int, counts: _Counts) -> AsyncGenerator[bytes, None]:
+    async for batch in answer.batches():
+        ids = [cell for cell in batch.columns[column] if cell is not None]
+        counts.rows += batch.rows
+        counts.nulls += batch.rows - len(ids)
+        yield b"".join([b"%b\n" % each for each in ids])
+
+
+async def _lines(contact_ids: Sequence[str]) -> AsyncIterator[bytes]:
+    for start in range(0, len(contact_ids), _BLOCK):
+        yield "".join([f"{each}\n" for each in contact_ids[start : start + _BLOCK]]).encode()
+
+
+def _contact_column(columns: tuple[Column, ...]) -> int:
+    """Return which column holds the contacts; raise UnfitError unless exactly one does."""
+    at = [index for index, column in enumerate(columns) if column.name == "contact_id"]
+    if not at:
+        names = ", ".join(column.name for column in columns) or "none"
+        raise UnfitError(Problem("sql", f"must return a column contact_id; its columns are {names}"))
+    if len(at) > 1:
+        raise UnfitError(Problem("sql", f"must return one column contact_id, not {len(at)}"))
+    if columns[at[0]].oid != _UUID:
+        raise UnfitError(Problem("sql", f"must return contact_id as uuid, not as {columns[at[0]].type}"))
+    return at[0]

@@ -1,0 +1,38 @@
+"""Transactions numbered across Postgres clusters (`sql/queries/clusters.sql`), so that "stored before" outlives a restore elsewhere.
+
+A database that is dumped and restored comes to a cluster that counts its transactions anew, perhaps below the ids its rows
+were stored under. So a transaction's number is its id plus what its cluster adds, which `migrate` finds out once.
+"""
+
+from api.store.database import Transaction, UnavailableError
+from api.store.statements import load
+
+_SQL = load("clusters")
+
+
+async def note_cluster(tx: Transaction) -> None:
+    """Begin a new series of numbers if the database has come to another cluster; reads all events then, once."""
+    await tx.execute(_SQL["note_cluster"])
+
+
+async def number_added(tx: Transaction) -> int:
+    """Return what this cluster adds to the ids of its transactions, asked once per connection; raise UnavailableError."""
+    if tx.number_added is None:
+        row = await (await tx.execute(_SQL["number_added"])).fetchone()
+        if row is None:
+            raise UnavailableError("the database has come to another Postgres cluster: run workbench migrate")
+        tx.number_added = row[0]
+    return tx.number_added
+
+
+async def own_number(tx: Transaction) -> int:
+    """Return the number of this transaction; raise UnavailableError."""
+    row = await (await tx.execute(_SQL["own_number"], {"added": await number_added(tx)})).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def is_distributed(tx: Transaction) -> bool:
+    """Return whether this is Citus, whose nodes count their transactions each for itself."""
+    row = await (await tx.execute(_SQL["is_distributed"])).fetchone()
+    return row is not None and row[0] is True

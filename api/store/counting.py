@@ -1,0 +1,72 @@
+"""Statements of counting events by hour (`sql/queries/counting.sql`)."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from api.clock import from_us
+from api.store.arrays import moments, plain, quoted
+from api.store.calls import Call, nothing, statements
+from api.store.database import Transaction
+from api.store.statements import load
+
+_SQL = load("counting")
+_CALLS = statements("counting")
+
+Late = tuple[int, str, int]
+"""Organization, event, and the moment in microseconds that begins the hour, or the few minutes, it is dated in."""
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """Up to where an organization's events are counted, and closed."""
+
+    counted_until: datetime
+    closed_until: datetime
+
+
+async def close_hours(tx: Transaction, first: datetime, until: datetime) -> None:
+    """Let events dated before `until` be late from now on; an organization not seen before is counted from `first`."""
+    await tx.execute(_SQL["close_hours"], {"first": first, "until": until})
+
+
+def reached(org_id: int) -> Call[Reached | None]:
+    """Ask where one organization is counted and closed; None: it was not seen yet."""
+    return Call(_CALLS["reached"], lambda rows: Reached(*rows[0]) if rows else None, org_id=org_id)
+
+
+async def uncounted(tx: Transaction) -> list[tuple[int, Reached]]:
+    """Return the organizations that are closed further than they are counted."""
+    rows = await (await tx.execute(_SQL["uncounted"])).fetchall()
+    return [(org_id, Reached(counted, closed)) for org_id, counted, closed in rows]
+
+
+async def writers(tx: Transaction) -> set[str]:
+    """Return the transactions that may be storing events now."""
+    return {row[0] for row in await (await tx.execute(_SQL["writers"])).fetchall()}
+
+
+async def count_closed(tx: Transaction, org_id: int, since: datetime, until: datetime) -> bool:
+    """Count the events dated between two moments; False: another process was faster."""
+    span = {"org_id": org_id, "since": since, "until": until}
+    if not (await tx.execute(_SQL["advance"], span)).rowcount:
+        return False
+    await tx.execute(_SQL["count_closed"], span)
+    return True
+
+
+def note_late(counts: Mapping[Late, int]) -> Call[None]:
+    """Note how many events came late."""
+    return Call(
+        _CALLS["note_late"],
+        nothing,
+        org_ids=plain(org_id for org_id, _, _ in counts),
+        events=quoted([event for _, event, _ in counts]),
+        ats=moments(from_us(at_us) for _, _, at_us in counts),
+        counts=plain(counts.values()),
+    )
+
+
+async def forget_counts(tx: Transaction, org_id: int, before: datetime) -> None:
+    """Delete the counts of hours and days that began before a moment."""
+    await tx.execute(_SQL["forget_counts"], {"org_id": org_id, "before": before})

@@ -1,0 +1,110 @@
+"""Backtests: seconds for a million stored events, a tenth of which start the automation, and the memory that takes.
+
+A graph of five nodes, one of which fills in a text; every event that starts it belongs to a contact who has one other such event,
+and eighteen that do not matter. Each backtest is a notebook's: a process of its own before one API process, with two processes
+that help it. Run as a module, it takes an `Errand` (JSON) as its argument and prints what it `Took`.
+"""
+
+import resource
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from bench import filling, postgres, site
+from bench.effort import Effort, Measured
+from bench.postgres import Database, Postgres
+from bench.table import Row, at_most, ratio_at_most, row
+from workbench import Workbench
+
+PROCESSES = 2
+_ROUNDS = 3
+_MATCHING = 10  # one event in so many starts the automation
+_WITHIN = 600.0
+_THANKS = "Your deposit of {{ amountUsd }} {{ asset }} is here."
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """Where to ask, and with which key."""
+
+    url: str
+    key: str
+
+
+class Took(msgspec.Struct, frozen=True):
+    """Seconds from the call to the totals, entries, and the most memory in bytes: of the caller, and of the largest helper."""
+
+    seconds: float
+    entries: int
+    own_memory: int
+    helper_memory: int
+
+    @property
+    def memory(self) -> float:
+        """The most memory of all processes together, in MB."""
+        return (self.own_memory + PROCESSES * self.helper_memory) / 1e6
+
+
+def measure(effort: Effort) -> Measured:
+    """Alternate between a database with a million events (or as many as asked for) and one with a tenth of them."""
+    many = effort.stored_millions * 1_000_000
+    with postgres.running() as server:
+        found: dict[int, list[Took]] = {}
+        for events in (many // 10, many):
+            database = postgres.prepared(server, f"of_{events}")
+            filling.fill(database, events, ["deposit", *(f"other_{number}" for number in range(1, _MATCHING))])
+            filling.settle(server)
+            found[events] = _backtests(server, database, events)
+    few, all_of_them = found.values()
+    return Measured(_rows(many, few, all_of_them), {})
+
+
+def _rows(events: int, few: list[Took], many: list[Took]) -> list[Row]:
+    seconds, memory = [each.seconds for each in many], [each.memory for each in many]
+    tenth = [each.memory for each in few]
+    return [
+        row(f"backtest of {events:,} events, a tenth matching", "s", seconds, None, at_most(20)),
+        row("  entries", "entries/s", [each.entries / each.seconds for each in many]),
+        row("  memory, three processes", "MB", memory, ("a tenth of the events", tenth), ratio_at_most(1.5)),
+    ]
+
+
+def _backtests(server: Postgres, database: Database, events: int) -> list[Took]:
+    with site.bare_apis(server, database, 1) as (service,):
+        errand = Errand(f"http://127.0.0.1:{service.port}", database.workbench_key)
+        found = [_one(errand) for _ in range(_ROUNDS)]
+    assert all(each.entries == events // _MATCHING for each in found)
+    return found
+
+
+def _one(errand: Errand) -> Took:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.backtest", msgspec.json.encode(errand).decode()],
+        capture_output=True,
+        check=False,
+        timeout=_WITHIN,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode()[-2000:])
+    return msgspec.json.decode(done.stdout, type=Took)
+
+
+def main() -> None:
+    errand = msgspec.json.decode(sys.argv[1], type=Errand)
+    automation = (
+        Workbench(errand.url, errand.key)
+        .automation("thanks")
+        .on("deposit")
+        .when("amountUsd", exists=True)
+        .then(lambda b: b.add_tag("depositor").send_inapp("Thank you", _THANKS).exit())
+    )
+    begun = time.perf_counter()
+    entries = automation.backtest(days=31, processes=PROCESSES).totals.entries
+    seconds = time.perf_counter() - begun
+    own, helper = (resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(msgspec.json.encode(Took(seconds, entries, own, helper)).decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The catalog: how long the API takes to say which events came in 30 days, against counting the rows.
+
+All events of the database lie in those days, of 200 names of very different frequency, in hours that are counted before the
+measurement begins; what came in since is counted live, as always.
+"""
+
+import http.client
+import time
+
+from bench import filling, postgres, site
+from bench.effort import Effort, Measured
+from bench.postgres import Database, connect
+from bench.processes import Service
+from bench.table import at_most, row
+
+_COUNTED_WITHIN = 600.0
+_ROWS = (
+    "SELECT event, count(*) FROM workbench.events WHERE org_id = 1 AND created_at >= clock_timestamp() - interval '30 days'"
+    " GROUP BY event ORDER BY 2 DESC, 1 LIMIT 200"
+)
+_BEHIND = "SELECT count(*) = 0 OR bool_or(counted_until < closed_until) FROM workbench.event_counting"
+
+
+def measure(effort: Effort) -> Measured:
+    """Ask for the catalog of `effort.stored_millions` of events, plain and with details, and for one event."""
+    with postgres.running() as server:
+        full = postgres.prepared(server, "full")
+        filling.fill_names(full, effort.stored_millions * 1_000_000)
+        filling.settle(server)
+        with site.bare_apis(server, full, 1) as (service,):
+            began = time.perf_counter()
+            _wait_until_counted(full)
+            counted = time.perf_counter() - began
+            rows, plain, detailed, one = [], [], [], []
+            for _ in range(effort.rounds):
+                rows.append(_counting_ms(full))
+                plain.append(_answer_ms(service, full, ""))
+                detailed.append(_answer_ms(service, full, "?detail=true"))
+                one.append(_answer_ms(service, full, "/event_0"))
+    name = f"catalog of {effort.stored_millions} M events"
+    return Measured(
+        [
+            row(name, "ms", plain, ("count(*) of the rows", rows), at_most(150)),
+            row("  with counts by day", "ms", detailed, None, at_most(150)),
+            row("  one event, with paths and drift", "ms", one),
+            row("  counting all hours, once", "s", [counted]),
+        ],
+        {},
+    )
+
+
+def _wait_until_counted(database: Database) -> None:
+    deadline = time.monotonic() + _COUNTED_WITHIN
+    with connect(database.dsn) as connection:
+        while (behind := connection.execute(_BEHIND).fetchone()) is None or behind[0]:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the hours were not counted in time")
+            time.sleep(0.2)
+
+
+def _counting_ms(database: Database) -> float:
+    with connect(database.dsn) as connection:
+        began = time.perf_counter()
+        connection.execute(_ROWS).fetchall()
+        return (time.perf_counter() - began) * 1_000
+
+
+def _answer_ms(service: Service, database: Database, query: str) -> float:
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
+    began = time.perf_counter()
+    connection.request(
+        "GET", f"/api/v1/events/catalog{query}", headers={"Authorization": f"Bearer {database.workbench_key}"}
+    )
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{answer.status}: {body.decode()}")
+    return (time.perf_counter() - began) * 1_000

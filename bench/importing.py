@@ -1,0 +1,115 @@
+"""The import of history: events per second of a new file, of the same rows again, and of an import that is done already.
+
+The reference is bare COPY of the same events and keys, as they were stored, into a second database.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+from psycopg import sql
+
+from api.clock import from_us
+from api.ingest.files.sources import How, find_sources
+from api.ingest.history import import_history
+from api.ingest.rejects import Rejects, beside
+from api.keyring import Keyring
+from api.language.codec import encode
+from bench import postgres
+from bench.copying import copy_rows
+from bench.effort import Effort, Measured
+from bench.figures import Slice, cpu_us, rates
+from bench.processes import cpu_seconds
+from bench.table import at_least, row
+
+EVENTS = 1_000_000
+QUICK = 100_000
+PEOPLE_EACH = 20  # events of a person
+_FIRST_US = 1_735_689_600_000_000  # 2025, half a year of it
+_SPAN_US = 15_768_000_000_000
+_BEGINNING = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
+
+
+def measure(effort: Effort) -> Measured:
+    """Import into a new database in each of a third of the rounds: each takes half a minute."""
+    events = QUICK if effort.rounds <= 5 else EVENTS  # --quick
+    new, again, done, copied = list[Slice](), list[Slice](), list[Slice](), list[Slice]()
+    with postgres.running() as server:
+        path = server.home / "history.ndjson"
+        write(path, events)
+        for number in range(max(effort.rounds // 3, 1)):
+            database = postgres.prepared(server, f"import_{number}")
+            new.append(_imported(server, database, path, events))
+            done.append(_imported(server, database, path, events))
+            again.append(_imported(server, database, path, events, again=True))
+            target = postgres.prepared(server, f"copy_{number}")
+            _add_months(target, database)
+            copied.append(copy_rows(server, database, target, _BEGINNING))
+            for each in (f"import_{number}", f"copy_{number}"):
+                postgres.execute(server.admin_dsn, sql.SQL("DROP DATABASE {}").format(sql.Identifier(each)))
+    return Measured(
+        [
+            row("import, new events", "events/s", rates(new), ("COPY", rates(copied)), at_least(50_000)),
+            row("  CPU in Postgres", "µs/event", cpu_us(new, "postgres"), ("COPY", cpu_us(copied, "postgres"))),
+            row("  CPU in the import", "µs/event", cpu_us(new, "service")),
+            row("import, all there already", "events/s", rates(again)),
+            row("import, done before", "events/s", rates(done)),
+        ],
+        {"new": new, "again": again, "done": done, "copy": copied},
+    )
+
+
+def write(path: Path, events: int) -> None:
+    """Write a history by time: people come back, one event in fifty brings attributes."""
+    with path.open("wb") as file:
+        file.writelines(encode(each) + b"\n" for each in _history(events))
+
+
+def _history(events: int) -> Iterator[dict[str, object]]:
+    chance, known = Random(1), set[int]()
+    for number in range(events):
+        who = chance.randrange(max(events // PEOPLE_EACH, 1))
+        event: dict[str, object] = {
+            "event": chance.choice(("deposit", "app_open", "trade", "view_page")),
+            "contact": {"externalId": f"user-{who}", "email": f"user{who}@example.com"},
+            "occurredAt": from_us(_FIRST_US + number * (_SPAN_US // events)).isoformat(),
+            "payload": {"amountUsd": number % 1000, "asset": "USDC", "screen": "home", "n": number, "platform": "ios"},
+            "idempotencyKey": f"key-{number:032d}",
+        }
+        if who not in known or chance.random() < 0.02:
+            event["attributes"] = {"plan": chance.choice(("free", "pro")), "country": "DE"}
+        known.add(who)
+        yield event
+
+
+def _imported(
+    server: postgres.Postgres, database: postgres.Database, path: Path, events: int, *, again: bool = False
+) -> Slice:
+    sources, _ = find_sources([path], How(again=again))
+    spent, own, begun = cpu_seconds(server.pid), time.process_time(), time.perf_counter()
+    with Rejects(beside(path)) as rejects:
+        asyncio.run(import_history(database.dsn, Keyring(postgres.SECRET), "bench", sources, rejects))
+    return Slice(
+        requests=1,
+        accepted=events,
+        refused=0,
+        seconds=time.perf_counter() - begun,
+        statuses={},
+        latencies_ms=[],
+        cpu={"postgres": cpu_seconds(server.pid) - spent, "service": time.process_time() - own},
+    )
+
+
+def _add_months(target: postgres.Database, source: postgres.Database) -> None:
+    """Give a database the partitions of another one."""
+    with postgres.connect(source.dsn) as connection:
+        months = connection.execute(
+            "SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
+            "WHERE i.inhparent = 'workbench.events'::regclass AND c.relkind = 'r'"
+        ).fetchall()
+    for name, bound in months:
+        statement = sql.SQL("CREATE TABLE IF NOT EXISTS workbench.{} PARTITION OF workbench.events {}")
+        postgres.execute(target.dsn, statement.format(sql.Identifier(name), sql.SQL(bound)))

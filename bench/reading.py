@@ -1,0 +1,96 @@
+"""One read of events into polars, in a process of its own: run as a module, it takes an `Errand` (JSON) and prints a `Read`.
+
+`frame`: `wb.sql`. `stream`: the same, frame by frame, none kept. `adbc`: what the driver for Arrow gives directly, the columns
+that Arrow has no type for cast to text, so that the frame is the same.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+import polars as pl
+
+from bench.processes import peak_memory
+from workbench import Workbench
+
+_OURS = "SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM app_events LIMIT :rows"
+_DIRECT = """
+    SELECT id::text, contact_id::text, event, occurred_at, created_at, payload::text AS payload, idempotency_key
+    FROM workbench.events WHERE org_id = 1 LIMIT {rows}"""
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """What to read how: by `url` and `key`, or by `dsn`."""
+
+    how: Literal["frame", "stream", "adbc"]
+    rows: int
+    url: str
+    key: str
+    dsn: str
+
+
+class Read(msgspec.Struct, frozen=True):
+    """What it took: seconds from the question to the frame, CPU seconds, and bytes of the frame and of the process at most."""
+
+    rows: int
+    seconds: float
+    cpu: float
+    frame_bytes: int
+    peak_bytes: int
+    schema: str
+
+
+def _frame(errand: Errand) -> Callable[[], pl.DataFrame]:
+    wb = Workbench(errand.url, errand.key)
+    wb.sql("SELECT 1 AS one")
+    return lambda: wb.sql(_OURS, rows=errand.rows)
+
+
+def _stream(errand: Errand) -> Callable[[], pl.DataFrame]:
+    wb = Workbench(errand.url, errand.key)
+    wb.sql("SELECT 1 AS one")
+
+    def rows() -> pl.DataFrame:
+        heights = [frame.height for frame in wb.sql(_OURS, stream=True, rows=errand.rows)]
+        return pl.DataFrame({"height": heights})
+
+    return rows
+
+
+def _adbc(errand: Errand) -> Callable[[], pl.DataFrame]:
+    from adbc_driver_postgresql import dbapi
+
+    connection = dbapi.connect(errand.dsn)
+    cursor = connection.cursor()
+    cursor.execute("SET timezone = 'UTC'")
+
+    def rows() -> pl.DataFrame:
+        cursor.execute(_DIRECT.format(rows=errand.rows))
+        return pl.DataFrame(pl.from_arrow(cursor.fetch_arrow_table()))
+
+    return rows
+
+
+_WAYS = {"frame": _frame, "stream": _stream, "adbc": _adbc}
+
+
+def _carry_out(errand: Errand) -> Read:
+    read = _WAYS[errand.how](errand)
+    cpu, begun = time.process_time(), time.perf_counter()
+    frame = read()
+    seconds = time.perf_counter() - begun
+    rows = sum(frame["height"].to_list()) if errand.how == "stream" else frame.height
+    return Read(
+        rows,
+        seconds,
+        time.process_time() - cpu,
+        int(float(frame.estimated_size())),
+        peak_memory("self"),
+        str(frame.schema),
+    )
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(_carry_out(msgspec.json.decode(sys.argv[1], type=Errand))).decode())

@@ -1,0 +1,105 @@
+-- Who is in a segment. What a query finds gathers in temporary tables, then members are made to be the same, set by set.
+--
+-- Nobody waits for anybody here who may wait for them: members that an erasure or a merge is about to delete are left to it, and
+-- `mend_members` puts right what they committed at the same moment.
+
+-- open_found --
+-- Where contacts gather until the transaction ends.
+CREATE TEMPORARY TABLE IF NOT EXISTS found (contact_id uuid) ON COMMIT DELETE ROWS;
+
+-- open_wanted --
+-- Those of them who are there.
+CREATE TEMPORARY TABLE IF NOT EXISTS wanted (contact_id uuid) ON COMMIT DELETE ROWS;
+
+-- copy_found --
+-- Add contacts, one id a line.
+COPY found (contact_id) FROM STDIN;
+
+-- analyze_found --
+-- Let the planner know how many they are.
+ANALYZE found;
+
+-- analyze_wanted --
+-- Let the planner know how many those are.
+ANALYZE wanted;
+
+-- keep_known --
+-- Keep the contacts that there are, of merged ones those they are now. How many are nobody's (or erased), and how many are kept.
+WITH once AS MATERIALIZED (
+    SELECT DISTINCT contact_id FROM found
+), known AS MATERIALIZED (
+    SELECT coalesce(c.merged_into, c.id) AS contact_id
+    FROM once f JOIN contacts c ON c.org_id = :org_id AND c.id = f.contact_id
+    WHERE c.erased_at IS NULL
+), kept AS (
+    INSERT INTO wanted (contact_id) SELECT DISTINCT contact_id FROM known
+    RETURNING contact_id
+)
+SELECT (SELECT count(*) FROM once) - (SELECT count(*) FROM known), (SELECT count(*) FROM kept);
+
+-- join_by_hash --
+-- Until a new segment has statistics the planner takes it for empty, and would go through all wanted for each of its members.
+SET LOCAL enable_nestloop = off;
+
+-- sample_wanted --
+-- The first of them.
+SELECT contact_id FROM wanted ORDER BY contact_id LIMIT :most;
+
+-- compare_members --
+-- How many would enter a segment, and how many would leave it.
+SELECT count(*) FILTER (WHERE m.contact_id IS NULL), count(*) FILTER (WHERE w.contact_id IS NULL)
+FROM wanted w
+FULL JOIN (SELECT contact_id FROM segment_members WHERE org_id = :org_id AND segment = :segment) m ON m.contact_id = w.contact_id;
+
+-- enter_members --
+-- Put those in who are not members yet; who is one is not written.
+INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
+SELECT :org_id, :segment, w.contact_id, :at
+FROM wanted w
+WHERE NOT EXISTS (
+    SELECT FROM segment_members m WHERE m.org_id = :org_id AND m.segment = :segment AND m.contact_id = w.contact_id)
+ORDER BY w.contact_id
+ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
+
+-- drop_members --
+-- Take those out who are members and not wanted.
+DELETE FROM segment_members d
+USING (
+    SELECT m.contact_id FROM segment_members m
+    WHERE m.org_id = :org_id AND m.segment = :segment
+        AND NOT EXISTS (SELECT FROM wanted w WHERE w.contact_id = m.contact_id)
+    FOR UPDATE OF m SKIP LOCKED
+) AS gone
+WHERE d.org_id = :org_id AND d.segment = :segment AND d.contact_id = gone.contact_id;
+
+-- count_members --
+-- How many are in a segment.
+SELECT count(*) FROM segment_members WHERE org_id = :org_id AND segment = :segment;
+
+-- mend_members --
+-- Take out who was erased or merged while the segment was refreshed, and put in who the merged are now. By how many it grew.
+-- Erasures and merges stay noted for a minute; the caller keeps others from being under way.
+WITH gone AS (
+    DELETE FROM segment_members m
+    USING contacts c
+    WHERE m.org_id = :org_id AND m.segment = :segment AND c.org_id = :org_id AND c.id = m.contact_id
+        AND num_nonnulls(c.erased_at, c.merged_into) > 0
+        AND m.contact_id = ANY (ARRAY(
+            SELECT contact_id FROM erasures WHERE org_id = :org_id
+            UNION ALL
+            SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND due_at IS NOT NULL))
+    RETURNING c.merged_into AS contact_id, c.erased_at, m.entered_at
+), moved AS (
+    INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
+    SELECT :org_id, :segment, contact_id, min(entered_at)
+    FROM gone WHERE contact_id IS NOT NULL AND erased_at IS NULL GROUP BY contact_id
+    ON CONFLICT (org_id, segment, contact_id) DO NOTHING
+    RETURNING contact_id
+)
+SELECT (SELECT count(*) FROM moved) - (SELECT count(*) FROM gone);
+
+-- clear_members --
+-- Take everybody out of a segment that is put away, whoever came in at the last moment too; the caller keeps others from being under way.
+DELETE FROM segment_members m
+WHERE m.org_id = :org_id AND m.segment = :segment
+    AND NOT EXISTS (SELECT FROM segments s WHERE s.org_id = :org_id AND s.name = :segment AND s.archived_at IS NULL);

@@ -1,0 +1,7 @@
+-- How many events there are to read, by day.
+{% import "backtest_parts.sql" as parts %}
+SELECT date_trunc('day', created_at, 'UTC') AS day, count(*) AS events
+FROM app_events
+WHERE {{ parts.wanted(selection, sample) }}
+GROUP BY day
+ORDER BY day

@@ -1,0 +1,6 @@
+-- When other automations sent contacts messages that count towards a frequency cap.
+{% import "backtest_parts.sql" as parts %}
+SELECT contact_id, created_at
+FROM messages
+WHERE created_at >= :since AND created_at < :until AND channel IN ('inapp', 'email') AND status NOT IN ('failed', 'skipped')
+    {{- " AND automation_id <> :automation" if own }}{{ parts.sampled(sample, "contact_id") }}

@@ -1,0 +1,35 @@
+"""The notebooks after the first, in JupyterLab in a real Chromium: every cell runs, and what is shown is really drawn."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Lab
+from tests.browser.test_first_automation import DRAWN, RUN_ALL, open_notebook, use_theme
+from tests.notebooks.test_notebooks import A_TENTH
+
+pytestmark = pytest.mark.browser
+
+LAST = {
+    "02_catalog": "Events of the last 30 days",
+    "03_sql_and_reports": "customers",
+    "04_segments": "signed-up-no-deposit",
+}
+STDERR = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']"
+
+
+def test_the_other_notebooks_run_and_are_drawn(page: Page, lab: Lab, pictures: Path) -> None:
+    log = lab.folder / "03_sql_and_reports.ipynb"
+    log.write_text(log.read_text().replace(*A_TENTH))
+    for name, last in LAST.items():
+        page.set_viewport_size({"width": 1240, "height": 900})
+        open_notebook(page, lab, f"{name}.ipynb", name)
+        page.evaluate("window.jupyterapp.shell.collapseLeft()")
+        use_theme(page, "JupyterLab Light")
+        assert page.evaluate(RUN_ALL) is True
+        page.set_viewport_size({"width": 1240, "height": 12_000})  # Lab draws only the cells in view
+        expect(page.locator(".jp-CodeCell").last).to_contain_text(last)
+        assert all(image.evaluate(DRAWN) for image in page.locator(".ewb img").all())
+        assert page.locator(STDERR).count() == 0
+        page.locator(".jp-Notebook").screenshot(path=pictures / f"{name}.png")

@@ -1,0 +1,195 @@
+"""The widgets in a bare page with a model that is written down: what strangers sent stays text, keys stay inside, rows stay few."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from workbench.display.window import CatalogWindow, TailWindow
+
+pytestmark = pytest.mark.browser
+
+EVIL = "<img src=x onerror=\"document.title='broken'\">'\"</td><script>document.title='broken'</script>"
+CLICKED = {"title": "t", "note": EVIL, "perDay": [1, 2], "days": ["2026-11-21", "2026-11-22"]}
+PATH = {
+    "path": EVIL,
+    "types": EVIL,
+    "missing": "0%",
+    "nulls": "0%",
+    "distinct": 9,
+    "drifting": True,
+    "code": EVIL,
+    "top": [[EVIL, "5"]],
+    "examples": [EVIL],
+}
+LISTED = {
+    "title": EVIL,
+    "capped": False,
+    "days": ["2026-11-22"],
+    "empty": EVIL,
+    "events": [
+        {"event": name, "count": "5", "share": "50%", "first": EVIL, "last": EVIL, "perDay": [5]}
+        for name in ("deposit", "trade", EVIL.lower())
+    ],
+}
+LOOKED = CLICKED | {"event": EVIL, "title": EVIL, "drift": [EVIL], "code": "the code", "paths": [PATH]}
+LOOKED["samples"] = [{"at": EVIL, "text": EVIL}]  # type: ignore[assignment]
+
+SHOW = """async ([source, css, traits, answers]) => {
+    document.head.append(Object.assign(document.createElement("style"), {textContent: css}));
+    const module = await import(URL.createObjectURL(new Blob([source], {type: "text/javascript"})));
+    const heard = new Set();
+    window.sent = []; window.outside = [];
+    window.tell = message => heard.forEach(hear => hear(message));
+    window.model = {
+        get: name => traits[name],
+        on: (_, hear) => heard.add(hear), off: (_, hear) => heard.delete(hear),
+        send: question => {
+            window.sent.push(question);
+            const answer = answers[question.ask];
+            if (answer) setTimeout(() => window.tell({...answer, id: question.id}));
+        },
+    };
+    document.addEventListener("keydown", event => window.outside.push(event.key));
+    window.end = module.default.render({model: window.model, el: document.body});
+}"""
+
+
+def show(page: Page, window: type[CatalogWindow] | type[TailWindow], answers: dict[str, Any], **traits: str) -> None:
+    page.clock.install()
+    page.set_content("<body></body>")
+    page.evaluate(SHOW, [window._esm, window._css, {"event": "", "own_id": "me"} | traits, answers])
+
+
+def outside(page: Page) -> list[str]:
+    found: list[str] = page.evaluate("window.outside")
+    return found
+
+
+def tail_row(number: int, **changed: Any) -> dict[str, Any]:
+    return {
+        "number": number,
+        "at": "10:00:00",
+        "outcome": "accepted",
+        "event": f"e{number}",
+        "said": "s",
+        "detail": "d",
+    } | changed
+
+
+def tell(page: Page, *rows: dict[str, Any], state: str = "following", why: str = "") -> None:
+    page.evaluate("message => window.tell(message)", {"rows": rows, "state": state, "why": why})
+
+
+HELLO = {"rows": [], "state": "connecting", "why": ""}
+
+
+def test_what_strangers_sent_is_shown_as_it_is(page: Page) -> None:
+    show(page, CatalogWindow, {"list": LISTED, "look": LOOKED})
+    page.locator("tr[data-event]").nth(2).click()
+    expect(page.locator(".detail .head")).to_have_text(EVIL)
+    expect(page.locator(".detail .note")).to_contain_text(EVIL)
+    page.locator("summary").click()
+    expect(page.locator(".detail pre")).to_have_text(EVIL)
+    show_tail = json.loads(json.dumps(HELLO)) | {"why": EVIL, "rows": [tail_row(1, event=EVIL, said=EVIL, detail=EVIL)]}
+    show(page, TailWindow, {"hello": show_tail})
+    page.locator("tr.event").click()
+    expect(page.locator("tr.detail pre")).to_have_text(EVIL)
+    assert page.locator("script, img").count() == 0
+    assert page.title() != "broken"
+
+
+def test_the_catalog_is_searched_and_opened_with_the_keyboard_alone(page: Page) -> None:
+    show(page, CatalogWindow, {"list": LISTED, "look": LOOKED})
+    expect(page.locator("tr[data-event]")).to_have_count(3)
+    page.locator("input").focus()
+    page.keyboard.type("DEPO")
+    expect(page.locator("tr[data-event]")).to_have_count(1)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator(".detail")).to_be_visible()
+    for key in ("d", "d", "a", "x", "Escape"):
+        page.keyboard.press(key)
+    expect(page.locator(".detail")).to_be_hidden()
+    assert outside(page) == []
+    page.keyboard.press("Control+Enter")
+    assert outside(page) == ["Control", "Enter"]
+    assert [each["ask"] for each in page.evaluate("window.sent")] == ["list", "look"]
+
+
+def test_names_that_are_not_listed_are_searched_for_by_the_kernel(page: Page) -> None:
+    show(page, CatalogWindow, {"list": LISTED | {"capped": True}})
+    expect(page.locator("tr[data-event]")).to_have_count(3)
+    page.locator("input").fill(" Rare ")
+    page.wait_for_function("() => window.sent.at(-1).text === 'rare'")
+
+
+def test_code_is_copied_where_no_cell_can_be_inserted(page: Page) -> None:
+    show(page, CatalogWindow, {"look": LOOKED}, event="deposit")
+    page.locator(".detail .bar .insert").click()
+    expect(page.locator(".said")).to_have_text("Cells cannot be inserted from here: copy it instead.")
+    page.evaluate("() => document.addEventListener('copy', () => (window.copied = String(document.getSelection())))")
+    page.locator(".detail .bar .copy").click()
+    expect(page.locator(".said")).to_have_text("Copied.")
+    assert page.evaluate("window.copied ?? navigator.clipboard.readText()") == "the code"
+
+
+def test_a_failure_is_said_in_the_words_of_the_kernel(page: Page) -> None:
+    show(page, CatalogWindow, {"list": LISTED, "look": {"error": EVIL}})
+    page.locator("tr[data-event]").first.click()
+    expect(page.locator(".said")).to_have_text(EVIL)
+
+
+@pytest.mark.parametrize("window", [CatalogWindow, TailWindow])
+def test_a_kernel_that_was_stopped_is_said(page: Page, window: type[CatalogWindow] | type[TailWindow]) -> None:
+    show(page, window, {"list": LISTED, "hello": HELLO})
+    page.evaluate("() => void (window.model.send = () => { throw new Error(0); })")
+    if window is CatalogWindow:
+        page.locator("tr[data-event]").first.click()
+    else:
+        page.clock.run_for(9_000)
+    expect(page.locator(".ewb-widget")).to_contain_text("or it was stopped: then run the cell again")
+
+
+def test_the_tail_pauses_filters_and_keeps_few_rows(page: Page) -> None:
+    show(page, TailWindow, {"hello": HELLO})
+    rows = page.locator("tr.event")
+    tell(page, *(tail_row(n) for n in range(1, 700)))
+    expect(rows).to_have_count(200)
+    expect(rows.first).to_contain_text("e699")
+    page.locator(".pause").click()
+    tell(page, tail_row(700, event="paid", outcome="rejected"), tail_row(699))
+    expect(page.locator(".pause")).to_have_text("Resume (1 new)")
+    expect(rows.first).to_contain_text("e699")
+    page.locator(".pause").click()
+    expect(rows.first).to_contain_text("paid")
+    page.locator("input").fill("PAID")
+    expect(rows).to_have_count(1)
+    page.locator(".chip.rejected").click()
+    expect(page.locator("tbody")).to_have_text("Nothing that fits the filter.")
+    page.keyboard.press("d")
+    assert outside(page) == []
+
+
+def test_the_tail_says_when_the_connection_is_lost_and_when_it_is_back(page: Page) -> None:
+    show(page, TailWindow, {"hello": HELLO})
+    steps: list[tuple[str, str, str]] = [
+        ("following", "", "live"),
+        ("lost", "no answer", "connection lost, trying again"),
+        ("following", "", "live"),
+        ("ended", "the key was revoked", "ended"),
+    ]
+    for state, why, said in steps:
+        tell(page, state=state, why=why)
+        expect(page.locator(".state")).to_have_text(said)
+        expect(page.locator(".tail")).to_contain_text(why)
+
+
+@pytest.mark.parametrize("window", [CatalogWindow, TailWindow])
+def test_a_widget_that_is_taken_away_leaves_nothing(page: Page, window: Callable[..., Any]) -> None:
+    show(page, window, {"list": LISTED, "hello": HELLO})  # type: ignore[arg-type]
+    expect(page.locator("tbody")).to_be_visible()
+    page.evaluate("window.end()")
+    assert page.locator("body *").count() == 0

@@ -1,0 +1,132 @@
+"""A stream of stored events, sent to a live automation and then backtested: the same entries take the same steps at the same time."""
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from api.clock import from_us
+from api.engine.drive import Driver
+from api.engine.outside import Transports
+from api.language.backtest import Circumstances, Entry, Stored, backtest, prepare
+from api.language.contact import Contact
+from api.language.event import Identifiers
+from api.language.retry import uniform
+from api.language.simulate import Automation
+from api.language.trigger import Trigger
+from tests.engine.conftest import Bench, MovedClock
+from tests.engine.test_as_simulated import StandingClock, Takes
+from tests.language.drawing import EVENTS, graph_of, sound_graphs
+
+CASES = 50
+OFFSETS = (
+    0,
+    75,
+    3_690,
+    90_045,
+    500_025,
+)  # no sums of delays lie between two of them, so no two entries are due at one moment
+PERIOD = timedelta(days=9)
+RETRIES = uniform((10.0, 10.0))
+Sent = tuple[int, str, dict[str, Any]]
+
+STREAMS = st.lists(
+    st.tuples(
+        st.sampled_from(OFFSETS[1:]),
+        st.sampled_from(("deposit",) * 3 + EVENTS),
+        st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, 2.5, None])),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda each: each[0],
+).map(lambda later: [(0, "deposit", {"plan": "pro"}), *sorted(later, key=lambda each: each[0])])
+TOGETHER = st.sampled_from(
+    (
+        {"reentry": {"policy": "not_while_running"}},
+        {"reentry": {"policy": "once_per", "days": 1}},
+        {"frequencyCap": {"messages": 1, "seconds": 5 * 86_400}},
+        {},
+    )
+)  # what lets the entries of a contact change each other
+WHO = st.sampled_from([{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}])
+
+
+async def lived(bench: Bench, clock: StandingClock, who: dict[str, str], stream: list[Sent]) -> None:
+    """Let the events come and the engine work, each in its time, until the period is over."""
+    began = clock.ahead
+    coming = [(began + timedelta(seconds=seconds), name, payload) for seconds, name, payload in stream]
+    while True:
+        ((due_at,),) = await bench.fetch(
+            "SELECT min(due_at) FROM entries WHERE state IN ('pending', 'waiting', 'retrying')"
+        )
+        due = timedelta.max if due_at is None else due_at - from_us(0)
+        if coming and coming[0][0] <= due:
+            clock.ahead, name, payload = coming.pop(0)
+            await bench.take_in({"event": name, "contact": who, "payload": payload})
+            await bench.execute("UPDATE entries SET id = event_id WHERE state = 'pending'")  # retries are spread by it
+        elif due < began + PERIOD:
+            clock.ahead = max(clock.ahead, due)
+        else:
+            return
+        await bench.drive()
+
+
+async def events(bench: Bench, who: Identifiers) -> list[Stored]:
+    rows = await bench.fetch("SELECT id::text, event, created_at, payload::text FROM events ORDER BY created_at, id")
+    return [Stored(event_id, name, at, who, payload.encode()) for event_id, name, at, payload in rows]
+
+
+async def steps(bench: Bench) -> list[tuple[Any, ...]]:
+    return [
+        tuple(row)
+        for row in await bench.fetch(
+            "SELECT entry_id::text, node_id, outcome, handle, attempt, at FROM entry_steps ORDER BY entry_id, claim, step"
+        )
+    ]
+
+
+def told(entries: list[Entry]) -> list[tuple[Any, ...]]:
+    return [
+        (entry.event.id, step.node_id, step.outcome, step.handle, step.attempt, step.at)
+        for entry in sorted(entries, key=lambda each: each.event.id)
+        for step in (each.step for each in entry.told)
+    ]
+
+
+def ends(entries: list[Entry]) -> set[tuple[Any, ...]]:
+    return {(each.event.id, each.run.state.value, each.run.outcome, each.run.node_id) for each in entries}
+
+
+@settings(
+    max_examples=CASES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(written=sound_graphs(), together=TOGETHER, who=WHO, stream=STREAMS)
+async def test_a_backtest_of_what_was_sent_is_what_happened(
+    bench: Bench, written: dict[str, Any], together: dict[str, Any], who: dict[str, str], stream: list[Sent]
+) -> None:
+    written["settings"] |= together
+    written["settings"].pop("quietHours", None)  # ends for all at one moment, and which goes first is nobody's promise
+    clock = StandingClock()
+    clock.ahead = timedelta(microseconds=MovedClock().now_us())
+    bench.clock = clock
+    takes: Any = Takes()
+    bench.driver = Driver(bench.database, bench.keyring, clock, RETRIES, Transports(takes, takes, "http://localhost"))
+    for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
+        await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
+    await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
+    edges = [(each["source"], each["target"], each["sourceHandle"]) for each in written["edges"]]
+    automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
+    until = from_us(0) + clock.ahead + PERIOD
+    await lived(bench, clock, who, stream)
+    ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
+    known = Identifiers(who.get("walletAddress"), who.get("email"))
+    automation = Automation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
+    stored = await events(bench, known)
+    found = list(backtest(prepare(automation), Contact(contact_id, known), stored, Circumstances(until, RETRIES)))
+    assert told(found) == await steps(bench)
+    assert ends(found) == {*map(tuple, await bench.entries("id::text, state, outcome, node_id"))}

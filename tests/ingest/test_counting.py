@@ -1,0 +1,218 @@
+"""The catalog's counts are those of the rows, at any moment: while ingest, imports and two processes that count run side by side."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+
+from api.clock import to_us, uuid7
+from api.ingest import counting
+from api.ingest.arrival import Arrival
+from api.ingest.counting import count_events
+from api.ingest.matching import Triggers
+from api.ingest.past import Past, store_past
+from api.ingest.returning import People
+from api.ingest.transaction import store_batch
+from api.store import catalog
+from api.store.database import Database, Transaction
+from tests.ingest.conftest import Intake, Org, event
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+ROWS = (
+    "SELECT event, date_trunc('day', created_at), count(*) FROM events"
+    " WHERE org_id = %(org_id)s AND created_at >= %(since)s GROUP BY 1, 2"
+)
+
+
+class Organization:
+    """An organization into which events come with any date."""
+
+    def __init__(self, org: Org) -> None:
+        self.org, self.intake = org, org.intake
+        self.now = org.intake.clock.now()
+        self.past = Past(org.id, People(org.id), most_locks=1_000)
+        self._triggers = Triggers(org.intake.keyring)
+
+    def arrivals(self, *names: str) -> list[Arrival]:
+        """Return valid events that nobody has sent before."""
+        keys = (uuid7(self.intake.clock.unique_now_us()) for _ in names)
+        return [
+            self.org.arrival(event(key, event=name, external_id=key)) for key, name in zip(keys, names, strict=True)
+        ]
+
+    def dated(self, *dated: tuple[str, datetime]) -> list[Arrival]:
+        """Return such events as an import reads them."""
+        arrivals = self.arrivals(*(name for name, _ in dated))
+        for arrival, (_, at) in zip(arrivals, dated, strict=True):
+            arrival.occurred_us = to_us(at)
+        return arrivals
+
+    async def store(self, at: datetime, *names: str, database: Database | None = None) -> None:
+        """Store events as a batch of ingest does that was received at a moment."""
+        async with (database or self.intake.database).transaction() as tx:
+            await store_batch(tx, self.arrivals(*names), self._triggers, at)
+
+    async def load(self, *dated: tuple[str, datetime], database: Database | None = None) -> None:
+        """Store events as an import does."""
+        async with (database or self.intake.database).transaction() as tx:
+            await store_past(tx, self.past, self.dated(*dated), self.now)
+
+    async def counted(self, now: datetime | None = None, database: Database | None = None) -> None:
+        await count_events(database or self.intake.database, now or self.now)
+
+    async def catalog(self, since: datetime) -> dict[tuple[str, datetime], int]:
+        """Return what the catalog says by event and day; both its statements, and the rows themselves, must say the same."""
+        async with self.intake.database.transaction() as tx:
+            await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            said = by_day(await catalog.count_events(tx, self.org.id, since, "", 200))
+            rows = await (await tx.execute(ROWS, {"org_id": self.org.id, "since": since})).fetchall()
+            assert said == {(name, day): count for name, day, count in rows}
+            assert said == await self._one_by_one(tx, since, {name for name, _ in said})
+        return said
+
+    async def _one_by_one(self, tx: Transaction, since: datetime, names: set[str]) -> dict[tuple[str, datetime], int]:
+        return by_day([await catalog.count_event(tx, self.org.id, name, since) for name in names])
+
+    async def kept(self, *tables: str) -> list[int]:
+        """Return the sums of counts that are kept in tables."""
+        return [(await self.org.rows("coalesce(sum(count), 0)::int", table))[0][0] for table in tables]
+
+
+def by_day(counted: list[catalog.Counted]) -> dict[tuple[str, datetime], int]:
+    found = {(each.event, day): count for each in counted for day, count in each.days.items()}
+    assert sum(found.values()) == sum(each.count for each in counted)
+    return found
+
+
+@pytest.fixture
+async def acme(intake: Intake) -> Organization:
+    return Organization(await intake.organization())
+
+
+@pytest.fixture
+async def second(intake: Intake) -> AsyncIterator[Database]:
+    """The connections of another process."""
+    database = Database(intake.dsn, size=4)
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def test_hours_are_counted_once_and_the_rest_is_counted_live(acme: Organization) -> None:
+    start = acme.now.replace(minute=0, second=0, microsecond=0) - DAY
+    await acme.load(
+        *[("a", start + n * timedelta(minutes=7)) for n in range(30)], ("b", start), ("old", start - 40 * DAY)
+    )
+    await acme.counted()
+    assert await acme.kept("event_hours", "event_days", "late_events") == [31, 31, 0]
+    await acme.store(acme.now, "a", "new")
+    for since in (start, start + timedelta(minutes=20, microseconds=1), start + HOUR, acme.now, acme.now - 30 * DAY):
+        await acme.catalog(since)
+    assert sum((await acme.catalog(start)).values()) == 33
+
+
+async def test_what_comes_late_is_noted_and_then_counted(acme: Organization) -> None:
+    await acme.store(acme.now - HOUR, "a")
+    await acme.counted()
+    late = acme.now - timedelta(minutes=3) - DAY
+    await acme.load(("a", late), ("a", late), ("b", acme.now - HOUR), ("b", acme.now - timedelta(seconds=1)))
+    await acme.store(late, "a", "c")
+    assert await acme.kept("event_hours", "event_days", "late_events") == [1, 1, 5]
+    for since in (late - HOUR, late, late + timedelta(microseconds=1)):
+        await acme.catalog(since)
+    await acme.counted(acme.now + timedelta(minutes=6))
+    assert await acme.kept("event_hours", "event_days", "late_events") == [7, 7, 0]
+    await acme.catalog(late - DAY)
+
+
+async def test_a_transaction_that_began_before_an_hour_was_closed_is_waited_for(
+    acme: Organization, second: Database
+) -> None:
+    slow, go_on = asyncio.Event(), asyncio.Event()
+    at = acme.now - timedelta(minutes=30)
+
+    async def store_slowly() -> None:
+        async with second.transaction() as tx:
+            await store_past(tx, acme.past, acme.dated(("a", at)), acme.now)
+            slow.set()
+            await go_on.wait()
+
+    writing = asyncio.create_task(store_slowly())
+    await slow.wait()
+    counting_task = asyncio.create_task(acme.counted())
+    for _ in range(20):  # it looks every 50 ms whether the writer has ended
+        await acme.org.rows("*", "event_counting")
+        await asyncio.sleep(0.01)
+    assert await acme.org.rows("counted_until < closed_until", "event_counting") == [(True,)]
+    await acme.store(at, "b")
+    assert await acme.kept("late_events") == [1]
+    go_on.set()
+    await asyncio.gather(writing, counting_task)
+    assert await acme.kept("event_hours", "event_days", "late_events") == [2, 2, 0]
+    assert sum((await acme.catalog(at - HOUR)).values()) == 2
+
+
+async def test_whoever_died_in_the_middle_is_followed_by_another(acme: Organization, second: Database) -> None:
+    await acme.store(acme.now - HOUR, "a")
+    async with acme.intake.database.transaction() as tx:
+        await counting.store.close_hours(tx, acme.now - DAY, acme.now)
+    await acme.store(acme.now - HOUR, "a", "b")
+    await asyncio.gather(acme.counted(database=second), acme.counted())
+    assert await acme.kept("event_hours", "event_days", "late_events") == [3, 3, 0]
+    await acme.catalog(acme.now - DAY)
+
+
+async def test_hours_that_nobody_asks_for_any_more_are_forgotten(acme: Organization) -> None:
+    await acme.load(("a", acme.now - 30 * DAY), ("a", acme.now - HOUR))
+    await acme.counted()
+    assert await acme.kept("event_hours", "event_days") == [2, 2]
+    later = acme.now + 5 * DAY
+    await acme.counted(later)
+    await counting.forget_counts(acme.intake.database, acme.org.id, later)
+    assert await acme.kept("event_hours", "event_days") == [1, 1]
+    await acme.catalog(later - 30 * DAY)
+
+
+async def test_counts_are_those_of_the_rows_at_any_moment(acme: Organization, second: Database) -> None:
+    """Writers date events up to two days back, and two processes count up to there and further, without a pause."""
+    chance, seen = Random(7), Counter[str]()
+    over = asyncio.Event()
+
+    def somewhen() -> datetime:
+        return acme.now - timedelta(seconds=chance.choice([1, 60, 300, 3_600, 172_800]) * chance.random())
+
+    async def write(database: Database) -> None:
+        while not over.is_set():
+            names = chance.choices("abcdefgh", k=chance.randint(1, 6))
+            if chance.random() < 0.5:
+                await acme.store(somewhen(), *names, database=database)
+            else:
+                await acme.load(*[(name, somewhen()) for name in names], database=database)
+            seen["stored"] += len(names)
+
+    async def look() -> None:
+        while not over.is_set():
+            await acme.catalog(acme.now - 3 * DAY * chance.random())
+            seen["looked"] += 1
+
+    async def count(database: Database) -> None:
+        for step in range(25):
+            await acme.counted(acme.now - 2 * DAY + step * 2 * HOUR, database)
+
+    beside = [asyncio.create_task(each) for each in (write(acme.intake.database), write(second), write(second), look())]
+    await asyncio.gather(count(acme.intake.database), count(second))
+    over.set()
+    await asyncio.gather(*beside)
+    assert sum((await acme.catalog(acme.now - 3 * DAY)).values()) == seen["stored"] > 0 < seen["looked"]
+
+
+async def test_every_organization_is_counted_for_itself(intake: Intake, acme: Organization) -> None:
+    other = Organization(await intake.organization())
+    for each in (acme, other):
+        await each.load(*[("a", each.now - n * HOUR) for n in range(5)])
+    await acme.counted()
+    assert await acme.kept("event_hours", "event_days") == await other.kept("event_hours", "event_days") == [4, 4]
+    await other.catalog(other.now - DAY)

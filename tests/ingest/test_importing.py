@@ -1,0 +1,177 @@
+"""An import is stopped anywhere and goes on, and gives back what it refuses."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.ingest import history
+from api.ingest.files.sources import How, find_sources
+from api.ingest.history import Status, import_history
+from api.ingest.rejects import Rejects, UnwritableError, beside
+from api.ingest.report import ImportReport
+from api.language.codec import decode, encode
+from tests.ingest.conftest import Org
+
+LINES = 400
+
+
+class StoppedError(Exception):
+    """Somebody pulled the plug."""
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make chunks of an import so small that a short file has many."""
+    monkeypatch.setattr(history, "CHUNK", 50)
+    monkeypatch.setattr(history, "STEP", 10)
+
+
+async def name_of(org: Org) -> str:
+    ((name,),) = await org.intake.rows(f"SELECT name FROM organizations WHERE id = {org.id}")
+    return str(name)
+
+
+async def load(org: Org, *paths: Path, stop_at: int | None = None, again: bool = False) -> ImportReport:
+    """Import files; raise StoppedError once so many rows have been read."""
+
+    def listener(status: Status) -> None:
+        if stop_at is not None and status.report.read >= stop_at:
+            raise StoppedError
+
+    with Rejects(beside(paths[0])) as rejects:
+        sources, _ = find_sources(paths, How(again=again))
+        intake = org.intake
+        return await import_history(intake.dsn, intake.keyring, await name_of(org), sources, rejects, listener)
+
+
+def write(path: Path, count: int = LINES, first: int = 0, bad_every: int = 0) -> Path:
+    """Write events; one in `bad_every` names nobody."""
+    events = (
+        {
+            "event": "deposit",
+            "contact": {} if bad_every and number % bad_every == 3 else {"externalId": f"u{number % 37}"},
+            "occurredAt": f"2025-03-04T05:{number // 60 % 60:02}:{number % 60:02}Z",
+            "payload": {"n": number},
+            "attributes": {"last": number},
+            "idempotencyKey": f"k{number}",
+        }
+        for number in range(first, first + count)
+    )
+    path.write_bytes(b"\n".join(map(encode, events)))
+    return path
+
+
+async def stored(org: Org) -> list[int]:
+    """Return the numbers of the events that are there."""
+    return sorted(payload["n"] for (payload,) in await org.rows("payload", "events"))
+
+
+@pytest.mark.usefixtures("small")
+async def test_an_import_that_broke_off_goes_on_where_it_was(acme: Org, tmp_path: Path) -> None:
+    path = write(tmp_path / "events.ndjson", bad_every=40)
+    for stop_at in (50, 100, 50):
+        with pytest.raises(StoppedError):
+            await load(acme, path, stop_at=stop_at)
+    last = await load(acme, path)
+    assert (last.before, last.read, last.stored, last.duplicates, last.rejected) == (200, 200, 195, 0, 5)
+    assert await stored(acme) == [number for number in range(LINES) if number % 40 != 3]
+    assert len(beside(path).read_bytes().splitlines()) == 10
+    assert await load(acme, path) == ImportReport(before=LINES)
+    assert (await load(acme, path, again=True)).duplicates == LINES - 10
+    assert len(beside(path).read_bytes().splitlines()) == 10
+
+
+@pytest.mark.usefixtures("small")
+async def test_files_that_overlap_store_nothing_twice(acme: Org, tmp_path: Path) -> None:
+    report = await load(acme, write(tmp_path / "a.ndjson"), write(tmp_path / "b.ndjson", first=LINES // 2))
+    assert (report.stored, report.duplicates) == (LINES * 3 // 2, LINES // 2)
+    assert await stored(acme) == list(range(LINES * 3 // 2))
+
+
+async def test_what_was_refused_is_mended_and_imported(acme: Org, tmp_path: Path) -> None:
+    path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
+    path.write_bytes(path.read_bytes() + b"\n{no json")
+    first = await load(acme, path)
+    assert (first.stored, first.rejected) == (7, 3)
+    refused = [decode(line) for line in beside(path).read_bytes().splitlines()]
+    assert [each["rejected"]["line"] for each in refused] == [4, 8, 10]
+    assert refused[0]["rejected"]["reason"].startswith("contact: ")
+    assert refused[2]["rejected"]["text"] == "{no json"
+    beside(path).write_bytes(b"\n".join(encode(each | {"contact": {"externalId": "u1"}}) for each in refused[:2]))
+    assert await load(acme, beside(path)) == ImportReport(read=2, stored=2)
+    assert await stored(acme) == list(range(9))
+
+
+async def test_refusals_that_cannot_be_kept_stop_an_import(acme: Org, tmp_path: Path) -> None:
+    path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
+    beside(path).mkdir()
+    with pytest.raises(UnwritableError, match="--rejects PATH"):
+        await load(acme, path)
+
+
+async def test_a_value_that_postgres_refuses_is_refused_alone(acme: Org, tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    event: dict[str, Any] = {"event": "e", "contact": {"externalId": "u1"}, "occurredAt": "2025-03-04T05:06:07Z"}
+    many = [
+        event | {"payload": {"n": n}, "idempotencyKey": str(n), "attributes": {f"a{n}_{k}": k for k in range(50)}}
+        for n in range(22)
+    ]
+    path.write_bytes(b"\n".join(map(encode, [*many, event | {"payload": {"n": 22}}])))
+    report = await load(acme, path)
+    assert (report.stored, report.rejected, [each.line for each in report.refusals]) == (21, 2, [21, 22])
+    assert await stored(acme) == [*range(20), 22]
+
+
+class Command:
+    """`workbench import` as a process of its own."""
+
+    def __init__(self, org: Org, name: str, path: Path) -> None:
+        self._command = [sys.executable, "-m", "api", "import", str(path), "--org", name]
+        secret = {"WORKBENCH_SECRET": "a secret of the tests of ingest"}
+        self._environment = os.environ | secret | {"DATABASE_URL": org.intake.dsn}
+
+    def start(self, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, env=self._environment, stdout=subprocess.DEVNULL, stderr=stderr)
+
+    def run(self) -> str:
+        return subprocess.run(self._command, env=self._environment, capture_output=True, text=True, check=True).stdout
+
+
+async def test_an_import_that_is_killed_is_begun_again(acme: Org, tmp_path: Path) -> None:
+    command = Command(acme, await name_of(acme), write(tmp_path / "events.ndjson", count=22_000))
+    with command.start() as process:
+        while not any(lines for (lines,) in await acme.rows("lines", "imports")):
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    assert " stored, 0 duplicates, 0 rejected" in command.run()
+    assert await stored(acme) == list(range(22_000))
+
+
+async def test_ctrl_c_leaves_the_bar_and_says_how_to_go_on(acme: Org, tmp_path: Path) -> None:
+    command = Command(acme, await name_of(acme), write(tmp_path / "events.ndjson", count=60_000))
+    terminal, theirs = pty.openpty()
+    with command.start(stderr=theirs) as process:
+        os.close(theirs)
+        said, interrupted = b"", False
+        for piece in until_closed(terminal):
+            said += piece
+            if b" rows/s" in said and not interrupted:
+                process.send_signal(signal.SIGINT)
+                interrupted = True
+    assert process.returncode == 130
+    assert b"events.ndjson" in said
+    assert b"stopped; what is stored stays, and the same command goes on from there" in said
+
+
+def until_closed(terminal: int) -> Iterator[bytes]:
+    with os.fdopen(terminal, "rb", 0) as reader, suppress(OSError):  # how Linux says that nobody writes any more
+        while piece := reader.read(4_096):
+            yield piece

@@ -1,0 +1,233 @@
+"""Backtests of one contact: entries that are under way at once, and the moment when the time is over."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.language.backtest import Circumstances, Entry, Stored, backtest, prepare
+from api.language.codec import encode
+from api.language.contact import Contact
+from api.language.described import Later
+from api.language.event import Event, Identifiers
+from api.language.filter import Filter
+from api.language.simulate import Automation, Given, simulate
+from api.language.trigger import Trigger
+from tests.language.drawing import EVENTS, SECONDS, contacts, graph_of, sound_graphs
+from tests.language.test_waiting import MESSAGE, NO, WAIT, YES, automation, node
+
+BEGIN = datetime(2026, 11, 1, 10, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+ANN = Contact("ann", Identifiers("0xa", "ann@b.co"))
+DELAY = node("d", "delay", seconds=2 * 86_400)
+
+
+def events(*coming: tuple[timedelta, str]) -> list[Stored]:
+    numbers = count()
+    return [
+        Stored(f"e{next(numbers)}", name, BEGIN + after, ANN.identifiers, b'{"plan": "pro"}') for after, name in coming
+    ]
+
+
+def lived(what: Automation, *coming: tuple[timedelta, str], until: timedelta = 30 * DAY, **more: Any) -> list[Entry]:
+    found = backtest(prepare(what), ANN, events(*coming), Circumstances(BEGIN + until, **more))
+    return sorted(found, key=lambda each: each.event.id)
+
+
+def told(entry: Entry) -> list[tuple[str, str, timedelta]]:
+    return [(each.step.node_id, each.step.outcome, each.step.at - BEGIN) for each in entry.told]
+
+
+def outcomes(entries: list[Entry]) -> list[tuple[str, str | None]]:
+    return [(each.run.state.value, each.run.outcome) for each in entries]
+
+
+def paid(*coming: timedelta) -> list[tuple[timedelta, str]]:
+    return [(each, "paid") for each in coming]
+
+
+def test_every_event_that_fires_has_an_entry_at_its_own_moment() -> None:
+    entries = lived(automation(MESSAGE), *paid(HOUR, DAY))
+    assert [told(each) for each in entries] == [
+        [("t", "entered", HOUR), ("m", "sent", HOUR)],
+        [("t", "entered", DAY), ("m", "sent", DAY)],
+    ]
+
+
+def test_the_filters_of_the_trigger_see_the_event_alone() -> None:
+    what = automation(MESSAGE)
+    asks = Automation(Trigger(frozenset({"paid"}), _filters("contact.plan")), what.graph)
+    assert lived(asks, (HOUR, "paid")) == []
+    asks = Automation(Trigger(frozenset({"paid"}), _filters("plan")), what.graph)
+    assert len(lived(asks, (HOUR, "paid"), (HOUR, "sold"))) == 1
+
+
+def _filters(path: str) -> Any:
+    return (Filter(path, "eq", "pro"),)
+
+
+def test_a_delay_ends_on_the_clock_of_then_between_other_events() -> None:
+    first, second = lived(automation(DELAY, MESSAGE), *paid(HOUR, DAY))
+    assert told(first)[-1] == ("m", "sent", 2 * DAY + HOUR)
+    assert told(second)[-1] == ("m", "sent", 3 * DAY)
+
+
+def test_who_still_waits_when_the_time_is_over_waits_at_its_node() -> None:
+    (entry,) = lived(automation(DELAY, MESSAGE), (HOUR, "paid"), until=DAY)
+    assert (entry.run.state.value, entry.run.node_id, entry.run.due_at) == ("waiting", "d", BEGIN + 2 * DAY + HOUR)
+    (entry,) = lived(automation(DELAY, MESSAGE), (HOUR, "paid"), until=2 * DAY + HOUR)
+    assert entry.run.state.value == "waiting"
+
+
+def test_what_one_entry_did_to_the_contact_the_next_one_sees() -> None:
+    ask = node("c", "condition", filters=[{"path": "contact.tags", "operator": "contains", "value": "yes"}])
+    what = automation(ask, YES, MESSAGE, edges="t>c c:false>yes c:true>m")
+    assert [told(each)[-1][0] for each in lived(what, *paid(HOUR, DAY))] == ["yes", "m"]
+
+
+def test_an_event_wakes_everybody_who_waits_for_it() -> None:
+    what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
+    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    entries = lived(what, *paid(HOUR, 2 * HOUR), (DAY, "bought"), *paid(2 * DAY))
+    assert [told(each)[-1] for each in entries] == [
+        ("yes", "tagged", DAY),
+        ("yes", "tagged", DAY),
+        ("no", "tagged", 4 * DAY),
+    ]
+
+
+def test_an_event_that_wakes_and_starts_wakes_first() -> None:
+    wait = node("w", "wait_for_event", event="paid", timeoutSeconds=86_400)
+    entries = lived(automation(wait, YES, edges="t>w w:matched>yes"), *paid(HOUR, 2 * HOUR))
+    assert told(entries[0])[-1] == ("yes", "tagged", 2 * HOUR)
+    assert told(entries[1])[-1] == ("w", "timed_out", DAY + 2 * HOUR)
+
+
+def test_an_event_comes_before_what_is_due_at_its_moment() -> None:
+    what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
+    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    (entry,) = lived(what, (HOUR, "paid"), (2 * DAY + HOUR, "bought"))
+    assert told(entry)[-1] == ("yes", "tagged", 2 * DAY + HOUR)
+
+
+def test_the_goal_ends_every_entry_that_began_before_it() -> None:
+    what = automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
+    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    entries = lived(what, (HOUR, "bought"), *paid(2 * HOUR, 3 * HOUR), (DAY, "bought"), *paid(2 * DAY))
+    assert outcomes(entries) == [("exited", "goal"), ("exited", "goal"), ("completed", "completed")]
+
+
+def test_reentry_policies_look_at_the_entries_before() -> None:
+    def policy(name: str, **more: int) -> list[str | None]:
+        what = automation(DELAY, MESSAGE, settings={"reentry": {"policy": name} | more})
+        return [each.run.outcome for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * DAY, 9 * DAY))]
+
+    assert policy("once") == ["completed", "reentry", "reentry", "reentry"]
+    assert policy("once_per", days=5) == ["completed", "reentry", "reentry", "completed"]
+    assert policy("not_while_running") == ["completed", "reentry", "completed", "completed"]
+
+
+def test_who_was_turned_away_does_not_count_as_having_entered() -> None:
+    what = automation(MESSAGE, settings={"reentry": {"policy": "once_per", "days": 2}})
+    assert [each.run.outcome for each in lived(what, *paid(HOUR, DAY, 2 * DAY + HOUR, 3 * DAY))] == [
+        "completed",
+        "reentry",
+        "completed",
+        "reentry",
+    ]
+
+
+def test_the_cap_counts_messages_of_all_entries_and_of_other_automations() -> None:
+    what = automation(MESSAGE, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
+    sends = [told(each)[-1][1] for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY))]
+    assert sends == ["sent", "sent", "skipped", "sent"]
+    others = [BEGIN - HOUR, BEGIN + 90 * timedelta(minutes=1), BEGIN + 5 * HOUR]
+    sends = [told(each)[-1][1] for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), others_at=others)]
+    assert sends == ["sent", "skipped", "skipped", "sent"]
+
+
+def test_quiet_hours_hold_messages_until_they_end() -> None:
+    what = automation(MESSAGE, settings={"quietHours": {"from": "09:00", "to": "12:00"}})
+    (entry,) = lived(what, (timedelta(), "paid"))
+    assert told(entry)[-2:] == [("m", "waiting", timedelta()), ("m", "sent", 2 * HOUR)]
+
+
+def test_a_loop_of_entries_is_stopped() -> None:
+    hook = node("h", "send_webhook", url="https://a.co")
+    entries = lived(automation(hook), *paid(*(timedelta(milliseconds=each) for each in range(103))))
+    assert sorted(each.run.outcome or "" for each in entries).count("loop_guard") == 3
+
+
+def test_opting_out_and_missing_addresses_are_told_as_the_engine_tells_them() -> None:
+    bob = Contact("bob", Identifiers(external_id="b"), opted_out=("email",))
+    mail = node("e", "send_email", subject="Hi", body="Hi")
+    sent = Stored("e0", "paid", BEGIN, Identifiers(external_id="b"), b"{}")
+    (entry,) = backtest(prepare(automation(mail, MESSAGE)), bob, [sent], Circumstances(BEGIN + DAY))
+    assert told(entry)[1][:2] == ("e", "skipped")
+    assert (entry.run.state.value, entry.run.outcome) == ("dead", "no_wallet")
+    assert [each.step.attempt for each in entry.told if each.step.outcome == "failed"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_unpublished_automation_lets_everybody_in_and_does_nothing() -> None:
+    entries = lived(Automation(Trigger(), None), *paid(HOUR))
+    assert (outcomes(entries), told(entries[0])) == ([("completed", "no_published_version")], [])
+
+
+def test_the_events_that_matter_beside_the_trigger_are_those_of_waits_and_of_the_goal() -> None:
+    assert {*prepare(automation(WAIT, edges="t>w", settings={"goal": {"event": "sold"}})).awaited} == {"bought", "sold"}
+
+
+@pytest.mark.parametrize("path", ["plan", "contact.plan"])
+def test_many_events_that_nobody_waits_for_wake_nobody_or_change_nothing(path: str) -> None:
+    never = {"event": "paid", "filters": [{"path": path, "operator": "eq", "value": "never"}]}
+    entries = lived(automation(DELAY, MESSAGE, settings={"goal": never}), *paid(*(each * HOUR for each in range(24))))
+    assert {tuple(told(each)) for each in entries} == {
+        (
+            ("t", "entered", at),
+            ("d", "waiting", at),
+            ("d", "waited", at + 2 * DAY),
+            ("m", "sent", at + 2 * DAY),
+        )
+        for at in (each * HOUR for each in range(24))
+    }
+
+
+def test_an_event_that_did_not_pass_may_pass_when_the_contact_has_changed() -> None:
+    goal = {"event": "bought", "filters": [{"path": "contact.tags", "operator": "contains", "value": "yes"}]}
+    what = automation(node("e", "delay", seconds=3_600), YES, DELAY, MESSAGE, settings={"goal": goal})
+    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    (entry,) = lived(what, (timedelta(), "paid"), (HOUR / 2, "bought"))
+    assert entry.run.outcome == "goal"
+
+
+later = st.lists(st.tuples(SECONDS, st.sampled_from(EVENTS)), max_size=4, unique_by=lambda each: each[0])
+
+
+@given(written=sound_graphs(), contact=contacts, coming=later)
+def test_one_entry_alone_is_what_a_simulation_foretells(
+    written: dict[str, Any], contact: Contact, coming: list[tuple[int, str]]
+) -> None:
+    what = Automation(Trigger(frozenset({"deposit"})), graph_of(written), "a")
+    stored = [Stored("e0", "deposit", BEGIN, Identifiers(), b'{"plan":"pro"}')]
+    stored += [
+        Stored(f"e{number}", name, BEGIN + timedelta(seconds=seconds), Identifiers(), b'{"size":1}')
+        for number, (seconds, name) in enumerate(sorted(coming), 1)
+    ]
+    foretold = tuple(
+        Later(each.at - BEGIN, Event(each.name, Identifiers(), {}, encode({"size": 1}))) for each in stored[1:]
+    )
+    trace = simulate(
+        what,
+        Event("deposit", Identifiers(), {}, stored[0].payload),
+        contact,
+        BEGIN,
+        Given(later=foretold, entry_id="e0"),
+    )
+    (entry,) = backtest(prepare(what), contact, stored, Circumstances(BEGIN + 3_650 * DAY))
+    without_ids = [(each.step.node_id, each.step.outcome, each.step.handle, each.step.at) for each in entry.told]
+    assert without_ids == [(step.node_id, step.outcome, step.handle, step.at) for step in trace.steps]
+    assert (entry.run.state, entry.run.outcome) == (trace.state, trace.outcome)
+    assert [each for one in entry.told for each in one.effects if each in trace.messages] == [*trace.messages]

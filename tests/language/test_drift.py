@@ -1,0 +1,72 @@
+"""Drift: what is new, gone or different lately is said with its counts; chance is not."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from api.language.drift import Change, Part, changes
+from api.language.shape import Frequent, paths_of
+
+Payload = dict[str, Any]
+
+
+def times(number: int, **payload: Any) -> list[Payload]:
+    return [payload] * number
+
+
+def test_paths_and_types_that_are_new_or_gone_are_said_with_the_counts_of_both_sides() -> None:
+    before = times(100, usd=5, asset="a", old={"x": 1})
+    recent = times(60, usd="5", asset="a", plan="pro")
+    assert changes(before, recent) == (
+        Change("old.x", "gone", Part(100, 100), Part(0, 60)),
+        Change("plan", "new", Part(0, 100), Part(60, 60)),
+        Change("usd", "gone", Part(100, 100), Part(0, 60), "number"),
+        Change("usd", "new", Part(0, 100), Part(60, 60), "string"),
+    )
+
+
+def test_what_became_clearly_more_or_less_frequent_is_said() -> None:
+    before = times(180, usd=5, coupon="x") + times(20, usd=None)
+    recent = times(90, usd=5) + times(100, usd=None, coupon="x")
+    assert changes(before, recent) == (
+        Change("coupon", "less", Part(180, 200), Part(100, 190)),
+        Change("usd", "more", Part(20, 200), Part(100, 190), "null"),
+        Change("usd", "less", Part(180, 200), Part(90, 190), "number"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "recent"),
+    [
+        (times(1_000, a=1), times(19, b=1)),
+        (times(19, a=1), times(1_000, b=1)),
+        ([], times(100, a=1)),
+        (times(100, a=1), times(50, a=1) + times(1, a=1, b=1)),
+        (times(100, a=1) + times(1, a="x"), times(100, a=1)),
+        (times(100, a=1) + times(9, a=1, b=2), times(100, a=1) + times(3, a=1, b=2)),
+        ([], []),
+    ],
+)
+def test_small_samples_and_rare_values_are_not_said(before: list[Payload], recent: list[Payload]) -> None:
+    assert changes(before, recent) == ()
+
+
+def test_two_samples_of_the_same_traffic_show_no_drift() -> None:
+    chance = Random(11)
+
+    def sample(number: int) -> list[Payload]:
+        return [
+            {f"p{n}": chance.choice([1, "x", None]) for n in range(20) if chance.random() < n / 20}
+            for _ in range(number)
+        ]
+
+    assert [found for _ in range(20) if (found := changes(sample(500), sample(chance.randint(20, 500))))] == []
+
+
+def test_a_path_says_how_often_it_is_missing_null_and_what_is_in_it_most() -> None:
+    payloads = [{"a": "x", "b": 1}, {"a": "x", "b": True}, {"a": None, "b": 1}, {"b": 1.5}, {"a": "y" * 201, "b": "1"}]
+    a, b = paths_of(payloads)
+    assert (a.count, a.missing, a.missing_rate, a.nulls, a.null_rate) == (4, 1, 0.2, 1, 0.25)
+    assert (a.shares, a.top_values, a.distinct) == ({"string": 0.75, "null": 0.25}, (Frequent("x", 2),), 2)
+    assert (b.types, b.top_values, b.distinct) == ({"number": 3, "boolean": 1, "string": 1}, (Frequent(1, 2),), 4)

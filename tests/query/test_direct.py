@@ -1,0 +1,232 @@
+"""A direct login reads its organization's rows and nothing else, whatever it sets; and what it may not set is looked after."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import polars
+import psycopg
+import pytest
+from psycopg import errors
+from sqlalchemy import create_engine, make_url
+
+from api.access import AccessError, direct
+from api.access.watch import end
+from api.embedded import Server
+from api.keyring import SEALED_PREFIX, Keyring
+from api.store.direct import Bounds
+from api.store.migrate import migrate
+from tests.query.test_isolation import CANARIES
+
+Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture(scope="module")
+async def address(world: Any, keyring: Keyring, postgres: Server) -> AsyncIterator[str]:
+    """The URL of organization a's login."""
+    with pytest.raises(
+        AccessError, match="the server is not hardened"
+    ):  # nor is a clone: rights to a database stay behind
+        await direct.create(world.dsn, keyring, "a")
+    await migrate(world.dsn, admin_dsn=urlsplit(postgres.admin_dsn)._replace(path=urlsplit(world.dsn).path).geturl())
+    await world.ben.rows("SELECT 1")  # whose role is there now
+    yield await direct.create(world.dsn, keyring, "a")
+    await direct.revoke(world.dsn, keyring, "a")
+
+
+@pytest.fixture
+def login(address: str) -> Iterator[Connection]:
+    """A session that has lifted what it can."""
+    with closing(psycopg.connect(address, autocommit=True)) as connection:
+        for setting in (
+            "default_transaction_read_only = off",
+            "statement_timeout = 0",
+            "lock_timeout = 0",
+            "work_mem = '1GB'",
+        ):
+            connection.execute(f"SET {setting}")
+        yield connection
+
+
+def reason(connection: Connection) -> str:
+    """Return why a session is over."""
+    with pytest.raises(psycopg.OperationalError) as ended:
+        connection.execute("SELECT 1")
+    return str(ended.value)
+
+
+@pytest.mark.parametrize(("table", "column"), CANARIES.items())
+def test_a_login_sees_only_its_own_rows(login: Connection, table: str, column: str) -> None:
+    assert login.execute(f"SELECT {column} FROM {table}").fetchall() == [("canary_a",)]
+
+
+def test_no_view_of_a_login_shows_an_address(login: Connection) -> None:
+    for table in CANARIES:
+        rows = login.execute(f"SELECT row_to_json(t)::text FROM {table} t").fetchall()
+        assert rows
+        assert not any("ann@" in row[0] or SEALED_PREFIX in row[0] for row in rows)
+    assert login.execute("SELECT email_domain FROM contacts").fetchall() == [("example.com",)]
+    for column in ("email", "contacts.email"):
+        with pytest.raises(errors.UndefinedColumn):
+            login.execute(f"SELECT {column} FROM contacts")
+
+
+DENIED = [
+    "SELECT * FROM analyst.contacts",
+    "SELECT * FROM analyst_past.app_events",
+    "SELECT email FROM workbench.contacts",
+    "SELECT * FROM workbench.events_other",
+    "SELECT channel FROM workbench.channels",
+    "SELECT rolname FROM pg_roles",
+    "SELECT query FROM pg_stat_activity",
+    "SELECT reltuples FROM pg_class",
+    "SELECT * FROM pg_policies",
+    "SELECT * FROM pg_listening_channels()",
+    "SELECT * FROM information_schema.tables",
+    "SELECT set_config('row_security', 'off', false)",
+    "SELECT pg_advisory_lock(1)",
+    "SELECT pg_notify('a', 'b')",
+    "SELECT pg_terminate_backend(1)",
+    "SELECT pg_current_xact_id()",
+    "SELECT lo_from_bytea(0, 'x')",
+    "SELECT pg_read_file('/etc/passwd')",
+    "SELECT * FROM contacts FOR UPDATE",
+    "INSERT INTO contacts (id) VALUES (gen_random_uuid())",
+    "UPDATE contacts SET external_id = ''",
+    "DELETE FROM app_events",
+    "BEGIN; LOCK TABLE app_events IN ACCESS EXCLUSIVE MODE",
+    "COPY (SELECT 1) TO PROGRAM 'true'",
+    "COPY (SELECT 1) TO '/tmp/x'",
+    "DO 'BEGIN END'",
+    "CREATE TEMPORARY TABLE t ()",
+    "CREATE TABLE analyst.t ()",
+    "CREATE SCHEMA s",
+    "CREATE ROLE r",
+    "CREATE FUNCTION analyst.f() RETURNS int LANGUAGE sql RETURN 1",
+    "DROP OWNED BY CURRENT_USER",
+    "DROP POLICY p ON workbench.contacts",
+    "ALTER TABLE workbench.contacts DISABLE ROW LEVEL SECURITY",
+    "ALTER ROLE {gateway} PASSWORD 'x'",
+    "ALTER ROLE CURRENT_USER CONNECTION LIMIT -1",
+    "ALTER ROLE CURRENT_USER SET temp_file_limit = -1",
+    "GRANT {gateway} TO CURRENT_USER",
+    "SET temp_file_limit = -1",
+    "SET ROLE {gateway}",
+    "SET ROLE workbench",
+    "SET SESSION AUTHORIZATION {gateway}",
+]
+
+
+@pytest.mark.parametrize("statement", DENIED)
+def test_a_login_may_not(login: Connection, world: Any, keyring: Keyring, statement: str) -> None:
+    with pytest.raises((errors.InsufficientPrivilege, errors.UndefinedObject)):
+        login.execute(statement.format(gateway=keyring.reader_role(world.ben.org_id)))
+
+
+def test_switching_row_security_off_shows_nothing(login: Connection) -> None:
+    login.execute("SET row_security = off")
+    with pytest.raises(errors.InsufficientPrivilege, match="row-level security"):
+        login.execute("SELECT * FROM app_events")
+
+
+async def test_a_login_that_changes_its_password_does_not_lock_the_gateway_out(
+    login: Connection, address: str, world: Any
+) -> None:
+    login.execute("ALTER ROLE CURRENT_USER PASSWORD 'mine'")
+    assert await world.ann.rows("SELECT event FROM app_events") == [["canary_a"]]
+    login.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{urlsplit(address).password}'")
+
+
+ENDLESS = "SELECT count(*) FROM " + ", ".join(f"generate_series(1, 1000) s{n}" for n in range(4))
+
+
+async def test_a_statement_without_an_end_is_ended(login: Connection, database: Any) -> None:
+    asking = asyncio.create_task(asyncio.to_thread(login.execute, ENDLESS))
+    while not asking.done():
+        await asyncio.sleep(0.02)
+        await end(database, Bounds(statement_seconds=0.1))
+    with pytest.raises(errors.AdminShutdown):
+        await asking
+
+
+async def test_a_transaction_that_is_left_open_is_ended(login: Connection, database: Any) -> None:
+    login.execute("BEGIN")
+    login.execute("SELECT 1")
+    await end(database, Bounds())
+    assert login.execute("SELECT 1").fetchone() == (1,)
+    await end(database, Bounds(transaction_seconds=0))
+    assert "terminating connection" in reason(login)
+
+
+async def test_a_session_that_makes_others_wait_is_ended(login: Connection, database: Any) -> None:
+    login.execute("BEGIN")
+    login.execute("ALTER ROLE CURRENT_USER SET work_mem = '2GB'")  # whoever revokes it would wait
+    await end(database, Bounds())
+    assert "terminating connection" in reason(login)
+
+
+async def test_many_locks_are_too_many(login: Connection, database: Any) -> None:
+    login.execute("BEGIN")
+    login.execute("SELECT * FROM app_events")
+    await end(database, Bounds(locks=2))
+    assert "terminating connection" in reason(login)
+
+
+async def test_nobody_stays_in_a_transaction_while_the_queue_of_notifications_fills_up(
+    address: str, login: Connection, database: Any
+) -> None:
+    login.execute("LISTEN anything")
+    login.execute("BEGIN")  # what is sent from now on waits for it
+    login.execute("SELECT 1")
+    with closing(psycopg.connect(address, autocommit=True)) as other:
+        other.execute("SET default_transaction_read_only = off")
+        for number in range(20):
+            other.execute(f"NOTIFY anything, '{number}{'x' * 7_000}'")
+        await end(database, Bounds(queue_share=0))
+        assert other.execute("SELECT 1").fetchone() == (1,)  # it is in no transaction
+    assert "terminating connection" in reason(login)
+
+
+async def test_who_goes_to_another_database_is_ended(address: str, database_url: str, database: Any) -> None:
+    elsewhere = urlsplit(address)._replace(path=urlsplit(database_url).path).geturl()
+    with closing(psycopg.connect(elsewhere, autocommit=True)) as session:
+        await end(database, Bounds())
+        assert "terminating connection" in reason(session)
+
+
+async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyring: Keyring) -> None:
+    first = await direct.create(world.dsn, keyring, "b")
+    with closing(psycopg.connect(first, autocommit=True)) as session:
+        assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
+        with pytest.raises(
+            AccessError, match="b has a direct login already; end that first: workbench reader revoke --org b"
+        ):
+            await direct.create(world.dsn, keyring, "b")
+        session.execute("SET default_transaction_read_only = off")
+        session.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {make_url(first).database} SET row_security = off")
+        session.execute("BEGIN READ WRITE")
+        session.execute("ALTER ROLE CURRENT_USER PASSWORD 'kept'")  # holds on to the role
+        assert await direct.revoke(world.dsn, keyring, "b") >= 1
+        assert "terminating connection" in reason(session)
+    with pytest.raises(psycopg.OperationalError, match="failed: FATAL"):
+        psycopg.connect(first)
+    with pytest.raises(AccessError, match="b has no direct login"):
+        await direct.revoke(world.dsn, keyring, "b")
+    second = await direct.create(world.dsn, keyring, "b")  # nothing is left of what was set before
+    with closing(psycopg.connect(second)) as session:
+        assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
+    found = await direct.sessions(world.dsn, keyring, "b")
+    assert found is not None
+    assert found[0] == make_url(second).username != make_url(world.dsn).username
+    await direct.revoke(world.dsn, keyring, "b")
+    assert await direct.sessions(world.dsn, keyring, "b") is None
+
+
+def test_other_tools_read_through_it(address: str) -> None:
+    url = make_url(address).set(drivername="postgresql+psycopg")
+    engine = create_engine(url, use_native_hstore=False)
+    frame = polars.read_database("SELECT event, payload FROM app_events", engine)
+    assert frame["event"].to_list() == ["canary_a"]
+    engine.dispose()

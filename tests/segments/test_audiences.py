@@ -1,0 +1,82 @@
+"""Audiences: the contacts of a frame, whole or in parts."""
+
+from typing import Any
+
+import pytest
+
+from api.clock import uuid7
+from tests.segments.conftest import Team
+
+
+async def two(team: Team) -> list[str]:
+    return [await team.contact(name) for name in ("ann", "ben")]
+
+
+async def test_an_audience_holds_the_contacts_it_was_given_and_where_they_came_from(acme: Team) -> None:
+    ann, ben = await two(acme)
+    origin = {"sql": "SELECT :a", "params": {"a": "ann@acme.example"}, "queryHash": "abc", "watermark": "w", "odd": 1}
+    body = {"name": "invited", "contactIds": [ann.upper(), ben, ben, uuid7(1)], "provenance": origin}
+    made = await acme.ok("POST", "", body)
+    assert (made["kind"], made["size"], made["found"]) == (
+        *("audience", 2),
+        {"size": 2, "rows": 4, "nulls": 0, "unknown": 1},
+    )
+    assert made["provenance"] == {
+        "sql": "SELECT :a",
+        "params": {"a": "a•••@acme.example"},
+        "queryHash": "abc",
+        "watermark": "w",
+        "rows": 4,
+        "unknown": 1,
+    }
+    assert await acme.members("invited") == {ann, ben}
+    assert await acme.no("PUT", "/invited", {"revision": 1, "sql": "SELECT 1"}) == (
+        400,
+        "an audience is frozen: it has no query, and only other contacts can replace it",
+    )
+
+
+async def test_an_audience_is_replaced_by_who_names_its_revision(acme: Team) -> None:
+    ann, ben = await two(acme)
+    await acme.ok("POST", "", {"name": "invited", "contactIds": [ann]})
+    again = {"name": "invited", "contactIds": [ben]}
+    assert (await acme.no("POST", "", again))[0] == 409
+    assert (await acme.no("POST", "", again | {"revision": 2}))[0] == 409
+    told = await acme.ok("POST", "", again | {"revision": 1})
+    assert (told["revision"], told["change"]) == (2, {"entered": 1, "departed": 1})
+    assert await acme.members("invited") == {ben}
+    await acme.ok("POST", "", {"name": "asked", "sql": "SELECT id AS contact_id FROM contacts"})
+    said = "name: the segment 'asked' is defined by a query"
+    assert await acme.no("POST", "", again | {"name": "asked", "revision": 1}) == (409, said)
+
+
+async def test_a_large_frame_comes_in_parts(acme: Team) -> None:
+    ann, ben = await two(acme)
+    first = await acme.ok("POST", "", {"name": "big", "contactIds": [ann, uuid7(1)], "more": True})
+    assert (first["size"], first["refreshedAt"]) == (0, None)
+    assert await acme.no("POST", "/big/refresh") == (409, "more contacts of the audience are still to come")
+    await acme.ok("POST", "/big/contacts", {"contactIds": [ann], "more": True})
+    last = await acme.ok("POST", "/big/contacts", {"contactIds": [ben]})
+    assert (last["size"], last["provenance"]) == (2, {"rows": 4, "unknown": 1})
+    assert (await acme.no("POST", "/big/contacts", {"contactIds": [ben]}))[0] == 409
+    assert await acme.rows("SELECT size, entered FROM segment_sizes WHERE org_id = %s", acme.id) == [(2, 2)]
+    actions = await acme.rows("SELECT action FROM audit_log WHERE org_id = %s", acme.id)
+    assert actions == [("segment.freeze",)]
+
+
+@pytest.mark.parametrize("ids", [5, ["x"], [None], ["00000000-0000-0000-0000-00000000000z"], [{}]])
+async def test_what_is_no_list_of_ids_is_refused(acme: Team, ids: Any) -> None:
+    assert (await acme.no("POST", "", {"name": "a", "contactIds": ids}))[0] == 400
+
+
+async def test_a_hundred_thousand_contacts_fit_into_one_request(acme: Team) -> None:
+    await acme.rows(
+        "INSERT INTO contacts (org_id, id, created_at, updated_at)"
+        " SELECT %s, gen_random_uuid(), now(), now() FROM generate_series(1, 100000)",
+        acme.id,
+    )
+    ids = [contact_id for (contact_id,) in await acme.rows("SELECT id FROM contacts WHERE org_id = %s", acme.id)]
+    made = await acme.ok("POST", "", {"name": "many", "contactIds": ids})
+    assert (made["size"], made["found"]["unknown"]) == (100_000, 0)
+    again = await acme.ok("POST", "", {"name": "many", "contactIds": ids[1:], "revision": 1})
+    assert again["change"] == {"entered": 0, "departed": 1}

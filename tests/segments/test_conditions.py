@@ -1,0 +1,98 @@
+"""`contact.segments contains "whales"`: the engine, a simulation and an explanation ask the members of the moment."""
+
+from pathlib import Path
+from typing import Any
+
+from api import settings
+from api.engine.drive import Driver
+from api.engine.outside import transports
+from api.language.codec import decode
+from api.language.retry import uniform
+from tests.segments.conftest import Team
+
+WHALES = {
+    "name": "whales",
+    "sql": "SELECT id AS contact_id FROM contacts WHERE (metadata ->> 'balance')::numeric > 100",
+}
+ASK = {"filters": [{"path": "contact.segments", "operator": "contains", "value": "whales"}]}
+SPEC = {"type": "app_event", "event": "deposit"}
+GRAPH = {
+    "nodes": [
+        {"id": "t", "type": "app_event", "data": {}},
+        {"id": "c", "type": "condition", "data": ASK},
+        {"id": "yes", "type": "add_tag", "data": {"tag": "whale"}},
+        {"id": "no", "type": "add_tag", "data": {"tag": "shrimp"}},
+    ],
+    "edges": [
+        {"id": "1", "source": "t", "target": "c"},
+        {"id": "2", "source": "c", "sourceHandle": "true", "target": "yes"},
+        {"id": "3", "source": "c", "sourceHandle": "false", "target": "no"},
+    ],
+}
+
+
+async def post(team: Team, path: str, body: Any) -> Any:
+    response = await team.org.call("POST", path, body, "workbench")
+    assert response.status_code < 300, response.text
+    return decode(response.content)
+
+
+async def published(team: Team) -> str:
+    made = await post(team, "/automations", {"name": "by size", "triggerSpec": SPEC, "graph": GRAPH})
+    await post(team, f"/automations/{made['id']}/publish", {})
+    return str(made["id"])
+
+
+async def drive(team: Team, folder: Path) -> None:
+    service = team.org.service
+    ways = transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
+    driver = Driver(service.parts.database, service.keyring, service.parts.clock, uniform(()), ways)
+    await driver.drive(team.id, "ready", 100)
+    await ways.close()
+
+
+async def tags(team: Team, name: str) -> list[str]:
+    ((found,),) = await team.rows("SELECT tags FROM contacts WHERE org_id = %s AND external_id = %s", team.id, name)
+    return list(found)
+
+
+async def test_the_engine_and_a_simulation_see_the_same_segments(acme: Team, globex: Team, tmp_path: Path) -> None:
+    for name, balance in (("ann", 500), ("ben", 5)):
+        await acme.contact(name, balance=balance)
+    await acme.ok("POST", "", WHALES)
+    await globex.contact("ben", balance=500)
+    await globex.ok("POST", "", WHALES)
+    automation_id = await published(acme)
+    for name, tag in (("ann", "whale"), ("ben", "shrimp")):
+        event = {"event": "deposit", "contact": {"externalId": name}}
+        trace = await post(acme, f"/automations/{automation_id}/simulate", {"event": event})
+        assert trace["steps"][-1]["detail"] == {"tag": tag}
+        await acme.contact(name)
+        await drive(acme, tmp_path)
+        assert await tags(acme, name) == [tag]
+
+
+async def test_the_members_of_the_moment_count(acme: Team, tmp_path: Path) -> None:
+    await acme.contact("ann", balance=5)
+    await acme.ok("POST", "", WHALES)
+    await published(acme)
+    await acme.contact("ann", balance=500)  # starts an entry
+    await acme.ok("POST", "/whales/refresh")
+    await drive(acme, tmp_path)
+    assert await tags(acme, "ann") == ["whale"]
+    await acme.ok("PUT", "/whales", {"revision": 1, "sql": WHALES["sql"].replace("100", "1000")})
+    await acme.contact("ann")
+    await drive(acme, tmp_path)
+    assert await tags(acme, "ann") == ["whale", "shrimp"]
+
+
+async def test_an_explanation_and_a_dry_run_ask_the_trigger_only(acme: Team) -> None:
+    ann = await acme.contact("ann", balance=500)
+    await acme.ok("POST", "", WHALES)
+    automation_id = await published(acme)
+    asked = {"automationId": automation_id, "event": {"event": "deposit"}}
+    (why,) = (await post(acme, f"/contacts/{ann}/explain", asked))["explanations"]
+    assert (why["matched"], why["reasons"]) == (True, [])
+    for name in ("ann", "nobody"):
+        _, told = await acme.org.post({"event": "deposit", "contact": {"externalId": name}, "test": True})
+        assert told["matchedAutomations"] == 1

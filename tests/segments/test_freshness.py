@@ -1,0 +1,174 @@
+"""The engine's chore: who is due is refreshed once, whoever asks, and nobody suffers for somebody else."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from api.query.run import Gateway, Limits
+from api.segments.finding import Desk
+from api.segments.freshness import LEASE, refresh_due
+from tests.routes.conftest import Service
+from tests.segments.conftest import LateClock, Team
+
+ALL = {"name": "all", "sql": "SELECT id AS contact_id FROM contacts", "everySeconds": 600}
+SLOW = "SELECT NULL::uuid AS contact_id FROM (SELECT generate_series(1, {}) AS n) numbers WHERE n < 0"
+
+
+@pytest.fixture(autouse=True)
+async def calm(service: Service) -> None:
+    """Nothing of other tests is due."""
+    await service.rows("UPDATE segments SET due_at = NULL")
+
+
+def impatient(team: Team, seconds: float) -> Desk:
+    """Return a desk whose queries end after some seconds."""
+    limits = Limits(step_seconds=seconds, watch_seconds=seconds + 1)
+    gateway = Gateway(team.desk.database, team.desk.keyring, limits)
+    return msgspec.structs.replace(team.desk, gateway=gateway)
+
+
+async def state(team: Team, name: str) -> dict[str, Any]:
+    shown = await team.ok("GET", f"/{name}")
+    return {key: shown[key] for key in ("size", "lastError", "refreshedAt", "failingSince")}
+
+
+async def begun(team: Team) -> None:
+    """Wait until somebody has taken one of the organization's segments."""
+    async with asyncio.timeout(10):
+        while True:
+            if await team.rows("SELECT 1 FROM segments WHERE org_id = %s AND lease_until IS NOT NULL", team.id):
+                return
+            await asyncio.sleep(0.01)
+
+
+async def spoil(team: Team, name: str, sql: str) -> None:
+    """Let a query be one that fails or takes long by now; nothing of that kind can be defined."""
+    await team.rows("UPDATE segments SET sql = %s WHERE org_id = %s AND name = %s", sql, team.id, name)
+
+
+async def test_what_is_due_is_refreshed_and_nothing_else(acme: Team, clock: LateClock) -> None:
+    ann = await acme.contact("ann")
+    await acme.ok("POST", "", ALL)
+    await acme.ok("POST", "", ALL | {"name": "later", "everySeconds": 3600})
+    ben = await acme.contact("ben")
+    assert await refresh_due(acme.desk, clock) == 0
+    clock.ahead = timedelta(minutes=11)
+    assert await refresh_due(acme.desk, clock) == 1
+    assert await refresh_due(acme.desk, clock) == 0
+    assert (await acme.members("all"), await acme.members("later")) == ({ann, ben}, {ann})
+    assert [each["size"] for each in (await acme.ok("GET", "/all"))["history"]] == [2, 1]
+
+
+async def test_two_engines_refresh_a_segment_once(acme: Team, clock: LateClock) -> None:
+    await acme.contact("ann")
+    for number in range(5):
+        await acme.ok("POST", "", ALL | {"name": f"s{number}"})
+    await acme.contact("ben")
+    clock.ahead = timedelta(minutes=11)
+    done = await asyncio.gather(*[refresh_due(acme.desk, clock) for _ in range(2)])
+    assert sum(done) == 5
+    tokens = await acme.rows("SELECT lease_token, lease_until, size FROM segments WHERE org_id = %s", acme.id)
+    assert tokens == [(1, None, 2)] * 5
+
+
+async def test_a_failing_segment_keeps_its_members_and_says_why(acme: Team, clock: LateClock) -> None:
+    ann = await acme.contact("ann", balance="much")
+    await acme.ok("POST", "", ALL)
+    before = await state(acme, "all")
+    await spoil(acme, "all", "SELECT id AS contact_id FROM contacts WHERE (metadata ->> 'balance')::numeric > 0")
+    clock.ahead = timedelta(minutes=11)
+    assert await refresh_due(acme.desk, clock) == 1
+    failed = await state(acme, "all")
+    assert failed["lastError"] == "invalid input syntax for type numeric"  # without the value
+    assert (failed["size"], failed["refreshedAt"]) == (before["size"], before["refreshedAt"])
+    assert await acme.members("all") == {ann}
+    assert await refresh_due(acme.desk, clock) == 0  # not at once again
+    clock.ahead += timedelta(minutes=11)
+    await refresh_due(acme.desk, clock)
+    assert (await state(acme, "all"))["failingSince"] == failed["failingSince"]
+    await spoil(acme, "all", ALL["sql"])
+    clock.ahead += timedelta(minutes=21)
+    assert await refresh_due(acme.desk, clock) == 1
+    assert (await state(acme, "all"))["lastError"] is None
+
+
+async def test_a_query_that_no_longer_fits_says_where(acme: Team, clock: LateClock) -> None:
+    await acme.ok("POST", "", ALL)
+    await spoil(acme, "all", "SELECT id AS contact_idd FROM contacts WHERE plan = 1")
+    clock.ahead = timedelta(minutes=11)
+    await refresh_due(acme.desk, clock)
+    assert (await state(acme, "all"))["lastError"] == 'column "plan" does not exist (character 46)'
+
+
+async def test_a_slow_segment_of_one_organization_holds_nobody_up(acme: Team, globex: Team, clock: LateClock) -> None:
+    await acme.contact("ann")
+    await acme.ok("POST", "", ALL)
+    await acme.ok("POST", "", ALL | {"name": "other"})
+    await spoil(acme, "all", SLOW.format(10**9))
+    await globex.contact("gus")
+    await globex.ok("POST", "", ALL)
+    clock.ahead = timedelta(minutes=11)
+    slow = asyncio.create_task(refresh_due(impatient(acme, 1.5), clock))
+    await begun(acme)
+    assert await refresh_due(globex.desk, clock) == 1  # globex's; acme has its turn
+    assert await slow == 2  # then acme's other one
+    assert (await state(acme, "all"))["lastError"] == "the query took longer than 1.5 s"
+    assert (await state(acme, "other"))["lastError"] is None
+
+
+async def test_organizations_take_turns(acme: Team, globex: Team, clock: LateClock) -> None:
+    for number in range(3):
+        await acme.ok("POST", "", ALL | {"name": f"s{number}"})
+    await globex.ok("POST", "", ALL | {"name": "g"})
+    clock.ahead = timedelta(minutes=11)
+    await refresh_due(acme.desk, clock)
+    rows = await acme.rows(
+        "SELECT org_id FROM segments WHERE org_id = ANY (%s) ORDER BY attempted_at", [acme.id, globex.id]
+    )
+    assert rows[1] == (globex.id,)
+
+
+async def test_a_refresh_whose_segment_was_changed_meanwhile_leaves_it_alone(acme: Team, clock: LateClock) -> None:
+    ann = await acme.contact("ann")
+    await acme.ok("POST", "", ALL)
+    clock.ahead = timedelta(minutes=11)
+    await spoil(acme, "all", SLOW.format(2 * 10**6))
+    refreshing = asyncio.create_task(refresh_due(acme.desk, clock))
+    await begun(acme)
+    changed = await acme.ok("PUT", "/all", {"revision": 1, "sql": ALL["sql"], "everySeconds": 3600})
+    assert (await refreshing, changed["revision"]) == (1, 2)
+    assert await acme.members("all") == {ann}
+
+
+async def test_an_engine_that_stops_gives_its_lease_back(acme: Team, clock: LateClock) -> None:
+    await acme.ok("POST", "", ALL)
+    await spoil(acme, "all", SLOW.format(10**9))
+    clock.ahead = timedelta(minutes=11)
+    refreshing = asyncio.create_task(refresh_due(acme.desk, clock))
+    await begun(acme)
+    refreshing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await refreshing
+    assert await acme.rows("SELECT lease_until, last_error FROM segments WHERE org_id = %s", acme.id) == [(None, None)]
+
+
+async def test_a_lease_that_nobody_gave_back_ends(acme: Team, clock: LateClock) -> None:
+    await acme.ok("POST", "", ALL)
+    clock.ahead = timedelta(minutes=11)
+    await acme.rows("UPDATE segments SET lease_until = %s WHERE org_id = %s", clock.now() + LEASE, acme.id)
+    assert await refresh_due(acme.desk, clock) == 0
+    clock.ahead += LEASE + timedelta(seconds=1)
+    assert await refresh_due(acme.desk, clock) == 1
+
+
+async def test_an_audience_is_counted_by_and_by(acme: Team, clock: LateClock) -> None:
+    ann = await acme.contact("ann")
+    await acme.ok("POST", "", {"name": "invited", "contactIds": [ann]})
+    await acme.ok("POST", "", {"name": "part", "contactIds": [ann], "more": True})
+    await acme.rows("DELETE FROM segment_members WHERE org_id = %s", acme.id)
+    clock.ahead = timedelta(minutes=61)
+    assert await refresh_due(acme.desk, clock) == 1
+    assert (await state(acme, "invited"))["size"] == 0

@@ -1,0 +1,197 @@
+"""Erased and merged contacts: never in a segment again, whatever a query says and whatever happens at the same moment."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from api.authoring.automations import Author
+from api.clock import uuid7
+from api.contacts import erasure, merging
+from api.contacts.erasure import ErasedView, erase_again
+from api.contacts.merging import MergeView, Pair, UndoneView
+from api.segments import segments
+from api.segments.definition import asked_by, question
+from api.segments.finding import found
+from api.segments.segments import Filled
+from api.store import members
+from api.store.database import Database
+from api.store.erasure import Subject, await_erasure, forget
+from api.store.segments import SegmentRow, find_segment
+from tests.segments.conftest import Team
+
+ALL = {"name": "all", "sql": "SELECT id AS contact_id FROM contacts"}
+SEEN = {"name": "seen", "sql": "SELECT contact_id FROM app_events"}
+
+
+def author(team: Team) -> Author:
+    now_us = team.org.service.parts.clock.unique_now_us()
+    return Author(team.id, uuid7(now_us), now_us)
+
+
+async def erase(team: Team, contact_id: str) -> None:
+    assert isinstance(await erasure.erase(team.org.service.parts.database, author(team), contact_id), ErasedView)
+
+
+async def merge(team: Team, keep: str, absorbed: str) -> str:
+    done = await merging.merge(team.org.service.parts.database, author(team), Pair(keep, absorbed), str)
+    assert isinstance(done, MergeView)
+    assert done.id is not None
+    return done.id
+
+
+async def row_of(team: Team, name: str) -> SegmentRow:
+    async with team.desk.database.transaction() as tx:
+        row = await find_segment(tx, team.id, name)
+    assert row is not None
+    return row
+
+
+async def refreshed(team: Team, name: str) -> Filled:
+    row = await row_of(team, name)
+    filled = await segments.refresh(team.desk, row, team.org.service.parts.clock.now())
+    assert isinstance(filled, Filled)
+    return filled
+
+
+@asynccontextmanager
+async def before_commit(team: Team, name: str) -> AsyncIterator[None]:
+    """Let a refresh change members, and commit only when the block ends; then it is mended as always."""
+    row = await row_of(team, name)
+    now = team.org.service.parts.clock.now()
+    async with found(team.desk, question(team.id, asked_by(row))) as (tx, there):
+        change = await segments.fill(tx, row, there, now)
+        yield
+    await segments.mended(team.desk, row, there, change)
+
+
+async def test_erased_contacts_do_not_come_back(acme: Team) -> None:
+    ann, ben = await acme.contact("ann"), await acme.contact("ben")
+    await acme.ok("POST", "", ALL)
+    await acme.ok("POST", "", SEEN)
+    await erase(acme, ann)
+    assert await acme.members("all") == {ben}
+    for name in ("all", "seen"):
+        told = await acme.ok("POST", f"/{name}/refresh")
+        assert (told["size"], told["found"]["unknown"]) == (1, 1)
+        assert await acme.members(name) == {ben}
+    assert (await acme.ok("POST", "", {"name": "invited", "contactIds": [ann, ben]}))["size"] == 1
+
+
+async def test_whoever_was_merged_counts_as_who_they_are_now(acme: Team) -> None:
+    ann, app = await acme.contact("ann"), await acme.contact("app")
+    await acme.ok("POST", "", SEEN)
+    await merge(acme, ann, app)
+    assert await acme.members("seen") == {ann}
+    await refreshed(acme, "seen")
+    assert await acme.members("seen") == {ann}
+    made = await acme.ok("POST", "", {"name": "invited", "contactIds": [app]})
+    assert (made["size"], await acme.members("invited")) == (1, {ann})
+
+
+async def test_an_audience_follows_a_merge_and_its_undoing(acme: Team) -> None:
+    ann, app = await acme.contact("ann"), await acme.contact("app")
+    await acme.ok("POST", "", {"name": "invited", "contactIds": [app]})
+    await acme.ok("POST", "", {"name": "gone", "contactIds": [app]})
+    merge_id = await merge(acme, ann, app)
+    assert await acme.members("invited") == {ann}
+    await acme.ok("DELETE", "/gone")
+    undone = await merging.undo(acme.org.service.parts.database, author(acme), merge_id)
+    assert isinstance(undone, UndoneView)
+    assert await acme.members("invited") == {app}
+    assert await acme.members("gone") == set()
+
+
+async def test_an_audience_is_counted_anew_after_an_erasure(acme: Team) -> None:
+    ann, ben = await acme.contact("ann"), await acme.contact("ben")
+    await acme.ok("POST", "", {"name": "invited", "contactIds": [ann, ben]})
+    await erase(acme, ann)
+    told = await acme.ok("POST", "/invited/refresh")
+    assert (told["size"], told["change"], told["found"]) == (1, {"entered": 0, "departed": 1}, None)
+
+
+async def test_an_erasure_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
+    ben = await acme.contact("ben")
+    await acme.ok("POST", "", ALL)
+    ann = await acme.contact("ann")
+    async with before_commit(acme, "all"):
+        await erase(acme, ann)
+    assert await acme.members("all") == {ben}
+    assert (await acme.ok("GET", "/all"))["size"] == 1
+
+
+async def test_a_merge_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
+    ann = await acme.contact("ann")
+    await acme.ok(
+        "POST", "", {"name": "apps", "sql": "SELECT id AS contact_id FROM contacts WHERE external_id = 'app'"}
+    )
+    app = await acme.contact("app")
+    async with before_commit(acme, "apps"):
+        await merge(acme, ann, app)
+    assert await acme.members("apps") == {ann}
+
+
+async def test_an_erasure_under_way_is_waited_for(acme: Team) -> None:
+    """It has looked at the members already, and commits after the refresh."""
+    await acme.ok("POST", "", ALL)
+    ann, database = await acme.contact("ann"), acme.org.service.parts.database
+    row = await row_of(acme, "all")
+    async with database.transaction() as tx:
+        now = acme.org.service.parts.clock.now()
+        await forget(tx, Subject(acme.id, ann), now)
+        await await_erasure(tx, Subject(acme.id, ann), now + timedelta(minutes=1))
+        refreshing = asyncio.create_task(segments.refresh(acme.desk, row, now))
+        await waits_for_a_lock(acme.desk.database)
+    await refreshing
+    assert await acme.members("all") == set()
+
+
+async def waits_for_a_lock(database: Database) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            async with database.transaction() as tx:
+                found = await tx.execute(
+                    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'"
+                )
+                if await found.fetchone():
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def test_the_second_look_of_an_erasure_mends_what_a_killed_refresh_left(acme: Team) -> None:
+    ann = await acme.contact("ann")
+    await erase(acme, ann)
+    await acme.rows("INSERT INTO segment_members VALUES (%s, 'all', %s, now())", acme.id, ann)
+    later = acme.org.service.parts.clock.now() + timedelta(minutes=2)
+    await erase_again(acme.org.service.parts.database, later)
+    assert await acme.members("all") == set()
+
+
+async def test_refreshes_erasures_and_merges_side_by_side_leave_only_those_who_are_there(acme: Team) -> None:
+    people = [await acme.contact(f"p{number}") for number in range(24)]
+    await acme.ok("POST", "", ALL)
+    await acme.ok("POST", "", SEEN)
+
+    async def refreshes(name: str) -> None:
+        for _ in range(6):
+            await refreshed(acme, name)
+
+    async def care() -> None:
+        for number in range(0, 24, 3):
+            await merge(acme, people[number], people[number + 1])
+            await erase(acme, people[number + 2])
+
+    await asyncio.gather(refreshes("all"), refreshes("seen"), care())
+    kept = {people[number] for number in range(0, 24, 3)}
+    assert await acme.members("all") == kept
+    assert await acme.members("seen") == kept
+
+
+async def test_members_that_somebody_is_changing_are_left_to_them(acme: Team) -> None:
+    ann = await acme.contact("ann")
+    await acme.ok("POST", "", ALL)
+    row = await row_of(acme, "all")
+    async with acme.org.service.parts.database.transaction() as tx:
+        await tx.execute("DELETE FROM segment_members WHERE contact_id = %s", (ann,))
+        async with acme.desk.database.transaction() as other:
+            await members.drop_all(other, members.Place(acme.id, row.name))  # does not wait

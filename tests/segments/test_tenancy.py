@@ -1,0 +1,66 @@
+"""Two organizations with segments of one name; queries that reach for the other's contacts or act find and do nothing."""
+
+import pytest
+
+from tests.query.test_isolation import ESCAPES
+from tests.segments.conftest import Team
+
+ALL = {"name": "all", "sql": "SELECT id AS contact_id FROM contacts"}
+
+
+async def test_segments_of_one_name_have_nothing_in_common(acme: Team, globex: Team) -> None:
+    ann, gus = await acme.contact("ann"), await globex.contact("gus")
+    for team in (acme, globex):
+        assert (await team.ok("POST", "", ALL))["size"] == 1
+    assert (await acme.members("all"), await globex.members("all")) == ({ann}, {gus})
+    await acme.ok("PUT", "/all", {"revision": 1, "everySeconds": 60})
+    shown = await globex.ok("GET", "/all")
+    assert (shown["revision"], shown["everySeconds"]) == (1, 3600)
+    await acme.ok("DELETE", "/all")
+    assert await globex.members("all") == {gus}
+    answer = await acme.org.call("POST", "/sql", {"sql": "SELECT name FROM segments"}, "workbench")
+    assert answer.json()["rows"] == []
+
+
+async def test_contacts_of_another_organization_are_nobodys(acme: Team, globex: Team) -> None:
+    gus = await globex.contact("gus")
+    made = await acme.ok("POST", "", {"name": "theirs", "sql": f"SELECT '{gus}'::uuid AS contact_id"})
+    assert (made["size"], made["found"]["unknown"]) == (0, 1)
+    frozen = await acme.ok("POST", "", {"name": "frozen", "contactIds": [gus]})
+    assert (frozen["size"], frozen["found"]["unknown"]) == (0, 1)
+    assert await acme.members("frozen") == await globex.members("frozen") == set()
+
+
+async def test_a_segment_cannot_be_built_on_anothers_segment(acme: Team, globex: Team) -> None:
+    await globex.contact("gus")
+    await globex.ok("POST", "", ALL)
+    made = await acme.ok(
+        "POST", "", {"name": "s", "sql": "SELECT contact_id FROM segment_members WHERE segment = 'all'"}
+    )
+    assert made["found"] == {"size": 0, "rows": 0, "nulls": 0, "unknown": 0}
+
+
+ATTEMPTS = [each for each in ESCAPES if not each.startswith("SELECT 1 OPERATOR")]
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS[::4])
+async def test_no_definition_escapes(acme: Team, attempt: str) -> None:
+    refused = await acme.call("POST", "", {"name": "x", "sql": attempt})
+    assert (refused.status_code, refused.json()["field"]) == (400, "sql")
+    assert (await acme.ok("GET"))["segments"] == []
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "SELECT id AS contact_id FROM contacts; DELETE FROM contacts",
+        "SELECT id AS contact_id FROM workbench.contacts",
+        "SELECT contact_id FROM found",
+        "SELECT contact_id FROM pg_temp.wanted",
+        "COPY (SELECT id AS contact_id FROM contacts) TO STDOUT",
+        "WITH x AS (INSERT INTO segment_members VALUES ('a', gen_random_uuid(), now()) RETURNING 1) SELECT id AS contact_id FROM contacts",
+    ],
+)
+async def test_the_workshop_of_segments_is_out_of_reach(acme: Team, attempt: str) -> None:
+    assert (await acme.call("POST", "", {"name": "x", "sql": attempt})).status_code == 400
+    assert (await acme.call("POST", "/preview", {"sql": attempt})).status_code == 400

@@ -1,0 +1,53 @@
+"""An Arrow stream is cut where its writer put the messages together, however its bytes come."""
+
+import io
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from workbench.arrow import CutShortError, batches
+
+
+def stream(*batches: list[str], compression: str | None = "zstd") -> bytes:
+    schema = pa.schema([("word", pa.string()), ("known", pa.dictionary(pa.int8(), pa.string()))])
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for words in batches:
+            known = pa.array(words, pa.string()).dictionary_encode().cast(schema.field("known").type)
+            writer.write_batch(pa.record_batch([pa.array(words), known], schema=schema))
+    return sink.getvalue()
+
+
+def pieces(raw: bytes, length: int) -> list[bytes]:
+    return [raw[at : at + length] for at in range(0, len(raw), length)]
+
+
+@pytest.mark.parametrize("length", [1, 7, 100, 10**6])
+@pytest.mark.parametrize("compression", ["zstd", None])
+def test_every_batch_is_a_stream_of_its_own(length: int, compression: str | None) -> None:
+    raw = stream(["a", "b"], ["b", "a"], ["a"] * 500, compression=compression)
+    frames = [pl.read_ipc_stream(each) for each in batches(pieces(raw, length))]
+    assert [frame.height for frame in frames] == [2, 2, 500]
+    assert pl.concat(frames)["word"].to_list() == ["a", "b", "b", "a", *["a"] * 500]
+    assert frames[1]["known"].to_list() == ["b", "a"]
+
+
+def test_a_batch_is_given_before_the_next_one_comes() -> None:
+    raw, more = stream(["a"]), stream(["a"], ["b"])
+    coming = iter(pieces(more, 1))
+    first = next(batches(coming))
+    assert pl.read_ipc_stream(first)["word"].to_list() == ["a"]
+    assert len(list(coming)) == len(more) - (len(raw) - 8)
+
+
+def test_a_stream_without_rows_has_its_columns() -> None:
+    (only,) = batches([stream()])
+    assert pl.read_ipc_stream(only).columns == ["word", "known"]
+
+
+def test_a_stream_without_its_end_is_an_error_wherever_it_stops() -> None:
+    raw = stream(["a", "b"], ["c"])
+    for length in range(len(raw)):
+        with pytest.raises(CutShortError):
+            list(batches([raw[:length]]))

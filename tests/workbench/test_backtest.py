@@ -1,0 +1,266 @@
+"""Backtests at the notebook, against the running system: what was sent for real is what would have been sent."""
+
+import os
+import re
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tests.running import Running
+from workbench import Automation, DraftError, NotThereError, StoppedError, Workbench, WorkbenchError
+from workbench.backtest.crew import Crew
+from workbench.backtest.order import Order, Subject
+
+PEOPLE = 12
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+def sent(wb: Workbench, event: str, number: int, **payload: Any) -> dict[str, Any]:
+    who = {"externalId": f"bt-{number}", "walletAddress": f"0xb7{number:038x}"}
+    return {"event": event, "contact": who, "payload": payload}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def lived(wb: Workbench) -> Automation:
+    """An automation that ran for real: some contacts are done, some wait, some were not let in a second time."""
+    automation = (
+        wb.automation("backtested")
+        .on("bt:paid")
+        .where("amount", is_in=[1, 2])
+        .when("amount", eq=2)
+        .then(lambda b: b.add_tag("two").send_inapp("Two", "{{ amount }} and {{ contact.tags | length }} tags"))
+        .otherwise(lambda b: b.delay("1s").send_inapp("One", "{{ nothing }}"))
+        .wait_for("bt:bought", within="3h")
+        .then(lambda b: b.send_inapp("Bought", "{{ amount }}"))
+        .not_while_running()
+        .publish()
+    )
+    events = [sent(wb, "bt:paid", number, amount=1 + number % 3) for number in range(PEOPLE)]
+    assert not wb.events.send_many(events).refused
+    until(lambda: states(automation) == {"waiting": 4, "dead": 4})
+    assert not wb.events.send_many(events[:3]).refused
+    until(lambda: states(automation) == {"waiting": 4, "dead": 5, "cancelled": 1})
+    assert not wb.events.send_many([sent(wb, "bt:bought", number, amount=1) for number in range(6)]).refused
+    until(lambda: states(automation) == {"waiting": 2, "completed": 2, "dead": 5, "cancelled": 1})
+    return automation
+
+
+def states(automation: Automation) -> Counter[str]:
+    return Counter(each.state.value for each in automation.entries())
+
+
+def test_a_backtest_takes_the_ways_that_were_taken(wb: Workbench, lived: Automation) -> None:
+    backtest = lived.backtest(days=1)
+    entries = [each.refresh() for each in lived.entries()]
+    assert {(each.event_id, each.state.value, each.outcome) for each in entries} == {
+        *backtest.entries().select("entry", "state", "outcome").iter_rows()
+    }
+    steps = backtest.frame().group_by("entry").agg(pl.struct("node", "outcome", "handle"))
+    ways = {entry: [tuple(step.values()) for step in taken] for entry, taken in steps.iter_rows()}
+    assert ways == {
+        each.event_id: [(step.node_id, step.outcome, step.handle) for step in each.steps] for each in entries
+    }
+
+
+def test_a_backtest_counts_what_was_sent(wb: Workbench, lived: Automation) -> None:
+    totals = lived.backtest(days=1).totals
+    messages = wb.sql(
+        "SELECT m.contact_id, count(*) AS n FROM messages m JOIN automations a ON a.id = m.automation_id WHERE a.name = 'backtested' GROUP BY 1"
+    )
+    assert (totals.messages, totals.reached, totals.most) == (messages["n"].sum(), messages.height, messages["n"].max())
+    assert (totals.entries, totals.turned_away, totals.failed, totals.waiting) == (9, 1, 5, 2)
+
+
+def test_the_page_says_what_happened_and_what_was_not_known(lived: Automation) -> None:
+    backtest = lived.backtest(days=1)
+    page, text = backtest._repr_html_(), repr(backtest)
+    assert "Would have started" in page
+    assert page.count("data:image/svg+xml") == 2
+    assert "a text could not be filled in" in text
+    assert "Contacts are taken as they are today" in text
+    assert [each.title for each in backtest.messages] == ["Two", "Bought"]
+    assert backtest.days()["entries"].sum() == backtest.totals.entries
+    assert backtest.branches().filter(pl.col("node") == "if_amount")["entries"].to_list() == [4, 5]
+    assert [(each.source, each.target) for each in backtest.untaken] == [("send_inapp_2", "wait_for_bt_bought")]
+    assert backtest.chart().to_dict()
+
+
+def test_a_draft_is_compared_with_what_is_published(wb: Workbench, lived: Automation) -> None:
+    draft = wb.automation("backtested").on("bt:paid").where("amount", is_in=[2, 3]).send_inapp("Hi", "{{ amount }}")
+    backtest = draft.backtest(days=1, against="published")
+    before = lived.backtest(days=1)
+    assert backtest.before == before.totals
+    assert backtest.gains().height == len([number for number in range(PEOPLE) if number % 3 == 2])
+    mine, theirs = (set(each.contacts().filter(pl.col("messages") > 0)["contact"]) for each in (backtest, before))
+    assert (set(backtest.gains()["contact"]), set(backtest.losses()["contact"])) == (mine - theirs, theirs - mine)
+    assert "version 1" in backtest._repr_html_()
+    with pytest.raises(DraftError, match="compared with nothing"):
+        before.gains()
+
+
+def test_the_cap_counts_the_messages_of_other_automations(wb: Workbench, lived: Automation) -> None:
+    draft = wb.automation("capped").on("bt:bought").send_inapp("Hi", "there")
+    assert draft.backtest(days=1).totals.messages == 6
+    capped = draft.frequency_cap(1, per="1h").backtest(days=1).totals
+    assert (capped.messages, capped.skipped) == (4, 2)
+
+
+def test_a_sample_is_of_contacts_and_always_the_same(wb: Workbench) -> None:
+    draft = wb.automation("sampled").on("deposit").add_tag("x")
+    half, again, whole = (draft.backtest(sample=share).contacts() for share in (0.5, 0.5, 1.0))
+    assert half.sort("contact").equals(again.sort("contact"))
+    assert 0.3 < half.height / whole.height < 0.7
+    assert whole.join(half, on=whole.columns, how="semi").height == half.height
+
+
+def test_processes_change_nothing(wb: Workbench) -> None:
+    draft = (
+        wb.automation("shared").on("deposit").wait_for("withdrawal", within="2d").send_inapp("Hi", "{{ amountUsd }}")
+    )
+    now = datetime.now(UTC)
+    period = {"since": now - timedelta(days=30), "until": now}
+    alone, together = (draft.backtest(**period, processes=number) for number in (0, 2))
+    by = ["entry", "at", "node", "outcome"]
+    assert together.totals == alone.totals
+    assert together.frame().sort(by).equals(
+        alone.frame().filter(pl.col("at") < together.frame()["at"].max()).sort(by)
+    ) or (abs(together.frame().height - alone.frame().height) < 5)
+
+
+def test_what_never_came_is_said_so(wb: Workbench) -> None:
+    backtest = wb.automation("never").on("depositt").add_tag("x").backtest()
+    assert backtest.headline() == "Would not have started once"
+    assert backtest.remarks[0] == "No event came in this period that could have started it: depositt."
+    assert "depositt" in backtest._repr_html_()
+    assert backtest.frame().is_empty()
+    none = wb.automation("none").on("deposit").where("amountUsd", eq=-1).add_tag("x").backtest()
+    assert none.remarks[0].endswith("could have started it: deposit where amountUsd is -1.")
+
+
+def test_what_could_not_be_known_is_said_in_particular(wb: Workbench) -> None:
+    draft = (
+        wb.automation("knowing")
+        .on("deposit")
+        .when("contact.tags", contains="vip")
+        .then(lambda b: b.add_tag("vip"))
+        .when("email", eq="ada@example.com")
+        .then(lambda b: b.split({"a": 50, "b": 50}))
+    )
+    said = " ".join(draft.backtest(days=2).remarks)
+    assert "if_tags decides by contact.tags of today." in said
+    assert "It changes contact.tags itself, and decides by it" in said
+    assert "your key sees them masked" in said
+    assert "It is not saved yet" in said
+    assert "Never taken:" in said
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda a: a.backtest(sample=0), "more than 0 and at most 1"),
+        (lambda a: a.backtest(sample="all"), "more than 0 and at most 1"),
+        (lambda a: a.backtest(days=0), "days=0 must be a whole number"),
+        (lambda a: a.backtest(days=3, since="2026-01-01"), "not both"),
+        (lambda a: a.backtest(since="2026-01-02", until="2026-01-01"), "the period is empty"),
+        (lambda a: a.backtest(months=1), r"\.backtest\(days=30\)"),
+        (lambda a: a.backtest(against="published"), "was never published"),
+        (lambda a: a.backtest(against="draft"), "was never published"),
+        (lambda a: a.backtest(processes=-1), "processes=-1"),
+        (lambda a: Automation.from_json(a.to_json()).backtest(), "not connected"),
+    ],
+)
+def test_every_slip_is_answered_in_plain_words(wb: Workbench, call: Any, words: str) -> None:
+    with pytest.raises(WorkbenchError, match=words):
+        call(wb.automation("slips").on("deposit").add_tag("x"))
+
+
+def test_a_version_that_does_not_exist_is_named(lived: Automation) -> None:
+    with pytest.raises(NotThereError, match="there is no version 7 of 'backtested'"):
+        lived.backtest(against=7)
+    with pytest.raises(DraftError, match="number of a version"):
+        lived.backtest(against="draft")
+
+
+@pytest.fixture
+def interrupted_after() -> Iterator[Callable[[float], None]]:
+    """The interrupt button, pressed after so many seconds."""
+
+    def press(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, press)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.2, 0.6])
+def test_an_interrupt_leaves_nothing(
+    wb: Workbench,
+    interrupted_after: Callable[[float], None],
+    seconds: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    draft = wb.automation("interrupted").on_any_event().delay("1h").send_inapp("Hi", "{{ event }}")
+    there = children()
+    interrupted_after(seconds)
+    with pytest.raises(StoppedError, match=r"nothing is kept of it; sample=0\.1"):
+        draft.backtest(days=60, processes=1)
+    assert (list(tmp_path.iterdir()), children()) == ([], there)
+
+
+def test_a_process_that_dies_is_told_of(tmp_path: Path) -> None:
+    there = children()
+    order = Order(str(tmp_path), datetime.now(UTC), (Subject("a", {"type": "app_event"}, {"nodes": [], "edges": []}),))
+    with closing(Crew(order, 1)) as crew:
+        (started,) = children() - there
+        os.kill(int(started), signal.SIGKILL)
+        with pytest.raises(StoppedError, match=r"ended by itself \(exit code -9\)"):
+            list(crew.live([0, 1]))
+
+
+def test_a_result_takes_its_files_with_it(wb: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    backtest = wb.automation("files").on("deposit").add_tag("x").backtest(days=2)
+    assert [each.name[:18] for each in tmp_path.iterdir()] == ["workbench-backtest"]
+    since = datetime.now(UTC) - timedelta(days=3)
+    assert backtest.frame()["at"].min() > since
+    del backtest
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_example_of_the_page_runs(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "backtest.md").read_text()
+    for name in ("WORKBENCH_URL", "WORKBENCH_KEY", "WORKBENCH_EVENTS_KEY"):
+        monkeypatch.setenv(name, running.environment()[name])
+    names: dict[str, Any] = {}
+    for example in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(example, names)
+    assert names["backtest"].totals.entries == names["b"].before.entries > 0
+    assert names["b"].totals.messages < names["b"].before.messages

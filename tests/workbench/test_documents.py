@@ -1,0 +1,29 @@
+"""The documents tell the truth: their Python runs against the real service, and prints what they say it does."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Running
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", ["automations-as-code.md"])
+def test_a_document_prints_what_it_says(document: str, running: Running, monkeypatch: Any) -> None:
+    for name in ("WORKBENCH_URL", "WORKBENCH_KEY"):
+        monkeypatch.setenv(name, running.environment()[name])
+    names: dict[str, Any] = {}
+    printed = ""
+    for language, block in BLOCKS.findall((DOCS / document).read_text()):
+        if language == "text":
+            assert printed == block
+            continue
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(block, names)
+        printed = output.getvalue()

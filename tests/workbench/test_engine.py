@@ -1,0 +1,18 @@
+"""Without a login, `wb.engine()` says how to get one."""
+
+import pytest
+
+from workbench import DraftError, Workbench
+
+
+@pytest.mark.parametrize(
+    ("dsn", "sentence"),
+    [
+        ("", r"there is no WORKBENCH_DSN: .* `workbench reader create --org NAME`"),
+        ("acme", "WORKBENCH_DSN is no address; it looks like postgresql://login:password@host:5432/workbench"),
+    ],
+)
+def test_what_is_missing_is_said(dsn: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_DSN", dsn)
+    with pytest.raises(DraftError, match=sentence):
+        Workbench().engine()

@@ -1,0 +1,115 @@
+"""An export holds what is there, goes on where it broke off, and is a history that another organization can import."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from api.language.codec import encode
+from tests.running import Running
+from workbench import DraftError, Workbench
+
+_EVENTS = """
+    SELECT event, occurred_at, payload, idempotency_key, c.email, c.wallet_address, c.external_id
+    FROM app_events e JOIN contacts c ON c.id = e.contact_id ORDER BY idempotency_key"""
+_CONTACTS = "SELECT email, wallet_address, external_id, metadata FROM contacts ORDER BY 3, 2, 1"
+_PEOPLE = [
+    {"externalId": "u1", "email": "ann@example.com"},
+    {"email": "bob@example.com"},
+    {"walletAddress": "0xAb", "externalId": "u3"},
+]
+
+
+class Operator:
+    """Runs the operator's commands on the running system."""
+
+    def __init__(self, running: Running) -> None:
+        self._url = running.url
+        self._environment = running.environment() | {"WORKBENCH_DATA_DIR": str(running.folder / "data")}
+        self._environment.pop("DATABASE_URL", None)
+
+    def run(self, *arguments: str | Path) -> str:
+        """Run a command; return what it says."""
+        command = [sys.executable, "-m", "api", *map(str, arguments)]
+        done = subprocess.run(command, check=False, env=self._environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def organization(self, name: str, scopes: str = "sql:read,pii:read") -> Workbench:
+        """Make an organization; return a workbench for it."""
+        self.run("org", "create", name)
+        return Workbench(self._url, self.key(name, scopes))
+
+    def key(self, name: str, scopes: str) -> str:
+        """Make a key for notebooks."""
+        return self.run("key", "create", "--org", name, "--kind", "workbench", "--scopes", scopes).strip()
+
+
+@pytest.fixture(scope="module")
+def operator(running: Running) -> Operator:
+    return Operator(running)
+
+
+@pytest.fixture(scope="module")
+def wb(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    """A workbench for an organization with 300 events in three months."""
+    made = operator.organization("exporting")
+    history = tmp_path_factory.mktemp("history") / "events.ndjson"
+    history.write_bytes(b"\n".join(map(encode, _history())))
+    operator.run("import", history, "--org", "exporting")
+    return made
+
+
+def _history() -> Iterator[dict[str, Any]]:
+    for number in range(300):
+        yield {
+            "event": ("signup", "deposit", "trade")[number % 3],
+            "contact": _PEOPLE[number % 7 % 3],
+            "occurredAt": f"2026-0{1 + number % 3}-07T05:{number // 60:02}:{number % 60:02}.5Z",
+            "payload": {"amount": Decimal(f"{number}.10"), "text": 'tab\t"ünï"', "deep": [{"a": None}]},
+            "attributes": {"plan": "pro", "seen": number},
+        }
+
+
+def test_an_export_is_imported_as_the_same_history(operator: Operator, wb: Workbench, tmp_path: Path) -> None:
+    exported = wb.export(tmp_path / "out", tables=["events", "contacts", "messages", "entries"])
+    assert exported.rows == {"events": 300, "contacts": 3, "messages": 0, "entries": 0}
+    copy = operator.organization("copy")
+    report = operator.run("import", tmp_path / "out", "--org", "copy")
+    assert report == "300 read: 300 stored, 0 duplicates, 0 rejected\n"
+    for query in (_EVENTS, _CONTACTS):
+        assert copy.sql(query).equals(wb.sql(query))
+
+
+def test_events_lie_by_month_and_a_complete_month_is_kept(wb: Workbench, tmp_path: Path) -> None:
+    first = wb.export(str(tmp_path), tables=["events"])
+    files = sorted((tmp_path / "events").rglob("*.parquet"))
+    assert [file.relative_to(tmp_path).as_posix() for file in files] == [
+        f"events/month=2026-0{month}/part-0.parquet" for month in (1, 2, 3)
+    ]
+    assert (first.written, first.kept) == (3, 0)
+    frame = pl.read_parquet(files[1])
+    assert set(frame["created_at"].dt.month()) == {2}
+    files[1].write_bytes(b"cut off")
+    second = wb.export(tmp_path, tables=["events"])
+    assert (second.written, second.kept, second.rows) == (1, 2, {"events": 300})
+    assert pl.read_parquet(files[1]).equals(frame)
+
+
+def test_emails_that_are_masked_are_left_out_and_that_is_said(
+    operator: Operator, running: Running, wb: Workbench, tmp_path: Path
+) -> None:
+    analyst = Workbench(running.url, operator.key("exporting", "sql:read"))
+    exported = analyst.export(tmp_path)
+    assert "Emails are left out" in repr(exported)
+    assert pl.read_parquet(tmp_path / "contacts" / "part-0.parquet")["email"].null_count() == 3
+
+
+def test_a_table_there_is_not_is_named(wb: Workbench, tmp_path: Path) -> None:
+    with pytest.raises(DraftError, match="'events', 'contacts', 'messages', 'entries'"):
+        wb.export(tmp_path, tables=["people"])

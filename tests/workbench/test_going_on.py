@@ -1,0 +1,129 @@
+"""A run that goes on: through delays, waits, quiet hours and caps, with a virtual clock; and what its receiver would see."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from api.language.run import State
+from tests.running import Running
+from tests.workbench.test_waiting_and_rules import WHO, winback
+from tests.workbench.test_writing import new, thanks
+from workbench import DraftError
+from workbench.simulate import Simulation
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+def begun(**payload: Any) -> Simulation:
+    return winback().simulate({"payload": payload}, contact=WHO, now=NOW)
+
+
+def test_a_run_is_its_whole_life_until_one_goes_through_it() -> None:
+    assert begun(size=1).state is State.COMPLETED
+    run = begun(size=1).advance("1d")
+    assert (run.state, run.waiting_at, run.now) == (State.WAITING, "delay_3_days", NOW + timedelta(days=1))
+    assert repr(run).startswith(
+        "After 1 day: nothing sent or changed yet. Waiting at delay_3_days until 2026-11-23 10:00 UTC."
+    )
+    assert run.advance("2d").waiting_at == "wait_for_purchase"
+    assert run.advance("30d").state is State.COMPLETED
+
+
+def test_what_is_sent_on_the_way_counts() -> None:
+    waiting = begun(size=1).advance("3d")
+    bought = waiting.send({"event": "purchase", "payload": {"plan": "pro", "size": 2}}, after="1h")
+    assert "add_tag_buyer" in bought.path
+    assert bought.tags[0] == "buyer"
+    assert "send_email" in waiting.advance("2d").path
+    assert waiting.waiting_at == "wait_for_purchase"  # a run stays as it was
+
+
+def test_an_event_that_is_not_the_awaited_one_is_explained() -> None:
+    run = begun(size=1).advance("3d").send({"event": "purchase", "payload": {"plan": "Pro", "size": 2}})
+    assert run.waiting_at == "wait_for_purchase"
+    assert (
+        "purchase came while it waited at wait_for_purchase: it asks whether plan is “pro”; it is “Pro”: same letters"
+        in repr(run)
+    )
+    assert "Why purchase did not end the wait at wait_for_purchase" in run._repr_html_()
+
+
+def test_quiet_hours_and_caps_pass_on_the_clock() -> None:
+    night = datetime(2026, 11, 20, 23, tzinfo=UTC)
+    automation = (
+        new().on("a").quiet_hours("22:00", "08:00").frequency_cap(1, per="1d").send_email("1", "b").send_email("2", "b")
+    )
+    run = automation.simulate({}, contact=WHO, now=night)
+    assert run.advance("8h").waiting_at == "send_email"
+    morning = run.advance("9h")
+    assert [(step.node_id, step.outcome) for step in morning.steps[-2:]] == [
+        ("send_email", "sent"),
+        ("send_email_2", "skipped"),
+    ]
+    assert morning.now == night + timedelta(hours=9)
+
+
+def test_events_given_beforehand_come_in_their_turn() -> None:
+    bought = {"event": "purchase", "after": "4d", "payload": {"plan": "pro", "size": 2}}
+    run = winback().simulate({"payload": {"size": 1}}, contact=WHO, now=NOW, events=[bought])
+    assert run.advance("3d 23h").waiting_at == "wait_for_purchase"
+    assert "add_tag_buyer" in run.advance("4d").path
+
+
+def test_an_event_that_would_start_another_entry_is_pointed_out() -> None:
+    assert "an entry of its own" in repr(begun().send("Deposit"))
+
+
+def test_an_entry_that_never_began_stays_so() -> None:
+    run = thanks().simulate({"payload": {"amountUsd": 1}}, contact=WHO, now=NOW).advance("1d").send("purchase")
+    assert (run.matched, run.now) == (False, NOW + timedelta(days=1, seconds=1))
+
+
+@pytest.mark.parametrize(
+    ("go", "words"),
+    [
+        (lambda run: run.advance("soon"), "not a span of time"),
+        (lambda run: run.advance(), r"'span'.*\.advance\(\"7d\"\)"),
+        (lambda run: run.send(5), "an event is written like"),
+        (lambda run: run.send({"payload": {}}), "an event is written like"),
+        (lambda run: run.send({"event": "a", "payload": 1}), "would be refused"),
+    ],
+)
+def test_misuse_is_answered_with_what_to_write_instead(go: Any, words: str) -> None:
+    with pytest.raises(DraftError, match=words):
+        go(begun())
+
+
+def test_each_message_is_shown_as_its_receiver_would_see_it() -> None:
+    automation = (
+        new()
+        .on("a")
+        .send_inapp("Hi", "toast", data={"open": "/home"})
+        .send_email("Plain", "as text")
+        .send_email("Rich", "<p>{{ name }}</p>")
+        .send_webhook("https://a.co/hook", {"n": "{{ n }}"})
+    )
+    event = {"payload": {"name": "</iframe><script>alert(1)</script>", "n": 1}}
+    page = automation.simulate(event, contact=WHO, now=NOW)._repr_html_()
+    for part in (
+        "<code>{&#34;open&#34;:&#34;/home&#34;}</code>",
+        '<div class="said">as text</div>',
+        "<td>ada@example.com</td>",
+        "the address of your server",
+        '<iframe sandbox="" ',
+        "&lt;p&gt;&amp;lt;/iframe&amp;gt;&amp;lt;script",
+        "default-src &#39;none&#39;",
+        "content-type: application/json",
+        "{&#34;n&#34;:1}</pre>",
+    ):
+        assert part in page
+    assert "<script" not in page
+
+
+def test_with_a_server_its_contact_and_its_sender_are_real(running: Running) -> None:
+    wb = running.workbench()
+    automation = wb.automation("Going on").on("going:on").delay(days=1).send_email("Hi", "there")
+    run = automation.simulate({"contact": {"email": "go@example.com"}})
+    assert run.advance("23h").waiting_at == "delay_1_day"
+    assert "workbench@localhost" in run.advance("2d")._repr_html_()

@@ -1,0 +1,182 @@
+"""Segments at the notebook: defined, looked at, used in automations and reports, frozen from frames."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tests.running import Running
+from workbench import DraftError, NotThereError, RefusedError, SqlError, Workbench
+
+BIG = "SELECT id AS contact_id FROM contacts WHERE starts_with(external_id, 'seg-') AND (metadata ->> 'balance')::int > :least"
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def people(wb: Workbench) -> None:
+    for number in range(6):
+        attributes = {"balance": number * 100}
+        wb.events.send("seg:deposit", external_id=f"seg-{number}", attributes=attributes, payload={"amount": number})
+
+
+def test_defining_shows_the_size_and_what_a_change_makes_of_it(wb: Workbench) -> None:
+    made = wb.segments.define("rich", sql=BIG, every="30m", least=300)
+    assert (made.name, made.size, str(made.every)) == ("rich", 2, "0:30:00")
+    assert "rich: 2 contacts\n2 entered, 0 left, 0 before" in repr(made)
+    changed = wb.segments.define("rich", sql=BIG, least=100)
+    assert (changed.size, str(changed.every)) == (4, "0:30:00")
+    assert "2 entered, 0 left, 2 before" in changed._repr_html_()
+    assert "the same as before" in repr(wb.segments.define("rich", sql=BIG, least=100))
+    history = changed.history().select("size", "entered", "departed")
+    assert history.rows() == [(2, 2, 0), (4, 2, 0), (4, 0, 0)]
+
+
+def test_a_segment_is_a_table_of_its_members_and_a_picture_of_its_sizes(wb: Workbench) -> None:
+    wb.segments.define("some", sql=BIG, least=300)
+    some = wb.segments["some"]
+    members = some.members()
+    assert sorted(members["external_id"]) == ["seg-4", "seg-5"]
+    assert members.columns == ["contact_id", "entered_at", "external_id", "email", "wallet_address"]
+    assert "data:image/svg+xml;base64," in some.history()._repr_html_()
+    assert "SELECT id AS contact_id" in some._repr_html_()
+
+
+def test_all_segments_are_a_table_and_a_sequence(wb: Workbench) -> None:
+    wb.segments.define("listed", sql=BIG, least=0)
+    assert "listed" in wb.segments
+    assert "listed" in wb.segments._ipython_key_completions_()
+    assert len(wb.segments) == len(wb.segments.names) == len(list(wb.segments))
+    (line,) = [line for line in repr(wb.segments).splitlines() if line.startswith("listed ")]
+    assert line.split()[1:3] == ["5", "0"]
+    assert line.endswith("fresh")
+    assert "data:image/svg+xml;base64," in wb.segments._repr_html_()
+    row = wb.segments.frame().filter(pl.col("name") == "listed").row(0, named=True)
+    assert (row["kind"], row["size"], row["week_ago"], row["last_error"]) == ("query", 5, 5, None)
+
+
+def test_a_preview_says_what_would_be_and_writes_nothing(wb: Workbench) -> None:
+    wb.segments.define("tried", sql=BIG, least=300)
+    told = wb.segments.preview(BIG, least=0, name="tried")
+    assert (told.size, len(told.sample)) == (5, 5)
+    assert "5 contacts, found in" in repr(told)
+    assert "3 would enter, 0 would leave." in told._repr_html_()
+    assert wb.segments["tried"].size == 2
+
+
+def test_mistakes_are_explained(wb: Workbench) -> None:
+    wb.segments.define("known", sql=BIG, least=300)
+    with pytest.raises(SqlError, match="line 1: SELECT id AS contact_id FROM contcts\n"):
+        wb.segments.define("a", sql="SELECT id AS contact_id FROM contcts")
+    with pytest.raises(SqlError, match="must return a column contact_id; its columns are id"):
+        wb.segments.define("a", sql="SELECT id FROM contacts")
+    with pytest.raises(SqlError, match="Only SELECT"):
+        wb.segments.define("a", sql="DELETE FROM contacts")
+    with pytest.raises(RefusedError, match="name: must be 1 to"):
+        wb.segments.define("", sql=BIG, least=1)
+    with pytest.raises(RefusedError, match="such as 'big-spenders'"):
+        wb.segments.define("Big Spenders", sql=BIG, least=1)
+    with pytest.raises(DraftError, match="every='often' is not a span"):
+        wb.segments.define("a", sql=BIG, every="often", least=1)
+    with pytest.raises(RefusedError, match="a minute to a week"):
+        wb.segments.define("a", sql=BIG, every="1s", least=1)
+    with pytest.raises(RefusedError, match=r"params\.least: is missing"):
+        wb.segments.define("a", sql=BIG)
+    with pytest.raises(NotThereError, match=r"did you mean 'known'\?"):
+        wb.segments["knwon"]
+    with pytest.raises(DraftError, match="Write it like this"):
+        wb.segments.define("a")
+
+
+def test_a_segment_in_use_is_not_deleted(wb: Workbench) -> None:
+    segment = wb.segments.define("used", sql=BIG, least=300)
+    automation = wb.automation("uses a segment").on("seg:deposit")
+    automation = automation.when("contact.segments", contains="used").then(lambda b: b.add_tag("rich")).publish()
+    with pytest.raises(RefusedError, match="'used' is in use: the automation 'uses a segment' asks for it"):
+        segment.delete()
+    automation.archive()
+    segment.delete()
+    assert "used" not in wb.segments.names
+
+
+def test_a_segment_that_nobody_defined_is_warned_of(wb: Workbench) -> None:
+    wb.segments.define("big-fish", sql=BIG, least=300)
+    automation = wb.automation("asks").on("seg:deposit")
+    asking = automation.when("contact.segments", contains="bigfish").then(lambda b: b.add_tag("rich"))
+    said = [remark.message for remark in asking.check()]
+    assert "nobody has defined the segment 'bigfish'; did you mean 'big-fish'?" in said
+    fine = automation.when("contact.segments", contains="big-fish").then(lambda b: b.add_tag("rich"))
+    assert [remark for remark in fine.check() if "segment" in remark.message] == []
+    assert "If contact.segments contains “big-fish”" in fine.describe()
+
+
+def test_a_simulation_asks_for_the_segments_of_the_contact(wb: Workbench) -> None:
+    wb.segments.define("simulated", sql=BIG, least=300)
+    automation = wb.automation("thanks").on("seg:deposit").when("contact.segments", contains="simulated")
+    automation = automation.then(lambda b: b.add_tag("thanked")).otherwise(lambda b: b.exit())
+    for who, outcomes in (("seg-5", ["tagged"]), ("seg-0", ["exited"])):
+        told = automation.simulate({"contact": {"externalId": who}})
+        assert [step.outcome for step in told.steps][-1:] == outcomes, told
+    assert "it is in no segment" in automation.simulate({"contact": {"externalId": "nobody"}})._repr_html_()
+    assert "simulated" in wb.contact(external_id="seg-5").segments
+
+
+@pytest.mark.parametrize(
+    ("ask", "count"),
+    [
+        (lambda wb, **of: wb.funnel(["seg:deposit", "seg:deposit"], **of)["contacts"].to_list()[0], 2),
+        (lambda wb, **of: wb.active_users("seg:deposit", **of)["contacts"].sum(), 2),
+        (lambda wb, **of: wb.revenue("seg:deposit", "amount", **of)["total"].sum(), 9),
+        (lambda wb, **of: wb.retention("seg:deposit", **of)["size"].max(), 2),
+        (lambda wb, **of: wb.cohorts("seg:deposit", "seg:deposit", **of)["size"].max(), 2),
+        (lambda wb, **of: wb.paths("seg:deposit", **of)["contacts"].sum(), 2),
+        (lambda wb, **of: wb.time_to_convert("seg:deposit", "seg:deposit", **of)["contacts"].sum(), 0),
+        (lambda wb, **of: wb.message_performance(**of).height, 0),
+    ],
+)
+def test_reports_can_be_of_one_segment(wb: Workbench, ask: Any, count: int) -> None:
+    wb.segments.define("reported", sql=BIG, least=300)
+    assert ask(wb, segment="reported") == count
+
+
+def test_a_report_of_a_segment_says_so(wb: Workbench) -> None:
+    wb.segments.define("reported", sql=BIG, least=300)
+    report = wb.revenue("seg:deposit", "amount", segment="reported")
+    assert report.look.title == "amount of seg:deposit, of reported"
+    assert "segment = :segment" in report.statement
+    assert wb.sql(report.statement, **report.params).rows() == report.rows()
+    with pytest.raises(NotThereError, match="did you mean 'reported'"):
+        wb.revenue("seg:deposit", "amount", segment="reportd")
+
+
+def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
+    frame = wb.sql(BIG, least=300)
+    made = wb.audience(frame, name="invited")
+    assert (made.size, made.sql, made.params) == (2, BIG, {"least": 300})
+    assert wb.segments["invited"].size == 2
+    assert made.provenance["queryHash"] == frame.query_hash
+    assert made.provenance["watermark"] == frame.watermark
+    assert "frozen, from 2 rows from wb.sql" in repr(made)
+    again = wb.audience(frame["contact_id"].to_list()[:1], name="invited")
+    assert (again.size, again.provenance) == (1, {"rows": 1, "unknown": 0})
+    assert "0 entered, 1 left, 2 before" in repr(again)
+    assert wb.audience(pl.LazyFrame(frame), name="invited").size == 2
+    with pytest.raises(DraftError, match="'invited' is an audience"):
+        wb.segments.define("invited", sql=BIG, least=1)
+
+
+def test_what_is_no_audience_is_explained(wb: Workbench) -> None:
+    with pytest.raises(DraftError, match="no column contact_id, but id and email"):
+        wb.audience(pl.DataFrame({"id": ["a"], "email": ["b"]}), name="x")
+    with pytest.raises(RefusedError, match="must be the id of a contact"):
+        wb.audience(["ann"], name="x")
+    with pytest.raises(DraftError, match="an audience is a frame"):
+        wb.audience("ann", name="x")
+    wb.segments.define("by-query", sql=BIG, least=1)
+    with pytest.raises(DraftError, match="is defined by a query"):
+        wb.audience([], name="by-query")
+    nobody = wb.audience(["00000000-0000-0000-0000-000000000000"], name="nobody")
+    assert "1 id left out: no contact has it" in nobody._repr_html_()

@@ -1,0 +1,71 @@
+"""The helpers of `workbench.testing`, and the example that the documents show."""
+
+import runpy
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from api.language.run import State
+from tests.workbench.test_waiting_and_rules import winback
+from tests.workbench.test_writing import branching, new, thanks
+from workbench import DraftError
+from workbench.testing import NOON, SOMEBODY, load, problems, simulate
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def test_the_example_of_the_documents_passes() -> None:
+    tests = [
+        each for name, each in runpy.run_path(str(EXAMPLES / "test_thanks.py")).items() if name.startswith("test_")
+    ]
+    assert len(tests) == 6
+    for test in tests:
+        test()
+
+
+def test_a_failing_assertion_says_what_was_sent_instead() -> None:
+    run = simulate(thanks(), "deposit", {"amountUsd": 100})
+    assert repr(run.sent("goodbye")) == "no message with “goodbye”; sent: inapp “Thanks” 100 USD arrived"
+    assert (
+        repr(run.sent("100 USD", channel="inapp"))
+        == "1 message by inapp with “100 USD”: inapp “Thanks” 100 USD arrived"
+    )
+    assert (
+        repr(simulate(thanks(), "deposit").sent("x", channel="email")) == "no message by email with “x”; sent: nothing"
+    )
+    assert repr(run).startswith("Would send 1 message. Completed.")
+    with pytest.raises(AssertionError, match="no message with “goodbye”; sent: inapp “Thanks” 100 USD arrived"):
+        assert run.sent("goodbye")
+
+
+def test_a_run_says_why_it_went_as_it_did() -> None:
+    run = simulate(branching(), {"event": "trade"}, contact={**SOMEBODY, "attributes": {"plan": "free"}})
+    assert run.why() == (
+        "Why if_plan says no:\n  ✗ contact.plan is “pro”: it is “free”\n  ✗ amountUsd is present: there is no amountUsd"
+    )
+
+
+def test_a_run_goes_on_and_stays_as_it_was() -> None:
+    run = simulate(winback(), "deposit", {"size": 1})
+    later = run.advance("3d").send("purchase", {"plan": "pro", "size": 1})
+    assert (later.tags, later.now) == (["buyer", "done"], NOON + timedelta(days=3, seconds=1))
+    assert (run.state, run.outcome, run.waiting_at) == (State.COMPLETED, "completed", None)
+    assert (run.removed_tags, run.attributes, len(run.messages)) == ([], {}, len(run.sent()))
+
+
+def test_an_automation_with_a_server_behind_it_is_tried_here_all_the_same() -> None:
+    automation = load(thanks().to_json())
+    assert simulate(automation, "deposit", {"amountUsd": 100}).started
+    assert problems(automation) == []
+    assert problems(new().on("a").add_tag("")) == ["add_tag: the tag '' must be 1 to 64 characters"]
+
+
+def test_what_cannot_be_loaded_or_sent_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[]")
+    with pytest.raises(DraftError, match=r"x\.json is no automation"):
+        load(tmp_path / "x.json")
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "nothing.json")
+    with pytest.raises(DraftError, match="would be refused"):
+        simulate(thanks(), "deposit", contact={"externalId": "x" * 200})

@@ -1,0 +1,50 @@
+"""A frame knows what it was taken from, and can be asked for again."""
+
+import polars as pl
+import pytest
+
+from tests.running import Running
+from workbench import DraftError, SqlError, Workbench
+
+COUNT = "SELECT count(*) AS n FROM app_events WHERE event = :event"
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+def test_a_result_is_repeated_despite_later_events(wb: Workbench) -> None:
+    wb.events.send("watermarked", external_id="w", payload={"n": 1})
+    first = wb.sql(COUNT, event="watermarked")
+    wb.events.send_many(
+        [{"event": "watermarked", "contact": {"externalId": "w"}, "payload": {"n": n}} for n in range(5)]
+    )
+    again = wb.sql(COUNT, event="watermarked", as_of=first.watermark)
+    assert [frame["n"][0] for frame in (first, again, wb.sql(COUNT, event="watermarked"))] == [1, 1, 6]
+    assert (again.query_hash, again.watermark) == (first.query_hash, first.watermark)
+    (streamed,) = wb.sql(COUNT, event="watermarked", as_of=first, stream=True)
+    assert streamed.equals(first)
+    assert streamed.watermark == first.watermark
+
+
+def test_what_is_made_from_a_result_is_another_answer(wb: Workbench) -> None:
+    frame = wb.sql("SELECT 1 AS one")
+    assert frame.query_hash
+    assert frame.watermark
+    assert (frame.head(1).query_hash, frame.head(1).watermark) == (None, None)
+    assert str(frame) == str(pl.DataFrame({"one": [1]}, schema={"one": pl.Int32}))
+
+
+def test_a_frame_without_a_watermark_does_not_ask_the_present(wb: Workbench) -> None:
+    changed = wb.sql("SELECT 1 AS one").head(1)
+    for without in (changed, changed.watermark):
+        with pytest.raises(DraftError, match=r"as_of takes a result of wb\.sql"):
+            wb.sql("SELECT 1 AS one", as_of=without)
+
+
+def test_contacts_have_no_past(wb: Workbench) -> None:
+    with pytest.raises(SqlError, match="asOf covers app_events alone"):
+        wb.sql("SELECT * FROM contacts", as_of=wb.sql("SELECT 1 AS one").watermark)
+    with pytest.raises(SqlError, match="asOf: is not the watermark"):
+        wb.sql("SELECT * FROM app_events", as_of="yesterday")

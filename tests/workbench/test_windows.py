@@ -1,0 +1,153 @@
+"""What stands behind the widgets: their answers, what a copy of a notebook keeps, and the thread of a live tail."""
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path as File
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import until
+from tests.running import Running
+from tests.workbench.test_recent import REVOKED, Script, script, streaming
+from workbench import Workbench, surroundings
+from workbench.catalog import EventShape
+from workbench.display.shape import Change, Drift, Frequent, Part, Path, Sample, Shape, code
+from workbench.display.tail import AWAY_SECONDS, Following, Row
+
+__all__ = ["script"]
+
+EVIL = "<script>alert(1)</script>\"'"
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+def test_the_widget_gets_texts_and_counts_alone(wb: Workbench) -> None:
+    listed = wb.catalog._answered({"ask": "list", "text": "depo"})
+    (deposit,) = (each for each in listed["events"] if each["event"] == "deposit")
+    assert len(deposit["perDay"]) == len(listed["days"])
+    looked = wb.catalog._answered({"ask": "look", "event": "deposit"})
+    assert looked["title"].startswith("deposit: ")
+    assert texts_and_numbers([listed, looked])
+
+
+def texts_and_numbers(given: Any) -> bool:
+    match given:
+        case dict():
+            return all(texts_and_numbers(each) for each in given.values())
+        case list() | tuple():
+            return all(texts_and_numbers(each) for each in given)
+        case _:
+            return isinstance(given, str | int)
+
+
+SHAPE = Shape(
+    EVIL,
+    30,
+    "2026-11-20T10:00:00Z",
+    "2026-11-21T10:00:00Z",
+    30,
+    (
+        Path(EVIL, {"string": 20, "number": 10}, samples=[EVIL], missing_rate=0.001, null_rate=0.999, distinct=3),
+        Path("plan", {"string": 30}, top_values=[Frequent(EVIL, 29)], samples=[EVIL], distinct=2),
+    ),
+    per_day=(1, 0, 29),
+    samples=(Sample("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", {EVIL: EVIL * 2_000}),),
+    drift=Drift("2026-11-19T00:00:00Z", 100, 60, (Change(EVIL, "new", Part(0, 100), Part(60, 60), "string"),)),
+)
+
+
+def test_a_copy_of_the_notebook_keeps_everything_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = EventShape(SHAPE)._repr_html_()
+    assert "<script" not in page
+    assert page.count("data:image/svg+xml;base64,") == 1
+    for said in ("text 67%, number 33%", "&lt;1%", "&gt;99%", "as text is new: in 60 of 60 lately, in 0 of 100 before"):
+        assert said in page
+    assert len(page) < 15_000
+    assert "as text is new" in repr(EventShape(SHAPE))
+
+
+def test_names_of_strangers_cannot_leave_their_quotes_in_inserted_code() -> None:
+    evil = '""" + __import__("os").system("x") + """\\'
+    for path in (None, evil, "a.b"):
+        query, given = eval(code(evil, 7, path), {"wb": Recorder, "__builtins__": {}})
+        assert (given["event"], given["days"], given.get("path")) == (evil, 7, path and path.split("."))
+        assert "system" not in query
+
+
+class Recorder:
+    """Stands for `wb`, and returns what it was asked."""
+
+    @staticmethod
+    def sql(query: str, **given: Any) -> tuple[str, dict[str, Any]]:
+        return query, given
+
+
+class Page:
+    """A page that shows a tail: asks, and remembers what it was sent."""
+
+    def __init__(self, following: Following) -> None:
+        self.following = following
+        self.sent: list[dict[str, Any]] = []
+        following.window.send = self.sent.append  # type: ignore[method-assign]
+
+    def ask(self, word: str) -> dict[str, Any]:
+        return self.following.answer({"ask": word})
+
+    @property
+    def events(self) -> list[str | int]:
+        return [row["event"] for said in self.sent for row in said["rows"]]
+
+    @property
+    def states(self) -> list[str]:
+        return list(dict.fromkeys(said["state"] for said in self.sent))
+
+
+def test_a_lost_connection_is_said_and_resumed_where_it_was_lost(script: Script) -> None:
+    script.answers = [streaming("1", "2", broken=True), streaming("3"), REVOKED]
+    page = Page(script.tail()._window())
+    page.ask("hello")
+    until(lambda: "ended" in page.states, "the revoked key ends it")
+    assert page.events == ["e", "e", "e"]
+    assert script.asked == [None, "after-2", "after-3"]
+    assert "does not know this key" in page.sent[-1]["why"]
+    again = page.ask("hello")
+    assert [row["number"] for row in again["rows"]] == [1, 2, 3]
+    assert again["state"] == "ended"
+
+
+def test_who_closed_the_tab_is_not_followed_for_and_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, go_on, asked = [0.0], threading.Event(), []
+    monkeypatch.setattr(surroundings, "seconds", lambda: now[0])
+
+    def steps(cursor: str) -> Iterator[tuple[str, Row | None, str]]:
+        asked.append(cursor)
+        yield f"{cursor}+", {"event": f"after {cursor}"}, ""
+        if not cursor:
+            go_on.wait(10)
+            yield "never", {"event": "never shown"}, ""
+
+    page = Page(Following(steps))
+    page.ask("hello")
+    until(lambda: page.events == ["after "], "the first event")
+    now[0] += AWAY_SECONDS + 1
+    page.following._news.set()
+    until(lambda: page.following._state == "resting", "nobody looks")
+    go_on.set()
+    page.ask("here")
+    until(lambda: page.events == ["after ", "after +"], "the next event")
+    assert asked == ["", "+"]
+
+
+def test_every_call_of_the_documentation_works(wb: Workbench) -> None:
+    page = (File(__file__).parents[2] / "docs" / "catalog.md").read_text()
+    calls = [call for line in page.splitlines() if line.startswith("|") for call in re.findall(r"`(wb\..*?)`", line)]
+    assert len(calls) == 10
+    for call in calls:
+        repr(eval(call, {"wb": wb}))
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, {"wb": wb})

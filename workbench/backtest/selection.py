@@ -1,0 +1,132 @@
+"""Which stored events a backtest reads. SQL only pre-selects, so it may give too many, and never too few.
+
+Of a trigger's filters only those that ask for one value, or one of some, of the payload go along (`payload @> {"asset": "USDC"}`).
+A path finds a literal key first and descends into objects otherwise, so each is asked both ways.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from api.language.action import Condition, SendEmail, SendWebhook, WaitForEvent
+from api.language.backtest import prepare
+from api.language.check import paths_of
+from api.language.filter import Filter
+from api.language.graph import Graph, Node
+from api.language.simulate import Automation
+from api.language.trigger import BUILT_INS, Trigger
+
+MOST_OPTIONS = 20  # of one filter; longer lists are left to the interpreter
+
+
+class Way(msgspec.Struct, frozen=True):
+    """Events of some names, of whose values each of `asked` allows some; names of parameters, like everything here."""
+
+    names: str
+    asked: tuple[tuple[str, ...], ...] = ()
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The structure of the condition (`names` None: events of every name; no `ways`: whatever their values), and its parameters.
+
+    `addresses`: whether somebody looks at email addresses. Otherwise it is enough to know that there is one: the server does not
+    have to open them.
+    """
+
+    names: str | None = None
+    ways: tuple[Way, ...] = ()
+    params: dict[str, Any] = {}
+    addresses: bool = True
+
+
+def select(automations: Iterable[Automation]) -> Selection:
+    """Return what may start, wake or end an entry of any of these automations."""
+    automations = tuple(automations)
+    addresses = any(map(_sees_addresses, automations))
+    if any(not each.trigger.names for each in automations):
+        return Selection(addresses=addresses)
+    params: dict[str, Any] = {}
+    ways = [*map(_starting, automations), *map(_awaited, automations)]
+    named = [(names, asked) for names, asked in ways if names]
+    written = tuple(_way(names, asked, params) for names, asked in named) if any(asked for _, asked in named) else ()
+    params["names"] = sorted(frozenset().union(*(names for names, _ in named)))
+    return Selection("names", written, params, addresses)
+
+
+def decides_by(node: Node) -> set[str]:
+    """Return the paths that a condition asks about, or a wait in the event that it waits for."""
+    match node.action:
+        case Condition(filters=filters) | WaitForEvent(filters=filters):
+            return {each.path for each in filters}
+        case _:
+            return set()
+
+
+def decides_by_addresses(automation: Automation) -> bool:
+    """Return whether a filter of the automation asks about an email address."""
+    graph = automation.graph or Graph()
+    goal = graph.settings.goal.filters if graph.settings.goal is not None else ()
+    asked = {each.path for each in (*automation.trigger.filters, *goal)}
+    return not _ADDRESSES.isdisjoint(asked.union(*map(decides_by, graph.nodes)))
+
+
+def _sees_addresses(automation: Automation) -> bool:
+    graph = automation.graph or Graph()
+    if graph.actions & {SendEmail, SendWebhook} or decides_by_addresses(automation):
+        return True
+    return any(not _ADDRESSES.isdisjoint(paths_of(node)) for node in graph.nodes)
+
+
+_ADDRESSES = frozenset({"email", "contact", "contact.email"})
+
+
+_Asked = tuple[tuple[dict[str, Any], ...], ...]
+
+
+def _starting(automation: Automation) -> tuple[frozenset[str], _Asked]:
+    return automation.trigger.names, _asked(automation.trigger)
+
+
+def _awaited(automation: Automation) -> tuple[frozenset[str], _Asked]:
+    return frozenset(prepare(automation).awaited), ()
+
+
+def _way(names: frozenset[str], asked: _Asked, params: dict[str, Any]) -> Way:
+    """Return a way, its values added to the parameters."""
+
+    def bound(value: Any) -> str:
+        name = f"value_{len(params)}"
+        params[name] = value
+        return name
+
+    return Way(bound(sorted(names)), tuple(tuple(map(bound, alternatives)) for alternatives in asked))
+
+
+def _asked(trigger: Trigger) -> _Asked:
+    """Return what payloads have to contain, each of these in one of some forms."""
+    return tuple(tuple(_forms(each)) for each in trigger.filters if _is_plain(each))
+
+
+def _is_plain(each: Filter) -> bool:
+    """Return whether a filter asks for values of the payload alone, few enough to send along."""
+    if each.path.partition(".")[0] in BUILT_INS:
+        return False
+    return each.operator == "eq" or (
+        each.operator == "in" and isinstance(each.value, list) and 0 < len(each.value) <= MOST_OPTIONS
+    )
+
+
+def _forms(each: Filter) -> Iterator[dict[str, Any]]:
+    first, *rest = each.path.split(".")
+    for value in each.value if each.operator == "in" else [each.value]:
+        yield {each.path: value}
+        if rest:
+            yield {first: _nested(rest, value)}
+
+
+def _nested(path: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    assert isinstance(value, dict)
+    return value

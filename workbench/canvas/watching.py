@@ -1,0 +1,73 @@
+"""How an automation is doing, and whether somebody else has changed it: asked now and then while a canvas is looked at."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from workbench import surroundings
+from workbench.author import JsonObject
+from workbench.connection import Connection
+from workbench.display.words import counted, outcome
+from workbench.publish import Record
+
+_PAUSE, _SHARE = 2.0, 20  # seconds at least; counting takes no more than a twentieth of the time
+_ON_THE_WAY = ("waiting",)
+_FAILED = ("failed", "refused")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What was seen: counts by node id, also of nodes that the draft no longer has, a line about all, and the server's revision."""
+
+    nodes: Mapping[str, JsonObject]
+    headline: str
+    revision: int
+
+
+class Watch:
+    """Looks at one automation on the server, no more often than is good for it."""
+
+    def __init__(self) -> None:
+        self._next_at = 0.0
+
+    def soon(self) -> None:
+        """Look again at the next occasion."""
+        self._next_at = 0.0
+
+    def look(self, connection: Connection, record: Record) -> Seen | None:
+        """Return what there is to see; None when it is too early to look again."""
+        began_at = surroundings.seconds()
+        if began_at < self._next_at:
+            return None
+        path = f"/automations/{record.id}"
+        there = connection.get(path)
+        stats, impact = connection.get(f"{path}/stats"), connection.get(f"{path}/impact")["impact"]
+        took = surroundings.seconds() - began_at
+        self._next_at = began_at + max(_PAUSE, took * _SHARE)
+        live = _live(impact["earlier"])
+        nodes = {
+            node_id: _counts(live.get(node_id, 0), stats["nodes"].get(node_id, {}))
+            for node_id in {*live, *stats["nodes"]}
+        }
+        return Seen(nodes, _headline(stats["entries"]), there["revision"])
+
+
+def _live(earlier: list[dict[str, Any]]) -> dict[str, int]:
+    live: dict[str, int] = {}
+    for each in earlier:
+        if each["nodeId"] is not None:
+            live[each["nodeId"]] = live.get(each["nodeId"], 0) + each["entries"]
+    return live
+
+
+def _counts(live: int, outcomes: Mapping[str, int]) -> JsonObject:
+    failed = sum(count for word, count in outcomes.items() if word in _FAILED)
+    passed = sum(count for word, count in outcomes.items() if word not in (*_FAILED, *_ON_THE_WAY))
+    told = [{"says": outcome(word), "count": count} for word, count in sorted(outcomes.items())]
+    return {"live": live, "passed": passed, "failed": failed, "outcomes": told}
+
+
+def _headline(states: Mapping[str, int]) -> str:
+    total = sum(states.values())
+    parts = [f"{count} {state}" for state, count in states.items() if count]
+    return f"{counted(total, 'entry', 'entries')}: {', '.join(parts)}" if total else "No entries yet"

@@ -1,0 +1,44 @@
+// A span of time as people say it; the draft holds seconds.
+import { useState } from "react";
+
+const UNITS: [string, number][] = [["seconds", 1], ["minutes", 60], ["hours", 3_600], ["days", 86_400], ["weeks", 604_800]];
+
+interface Props {
+  id: string;
+  label: string;
+  value: unknown;
+  onChange: (seconds: number) => void;
+  disabled?: boolean;
+}
+
+export function Span({ id, label, value, onChange, disabled }: Props) {
+  const seconds = typeof value === "number" ? value : 0;
+  const [unit, setUnit] = useState(() => largest(seconds));
+  const [draft, setDraft] = useState<string | null>(null);
+  const size = UNITS.find(([name]) => name === unit)![1];
+
+  const type = (text: string, by: number) => {
+    const number = Number(text);
+    const good = text.trim() !== "" && number > 0;
+    setDraft(good && String(number) === text ? null : text);
+    if (good) onChange(Math.round(number * by));
+  };
+
+  return (
+    <span className="ewc-row">
+      <input id={id} type="number" min={1} step="any" value={draft ?? String(Number((seconds / size).toFixed(4)))} disabled={disabled} aria-invalid={draft === "" || undefined}
+        onChange={(event) => type(event.target.value, size)} onBlur={() => setDraft(null)} />
+      <select aria-label={`Unit of ${label}`} value={unit} disabled={disabled} onChange={(event) => {
+        const by = UNITS.find(([name]) => name === event.target.value)!;
+        onChange(Math.max(1, Math.round((seconds / size) * by[1])));
+        setUnit(by[0]);
+      }}>
+        {UNITS.map(([name]) => <option key={name}>{name}</option>)}
+      </select>
+    </span>
+  );
+}
+
+function largest(seconds: number): string {
+  return UNITS.findLast(([, size]) => seconds > 0 && seconds % size === 0 && (size < 604_800 || seconds > 604_800))?.[0] ?? "seconds";
+}

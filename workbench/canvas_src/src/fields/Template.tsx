@@ -1,0 +1,88 @@
+// A text that may hold values: typed, or put in from a list where the cursor is.
+import { useEffect, useRef, useState, type MouseEvent } from "react";
+import type { Option } from "./Combo";
+
+interface Props {
+  id: string;
+  label: string;
+  value: string;
+  paths: Option[];
+  onChange: (value: string) => void;
+  long?: boolean;
+  disabled?: boolean;
+  invalid?: boolean;
+}
+
+export function Template({ id, label, value, paths, onChange, long, disabled, invalid }: Props) {
+  const field = useRef<HTMLTextAreaElement & HTMLInputElement>(null);
+  const [open, setOpen] = useState(false);
+
+  const menu = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    if (!open) return;
+    const close = (event: Event) => {
+      if (!menu.current?.contains(event.target as Node)) setOpen(false);
+    };
+    document.addEventListener("pointerdown", close);
+    return () => document.removeEventListener("pointerdown", close);
+  }, [open]);
+
+  const insert = (path: string) => {
+    const [from, to] = [field.current?.selectionStart ?? value.length, field.current?.selectionEnd ?? value.length];
+    const text = placeholder(path);
+    onChange(value.slice(0, from) + text + value.slice(to));
+    setOpen(false);
+    requestAnimationFrame(() => {
+      field.current?.focus();
+      field.current?.setSelectionRange(from + text.length, from + text.length);
+    });
+  };
+
+  const common = {
+    id,
+    ref: field,
+    value,
+    disabled,
+    "aria-invalid": invalid || undefined,
+    onChange: (event: { target: { value: string } }) => onChange(event.target.value),
+  };
+  return (
+    <span className="ewc-template">
+      {long ? <textarea rows={5} {...common} /> : <input type="text" {...common} />}
+      {!disabled && paths.length > 0 && (
+        <span className="ewc-insert" ref={menu} onKeyDown={(event) => event.key === "Escape" && setOpen(false)}>
+          <button type="button" className="ewc-more" aria-expanded={open} aria-label={`Insert a value into ${label}`} {...pressed(() => setOpen(!open))}>+ value</button>
+          {open && (
+            <ul className="ewc-options" aria-label={`Values for ${label}`}>
+              {paths.map((each) => (
+                <li key={each.value}><button type="button" {...pressed(() => insert(each.value))}><span>{each.value}</span>{each.detail && <small>{each.detail}</small>}</button></li>
+              ))}
+            </ul>
+          )}
+        </span>
+      )}
+    </span>
+  );
+}
+
+/** Acts when the mouse goes down, so that the field keeps the cursor and nothing moves from under the mouse; keys click. */
+function pressed(act: () => void) {
+  return {
+    onMouseDown: (event: MouseEvent) => {
+      event.preventDefault();
+      act();
+    },
+    onClick: (event: MouseEvent) => {
+      if (event.detail === 0) act();
+    },
+  };
+}
+
+/** How a value stands in a text: names that are no words go into brackets. */
+export function placeholder(path: string): string {
+  const [first = "", ...rest] = path.split(".");
+  if (!WORD.test(first)) return `{{ payload[${JSON.stringify(path)}] }}`;
+  return `{{ ${first}${rest.map((part) => (WORD.test(part) ? `.${part}` : `[${JSON.stringify(part)}]`)).join("")} }}`;
+}
+
+const WORD = /^[A-Za-z][A-Za-z0-9_]*$/;

@@ -1,0 +1,2 @@
+// Style sheets are bundled into canvas.css.
+declare module "*.css";

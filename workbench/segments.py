@@ -1,0 +1,439 @@
+"""Segments: names for contacts, by a query that the engine asks again and again, or by the contacts of a frame, frozen."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import msgspec
+
+from workbench import surroundings
+from workbench.connection import Connection
+from workbench.display.page import html, moment, trend
+from workbench.display.table import Column, plain, table
+from workbench.display.words import both, counted, duration
+from workbench.errors import DraftError, NotThereError, RefusedError, StaleError, WorkbenchError, spoken
+from workbench.query import Question, sql, sql_error
+from workbench.spans import seconds_of
+from workbench.statements import statement
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from workbench.display.report import Report
+    from workbench.result import Result
+
+_FRESH = 2.0  # seconds: one look shows itself in several formats, and completion asks again and again
+_FIRST, _NEXT = 200_000, 6_000  # contacts in the first part of a frame, and in each other one
+_WEEK = 7
+_PATIENCE = 65.0  # seconds: the service answers within a minute, or refuses
+
+
+class _Change(msgspec.Struct, frozen=True):
+    entered: int
+    departed: int
+
+
+class _Found(msgspec.Struct, frozen=True):
+    rows: int
+    nulls: int
+    unknown: int
+
+
+class _Known(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    kind: Literal["query", "audience"]
+    size: int
+    sql: str | None
+    params: Any
+    every_seconds: int | None
+    provenance: dict[str, Any]
+    refreshed_at: str | None
+    last_error: str | None
+    failing_since: str | None
+    revision: int
+    daily: list[int | None] = []
+    found: _Found | None = None
+    change: _Change | None = None
+
+
+class Segment:
+    """A name for contacts. Shows how many they are, how fresh that is, and what the last call changed."""
+
+    def __init__(self, connection: Connection, known: _Known) -> None:
+        self._connection = connection
+        self._known = known
+
+    @property
+    def name(self) -> str:
+        """What it is called in conditions, in SQL and in reports."""
+        return self._known.name
+
+    @property
+    def size(self) -> int:
+        """How many contacts it had when it was last refreshed."""
+        return self._known.size
+
+    @property
+    def sql(self) -> str | None:
+        """The query that defines it; of an audience, the one its frame came from, if that is known."""
+        return self._known.sql or self._known.provenance.get("sql")
+
+    @property
+    def params(self) -> Any:
+        """The values of the query."""
+        return self._known.params if self._known.sql else self._known.provenance.get("params")
+
+    @property
+    def every(self) -> timedelta | None:
+        """How often it is refreshed; None: it is an audience."""
+        seconds = self._known.every_seconds
+        return None if seconds is None else timedelta(seconds=seconds)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Of an audience: `rows`, `unknown`, and of a frame that `wb.sql` returned `sql`, `params`, `queryHash`, `watermark`."""
+        return self._known.provenance
+
+    def members(self) -> "Result":
+        """Return a polars frame of the contacts in it: contact_id, entered_at, external_id, email, wallet_address."""
+        return sql(self._connection, Question(statement("segment_members"), {"segment": self.name}))
+
+    def history(self) -> "Report":
+        """Return how large it was after each change, and at the last refresh: a frame (at, size, entered, departed) that draws itself."""
+        from workbench.display.report import report
+
+        rows = sql(self._connection, Question(statement("segment_sizes"), {"segment": self.name}))
+        return report(rows, "segment_sizes", f"Contacts in {self.name}")
+
+    def refresh(self) -> Self:
+        """Refresh it now, and show what that changed. Raises SqlError when its query does not work any more."""
+        self._known = _filled(self._connection, "POST", f"/segments/{self.name}/refresh", {}, self._known.sql or "")
+        return self
+
+    def delete(self) -> None:
+        """Put it away; its name is free again. Raises RefusedError naming the automations and segments that ask for it."""
+        try:
+            self._connection.delete(f"/segments/{self.name}")
+        except StaleError as error:
+            asking = both([problem.reason.removesuffix(" asks for it") for problem in error.problems])
+            raise RefusedError(f"{self.name!r} is in use: {asking} asks for it", error.problems) from None
+
+    def __repr__(self) -> str:
+        told = [f"{self.name}: {_contacts(self.size)}", self._change(), *self._notes(), self._standing()]
+        return "\n".join(filter(None, told))
+
+    def _repr_html_(self) -> str:
+        known, (state, look) = self._known, _state(self._known)
+        shown = {"sql": self.sql, "params": self.params if isinstance(self.params, dict) else {}}
+        return html(
+            "segment.html.j2",
+            **shown,
+            name=self.name,
+            state=state,
+            look=look,
+            size=_contacts(self.size),
+            change=self._change(),
+            trend=trend(known.daily) if sum(each is not None for each in known.daily) > 1 else "",
+            notes=self._notes(),
+            failing=known.last_error is not None,
+            standing=self._standing(),
+            how=f'In an automation: .when("contact.segments", contains="{self.name}"). Who they are: .members(); over time: .history()',
+        )
+
+    def _change(self) -> str:
+        change = self._known.change
+        if change is None:
+            return ""
+        before = self.size - change.entered + change.departed
+        if not change.entered and not change.departed:
+            return "the same as before" if self.size else ""
+        return f"{change.entered:,} entered, {change.departed:,} left, {max(before, 0):,} before"
+
+    def _notes(self) -> list[str]:
+        known = self._known
+        notes = []
+        if known.last_error is not None:
+            notes.append(
+                f"It cannot be refreshed since {moment(known.failing_since)}: {known.last_error}. "
+                f"The contacts are those of {moment(known.refreshed_at)}."
+            )
+        if known.found is not None and known.found.unknown:
+            notes.append(f"{counted(known.found.unknown, 'id')} left out: no contact has it, or it was erased.")
+        if known.found is not None and known.found.nulls:
+            notes.append(f"{counted(known.found.nulls, 'row')} without a contact_id left out.")
+        return notes
+
+    def _standing(self) -> str:
+        known = self._known
+        if self.every is None:
+            rows = known.provenance.get("rows", known.size)
+            origin = " from wb.sql" if "queryHash" in known.provenance else ""
+            return f"An audience: frozen, from {counted(rows, 'row')}{origin}, {moment(known.refreshed_at) or 'not whole yet'} (UTC)."
+        often = duration(self.every)
+        often = often.removeprefix("1 ") if often.count(" ") == 1 else often
+        return f"Refreshed {moment(known.refreshed_at)} (UTC), every {often}."
+
+
+class Segments(Sequence[Segment]):
+    """The segments of the organization: a table, and a sequence; `wb.segments["whales"]` is one of them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known: tuple[_Known, ...] = ()
+        self._at = -_FRESH
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What they are called."""
+        return tuple(each.name for each in self._ask())
+
+    @spoken('wb.segments.define("whales", sql="SELECT contact_id FROM …", every="1h")')
+    def define(self, name: str, sql: str, *, every: str | timedelta | None = None, **params: Any) -> Segment:
+        """Create a segment, or change it: the contacts that a query finds, kept fresh by the engine.
+
+        The query is one SELECT as for `wb.sql`, with a column contact_id; write `:name` in it and give `name=value`. `every` is how
+        often it is asked again, from a minute to a week (an hour unless you say). Shows the size, and what that changed.
+        Raises SqlError pointing at the spot.
+        """
+        asked = Question(_text(sql), params).body()
+        if every is not None:
+            asked["everySeconds"] = seconds_of(every, "every")
+        there = self._find(name)
+        if there is None:
+            return self._made("POST", "/segments", {"name": name} | asked, sql)
+        if there.kind == "audience":
+            raise DraftError(f"{name!r} is an audience: choose another name, or wb.segments[{name!r}].delete() first")
+        body = {"params": None} | asked | {"revision": there.revision}
+        made = self._made("PUT", f"/segments/{name}", body, sql)
+        return made if made._known.found is not None else made.refresh()
+
+    @spoken('wb.segments.preview("SELECT contact_id FROM …")')
+    def preview(self, sql: str, *, name: str | None = None, **params: Any) -> "Preview":
+        """Return how many contacts a query finds, and what that would change in the segment `name`. Nothing is written."""
+        body = Question(_text(sql), params).body() | ({"name": name} if name is not None else {})
+        return Preview(_answered(self._connection, "POST", "/segments/preview", body, sql))
+
+    def frame(self) -> "pl.DataFrame":
+        """Return a polars frame with a row for each: name, kind, size, week_ago, refreshed_at, last_error."""
+        import polars as pl
+
+        rows = [
+            (each.name, each.kind, each.size, _week_ago(each), each.refreshed_at, each.last_error)
+            for each in self._ask()
+        ]
+        schema = {
+            "name": pl.String,
+            "kind": pl.String,
+            "size": pl.Int64,
+            "week_ago": pl.Int64,
+            "refreshed_at": pl.String,
+        }
+        frame = pl.DataFrame(rows, schema=schema | {"last_error": pl.String}, orient="row")
+        return frame.with_columns(pl.col("refreshed_at").str.to_datetime(time_zone="UTC", time_unit="us"))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            known = {each.name: each for each in self._ask()}
+            if index not in known:
+                raise _nobody_defined(index, tuple(known))
+            return Segment(self._connection, known[index])
+        return list(self)[index]
+
+    def __len__(self) -> int:
+        return len(self._ask())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[Segment]:
+        return (Segment(self._connection, each) for each in self._ask())
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [each.name for each in self._look()]
+
+    def __repr__(self) -> str:
+        return plain(_COLUMNS, [_row(each) for each in self._look()], _NONE)
+
+    def _repr_html_(self) -> str:
+        rows = [(*row[:2], trend(each.daily), *row[2:]) for each in self._look() for row in [_row(each)]]
+        columns = (*_COLUMNS[:2], Column("30 days"), *_COLUMNS[2:])
+        return table(columns, rows, title="Segments", note=_NOTE if rows else "", empty=_NONE)
+
+    def _find(self, name: str) -> _Known | None:
+        if not isinstance(name, str):
+            raise DraftError(f'{name!r} is not the name of a segment: "whales"')
+        try:
+            return msgspec.convert(self._connection.get(f"/segments/{_in_path(name)}"), _Known)
+        except NotThereError:
+            return None
+
+    def _made(self, method: str, path: str, body: Mapping[str, Any], query: str = "") -> Segment:
+        return Segment(self._connection, _filled(self._connection, method, path, body, query))
+
+    def _ask(self) -> tuple[_Known, ...]:
+        self._known, self._at = listed(self._connection), surroundings.seconds()
+        return self._known
+
+    def _look(self) -> tuple[_Known, ...]:
+        return self._known if surroundings.seconds() - self._at < _FRESH else self._ask()
+
+
+class Preview:
+    """What a query for a segment finds. `size` contacts, some of them in `sample`; took `seconds`."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        self.size: int = answer["size"]
+        self.sample: tuple[str, ...] = tuple(answer["sample"])
+        self.seconds = float(answer["seconds"])
+        self._answer = answer
+
+    def sentence(self) -> str:
+        """Say it in words."""
+        change, out = self._answer["change"], self._answer["unknown"]
+        told = f"{_contacts(self.size)}, found in {self.seconds:.1f} s."
+        if change is not None:
+            told += f" {change['entered']:,} would enter, {change['departed']:,} would leave."
+        return told + (f" {counted(out, 'id')} left out: no contact has it, or it was erased." if out else "")
+
+    def __repr__(self) -> str:
+        return self.sentence()
+
+    def _repr_html_(self) -> str:
+        return html("line.html.j2", text=self.sentence(), state="preview", look="busy", note="", block="")
+
+
+_COLUMNS = (
+    Column("name"),
+    Column("size", number=True),
+    Column("in 7 days", number=True),
+    Column("refreshed (UTC)"),
+    Column("state"),
+)
+_NONE = 'No segments yet. wb.segments.define("whales", sql="SELECT contact_id FROM …") makes one.'
+_NOTE = 'One of them: wb.segments["name"]. In an automation: .when("contact.segments", contains="name")'
+
+
+def listed(connection: Connection) -> tuple[_Known, ...]:
+    """Return all segments by name."""
+    return tuple(msgspec.convert(connection.get("/segments")["segments"], list[_Known]))
+
+
+def known_names(connection: Connection) -> tuple[str, ...] | None:
+    """Return the names of all segments, None when they cannot be had."""
+    try:
+        return tuple(each.name for each in listed(connection))
+    except WorkbenchError:
+        return None
+
+
+def require(connection: Connection, name: object) -> None:
+    """Raise NotThereError, with the nearest name, unless there is a segment of that name."""
+    names = known_names(connection)
+    if not isinstance(name, str):
+        raise DraftError(f'segment={name!r} is not the name of a segment: segment="whales"')
+    if names is not None and name not in names:
+        raise _nobody_defined(name, names)
+
+
+def audience(connection: Connection, contacts: object, name: str) -> Segment:
+    """Freeze the contacts of a frame under a name, in the place of the audience of that name, if there is one."""
+    ids = _ids(contacts)
+    body = {"name": name, "contactIds": ids[:_FIRST], "provenance": _origin(contacts), "more": len(ids) > _FIRST}
+    segments = Segments(connection)
+    there = segments._find(name)
+    if there is not None and there.kind == "query":
+        raise DraftError(f"{name!r} is defined by a query: choose another name for the audience")
+    made = segments._made("POST", "/segments", body | ({"revision": there.revision} if there is not None else {}))
+    for start in range(_FIRST, len(ids), _NEXT):
+        part = {"contactIds": ids[start : start + _NEXT], "more": start + _NEXT < len(ids)}
+        made = segments._made("POST", f"/segments/{name}/contacts", part)
+    return made
+
+
+def _ids(contacts: object) -> list[str]:
+    """Return the ids in a frame's column contact_id, in a column, or in a list; nulls are left out."""
+    if hasattr(contacts, "collect"):
+        contacts = contacts.collect()
+    columns = getattr(contacts, "columns", None)
+    if columns is not None:
+        if "contact_id" not in columns:
+            raise DraftError(
+                f"the frame has no column contact_id, but {both([str(each) for each in columns]) or 'none at all'}; "
+                'if another one holds the contacts: frame.rename({"id": "contact_id"})'
+            )
+        contacts = contacts["contact_id"]  # type: ignore[index]
+    values = contacts.to_list() if hasattr(contacts, "to_list") else contacts
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise DraftError('an audience is a frame with a column contact_id: wb.audience(frame, name="invited")')
+    return [str(each) for each in values if each is not None]
+
+
+def _origin(contacts: object) -> dict[str, Any]:
+    """Return what a frame says about the query it came from; one made from such a frame says nothing."""
+    known = {
+        "sql": getattr(contacts, "statement", None),
+        "params": dict(getattr(contacts, "params", None) or {}) or None,
+        "queryHash": getattr(contacts, "query_hash", None),
+        "watermark": getattr(contacts, "watermark", None),
+    }
+    return {name: value for name, value in known.items() if value is not None} if known["sql"] else {}
+
+
+def _filled(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str) -> _Known:
+    return msgspec.convert(_answered(connection, method, path, body, query), _Known)
+
+
+def _answered(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str) -> Any:
+    """Return what the service answers; raise SqlError where it is about the query."""
+    answer = connection.exchange(method, path, body=body, seconds=_PATIENCE)
+    if answer.status == 400 and isinstance(answer.body, dict) and answer.body.get("field") == "sql":
+        raise sql_error(query, answer)
+    return connection.check(answer).body
+
+
+def _nobody_defined(name: str, names: Sequence[str]) -> NotThereError:
+    near = difflib.get_close_matches(name.lower(), names, 1)
+    return NotThereError(
+        f"nobody has defined the segment {name!r}{f'; did you mean {near[0]!r}?' if near else '. wb.segments shows those there are'}"
+    )
+
+
+def _text(query: object) -> str:
+    if not isinstance(query, str):
+        raise DraftError('sql is a text: sql="SELECT contact_id FROM app_events WHERE …"')
+    return query
+
+
+def _in_path(name: str) -> str:
+    """Return a name as it stands in an address; what no segment can be called stands for one that is not there."""
+    return name if name and all(each.isalnum() or each in "_-" for each in name) and name.isascii() else "-"
+
+
+def _week_ago(known: _Known) -> int | None:
+    """Return the size a week ago, or when it was new."""
+    if len(known.daily) <= _WEEK:
+        return None
+    since = known.daily[-1 - _WEEK :]
+    return next((each for each in since if each is not None), None)
+
+
+def _row(known: _Known) -> tuple[str, str, str, str, str]:
+    before = _week_ago(known)
+    grown = "" if before is None else f"{known.size - before:+,}" if known.size != before else "0"
+    return known.name, f"{known.size:,}", grown, moment(known.refreshed_at), _said(known)
+
+
+def _said(known: _Known) -> str:
+    state, _ = _state(known)
+    return state if known.last_error is None else f"{state}: {known.last_error}"
+
+
+def _state(known: _Known) -> tuple[str, str]:
+    if known.kind == "audience":
+        return ("frozen", "busy") if known.refreshed_at is not None else ("not whole", "warn")
+    return ("failing", "bad") if known.last_error is not None else ("fresh", "good")
+
+
+def _contacts(number: int) -> str:
+    return f"{number:,} {'contact' if number == 1 else 'contacts'}"

@@ -1,0 +1,1 @@
+"""Automations as texts: sentences and Python, written and read without loss."""
