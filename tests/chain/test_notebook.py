@@ -1,15 +1,15 @@
 """The tutorial about chains runs from top to bottom, twice, on a real node."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.chain.anvil import Anvil
-from tests.notebooks.test_notebooks import NOTEBOOKS, execute
+from tests.notebooks.test_notebooks import ON_CHAIN, execute
 from tests.running import Running
 
 pytestmark = pytest.mark.filterwarnings(
@@ -33,8 +33,11 @@ def followed(running: Running, anvil: Anvil) -> Iterator[str]:
 
 def test_the_tutorial_shows_what_it_says(running: Running, followed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_EVM_RPC", followed)
-    path: Path = NOTEBOOKS / "09_on_chain.ipynb"
-    for cells in (execute(path, running, monkeypatch), execute(path, running, monkeypatch)):
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    for name, value in running.environment().items():
+        monkeypatch.setenv(name, value)
+    text = ON_CHAIN.read_text()
+    for cells in (asyncio.run(execute(text, running)) for _ in range(2)):
         assert "31337" in cells["connect"]
         assert "data:image/svg+xml;base64," in cells["write"]
         assert "Approval" in cells["abi"]
