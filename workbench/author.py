@@ -14,7 +14,7 @@ import msgspec
 from api.language.action import MAX_NAME, is_name
 from api.language.check import Remark, check
 from api.language.codec import encode, normalise
-from api.language.event import EVENT_NAME
+from api.language.event import EVENT_NAME, LOG_NAME
 from api.language.graph import Graph, read_graph
 from api.language.problem import Problem
 from api.language.settings import read_settings
@@ -267,6 +267,11 @@ def event_name(name: object) -> str:
     if not EVENT_NAME.fullmatch(name):
         raise DraftError(f"{name!r} is not an event name: 1 to 64 characters of a-z 0-9 _ . : -")
     return name.lower()
+
+
+def awaited_name(name: object) -> str:
+    """Return the name of what a wait or a goal asks for; raise DraftError when neither events nor logs are called that."""
+    return name.lower() if isinstance(name, str) and LOG_NAME.fullmatch(name) else event_name(name)
 
 
 def condition(path: object, asked: Mapping[str, object]) -> JsonObject:

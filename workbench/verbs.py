@@ -17,9 +17,9 @@ from workbench.author import (
     Fork,
     JsonObject,
     Where,
+    awaited_name,
     condition,
     conditions,
-    event_name,
     extended,
     joined,
     narrowed,
@@ -106,13 +106,13 @@ class Steps(Helpful, ABC):
     def wait_for(
         self, event: str, *, within: str | timedelta, where: Where | None = None, node: str | None = None
     ) -> Self:
-        """Wait until the contact sends an event, but no longer than `within`.
+        """Wait until the contact sends an event, but no longer than `within`; or until a contract logs one: `"0x…:Transfer"`.
 
         `where={"plan": "pro"}` waits for one with these values; `{"amountUsd": {"is_in": [1, 2]}}` asks otherwise. Go on with
         `.then(lambda b: …)` for those who sent it and `.otherwise(lambda b: …)` for the others. Steps written after that are
         for everybody again.
         """
-        name = event_name(event)
+        name = awaited_name(event)
         data = {"event": name, "filters": conditions(where), "timeoutSeconds": seconds_of(within, "within")}
         return self._fork("wait_for_event", data, node)
 
@@ -271,8 +271,8 @@ class Rules(Steps):
 
     @spoken('.goal("purchase") or .goal("purchase", where={"plan": "pro"})')
     def goal(self, event: str, *, where: Where | None = None) -> Self:
-        """Stop for a contact as soon as it sends this event: what was to be reached is reached."""
-        return self._settled("goal", {"event": event_name(event), "filters": conditions(where)})
+        """Stop for a contact as soon as it sends this event, or a contract logs one about it (`"0x…:Transfer"`): it is reached."""
+        return self._settled("goal", {"event": awaited_name(event), "filters": conditions(where)})
 
     @spoken('.quiet_hours("22:00", "08:00")')
     def quiet_hours(self, start: str, end: str, *, timezone: str = "timezone") -> Self:

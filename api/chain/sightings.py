@@ -45,6 +45,11 @@ class Sighting(msgspec.Struct, gc=False):
         """The contact it is about, the first that is known."""
         return next((each.contact_id for each in self.faces.values() if each.contact_id), None)
 
+    @property
+    def name(self) -> str:
+        """What a wait for it is called."""
+        return f"{self.contract}:{self.event.lower()}"
+
     def payload(self, chain_id: int) -> dict[str, Json]:
         """Return what filters and texts see of it."""
         where = (chain_id, self.contract, self.tx_hash, self.log_index, self.block_number)

@@ -2,7 +2,8 @@
 
 It begins with the lease, so that a follower that was frozen writes nothing, and looks whether what is followed is still what the
 node was asked for. A log is one row per organization for ever; an automation enters it once, also when a reorganization drops it
-and brings it back. Locks are taken in the order of everybody (`store.locks`): identifiers, then entries.
+and brings it back. Locks are taken in the order of everybody (`store.locks`): identifiers, contacts, entries. A log that an entry may
+wait for is stored under the lock of its contact, like any event: see `engine.record` for why no wake-up is lost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -108,11 +109,17 @@ class Keeper:
         for each in due:
             if each.arrival.contact_id and self._takes(lease.chain_id, each, directory, each.arrival.contact_id):
                 add_entry(entries, each.arrival, each.active, uuid7(to_us(at)))
+        awaited = [
+            (each.org_id, contact_id, each.name)
+            for each in (*news.fresh, *news.back)
+            if (each.org_id, each.name) in watched.awaited and (contact_id := each.contact_id) is not None
+        ]
         await run(
             tx,
-            *contact_writes(directory, at),
+            *contact_writes(directory, at, {contact_id for _, contact_id, _ in awaited}),
             *news.writes(lease.chain_id, at),
             *_given(seen, news),
+            *([ingest.wake_waiting(awaited, at)] if awaited else []),
             *([ingest.add_entries(entries, at)] if entries.ids else []),
             *([WAKE_ENGINE] if entries.ids or news.back else []),
             store.add_blocks(lease.chain_id, page.blocks),

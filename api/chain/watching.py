@@ -16,7 +16,7 @@ from api.language.codec import decode
 from api.language.keccak import topic
 from api.language.trigger import Trigger, read_trigger
 from api.store.calls import run
-from api.store.chain import AutomationRow, WatchRow, chain_automations, chain_watches, watch_epoch
+from api.store.chain import AutomationRow, WatchRow, awaited_logs, chain_automations, chain_watches, watch_epoch
 from api.store.database import Transaction
 
 Spot = tuple[str, str]
@@ -51,6 +51,8 @@ class Watched(msgspec.Struct, frozen=True, dict=True):
 
     epoch: int
     watches: tuple[Watch, ...] = ()
+    awaited: frozenset[tuple[int, str]] = frozenset()
+    """What entries can wait for: organizations and names of logs."""
 
     @cached_property
     def contracts(self) -> list[str]:
@@ -100,7 +102,9 @@ async def read_watched(tx: Transaction, chain_id: int) -> Watched:
     """Return what is followed on a chain now. Specs that the language no longer reads are passed over."""
     (epoch,) = await run(tx, watch_epoch())
     automations, watches = await run(tx, chain_automations(chain_id), chain_watches(chain_id))
-    return Watched(epoch, (*_of_automations(automations), *_of_watches(watches)))
+    found = (*_of_automations(automations), *_of_watches(watches))
+    (awaited,) = await run(tx, awaited_logs(sorted({each.org_id for each in found})))
+    return Watched(epoch, found, awaited)
 
 
 def _of_automations(rows: Iterable[AutomationRow]) -> Iterable[Watch]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from api.language.codec import Json
-from api.language.event import EVENT_NAME, MAX_ATTRIBUTES, unfit_attributes
+from api.language.event import MAX_ATTRIBUTES, can_be_awaited, unfit_attributes
 from api.language.filter import Filter
 from api.language.problem import Problem, Problems
 from api.language.template import TemplateError, compile_template
@@ -198,9 +198,10 @@ def texts_of(action: Action) -> Iterator[str]:
 
 def read_event_name(value: Any, field: str, problems: list[Problem]) -> str:
     """Return the name of an event that is waited for, adding what is wrong to `problems`."""
-    if isinstance(value, str) and EVENT_NAME.fullmatch(value):
+    if isinstance(value, str) and can_be_awaited(value):
         return value.lower()
-    problems.append(Problem(field, "must be the name of an event: 1 to 64 characters of a-z A-Z 0-9 _ . : -"))
+    said = "must be the name of an event: 1 to 64 characters of a-z A-Z 0-9 _ . : -, or of a contract's: 0x…:Transfer"
+    problems.append(Problem(field, said))
     return ""
 
 

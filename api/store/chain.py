@@ -175,6 +175,11 @@ def chain_watches(chain_id: int) -> Call[list[WatchRow]]:
     return Call(_SQL["chain_watches"], lambda rows: [WatchRow(*row) for row in rows], chain_id=chain_id)
 
 
+def awaited_logs(org_ids: Sequence[int]) -> Call[frozenset[tuple[int, str]]]:
+    """Ask for which logs entries can wait: organizations and names (`LOG_NAME`)."""
+    return Call(_SQL["awaited_logs"], lambda rows: frozenset((row[0], row[1]) for row in rows), org_ids=plain(org_ids))
+
+
 def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[list[KnownLog]]:
     """Ask which of these (organization, transaction, index) are known."""
     return Call(

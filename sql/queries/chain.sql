@@ -65,6 +65,14 @@ ORDER BY t.org_id, t.id;
 SELECT org_id, contract, signature, wallet_arg FROM chain_watches WHERE chain_id = :chain_id ::bigint
 ORDER BY org_id, contract, signature;
 
+-- awaited_logs --
+-- The logs that an entry of any version of organizations' automations can wait for: an address, a colon, an event in lower case.
+SELECT DISTINCT a.org_id, awaited.event
+FROM automations a
+JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id
+CROSS JOIN LATERAL unnest(v.awaits) AS awaited (event)
+WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%';
+
 -- find_logs --
 -- Those of these logs that are known already; `position` counts from 0.
 WITH k AS MATERIALIZED (

@@ -71,6 +71,10 @@ WANTED = {
     "facts.read_entered": {"entries_by_contact org_id contact_id automation_id"},
     "facts.count_recent": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
     "facts.read_messages_at": {"messages_by_contact org_id contact_id created_at"},
+    "facts.read_arrivals": {
+        "events_other_org_id_contact_id_created_at_idx org_id contact_id created_at created_at created_at",
+        "onchain_events_by_contact org_id contact_id created_at created_at created_at",
+    },
     "history.find_held_keys": {"idempotency_keys_pkey org_id key_digest"},
     "history.find_changed_contacts": {"contacts_pkey org_id id"},
     "history.find_returning": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
@@ -141,6 +145,7 @@ def calls() -> list[Call[Any]]:
         facts.read_entered(1, CLAIMS),
         facts.count_recent(1, CLAIMS, timedelta(minutes=1), 100),
         facts.read_messages_at(1, [(each, NOW) for each in CLAIMS]),
+        facts.read_arrivals(1, [(each, frozenset({"purchase", f"0x{'c0' * 20}:transfer"}), NOW) for each in CLAIMS]),
         history.find_held_keys(1, IDS),
         history.find_changed_contacts(1, dict.fromkeys(IDS, 0)),
         history.find_returning(1, [1] * len(IDS), IDS, [""] * len(IDS)),

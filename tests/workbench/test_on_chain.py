@@ -67,6 +67,29 @@ def test_it_is_tried_on_the_parameters_of_a_log() -> None:
         thanks().simulate({"to": ANN, "amount": 1})
 
 
+def test_logs_are_waited_for_by_contract_and_event() -> None:
+    log = f"{CONTRACT}:Transfer"
+    written = (
+        Automation(Draft("Back"))
+        .on("deposit")
+        .goal(f"{CONTRACT}:Burn")
+        .wait_for(log, within="2d", where={"value": "7"})
+    )
+    written = written.then(lambda b: b.send_inapp("Welcome back", "x"))
+    assert Automation.from_sentences(written.describe(), name="Back").to_json() == written.to_json()
+    who = {"contact": {"walletAddress": ANN}}
+    later = [{"event": log, "after": f"{hours}h", "payload": {"value": value}} for hours, value in ((1, "5"), (2, "7"))]
+    met = written.simulate(who, events=later)
+    assert [each.outcome for each in met.steps] == ["entered", "waiting", "matched", "sent"]
+    reached = written.simulate(who, events=[{"event": f"{CONTRACT}:Burn", "after": "1h"}])
+    assert reached.outcome == "goal"
+
+
+def test_a_log_is_waited_for_by_its_name_alone() -> None:
+    with pytest.raises(DraftError, match="is not an event name"):
+        Automation(Draft("Back")).on("deposit").wait_for(f"{CONTRACT}:Transfer(address)", within="2d")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from api.language.action import KINDS, MAX_NAME, MAX_WAIT
-from api.language.event import EVENT_NAME
+from api.language.event import EVENT_NAME, can_be_awaited
 from api.language.filter import OPERATORS
 from api.language.onchain import TYPE as ONCHAIN_EVENT
 from api.language.onchain import read_source
@@ -253,7 +253,7 @@ def canonical(  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
             return {"seconds": seconds}
         case "wait_for_event", {"event": str(event), "timeoutSeconds": seconds} if _is_span(seconds):
             found = _filters(data.get("filters") or [])
-            known = found is not None and _is_event(event)
+            known = found is not None and can_be_awaited(event)
             return {"event": event.lower(), "filters": found, "timeoutSeconds": seconds} if known else None
         case "split", {"branches": branches}:
             found = _branches(branches)
