@@ -287,7 +287,7 @@ def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simu
     if connection is not None:
         trace, email_from = _asked(connection, draft, whole, trial, later)
     else:
-        trace = simulate(Automation(trigger, graph), _read(whole, trigger, at), described, at, given)
+        trace = simulate(Automation(trigger, graph), read_tried(whole, trigger, at), described, at, given)
     simulation = Simulation(draft.name, trigger, graph, whole, trace)
     simulation.chosen = draft.places()
     began_at = trace.steps[0].at if trace.steps else at
@@ -384,7 +384,8 @@ def _asked(
     return msgspec.convert(answer, Trace), answer.get("emailFrom", "")
 
 
-def _read(event: JsonObject, trigger: Trigger, now: datetime) -> Event:
+def read_tried(event: JsonObject, trigger: Trigger, now: datetime) -> Event:
+    """Return an event to try as the language reads it, a log for a trigger on chain; raise DraftError when it would be refused."""
     sample = read_sample(_written(event), trigger.source) if trigger.source is not None else None
     read = sample or read_event(encode(_written(event)), round(now.timestamp() * 1_000_000))
     if isinstance(read, tuple):

@@ -32,7 +32,7 @@ from api.language.trigger import Trigger
 
 KIND_WORDS = {
     "app_event": "When",
-    "onchain_event": "When",
+    "onchain_event": "When on chain",
     "send_inapp": "In-app message",
     "send_email": "Email",
     "send_webhook": "Webhook",
