@@ -341,7 +341,8 @@ def test_a_trigger_on_chain_is_filled_in_field_by_field() -> None:
     assert [each["path"] for each in offered if each["types"] == ["address"]] == ["from", "to"]
     canvas.edit(2, trigger=trigger | {"chainId": 1, "contract": TOKEN, "walletArg": "to"})
     assert automation._draft.language()[0].source is not None
-    assert " ".join(canvas.cards["trigger"]["title"]) == "Transfer of 0xc0c0c0…c0c0 on chain 1"
+    shown = canvas.cards["trigger"]
+    assert (shown["title"], shown["lines"]) == (["Transfer"], ["0xc0c0c0…c0c0 on chain 1", "for the wallet in to"])
 
 
 def test_a_log_is_tried_like_any_event() -> None:

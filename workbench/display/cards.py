@@ -94,8 +94,8 @@ def _texts(  # noqa: C901, PLR0911, PLR0912  a table: one line or two per kind
         case Entered():
             rules = [line for rule in words.rules(graph.settings) for line in _wrapped(rule, LINE, 2)]
             asked = _wrapped(words.conditions(trigger.filters), LINE, 3)
-            blank = node.kind == ONCHAIN_EVENT and trigger.source is None
-            return _wrapped("which contract?" if blank else words.events(trigger), _TITLE, 2), [*asked, *rules]
+            title, lines = _starting(node, trigger)
+            return _wrapped(title, _TITLE, 2), [*lines, *asked, *rules]
         case SendInapp(title=title, body=body) | SendEmail(subject=title, body=body):
             return _wrapped(title, _TITLE, 2), _wrapped(body, LINE, 3)
         case SendWebhook(url=url):
@@ -118,6 +118,16 @@ def _texts(  # noqa: C901, PLR0911, PLR0912  a table: one line or two per kind
         case Invalid(problems=problems):
             field = problems[0].field.rpartition(".data.")[2]
             return _wrapped(node.id, _TITLE, 1), _wrapped(f"{field} {problems[0].reason}", LINE, 3)
+
+
+def _starting(node: Node, trigger: Trigger) -> tuple[str, list[str]]:
+    """Return what starts it, and below it, of a log, where it is looked for and whose it is."""
+    source = trigger.source
+    if source is None:
+        return ("which contract?" if node.kind == ONCHAIN_EVENT else words.events(trigger)), []
+    deep = f", {words.counted(source.confirmations, 'block')} deep" if source.confirmations else ""
+    where = f"{words.short(source.contract)} on chain {source.chain_id}"
+    return source.declared.name, [cut(where, LINE), cut(f"for the wallet in {source.wallet_arg}{deep}", LINE)]
 
 
 def _wrapped(text: str, size: float, most: int) -> list[str]:
