@@ -36,6 +36,10 @@ class OnChain(msgspec.Struct, frozen=True):
     confirmations: int = 0
     creates_contacts: bool = True
 
+    def means(self, chain_id: int, contract: str, signature: str) -> bool:
+        """Return whether logs of this contract, by the canonical signature of the event, are meant."""
+        return (self.chain_id, self.contract, self.declared.canonical) == (chain_id, contract, signature)
+
 
 def payload_of(place: Mapping[str, Json], args: Mapping[str, Json]) -> dict[str, Json]:
     """Return the payload of a log: where it happened (`PLACE`), and over that its parameters."""

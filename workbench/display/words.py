@@ -71,6 +71,7 @@ OUTCOME_WORDS = {
     "automation_inactive": "the automation was switched off",
     "automation_archived": "the automation was put away",
     "contact_erased": "the contact was erased",
+    "chain_reorg": "the chain dropped its log",
     "no_wallet": "the contact has no wallet to send to",
     "no_email": "the contact has no email address to send to",
     "template_error": "a text could not be filled in",
