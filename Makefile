@@ -7,7 +7,7 @@ INSTALL := $(PIP) install -qq --require-hashes --no-deps --only-binary :all:
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help up test browser canvas bench torture format lock clean
+.PHONY: help up test browser chain canvas bench torture format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -20,10 +20,17 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not browser" --numprocesses auto
+	$(BIN)/python -m pytest -m "not browser and not chain" --numprocesses auto
 
 browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser
+
+chain: $(VENV)/dev.stamp tests/chain/node_modules  ## follow a real EVM node (needs npm, which brings it)
+	$(BIN)/python -m pytest -m chain
+
+tests/chain/node_modules: tests/chain/package-lock.json
+	cd tests/chain && npm ci --ignore-scripts --silent
+	@touch $@
 
 canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; the result is committed)
 	cd workbench/canvas_src && npm ci --no-audit --no-fund && npm run build

@@ -26,6 +26,7 @@ from api.query.run import Gateway
 from api.routes import (
     automations,
     catalog,
+    chain,
     contacts,
     entries,
     events,
@@ -64,7 +65,7 @@ _SANIC = {
 
 _ROUTES = (
     *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage),
-    *(sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk),
+    *(chain, sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 
 App = Sanic[Any, Any]

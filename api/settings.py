@@ -1,7 +1,6 @@
 """The environment, read once into one frozen value; no other module reads it.
 
-A malformed variable stops the process at start with a sentence naming the variable. `evm_rpc` is the documented
-environment of the on-chain follower; nothing reads it yet.
+A malformed variable stops the process at start with a sentence naming the variable.
 """
 
 import os
@@ -34,7 +33,10 @@ class SmtpServer(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator chose. Rates are events per second per organization; delays are seconds."""
+    """What the operator chose. Rates are events per second per organization; delays are seconds.
+
+    `evm_rpc`: the nodes that are followed; several of one chain stand in for each other.
+    """
 
     database_url: str | None = None
     data_dir: Path = Path(".workbench")
@@ -47,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry_delays: tuple[float, ...] | None = None
     webhook_allow: tuple[IPv4Network | IPv6Network, ...] = ()
     public_url: str | None = None
-    evm_rpc: str | None = None
+    evm_rpc: tuple[str, ...] = ()
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -65,7 +67,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         retry_delays=_delays(source, "WORKBENCH_RETRY_DELAYS"),
         webhook_allow=_networks(source, "WORKBENCH_WEBHOOK_ALLOW"),
         public_url=_origin(source, "WORKBENCH_PUBLIC_URL"),
-        evm_rpc=source.get("WORKBENCH_EVM_RPC") or None,
+        evm_rpc=_nodes(source, "WORKBENCH_EVM_RPC"),
     )
 
 
@@ -112,6 +114,16 @@ def _networks(source: Mapping[str, str], name: str) -> tuple[IPv4Network | IPv6N
         return tuple(ip_network(part) for part in parts if part)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}; write CIDRs like 10.1.0.0/16, separated by commas") from None
+
+
+def _nodes(source: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return addresses of JSON-RPC nodes; they may carry secrets, so the error shows none."""
+    urls = tuple(part.strip() for part in source.get(name, "").split(",") if part.strip())
+    for url in urls:
+        parts = _split(url, name)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError(f"{name}: must be addresses like https://node.example.com, separated by commas")
+    return urls
 
 
 def _origin(source: Mapping[str, str], name: str) -> str | None:

@@ -14,6 +14,7 @@ from bench import (
     backtest,
     batches,
     catalog,
+    chain,
     engine,
     growth,
     importing,
@@ -42,6 +43,7 @@ PARTS: dict[str, Callable[[Effort], Measured]] = {
     "sql": sql.measure,
     "importing": importing.measure,
     "backtest": backtest.measure,
+    "chain": chain.measure,
 }
 
 

@@ -14,7 +14,7 @@ import msgspec
 from api.language.action import MAX_NAME, is_name
 from api.language.check import Remark, check
 from api.language.codec import encode, normalise
-from api.language.event import EVENT_NAME
+from api.language.event import EVENT_NAME, LOG_NAME
 from api.language.graph import Graph, read_graph
 from api.language.problem import Problem
 from api.language.settings import read_settings
@@ -153,6 +153,29 @@ def started(name: str, events: tuple[str, ...], node_id: str | None = None) -> D
     return Draft(name, spec, ({"id": trigger_id, "type": "app_event", "data": data},), (), ((trigger_id, None),))
 
 
+def started_on_chain(name: str, spec: JsonObject, node_id: str | None = None) -> Draft:
+    """Return a draft that starts from a contract's logs; raise DraftError saying what is wrong with them."""
+    spec = {"type": "onchain_event"} | spec
+    _writable(spec)
+    if isinstance(found := read_trigger(normalise(spec)), tuple):
+        raise DraftError(
+            "; ".join(f"{_ASKED.get(each.field.rpartition('.')[2], 'what is given')} {each.reason}" for each in found)
+        )
+    trigger_id = TRIGGER_ID if node_id is None else _new_id(node_id, set())
+    node = {"id": trigger_id, "type": "onchain_event", "data": {"actionType": "onchain_event"}}
+    return Draft(name, spec, (node,), (), ((trigger_id, None),))
+
+
+_ASKED = {
+    "chainId": "chain_id",
+    "contract": "contract",
+    "signature": "event",
+    "walletArg": "to_contact",
+    "confirmations": "confirmations",
+    "createContacts": "create_contacts",
+}
+
+
 def narrowed(draft: Draft, each: JsonObject) -> Draft:
     """Return the draft with one more filter on its trigger."""
     _writable(each)
@@ -244,6 +267,11 @@ def event_name(name: object) -> str:
     if not EVENT_NAME.fullmatch(name):
         raise DraftError(f"{name!r} is not an event name: 1 to 64 characters of a-z 0-9 _ . : -")
     return name.lower()
+
+
+def awaited_name(name: object) -> str:
+    """Return the name of what a wait or a goal asks for; raise DraftError when neither events nor logs are called that."""
+    return name.lower() if isinstance(name, str) and LOG_NAME.fullmatch(name) else event_name(name)
 
 
 def condition(path: object, asked: Mapping[str, object]) -> JsonObject:

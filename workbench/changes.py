@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from api.language.codec import normalise
-from api.language.trigger import is_app_event
+from api.language.trigger import is_app_event, is_trigger
 from workbench.display import words
 from workbench.display.outline import canonical, outline_of, ways_of
 from workbench.display.sentences import conditions, name, rule, said, span, told, value
@@ -54,7 +54,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Chang
     if before is None:
         rules = [Change("added", each.subject, each.text) for each in _settings({"graph": {}}, now)]
         steps = [
-            Change("added", key, _begins(now) if is_app_event(each["type"]) else _said(each))
+            Change("added", key, _begins(now) if is_trigger(each["type"]) else _said(each))
             for key, each in _nodes(now).items()
         ]
         return Changes((*steps, *rules))
@@ -143,7 +143,7 @@ def _fields(old: JsonObject, new: JsonObject) -> list[str]:
     if old["type"] != new["type"]:
         return [f"another kind of step: {_told(_said(old), _said(new))}"]
     before, after = old.get("data") or {}, new.get("data") or {}
-    mirrored = _MIRRORED if is_app_event(old["type"]) else {"actionType"}
+    mirrored = _MIRRORED if is_trigger(old["type"]) else {"actionType"}
     keys = [key for key in dict.fromkeys([*before, *after]) if key not in mirrored]
     return [
         f"{_FIELDS.get(key, key)}: {_told(_field(key, before), _field(key, after))}"

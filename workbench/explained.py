@@ -93,7 +93,8 @@ _REASONS = {
     "dry_run": "it was a dry run, which starts nothing",
     "unpublished": "nothing was published, so nothing was done",
     "loop_guard": "the automation starts itself over and over",
-    "no_entry": "its trigger fits, but nothing was started: imported history starts nothing",
+    "dropped": "the chain dropped it",
+    "no_entry": "its trigger fits, but nothing was started: imported history starts nothing, nor does a log without its confirmations",
 }
 
 

@@ -16,6 +16,7 @@ from api.language.described import Later, read_contact, read_later
 from api.language.effect import Message
 from api.language.event import Event, read_event
 from api.language.graph import Graph
+from api.language.onchain import OnChain, read_sample
 from api.language.problem import Problem
 from api.language.run import State, Step
 from api.language.simulate import EARLIEST, LATEST, Automation, Given, Missed, Trace, simulate
@@ -286,7 +287,7 @@ def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simu
     if connection is not None:
         trace, email_from = _asked(connection, draft, whole, trial, later)
     else:
-        trace = simulate(Automation(trigger, graph), _read(whole, at), described, at, given)
+        trace = simulate(Automation(trigger, graph), read_tried(whole, trigger, at), described, at, given)
     simulation = Simulation(draft.name, trigger, graph, whole, trace)
     simulation.chosen = draft.places()
     began_at = trace.steps[0].at if trace.steps else at
@@ -310,7 +311,8 @@ def _coming(event: object, first: JsonObject) -> JsonObject:
         raise DraftError('a later event is written like {"event": "purchase", "after": "2h", "payload": {…}}')
     seconds = seconds_of(event["after"], "after")
     rest = {name: each for name, each in event.items() if name != "after"}
-    return {"afterSeconds": seconds, "event": {"contact": first["contact"]} | rest}
+    contact = first.get("contact", {"externalId": "simulated"})  # of a log it is the wallet in it
+    return {"afterSeconds": seconds, "event": {"contact": contact} | rest}
 
 
 def _read_later(later: Sequence[JsonObject], now: datetime) -> tuple[Later, ...]:
@@ -344,6 +346,8 @@ def _completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str,
             'an event is written like {"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}}'
         )
     whole = dict(event)
+    if trigger.source is not None:
+        return _sample(whole, trigger.source)
     if "event" not in whole and len(trigger.names) == 1:
         whole["event"] = next(iter(trigger.names))
     if "event" not in whole:
@@ -356,6 +360,15 @@ def _completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str,
     if "contact" not in whole:
         raise DraftError('who is it about? Add "contact": {"walletAddress": "0x…"} to the event, or contact={…}')
     return whole
+
+
+def _sample(log: JsonObject, source: OnChain) -> JsonObject:
+    """Return a log as the server takes it, from its parameters alone or with what is around them."""
+    sample = {"type": "onchain_event"} | (log if "args" in log else {"args": log})
+    found = read_sample(_written(sample), source)
+    if isinstance(found, tuple):
+        raise DraftError("no contract would log this: " + "; ".join(map(str, found)))
+    return sample
 
 
 def _asked(
@@ -371,8 +384,10 @@ def _asked(
     return msgspec.convert(answer, Trace), answer.get("emailFrom", "")
 
 
-def _read(event: JsonObject, now: datetime) -> Event:
-    read = read_event(encode(_written(event)), round(now.timestamp() * 1_000_000))
+def read_tried(event: JsonObject, trigger: Trigger, now: datetime) -> Event:
+    """Return an event to try as the language reads it, a log for a trigger on chain; raise DraftError when it would be refused."""
+    sample = read_sample(_written(event), trigger.source) if trigger.source is not None else None
+    read = sample or read_event(encode(_written(event)), round(now.timestamp() * 1_000_000))
     if isinstance(read, tuple):
         raise DraftError("this event would be refused: " + "; ".join(map(str, read)))
     return read

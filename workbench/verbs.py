@@ -8,6 +8,7 @@ from typing import Generic, Self, TypeAlias, TypeVar, Unpack
 
 import msgspec
 
+from workbench.abi import ContractEvent
 from workbench.author import (
     OPERATORS,
     Asked,
@@ -16,14 +17,15 @@ from workbench.author import (
     Fork,
     JsonObject,
     Where,
+    awaited_name,
     condition,
     conditions,
-    event_name,
     extended,
     joined,
     narrowed,
     settled,
     started,
+    started_on_chain,
 )
 from workbench.display.outline import ways_of
 from workbench.errors import DraftError, Helpful, spoken
@@ -104,13 +106,13 @@ class Steps(Helpful, ABC):
     def wait_for(
         self, event: str, *, within: str | timedelta, where: Where | None = None, node: str | None = None
     ) -> Self:
-        """Wait until the contact sends an event, but no longer than `within`.
+        """Wait until the contact sends an event, but no longer than `within`; or until a contract logs one: `"0x…:Transfer"`.
 
         `where={"plan": "pro"}` waits for one with these values; `{"amountUsd": {"is_in": [1, 2]}}` asks otherwise. Go on with
         `.then(lambda b: …)` for those who sent it and `.otherwise(lambda b: …)` for the others. Steps written after that are
         for everybody again.
         """
-        name = event_name(event)
+        name = awaited_name(event)
         data = {"event": name, "filters": conditions(where), "timeoutSeconds": seconds_of(within, "within")}
         return self._fork("wait_for_event", data, node)
 
@@ -211,6 +213,36 @@ class Rules(Steps):
         """Start it on every event of the organization. Begins the writing anew."""
         return self._with(started(self._draft.name, (), node))
 
+    @spoken('.on_chain(contract="0x…", event="Transfer(address,address,uint256)", to_contact="to", chain_id=1)')
+    def on_chain(  # noqa: PLR0913  each has a name
+        self,
+        *,
+        contract: str,
+        event: str | ContractEvent,
+        to_contact: str,
+        chain_id: int,
+        confirmations: int = 0,
+        create_contacts: bool = True,
+        node: str | None = None,
+    ) -> Self:
+        """Start it on what a contract logs, about the wallet in one of the event's parameters. Begins the writing anew.
+
+        `event`: a signature as in Solidity, `Transfer(address indexed from, address indexed to, uint256 value)`, or one of
+        `wb.abi("…")`. `to_contact`: the parameter with the wallet. `confirmations`: how many blocks have to stand on top of the
+        log's own; 0 starts at once, and what a reorganization drops is taken back as far as it has not been sent.
+        `create_contacts=False`: only wallets that are known. Filters and texts see the parameters, and `chainId`, `contract`,
+        `txHash`, `logIndex`, `blockNumber`; numbers of more than 48 bits are texts: `.where("value", eq="1000000")`.
+        """
+        spec = {
+            "chainId": chain_id,
+            "contract": contract,
+            "signature": event.signature if isinstance(event, ContractEvent) else event,
+            "walletArg": to_contact,
+            "confirmations": confirmations,
+            "createContacts": create_contacts,
+        }
+        return self._with(started_on_chain(self._draft.name, spec, node))
+
     @spoken(f'.where("amountUsd", eq=100); ask with {OPERATORS}')
     def where(self, path: str, **asked: Unpack[Asked]) -> Self:
         """Start only when a value of the event passes; several `where` all have to.
@@ -239,8 +271,8 @@ class Rules(Steps):
 
     @spoken('.goal("purchase") or .goal("purchase", where={"plan": "pro"})')
     def goal(self, event: str, *, where: Where | None = None) -> Self:
-        """Stop for a contact as soon as it sends this event: what was to be reached is reached."""
-        return self._settled("goal", {"event": event_name(event), "filters": conditions(where)})
+        """Stop for a contact as soon as it sends this event, or a contract logs one about it (`"0x…:Transfer"`): it is reached."""
+        return self._settled("goal", {"event": awaited_name(event), "filters": conditions(where)})
 
     @spoken('.quiet_hours("22:00", "08:00")')
     def quiet_hours(self, start: str, end: str, *, timezone: str = "timezone") -> Self:

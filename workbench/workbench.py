@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, publish, surroundings
+from workbench.abi import ContractEvents, abi
 from workbench.author import Draft
 from workbench.automation import Automation, Place
 from workbench.catalog import Catalog
@@ -17,6 +18,7 @@ from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
 from workbench.export import Exported, export
+from workbench.logs import Logs, logs
 from workbench.merging import Merge, merge
 from workbench.publish import Automations
 from workbench.query import Question, sql, watermark
@@ -107,7 +109,8 @@ class Workbench(Reports):
           last_error, created_at, updated_at
         - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause, last_error,
           attempts, died_at
-        - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
+        - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed,
+          signature, block_hash, created_at
         - segment_members: segment, contact_id, entered_at
         - segments: name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
         - segment_sizes: segment, at, size, entered, departed
@@ -142,6 +145,16 @@ class Workbench(Reports):
         archived = record is None and publish.was_archived(self._connection, name)
         place = Place(self._connection, record, archived=archived)
         return Automation(Draft(name) if record is None else record.draft(), place)
+
+    @spoken('wb.abi(text)["Transfer"]')
+    def abi(self, text: str) -> ContractEvents:
+        """Return the events in the ABI of a contract, pasted as JSON or as lines of Solidity: for `.on_chain(event=…)`."""
+        return abi(text)
+
+    @spoken('wb.logs(contract="0x…", event="Transfer")')
+    def logs(self, contract: str | None = None, event: str | None = None, limit: int = 20) -> Logs:
+        """Return the newest logs of the chains that are followed (at most 500); each is a sample for `.simulate(…)`."""
+        return logs(self._connection, contract, event, limit)
 
     @property
     def automations(self) -> Automations:

@@ -3,6 +3,8 @@
 A replayed entry goes through the same nodes of the same version; its messages keep their ids, so nothing is sent twice.
 """
 
+import re
+
 import msgspec
 
 from api.authoring.again import retried
@@ -29,6 +31,7 @@ from api.store.wake import wake_engine
 
 COUNTED = 100_000
 _REPLAYED_AT_ONCE = 10_000
+_LOG = re.compile(r"(\d{1,18}):(0x[0-9a-fA-F]{64}):(\d{1,9})", re.ASCII)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -159,7 +162,7 @@ async def _resting(tx: Transaction, author: Author, automation_id: str) -> Refus
 async def _wanted(tx: Transaction, org_id: int, keys: OrgKeys, wanted: Wanted) -> list[EntryRow]:
     event_id = wanted.event_id
     if wanted.idempotency_key is not None:
-        holder = await histories.find_event_of_key(tx, org_id, keys.key_digest(wanted.idempotency_key))
+        holder = await _event_of(tx, org_id, keys, wanted.idempotency_key)
         if holder is None or event_id not in (None, holder):
             return []
         event_id = holder
@@ -168,3 +171,11 @@ async def _wanted(tx: Transaction, org_id: int, keys: OrgKeys, wanted: Wanted) -
     if wanted.event is not None:
         return await histories.list_entries_by_name(tx, org_id, wanted.event, wanted.page)
     return await histories.list_entries(tx, org_id, wanted.page)
+
+
+async def _event_of(tx: Transaction, org_id: int, keys: OrgKeys, key: str) -> str | None:
+    """Return the event that holds an idempotency key, or the log that is called so: `chainId:txHash:logIndex`."""
+    holder = await histories.find_event_of_key(tx, org_id, keys.key_digest(key))
+    if holder is None and (log := _LOG.fullmatch(key)) is not None:
+        return await histories.find_log(tx, org_id, int(log[1]), log[2].lower(), int(log[3]))
+    return holder

@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from api.language.contact import Contact
 from api.language.described import Later, contact_of, read_contact, read_later
 from api.language.event import Event, read_event
 from api.language.graph import Graph, read_graph
+from api.language.onchain import is_sample, read_sample
 from api.language.problem import Problem, Problems
 from api.language.retry import DEFAULT_POLICY, RetryPolicy, uniform
 from api.language.simulate import EARLIEST, LATEST, Automation, Given, Trace, simulate
@@ -28,13 +29,19 @@ from api.store.database import Database, Transaction
 Version = int | Literal["draft", "published"]
 
 
+class Sample(msgspec.Struct, frozen=True):
+    """A described log; what it means depends on the trigger."""
+
+    value: dict[str, Any]
+
+
 class Trial(msgspec.Struct, frozen=True):
     """An event to try at a moment, and those that come later; `contact` None: whoever the store knows by its identifiers.
 
     `until`: the moment at which to look; None: when the entry has ended.
     """
 
-    event: Event
+    event: Event | Sample
     contact: Contact | None
     now: datetime
     version: Version = "draft"
@@ -106,28 +113,39 @@ async def try_stored(database: Database, around: Surroundings, automation_id: st
         if row is None:
             return unknown("automation")
         source = await _source(tx, row, trial.version)
-        contact = await _contact(tx, around, trial)
     if isinstance(source, Refusal):
         return source
     automation = await asyncio.to_thread(_automation, row, source)
     if isinstance(automation, Refusal):
         return automation
-    return await asyncio.to_thread(_run, automation, contact, around, trial)
+    return await try_given(database, around, automation, trial)
 
 
-async def try_given(database: Database, around: Surroundings, automation: Automation, trial: Trial) -> Trace:
-    """Return what an automation that is stored nowhere would do."""
+async def try_given(database: Database, around: Surroundings, automation: Automation, trial: Trial) -> Trace | Refusal:
+    """Return what an automation would do, stored or not."""
+    event = _tried(automation.trigger, trial)
+    if isinstance(event, Refusal):
+        return event
     async with database.transaction() as tx:
-        contact = await _contact(tx, around, trial)
-    return await asyncio.to_thread(_run, automation, contact, around, trial)
+        contact = await _contact(tx, around, trial, event)
+    return await asyncio.to_thread(_run, automation, contact, around, trial, event)
 
 
-def _run(automation: Automation, contact: Contact, around: Surroundings, trial: Trial) -> Trace:
+def _tried(trigger: Trigger, trial: Trial) -> Event | Refusal:
+    if isinstance(trial.event, Event):
+        return trial.event
+    if trigger.source is None:
+        return invalid((Problem("event.type", "this automation does not start from a chain"),))
+    found = read_sample(trial.event.value, trigger.source)
+    return found if isinstance(found, Event) else invalid(found)
+
+
+def _run(automation: Automation, contact: Contact, around: Surroundings, trial: Trial, event: Event) -> Trace:
     """Simulate with what is true, as the engine would; what the caller may not see is masked in the answer only."""
     given = Given(later=trial.later, retries=around.retries, until=trial.until)
-    trace = simulate(automation, trial.event, contact, trial.now, given)
+    trace = simulate(automation, event, contact, trial.now, given)
     email = contact.identifiers.email
-    if email is None or around.shows_email or trial.contact is not None or email == trial.event.identifiers.email:
+    if email is None or around.shows_email or trial.contact is not None or email == event.identifiers.email:
         return trace
     return without_email(trace, email)
 
@@ -152,10 +170,10 @@ def _automation(row: AutomationRow, source: AutomationRow | VersionRow | None) -
     return Automation(found.trigger, found.graph if source is not None else None, row.id)
 
 
-async def _contact(tx: Transaction, around: Surroundings, trial: Trial) -> Contact:
+async def _contact(tx: Transaction, around: Surroundings, trial: Trial, event: Event) -> Contact:
     if trial.contact is not None:
         return trial.contact
-    return await stored_contact(tx, around.org_id, around.keys, trial.event.identifiers) or contact_of(None)
+    return await stored_contact(tx, around.org_id, around.keys, event.identifiers) or contact_of(None)
 
 
 def _trial(fields: Fields, now: datetime) -> Trial | Problems:
@@ -173,11 +191,13 @@ def _trial(fields: Fields, now: datetime) -> Trial | Problems:
     return Trial(event, contact, given, version, later, until)
 
 
-def _event(fields: Fields, now: datetime) -> Event | None:
+def _event(fields: Fields, now: datetime) -> Event | Sample | None:
     raw = fields.raw("event")
     if raw is None:
         fields.refuse("event", "is required")
         return None
+    if b'"onchain_event"' in raw and is_sample(described := fields.value("event")):
+        return Sample(described)
     found = read_event(raw, to_us(now))
     if isinstance(found, Event):
         return found

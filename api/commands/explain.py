@@ -27,7 +27,6 @@ _TRANSLATED = {  # the first that fits counts
 _EXTRAS = {
     "server": {
         "cryptography",
-        "eth_hash",
         "eth_keys",
         "psycopg",
         "psycopg_pool",

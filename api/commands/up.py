@@ -125,6 +125,8 @@ class Up:
         )
         self._start("api", [*_OURS, "serve", "--port", str(self._args.port), "--leash"], server)
         self._start("engine", [*_OURS, "engine", "--leash"], server)
+        if self._settings.evm_rpc:
+            self._start("chain", [*_OURS, "chain", "--leash"], server)
         if not self._args.no_lab:
             credentials = {"WORKBENCH_URL": self._url()}
             if keys is not None:

@@ -21,10 +21,11 @@ from api.language.contact import Contact, identifiers_of
 from api.language.event import Event, Identifiers, read_event
 from api.language.facts import Past
 from api.language.filter import Verdict
+from api.language.onchain import PLACE, is_sample, payload_of, read_sample, wallet_in
 from api.language.problem import Problem, Problems
 from api.language.simulate import Automation, Given, simulate
 from api.language.trigger import Trigger, flat_context, read_trigger
-from api.language.why import Change, Entered, Reason, Standing, Why, active_at, why_imagined, why_stored
+from api.language.why import Came, Change, Entered, Reason, Standing, Why, active_at, why_imagined, why_stored
 from api.store import authoring, care
 from api.store import explain as store
 from api.store.authoring import AutomationRow, VersionRow
@@ -32,7 +33,7 @@ from api.store.calls import run
 from api.store.database import Database, Transaction
 from api.store.engine import Claim
 from api.store.erasure import Subject
-from api.store.explain import EventRow
+from api.store.explain import EventRow, LogRow
 from api.store.facts import read_entered
 from api.store.merging import survivor
 
@@ -58,7 +59,10 @@ class EntryView(msgspec.Struct, frozen=True):
 
 
 class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer for one event. `wants`: the names that the trigger means (none: any); `version`: the one that was published then."""
+    """The answer for one event. `wants`: the names that the trigger means (none: any), of a contract's event with its address.
+
+    `version`: the one that was published then.
+    """
 
     event_id: str | None
     event: str
@@ -182,17 +186,29 @@ def _of_stored(reader: Reader, known: _Known, event: EventRow, entry: Entered | 
     at, own = event.created_at, known.contact.identifiers
     trigger, standing = known.trigger_at(at), known.standing_at(at)
     sent = Identifiers(event.wallet, reader.opened(event.email), event.external_id)
-    context = flat_context(event.event, known.contact.id, identifiers_of(sent, own), decode(event.payload))
-    why = why_stored(trigger, standing, event.event, context, entry, dry=event.dry)
-    named = _Named(event.id, event.event, at)
-    return reader.sees(_view(named, trigger, standing, why, entry), sent.email, own.email)
+    payload, named, removed = decode(event.payload), trigger.names_event(event.event), False
+    if event.log is not None:
+        named, removed = _is_meant(trigger, event.log, payload, own.wallet), event.log.removed
+        payload = payload_of(dict(zip(PLACE, event.log.place, strict=True)), payload)
+    context = flat_context(event.event, known.contact.id, identifiers_of(sent, own), payload)
+    why = why_stored(trigger, standing, Came(named, context, event.dry, removed), entry)
+    which = _Named(event.id, event.event, at)
+    return reader.sees(_view(which, trigger, standing, why, entry), sent.email, own.email)
+
+
+def _is_meant(trigger: Trigger, log: LogRow, args: dict[str, Any], wallet: str | None) -> bool:
+    """Return whether a trigger means this log, and that it is about this wallet."""
+    source = trigger.source
+    if source is None or not source.means(*log.place[:2], log.signature):
+        return False
+    return wallet_in(source, args) == wallet
 
 
 async def _imagined(
     tx: Transaction, who: Subject, reader: Reader, known: _Known, described: dict[str, Any]
 ) -> list[ExplanationView] | Refusal:
     now = reader.author.now
-    event = _event(described, known.contact, now)
+    event = _event(described, known.contact, known.trigger_at(now), now)
     if not isinstance(event, Event):
         return invalid(event)
     standing, past = known.standing_at(now), await _past(tx, who, known.row.id, now)
@@ -209,9 +225,11 @@ def _automation(known: _Known, now: datetime) -> Automation:
     return Automation(known.trigger_at(now), graph, known.row.id)
 
 
-def _event(described: dict[str, Any], contact: Contact, now: datetime) -> Event | Problems:
-    """Return an event as it would be posted for the contact; its identifiers may be left out."""
+def _event(described: dict[str, Any], contact: Contact, trigger: Trigger, now: datetime) -> Event | Problems:
+    """Return an event as it would be posted for the contact, or a log about it; its identifiers may be left out."""
     who = contact.identifiers
+    if is_sample(described):
+        return _log(described, who.wallet, trigger)
     own = {"walletAddress": who.wallet, "email": who.email, "externalId": who.external_id}
     if not any(own.values()):
         own = {"externalId": contact.id}
@@ -219,6 +237,14 @@ def _event(described: dict[str, Any], contact: Contact, now: datetime) -> Event 
     if isinstance(found, Event):
         return found
     return tuple(Problem(f"event.{each.field}" if each.field else "event", each.reason) for each in found)
+
+
+def _log(described: dict[str, Any], wallet: str | None, trigger: Trigger) -> Event | Problems:
+    source, args = trigger.source, described.get("args")
+    if source is None:
+        return (Problem("event.type", "this automation does not start from a chain"),)
+    own = {} if wallet is None else {source.wallet_arg: wallet}
+    return read_sample(described | {"args": own | args} if isinstance(args, dict) else described, source)
 
 
 async def _past(tx: Transaction, who: Subject, automation_id: str, now: datetime) -> Past:
@@ -245,8 +271,13 @@ def _view(event: _Named, trigger: Trigger, standing: Standing, why: Why, entry: 
         why.matched,
         why.reasons,
         why.cause,
-        tuple(sorted(trigger.names)),
+        _wants(trigger),
         why.verdicts,
         standing.version,
         None if entry is None else EntryView(entry.id, entry.state, entry.outcome),
     )
+
+
+def _wants(trigger: Trigger) -> tuple[str, ...]:
+    source = trigger.source
+    return tuple(sorted(trigger.names)) if source is None else (f"{source.contract}:{source.declared.name}",)

@@ -6,11 +6,11 @@ Digests and dry runs are left out.
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from api.contacts.views import ContactView, Shown, absorbed_view, entry_view, event_view, message_view
+from api.contacts.views import ContactView, Shown, absorbed_view, entry_view, event_view, log_view, message_view
 from api.language.codec import encode
 from api.store.database import Database, Transaction
 from api.store.erasure import BEGINNING, Cursor, Subject
-from api.store.export import PAGE, export_absorbed, export_entries, export_events, export_messages
+from api.store.export import PAGE, export_absorbed, export_entries, export_events, export_logs, export_messages
 
 
 class _Dated(Protocol):
@@ -25,7 +25,7 @@ Read = Callable[[Transaction, Subject, Cursor], Awaitable[Sequence[Row]]]
 
 
 async def pieces(database: Database, who: Subject, contact: ContactView, shown: Shown) -> AsyncIterator[bytes]:
-    """Yield `{"contact", "absorbed", "events", "entries", "messages"}`, the oldest of each first; absorbed are merged contacts."""
+    """Yield `{"contact", "absorbed", "events", "entries", "messages", "onchainEvents"}`, the oldest of each first; absorbed are merged contacts."""
     yield b'{"contact":' + encode(contact)
     async for piece in _listed(database, who, "absorbed", export_absorbed, lambda row: absorbed_view(row, shown)):
         yield piece
@@ -34,6 +34,8 @@ async def pieces(database: Database, who: Subject, contact: ContactView, shown: 
     async for piece in _listed(database, who, "entries", export_entries, entry_view):
         yield piece
     async for piece in _listed(database, who, "messages", export_messages, lambda row: message_view(row, shown)):
+        yield piece
+    async for piece in _listed(database, who, "onchainEvents", export_logs, log_view):
         yield piece
     yield b"}"
 

@@ -1,4 +1,4 @@
-"""What happened to a contact, newest first: its events, entries, messages and identity conflicts, each with a plain sentence."""
+"""What happened to a contact, newest first: its events, entries, messages, identity conflicts and logs, each with a plain sentence."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -14,7 +14,7 @@ from api.store import timeline as store
 from api.store.database import Database, Transaction
 from api.store.erasure import Cursor, Subject
 from api.store.merging import survivor
-from api.store.timeline import ConflictRow, EntryRow, EventRow, Happening, MergeRow, MessageRow, Row, Traces
+from api.store.timeline import ConflictRow, EntryRow, EventRow, Happening, LogRow, MergeRow, MessageRow, Row, Traces
 
 
 class KnownView(ContactView, frozen=True, rename="camel", kw_only=True):
@@ -82,6 +82,10 @@ def _view(row: Row, contact_id: str) -> HappeningView:
         case MergeRow():
             since = "" if row.undone_at is None else f", until {row.undone_at:%Y-%m-%d %H:%M} UTC"
             return _happening("merge", row, f"absorbed contact {row.absorbed_id}{since}")
+        case LogRow():
+            gone = "; its block was dropped" if row.removed else ""
+            sentence = f"{row.event} of {row.contract} on chain {row.chain_id}{gone}"
+            return _happening("log", row, sentence, {"args": msgspec.Raw(row.args)})
 
 
 _IDENTIFIERS = {Kind.WALLET: "walletAddress", Kind.EMAIL: "email", Kind.EXTERNAL_ID: "externalId"}

@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from api.store.care import ContactRow
-from api.store.export import AbsorbedRow, EntryRow, EventRow, MessageRow
+from api.store.export import AbsorbedRow, EntryRow, EventRow, LogRow, MessageRow
 
 Shown = Callable[[str], str]
 """How a reader sees a sealed email address."""
@@ -71,6 +71,22 @@ class EntryView(msgspec.Struct, frozen=True, rename="camel"):
     steps: msgspec.Raw
 
 
+class LogView(msgspec.Struct, frozen=True, rename="camel"):
+    """A log of a chain."""
+
+    created_at: datetime
+    id: str
+    chain_id: int
+    contract: str
+    event: str
+    tx_hash: str
+    log_index: int
+    block_number: int
+    block_time: datetime
+    args: msgspec.Raw
+    removed: bool
+
+
 class MessageView(msgspec.Struct, frozen=True, rename="camel"):
     """A message to a contact, of any channel; `recipient`: an address or a url."""
 
@@ -106,6 +122,11 @@ def event_view(row: EventRow, shown: Shown) -> EventView:
     """Return the view of an event."""
     known = msgspec.structs.asdict(row)
     return EventView(**known | {"email": _address(row.email, shown), "payload": msgspec.Raw(row.payload)})
+
+
+def log_view(row: LogRow) -> LogView:
+    """Return the view of a log of a chain."""
+    return LogView(**msgspec.structs.asdict(row) | {"args": msgspec.Raw(row.args)})
 
 
 def entry_view(row: EntryRow) -> EntryView:

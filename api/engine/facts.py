@@ -14,17 +14,18 @@ import msgspec
 from api.engine.graphs import Graphs
 from api.keyring import OrgKeys
 from api.language.advance import LOOP_LIMIT, LOOP_WINDOW, Needs, needs
-from api.language.codec import decode
+from api.language.codec import Json, decode
 from api.language.contact import Contact
 from api.language.event import Identifiers
 from api.language.facts import Arrival, Facts, Past
+from api.language.onchain import PLACE, payload_of
 from api.language.retry import RetryPolicy
 from api.language.run import Run, State
 from api.store import facts as store
 from api.store.calls import COMMIT, run
 from api.store.database import Transaction
 from api.store.engine import Claim
-from api.store.facts import ArrivalRow, AutomationNow, ContactRow, Entered, EventRow
+from api.store.facts import ArrivalRow, AutomationNow, ContactRow, Entered, EventRow, LogRow
 
 T = TypeVar("T")
 OpenEmail: TypeAlias = Callable[[str], str]
@@ -110,12 +111,14 @@ async def look(
         COMMIT,
     )
     contacts |= await _unsubscribed(tx, org_id, asked, contacts)
+    logs = await _logs(tx, org_id, [claim for claim in claims if claim.event_id not in events])
     watched = await watch(tx, org_id, asked, now)
     recent = await _count_recent(tx, org_id, asked)
     facts = {}
     for each in asked:
         claim = each.claim
-        known = _facts(open_email, events.get(claim.event_id), contacts.get(claim.contact_id))
+        event = events.get(claim.event_id) or logs.get(claim.entry_id)
+        known = _facts(open_email, event, contacts.get(claim.contact_id))
         facts[claim.entry_id] = msgspec.structs.replace(
             known,
             cancelled=known.cancelled or _stopped(claim, automations[claim.automation_id]),
@@ -125,6 +128,14 @@ async def look(
         )
     at = max([now, *(rows[-1].at for rows in watched.arrivals.values())])
     return Seen(now, at, {each.claim.entry_id: each for each in asked}, facts, watched)
+
+
+async def _logs(tx: Transaction, org_id: int, claims: list[Claim]) -> dict[str, LogRow]:
+    """Return the logs of entries that no custom event started, by entry id."""
+    if not claims:
+        return {}
+    (found,) = await run(tx, store.load_logs(org_id, claims))
+    return found
 
 
 def _stopped(claim: Claim, automation: AutomationNow) -> str | None:
@@ -184,13 +195,13 @@ def _arrival(open_email: OpenEmail, row: ArrivalRow) -> Arrival:
     return Arrival(row.at, row.name, who, decode(row.payload), row.id)
 
 
-def _facts(open_email: OpenEmail, event: EventRow | None, contact: ContactRow | None) -> Facts:
+def _facts(open_email: OpenEmail, event: EventRow | LogRow | None, contact: ContactRow | None) -> Facts:
     if event is None or contact is None:
         return Facts("", Identifiers(), {}, Contact(""), "contact_erased")
     return Facts(
         event.name,
-        Identifiers(event.wallet, _opened(open_email, event.email), event.external_id),
-        decode(event.payload),
+        _sent(open_email, event),
+        _payload(event),
         Contact(
             contact.id,
             Identifiers(contact.wallet, _opened(open_email, contact.email), contact.external_id),
@@ -200,6 +211,19 @@ def _facts(open_email: OpenEmail, event: EventRow | None, contact: ContactRow | 
             tuple(contact.opted_out),
         ),
     )
+
+
+def _sent(open_email: OpenEmail, event: EventRow | LogRow) -> Identifiers:
+    if isinstance(event, LogRow):
+        return Identifiers(event.wallet)
+    return Identifiers(event.wallet, _opened(open_email, event.email), event.external_id)
+
+
+def _payload(event: EventRow | LogRow) -> dict[str, Json]:
+    if isinstance(event, LogRow):
+        return payload_of(dict(zip(PLACE, event.place, strict=True)), decode(event.args))
+    payload: dict[str, Json] = decode(event.payload)
+    return payload
 
 
 def _opened(open_email: OpenEmail, sealed: str | None) -> str | None:

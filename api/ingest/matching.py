@@ -88,7 +88,7 @@ async def _load(tx: Transaction, org_id: int) -> list[Active]:
     found = []
     for row in await active_automations(tx, org_id):
         trigger = read_trigger(decode(row.trigger_spec))
-        if isinstance(trigger, Trigger):
+        if isinstance(trigger, Trigger) and trigger.source is None:
             found.append(Active(row.id, row.published_version, row.stint, trigger))
     return found
 

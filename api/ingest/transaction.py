@@ -13,9 +13,9 @@ from api.ingest.arrival import Arrival
 from api.ingest.counting import note_stragglers
 from api.ingest.directory import Directory
 from api.ingest.lookup import ask, look_up, place_strangers
-from api.ingest.matching import Active, Matcher, Triggers
+from api.ingest.matching import Matcher, Triggers
 from api.ingest.outcome import DryRun, Duplicate, Outcome, Stored
-from api.ingest.writing import claim_keys, contact_writes, holders
+from api.ingest.writing import add_entry, claim_keys, contact_writes, holders
 from api.store import ingest as store
 from api.store.calls import COMMIT, Call, run
 from api.store.clusters import number_added
@@ -88,7 +88,7 @@ def _writes(
         matched = matcher.matches(each, directory.known)
         outcomes[each.event_id] = Stored(each.idempotency_key, len(matched))
         for active in matched:
-            _add_entry(entries, each, active, uuid7(to_us(at)))
+            add_entry(entries, each, active, uuid7(to_us(at)))
     if entries.ids:
         calls += store.add_entries(entries, at), WAKE_ENGINE
     return calls
@@ -109,16 +109,6 @@ def _event_rows(fresh: list[Arrival]) -> store.EventRows:
         emails=[each.email for each in fresh],
         external_ids=[each.external_id for each in who],
     )
-
-
-def _add_entry(rows: store.EntryRows, arrival: Arrival, active: Active, entry_id: str) -> None:
-    rows.org_ids.append(arrival.org_id)
-    rows.ids.append(entry_id)
-    rows.automation_ids.append(active.automation_id)
-    rows.versions.append(active.version)
-    rows.stints.append(active.stint)
-    rows.event_ids.append(arrival.event_id)
-    rows.contact_ids.append(arrival.contact_id)
 
 
 async def _dry_run(tx: Transaction, dry: list[Arrival], matcher: Matcher, at: datetime) -> dict[str, Outcome]:

@@ -1,4 +1,4 @@
-"""What live ingest and imports write alike: the claim of idempotency keys, and contacts with all that belongs to them.
+"""What all roads of events write alike: the claim of idempotency keys, contacts with all that belongs to them, entries.
 
 Locks are taken in the order of everybody (`store.locks`): idempotency keys, identifiers, contacts, each sorted.
 """
@@ -9,6 +9,7 @@ from datetime import datetime
 from api.clock import to_us
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
+from api.ingest.matching import Active
 from api.language.problem import Problem, Problems
 from api.store import ingest as store
 from api.store.calls import Call, run
@@ -69,6 +70,17 @@ def contact_writes(
     if (conflicts := directory.conflicts(to_us(at))).ids:
         calls.append(store.add_conflicts(conflicts, at))
     return calls
+
+
+def add_entry(rows: store.EntryRows, arrival: Arrival, active: Active, entry_id: str) -> None:
+    """Add the entry of an event in an automation."""
+    rows.org_ids.append(arrival.org_id)
+    rows.ids.append(entry_id)
+    rows.automation_ids.append(active.automation_id)
+    rows.versions.append(active.version)
+    rows.stints.append(active.stint)
+    rows.event_ids.append(arrival.event_id)
+    rows.contact_ids.append(arrival.contact_id)
 
 
 def refusal_of(error: RefusedDataError) -> Problems:

@@ -1,6 +1,6 @@
 """What nodes mean: one action per kind, and how it is read from a node's `data`. Reading never raises.
 
-Kinds: `app_event` (the trigger, where an entry starts) · `send_inapp` · `send_email` · `send_webhook` · `add_tag` ·
+Kinds: `app_event` and `onchain_event` (the trigger, where an entry starts) · `send_inapp` · `send_email` · `send_webhook` · `add_tag` ·
 `remove_tag` · `update_contact` · `condition` · `delay` · `wait_for_event` · `split` · `exit`.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from api.language.codec import Json
-from api.language.event import EVENT_NAME, MAX_ATTRIBUTES, unfit_attributes
+from api.language.event import MAX_ATTRIBUTES, can_be_awaited, unfit_attributes
 from api.language.filter import Filter
 from api.language.problem import Problem, Problems
 from api.language.template import TemplateError, compile_template
@@ -198,9 +198,10 @@ def texts_of(action: Action) -> Iterator[str]:
 
 def read_event_name(value: Any, field: str, problems: list[Problem]) -> str:
     """Return the name of an event that is waited for, adding what is wrong to `problems`."""
-    if isinstance(value, str) and EVENT_NAME.fullmatch(value):
+    if isinstance(value, str) and can_be_awaited(value):
         return value.lower()
-    problems.append(Problem(field, "must be the name of an event: 1 to 64 characters of a-z A-Z 0-9 _ . : -"))
+    said = "must be the name of an event: 1 to 64 characters of a-z A-Z 0-9 _ . : -, or of a contract's: 0x…:Transfer"
+    problems.append(Problem(field, said))
     return ""
 
 
@@ -357,6 +358,7 @@ def _seconds(data: dict[str, Any], field: str, name: str, problems: list[Problem
 
 _READERS: dict[str, Callable[[dict[str, Any], str, list[Problem]], Action]] = {
     "app_event": _entered,
+    "onchain_event": _entered,
     "send_inapp": _send_inapp,
     "send_email": _send_email,
     "send_webhook": _send_webhook,

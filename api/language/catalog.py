@@ -10,6 +10,7 @@ import msgspec
 
 from api.language.action import Condition, WaitForEvent
 from api.language.check import Remark, paths_of
+from api.language.event import LOG_NAME
 from api.language.filter import Filter
 from api.language.graph import Graph
 from api.language.trigger import BUILT_INS, Trigger
@@ -99,12 +100,12 @@ def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _named(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield every event that is named, with the node or the field that names it."""
+    """Yield every custom event that is named, with the node or the field that names it: the catalog has no logs of chains."""
     yield from ((name, None, "triggerSpec") for name in sorted(trigger.names))
-    if graph.settings.goal is not None:
+    if graph.settings.goal is not None and not LOG_NAME.fullmatch(graph.settings.goal.event):
         yield graph.settings.goal.event, None, "graph.settings.goal"
     for node in graph.nodes:
-        if isinstance(node.action, WaitForEvent):
+        if isinstance(node.action, WaitForEvent) and not LOG_NAME.fullmatch(node.action.event):
             yield node.action.event, node.id, None
 
 

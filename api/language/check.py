@@ -9,6 +9,7 @@ from api.language.action import Condition, Entered, Exit, Invalid, SendEmail, Se
 from api.language.event import EVENT_NAME
 from api.language.filter import OPERATORS, Filter
 from api.language.graph import Edge, Graph, Node
+from api.language.onchain import remarks
 from api.language.template import TemplateError, compile_template
 from api.language.trigger import BUILT_INS, Trigger
 
@@ -68,7 +69,7 @@ def _start(graph: Graph) -> Iterator[Remark]:
         yield Remark("error", "the graph is empty: it needs a trigger node and at least one step")
     elif not triggers:
         yield Remark(
-            "warning", "is where entries start, as the first node: there is no app_event node", graph.nodes[0].id
+            "warning", "is where entries start, as the first node: there is no trigger node", graph.nodes[0].id
         )
     elif graph.nodes[0] is not triggers[0]:
         yield Remark("warning", "should be the first node of the graph", triggers[0].id)
@@ -161,6 +162,10 @@ def _settings(graph: Graph) -> Iterator[Remark]:
 
 
 def _names(trigger: Trigger) -> Iterator[Remark]:
+    if trigger.source is not None:
+        for message in remarks(trigger.source, trigger.filters):
+            yield Remark("warning", message, field="triggerSpec.filters")
+        return
     if not trigger.names:
         message = "no event name: every custom event of the organization starts this automation"
         yield Remark("warning", message, field="triggerSpec")
@@ -250,7 +255,7 @@ def _text_paths(text: str) -> frozenset[str]:
 
 def _without_address(trigger: Trigger, graph: Graph, kind: type, name: str, words: str) -> Iterator[Remark]:
     """Warn of messages on a way that asks nowhere for the address they go to."""
-    if graph.start is None or _ask_for(name, trigger.filters):
+    if graph.start is None or _ask_for(name, trigger.filters) or (trigger.source and kind is SendInapp):
         return
     unasked = [edge for edge in graph.edges if not _asks(name, graph.by_id.get(edge.source), edge.handle)]
     reached = _reached(graph.start.id, _neighbours(unasked))

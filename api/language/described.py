@@ -10,7 +10,7 @@ import msgspec
 from api.language.action import MAX_WAIT
 from api.language.codec import Json, encode, normalise, unfit_text
 from api.language.contact import Contact
-from api.language.event import Event, Identifiers, normal_email, read_event
+from api.language.event import LOG_NAME, Event, Identifiers, normal_email, read_event
 from api.language.problem import Problem, Problems
 from api.language.retry import CHANNELS
 
@@ -84,11 +84,19 @@ def _later(value: Any, now_us: int, field: str, problems: list[Problem]) -> Late
         problems.append(Problem(f"{field}.afterSeconds", f"must be a number of seconds up to {most:,.0f} (366 days)"))
         return None
     after = timedelta(microseconds=int(seconds * 1_000_000))
-    event = read_event(encode(value["event"]), now_us + after // timedelta(microseconds=1))
+    event = _log(value["event"]) or read_event(encode(value["event"]), now_us + after // timedelta(microseconds=1))
     if isinstance(event, Event):
         return Later(after, event)
     problems.extend(Problem(f"{field}.event.{each.field}".removesuffix("."), each.reason) for each in event)
     return None
+
+
+def _log(described: dict[str, Any]) -> Event | None:
+    """Return a log by the name that waits have for it, with its parameters as the payload; None for custom events."""
+    name, payload = described.get("event"), described.get("payload", {})
+    if not isinstance(name, str) or not LOG_NAME.fullmatch(name) or not isinstance(payload, dict):
+        return None
+    return Event(name.lower(), Identifiers(), payload=encode(payload), on_chain=True)
 
 
 def _text(value: Any, field: str, problems: list[Problem]) -> str | None:

@@ -10,11 +10,12 @@ _WHY = {
     (State.RUNNING, State.RETRYING): "a step failed, or its worker stopped",
     (State.RUNNING, State.COMPLETED): "the end of the graph",
     (State.RUNNING, State.EXITED): "an exit, or the goal",
-    (State.RUNNING, State.CANCELLED): "switched off, or not let in",
+    (State.RUNNING, State.CANCELLED): "switched off, dropped, or not let in",
     (State.RUNNING, State.DEAD): "no try left, or none can help",
+    (State.CANCELLED, State.PENDING): "its log is on the chain again",
     (State.DEAD, State.PENDING): "replayed",
 }
-_SWITCHED_OFF = "switched off"
+_SWITCHED_OFF = "switched off, or its log was dropped"
 
 
 def page() -> str:

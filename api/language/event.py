@@ -37,6 +37,7 @@ OLDEST = timedelta(days=7)
 NEWEST = timedelta(minutes=5)
 
 EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+LOG_NAME = re.compile(r"0x[0-9a-fA-F]{40}:[A-Za-z_$][\w$]{0,127}", re.ASCII)
 _MOMENT = re.compile(
     r"\d{4}-\d\d-\d\d[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(?P<fraction>\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
     re.ASCII,
@@ -56,7 +57,10 @@ class Identifiers(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """A valid event. `payload` is the JSON text of an object, as sent; times are microseconds since the epoch."""
+    """A valid event. `payload` is the JSON text of an object, as sent; times are microseconds since the epoch.
+
+    `on_chain`: it is a log of a chain, not a custom event.
+    """
 
     name: str
     identifiers: Identifiers
@@ -65,6 +69,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     idempotency_key: str | None = None
     occurred_at_us: int | None = None
     test: bool = False
+    on_chain: bool = False
+
+
+def can_be_awaited(name: str) -> bool:
+    """Return whether a wait or a goal can ask for it: a custom event, or what a contract logs, `0x…:Transfer`."""
+    return EVENT_NAME.fullmatch(name) is not None or LOG_NAME.fullmatch(name) is not None
 
 
 _Kind = TypeVar("_Kind", str, bool)

@@ -35,6 +35,7 @@ MOVES: frozenset[tuple[State, State]] = frozenset(
         (State.RUNNING, State.EXITED),
         (State.RUNNING, State.CANCELLED),
         (State.RUNNING, State.DEAD),
+        (State.CANCELLED, State.PENDING),
         (State.DEAD, State.PENDING),
     }
 )

@@ -97,7 +97,7 @@ def simulate(automation: Automation, event: Event, contact: Contact, now: dateti
     who = identifiers_of(event.identifiers, contact.identifiers)
     context = flat_context(event.name, contact.id, who, payload)
     verdicts = explain(automation.trigger.filters, context)
-    named = automation.trigger.names_event(event.name)
+    named = automation.trigger.names_event(event.name, on_chain=event.on_chain)
     if not named or not all(verdict.passed for verdict in verdicts):
         return Trace(False, verdicts, name_matched=named)
     facts = Facts(event.name, event.identifiers, payload, contact, None, given.retries, given.past)

@@ -1,4 +1,4 @@
-"""What starts an automation: contract §2.7 and §4.7.1-3."""
+"""What starts an automation: contract §2.7, §4.7.1-3 and §6."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -8,6 +8,8 @@ import msgspec
 from api.language.codec import unfit
 from api.language.event import Identifiers
 from api.language.filter import Filter, matches
+from api.language.onchain import TYPE as ONCHAIN_EVENT
+from api.language.onchain import OnChain, read_source
 from api.language.problem import Problem, Problems
 
 ALIASES = frozenset({"app_event", "custom_event", "app-event", "custom-event", "appevent"})
@@ -19,16 +21,31 @@ def is_app_event(type_name: Any) -> bool:
     return isinstance(type_name, str) and type_name in ALIASES
 
 
+def is_trigger(type_name: Any) -> bool:
+    """Return whether a type is one of a trigger."""
+    return is_app_event(type_name) or type_name == ONCHAIN_EVENT
+
+
 class Trigger(msgspec.Struct, frozen=True):
-    """An `app_event` trigger. No names at all is the wildcard: every custom event of the organization."""
+    """A trigger. No names at all is the wildcard: every custom event of the organization.
+
+    `source`: the logs that an `onchain_event` trigger is about, which has no names then. None: `app_event`.
+    """
 
     names: frozenset[str] = frozenset()
     filters: tuple[Filter, ...] = ()
-    type: Literal["app_event"] = "app_event"
+    source: OnChain | None = None
 
-    def names_event(self, name: str) -> bool:
-        """Return whether events of this (lower-case) name are meant."""
-        return not self.names or name in self.names
+    @property
+    def type(self) -> Literal["app_event", "onchain_event"]:
+        """Which kind of trigger it is."""
+        return "app_event" if self.source is None else "onchain_event"
+
+    def names_event(self, name: str, *, on_chain: bool = False) -> bool:
+        """Return whether custom events of this (lower-case) name are meant, or logs of this contract event."""
+        if self.source is not None:
+            return on_chain and name == self.source.declared.name
+        return not on_chain and (not self.names or name in self.names)
 
 
 def fires(trigger: Trigger, name: str, context: Mapping[str, Any]) -> bool:
@@ -68,11 +85,15 @@ def read_trigger(spec: Any, field: str = "triggerSpec") -> Trigger | Problems:
     if reason := unfit(spec):
         return (Problem(field, reason),)
     problems: list[Problem] = []
-    if not is_app_event(spec.get("type")):
-        problems.append(Problem(f"{field}.type", "must be app_event"))
-    names = _names(spec, field, problems)
+    source, names = None, frozenset[str]()
+    if spec.get("type") == ONCHAIN_EVENT:
+        source = read_source(spec, field, problems)
+    elif is_app_event(spec.get("type")):
+        names = _names(spec, field, problems)
+    else:
+        problems.append(Problem(f"{field}.type", f"must be app_event or {ONCHAIN_EVENT}"))
     filters = read_filters(spec.get("filters"), f"{field}.filters", problems)
-    return tuple(problems) if problems else Trigger(names, filters)
+    return tuple(problems) if problems else Trigger(names, filters, source)
 
 
 def _names(spec: dict[str, Any], field: str, problems: list[Problem]) -> frozenset[str]:

@@ -12,7 +12,7 @@ import msgspec
 
 from api.language.filter import Verdict, explain
 from api.language.simulate import Trace
-from api.language.trigger import Trigger, fires
+from api.language.trigger import Trigger
 
 Reason: TypeAlias = Literal[
     "not_there_yet",
@@ -24,6 +24,7 @@ Reason: TypeAlias = Literal[
     "unpublished",
     "reentry",
     "loop_guard",
+    "dropped",
     "no_entry",
 ]
 
@@ -74,19 +75,26 @@ def active_at(changes: Sequence[Change], at: datetime, *, now: bool) -> bool:
     return not changes[0].active if changes else now
 
 
-def why_stored(
-    trigger: Trigger, standing: Standing, name: str, context: Mapping[str, Any], entry: Entered | None, *, dry: bool
-) -> Why:
+class Came(msgspec.Struct, frozen=True):
+    """An event that came, with its flat context. `named`: the trigger means it; `dry`: a dry run; `removed`: a log that was dropped."""
+
+    named: bool
+    context: Mapping[str, Any]
+    dry: bool = False
+    removed: bool = False
+
+
+def why_stored(trigger: Trigger, standing: Standing, came: Came, entry: Entered | None) -> Why:
     """Return why an event that came did, or did not, start an entry."""
-    named, verdicts = trigger.names_event(name), explain(trigger.filters, context)
+    verdicts = explain(trigger.filters, came.context)
     if entry is not None:
-        return Why(True, named, verdicts, _of_entry(entry.outcome), entry.cause)
-    reasons = [*_standing_against(standing), *_of_trigger(named, verdicts)]
-    if dry:
+        return Why(True, came.named, verdicts, _of_entry(entry.outcome), entry.cause)
+    reasons = [*_standing_against(standing), *_of_trigger(came.named, verdicts)]
+    if came.dry:
         reasons.append("dry_run")
-    if not reasons and fires(trigger, name, context):
-        reasons.append("no_entry")
-    return Why(False, named, verdicts, tuple(reasons))
+    if came.removed:
+        reasons.append("dropped")
+    return Why(False, came.named, verdicts, tuple(reasons or ["no_entry"]))
 
 
 def why_imagined(standing: Standing, trace: Trace) -> Why:
@@ -105,6 +113,7 @@ _OUTCOMES: Mapping[str | None, Reason] = {
     "loop_guard": "loop_guard",
     "automation_inactive": "inactive",
     "automation_archived": "archived",
+    "chain_reorg": "dropped",
 }
 
 

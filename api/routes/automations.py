@@ -209,7 +209,7 @@ async def simulate_given(request: Request) -> HTTPResponse:
     expect_json(request)
     whole = accepted(await asyncio.to_thread(trial.read_whole_trial, request.body, parts(request).clock.now()))
     tried = await trial.try_given(parts(request).database, _around(request, who), whole.automation, whole.trial)
-    return answer(trial.trial_view(tried, parts(request).settings.email_from))
+    return answer(trial.trial_view(settled(tried), parts(request).settings.email_from))
 
 
 async def _view(row: AutomationRow | Refusal) -> AutomationView:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -15,8 +16,19 @@ MOST = 100
 _SQL = load("explain")
 
 
+class LogRow(msgspec.Struct, frozen=True):
+    """What is known of a log beside its parameters; `place` is where it happened (`language.onchain.PLACE`)."""
+
+    signature: str
+    removed: bool
+    place: tuple[int, str, str, int, int]
+
+
 class EventRow(msgspec.Struct, frozen=True):
-    """An event, with the identifiers that it carried; `email` is sealed, `payload` JSON text. Of a dry run they are not kept."""
+    """An event, with the identifiers that it carried; `email` is sealed, `payload` JSON text. Of a dry run they are not kept.
+
+    `log`: what it is of a log, whose `payload` is its parameters; None for custom events.
+    """
 
     id: str
     event: str
@@ -26,18 +38,25 @@ class EventRow(msgspec.Struct, frozen=True):
     email: str | None
     external_id: str | None
     dry: bool
+    log: LogRow | None = None
+
+
+def _event(row: tuple[Any, ...]) -> EventRow:
+    event = EventRow(*row[:8])
+    signature, removed, *place = row[8:]
+    return event if signature is None else msgspec.structs.replace(event, log=LogRow(signature, removed, (*place,)))
 
 
 async def recent_events(tx: Transaction, who: Subject, most: int) -> list[EventRow]:
     """Return the newest events of a contact, the newest first."""
     values = {**msgspec.structs.asdict(who), "most": most}
-    return [EventRow(*row) async for row in await tx.execute(_SQL["recent_events"], values)]
+    return [_event(row) async for row in await tx.execute(_SQL["recent_events"], values)]
 
 
 async def one_event(tx: Transaction, who: Subject, event_id: str) -> list[EventRow]:
     """Return the event of that id, in a list that is empty when the contact has none."""
     values = {**msgspec.structs.asdict(who), "event_id": event_id}
-    return [EventRow(*row) async for row in await tx.execute(_SQL["one_event"], values)]
+    return [_event(row) async for row in await tx.execute(_SQL["one_event"], values)]
 
 
 async def entries_of_events(

@@ -75,6 +75,22 @@ class AbsorbedRow(msgspec.Struct, frozen=True):
     tags: list[str]
 
 
+class LogRow(msgspec.Struct, frozen=True):
+    """A log of a chain; `args` is JSON text."""
+
+    created_at: datetime
+    id: str
+    chain_id: int
+    contract: str
+    event: str
+    tx_hash: str
+    log_index: int
+    block_number: int
+    block_time: datetime
+    args: bytes
+    removed: bool
+
+
 async def export_absorbed(tx: Transaction, who: Subject, after: Cursor) -> list[AbsorbedRow]:
     """Return the next contacts that were merged into one."""
     return [AbsorbedRow(*row) async for row in await tx.execute(_SQL["export_absorbed"], _values(who, after))]
@@ -93,6 +109,11 @@ async def export_entries(tx: Transaction, who: Subject, after: Cursor) -> list[E
 async def export_messages(tx: Transaction, who: Subject, after: Cursor) -> list[MessageRow]:
     """Return the next messages to a contact."""
     return [MessageRow(*row) async for row in await tx.execute(_SQL["export_messages"], _values(who, after))]
+
+
+async def export_logs(tx: Transaction, who: Subject, after: Cursor) -> list[LogRow]:
+    """Return the next logs of chains that are about a contact."""
+    return [LogRow(*row) async for row in await tx.execute(_SQL["export_logs"], _values(who, after))]
 
 
 def _values(who: Subject, after: Cursor) -> dict[str, object]:

@@ -34,6 +34,15 @@ class EventRow(msgspec.Struct, frozen=True):
     external_id: str | None
 
 
+class LogRow(msgspec.Struct, frozen=True):
+    """The log that started an entry; `args` is JSON text, `place` where it happened (`language.onchain.PLACE`)."""
+
+    name: str
+    args: bytes
+    wallet: str | None
+    place: tuple[int, str, str, int, int]
+
+
 class ContactRow(msgspec.Struct, frozen=True):
     """A contact as stored; `email` is sealed, `attributes` JSON text."""
 
@@ -74,6 +83,19 @@ def load_events(org_id: int, claims: Sequence[Claim]) -> Call[dict[str, EventRow
         org_id=org_id,
         ids=uuids([claim.event_id for claim in claims]),
         created=moments(claim.event_created_at for claim in claims),
+    )
+
+
+def load_logs(org_id: int, claims: Sequence[Claim]) -> Call[dict[str, LogRow]]:
+    """Ask for the logs that started claimed entries, by the entry's id."""
+    return Call(
+        _SQL["load_logs"],
+        lambda rows: {row[0]: LogRow(row[1], row[2], row[3], row[4:]) for row in rows},
+        org_id=org_id,
+        ids=uuids([claim.entry_id for claim in claims]),
+        event_ids=uuids([claim.event_id for claim in claims]),
+        automation_ids=uuids([claim.automation_id for claim in claims]),
+        versions=plain(claim.version for claim in claims),
     )
 
 

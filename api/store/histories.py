@@ -135,6 +135,13 @@ async def find_event_of_key(tx: Transaction, org_id: int, key_digest: str) -> st
     return None if row is None else row[0]
 
 
+async def find_log(tx: Transaction, org_id: int, chain_id: int, tx_hash: str, log_index: int) -> str | None:
+    """Return the id of a log that is kept."""
+    values = {"org_id": org_id, "chain_id": chain_id, "tx_hash": tx_hash, "log_index": log_index}
+    row = await (await tx.execute(_SQL["find_log"], values)).fetchone()
+    return None if row is None else row[0]
+
+
 async def find_entry(tx: Transaction, org_id: int, entry_id: str) -> tuple[EntryRow, EntryEventRow] | None:
     """Return one entry and what its event brought."""
     row = await (await tx.execute(_SQL["find_entry"], {"org_id": org_id, "id": entry_id})).fetchone()

@@ -89,9 +89,24 @@ class MergeRow(msgspec.Struct, frozen=True):
     undone_at: datetime | None
 
 
-Row = EventRow | EntryRow | MessageRow | ConflictRow | MergeRow
+class LogRow(msgspec.Struct, frozen=True):
+    """A log of a chain; `args` is JSON text."""
 
-Happening: TypeAlias = Literal["event", "entry", "message", "conflict", "merge"]
+    created_at: datetime
+    id: str
+    chain_id: int
+    contract: str
+    event: str
+    tx_hash: str
+    log_index: int
+    block_number: int
+    args: bytes
+    removed: bool
+
+
+Row = EventRow | EntryRow | MessageRow | ConflictRow | MergeRow | LogRow
+
+Happening: TypeAlias = Literal["event", "entry", "message", "conflict", "merge", "log"]
 
 _READ: Mapping[Happening, tuple[str, type[Row]]] = {
     "event": ("timeline_events", EventRow),
@@ -99,6 +114,7 @@ _READ: Mapping[Happening, tuple[str, type[Row]]] = {
     "message": ("timeline_messages", MessageRow),
     "conflict": ("timeline_conflicts", ConflictRow),
     "merge": ("timeline_merges", MergeRow),
+    "log": ("timeline_logs", LogRow),
 }
 HAPPENINGS = tuple(_READ)
 

@@ -2,7 +2,8 @@
 --
 -- Rules every table keeps (they let the same code run on one Postgres and on Citus):
 -- org_id is first in every primary key, unique index and foreign key (except where there is no organization yet:
--- organizations.id and .name, api_keys.key_hash, by which a caller is found, and engines.id, which serve everybody);
+-- organizations.id and .name, api_keys.key_hash, by which a caller is found, and engines, clusters, channels, chains and their blocks,
+-- which serve everybody);
 -- no triggers; no now() in an update; moments and ids come from the caller, which reads one clock per unit of work.
 
 CREATE SCHEMA workbench;
@@ -352,7 +353,7 @@ CREATE TABLE workbench.entry_transitions (
         ('retrying', 'running'), ('retrying', 'cancelled'),
         ('running', 'waiting'), ('running', 'retrying'), ('running', 'completed'), ('running', 'exited'),
         ('running', 'cancelled'), ('running', 'dead'),
-        ('dead', 'pending')))
+        ('cancelled', 'pending'), ('dead', 'pending')))
 );
 
 CREATE TABLE workbench.entry_steps (
@@ -513,25 +514,60 @@ CREATE TABLE workbench.segment_members (
 );
 CREATE INDEX segment_members_by_contact ON workbench.segment_members (org_id, contact_id);
 
--- On-chain events: the follower fills this table; analysts already see it.
+-- What happened on chains: a row for every log that somebody of the organization follows. A log whose block was dropped is
+-- `removed`; when it comes again in another block the row, and the entries it started, come back to life.
 CREATE TABLE workbench.onchain_events (
     org_id        bigint NOT NULL,
     id            uuid NOT NULL,
-    contact_id    uuid,
+    contact_id    uuid,                         -- of the wallet that the log is about, when it is known
     chain_id      bigint NOT NULL,
-    contract      text NOT NULL,
+    contract      text NOT NULL,                -- addresses and hashes in lower case
     event         text NOT NULL,
+    signature     text NOT NULL,                -- as it is hashed: Transfer(address,address,uint256)
     tx_hash       text NOT NULL,
     log_index     integer NOT NULL,
     block_number  bigint NOT NULL,
+    block_hash    text NOT NULL,
     block_time    timestamptz NOT NULL,
-    args          jsonb NOT NULL DEFAULT '{}',
+    args          jsonb NOT NULL DEFAULT '{}',  -- empty where the log does not hold what the signature says
     removed       boolean NOT NULL DEFAULT false,
+    created_at    timestamptz NOT NULL,         -- when it was first seen
     merged_from   uuid,                         -- like that of an event
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, chain_id, tx_hash, log_index)
 );
-CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id);
+CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, block_number, chain_id);
+CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id, created_at);
+
+-- Contract events that are kept though no automation starts from them.
+CREATE TABLE workbench.chain_watches (
+    org_id      bigint NOT NULL REFERENCES workbench.organizations (id),
+    chain_id    bigint NOT NULL,
+    contract    text NOT NULL,
+    signature   text NOT NULL,
+    wallet_arg  text,                           -- the parameter by whose wallet a contact is found
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (org_id, chain_id, contract, signature)
+);
+
+-- How far each chain has been read, and by whom: the token grows with every follower, and a write with an older one finds no row.
+CREATE TABLE workbench.chains (
+    chain_id      bigint PRIMARY KEY,
+    token         bigint NOT NULL,
+    lease_until   timestamptz NOT NULL,
+    block_number  bigint,                       -- all logs up to here are stored; none yet: reading begins at the head
+    head          bigint,
+    read_at       timestamptz,
+    trouble       text                          -- what hinders the follower now
+);
+
+-- Blocks that were read, by whose hashes a reorganization is noticed: the newest ones, and the first of the chain.
+CREATE TABLE workbench.chain_blocks (
+    chain_id  bigint NOT NULL,
+    number    bigint NOT NULL,
+    hash      text NOT NULL,
+    PRIMARY KEY (chain_id, number)
+);
 
 -- Which engine processes are alive; shown by /readyz and `doctor`.
 CREATE TABLE workbench.engines (
@@ -571,7 +607,8 @@ CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = t
     WHERE merged_into IS NULL;
 
 CREATE VIEW analyst.onchain_events WITH (security_invoker = true, security_barrier = true) AS
-    SELECT id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
+    SELECT id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed,
+           signature, block_hash, created_at
     FROM workbench.onchain_events;
 
 CREATE VIEW analyst.messages WITH (security_invoker = true, security_barrier = true) AS

@@ -36,3 +36,11 @@ FROM contacts
 WHERE org_id = :org_id AND merged_into = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
 ORDER BY created_at, id
 LIMIT :most;
+
+-- export_logs --
+-- The next logs of chains that are about a contact.
+SELECT created_at, id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
+FROM onchain_events
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+ORDER BY created_at, id
+LIMIT :most;

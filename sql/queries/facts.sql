@@ -13,6 +13,19 @@ FROM k CROSS JOIN LATERAL (
     ORDER BY e.id LIMIT 1    -- a range and an order, which only the primary key has: in a new month all indexes look alike
 ) AS v;
 
+-- load_logs --
+-- The logs that started claimed entries, by the entry, with the wallet in the parameter that its version says.
+WITH k AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, *
+    FROM unnest(:ids ::uuid[], :event_ids ::uuid[], :automation_ids ::uuid[], :versions ::integer[])
+        AS k (id, event_id, automation_id, version)
+)
+SELECT k.id::text, o.event, o.args, o.args ->> (v.trigger_spec ->> 'walletArg'), o.chain_id, o.contract, o.tx_hash, o.log_index,
+       o.block_number
+FROM k
+JOIN onchain_events o ON o.org_id = k.org_id AND o.id = k.event_id
+LEFT JOIN automation_versions v ON v.org_id = k.org_id AND v.automation_id = k.automation_id AND v.version = k.version;
+
 -- load_contacts --
 -- The contacts of claimed entries, with their segments; those that were erased are missing.
 WITH k AS MATERIALIZED (SELECT :org_id ::bigint AS org_id, id FROM unnest(:ids ::uuid[]) AS id)
@@ -89,7 +102,8 @@ WHERE m.channel IN ('inapp', 'email') AND m.status NOT IN ('failed', 'skipped')
 ORDER BY m.created_at;
 
 -- read_arrivals --
--- Of each entry: the newest events of some names that its contact sent after a moment, and after the event that started it.
+-- Of each entry: the newest events of some names that its contact sent after a moment, and after the event that started it; and the
+-- newest logs about it whose contract and event are among the names, where there is a name of that kind.
 SELECT k.id::text, a.created_at, a.event, a.wallet_address, a.email, a.external_id, a.payload, a.id::text
 FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :event_ids ::uuid[], :created ::timestamptz[], :since ::timestamptz[],
             :names ::text[]) AS k (id, contact_id, event_id, created_at, since, names)
@@ -102,4 +116,20 @@ CROSS JOIN LATERAL (
     ORDER BY v.created_at DESC, v.id DESC
     LIMIT :most
 ) AS a
-ORDER BY a.created_at, a.id;
+UNION ALL
+SELECT k.id::text, a.created_at, a.name, NULL, NULL, NULL, a.payload, a.id::text
+FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :event_ids ::uuid[], :created ::timestamptz[], :since ::timestamptz[],
+            :names ::text[]) AS k (id, contact_id, event_id, created_at, since, names)
+CROSS JOIN LATERAL (
+    SELECT o.created_at, o.contract || ':' || lower(o.event) AS name, o.id,
+           jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex', o.log_index,
+                              'blockNumber', o.block_number) || o.args AS payload
+    FROM onchain_events o
+    WHERE k.names LIKE '%0x%:%' AND o.org_id = :org_id AND o.contact_id = k.contact_id AND NOT o.removed
+        AND o.contract || ':' || lower(o.event) = ANY(string_to_array(k.names, ','))
+        AND o.created_at >= k.created_at AND o.created_at > coalesce(k.since, '-infinity')
+        AND (o.created_at, o.id) > (k.created_at, k.event_id)
+    ORDER BY o.created_at DESC, o.id DESC
+    LIMIT :most
+) AS a
+ORDER BY 2, 8;

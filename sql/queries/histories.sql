@@ -2,10 +2,11 @@
 
 -- list_entries --
 -- The newest entries of the organization.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, v.event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
 WHERE e.org_id = :org_id
     AND (:state ::text IS NULL OR e.state = :state)
     AND (:after ::uuid IS NULL OR e.id < :after)
@@ -14,10 +15,11 @@ LIMIT :most;
 
 -- list_entries_of_automation --
 -- The newest entries of one automation.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, v.event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
 WHERE e.org_id = :org_id AND e.automation_id = :automation_id
     AND (:state ::text IS NULL OR e.state = :state)
     AND (:after ::uuid IS NULL OR e.id < :after)
@@ -26,15 +28,16 @@ LIMIT :most;
 
 -- list_entries_of_event --
 -- The entries of one event: the index is by (automation, event), so every automation is asked.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, v.event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
 FROM automations a
 JOIN entries e ON e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id = :event_id ::uuid
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
 WHERE a.org_id = :org_id
     AND (:state ::text IS NULL OR e.state = :state)
     AND (:after ::uuid IS NULL OR e.id < :after)
-    AND (:event ::text IS NULL OR v.event = :event)
+    AND (:event ::text IS NULL OR coalesce(v.event, o.event) = :event)
 ORDER BY e.id DESC
 LIMIT :most;
 
@@ -43,7 +46,9 @@ LIMIT :most;
 SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, v.event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
 FROM (
-    SELECT id, event FROM events WHERE org_id = :org_id AND event = :event ORDER BY created_at DESC LIMIT 1000
+    (SELECT id, event FROM events WHERE org_id = :org_id AND event = :event ORDER BY created_at DESC LIMIT 1000)
+    UNION ALL
+    (SELECT id, event FROM onchain_events WHERE org_id = :org_id AND event = :event ORDER BY created_at DESC LIMIT 1000)
 ) v
 CROSS JOIN (SELECT id FROM automations WHERE org_id = :org_id) a
 JOIN entries e ON e.org_id = :org_id AND e.automation_id = a.id AND e.event_id = v.id
@@ -56,13 +61,21 @@ LIMIT :most;
 -- The event that holds an idempotency key.
 SELECT event_id FROM idempotency_keys WHERE org_id = :org_id AND key_digest = :key_digest ::uuid;
 
+-- find_log --
+-- A log by what it is called on its chain.
+SELECT id FROM onchain_events
+WHERE org_id = :org_id AND chain_id = :chain_id AND tx_hash = :tx_hash AND log_index = :log_index;
+
 -- find_entry --
 -- One entry, with the event that started it.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, v.event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at,
-       v.idempotency_key, v.occurred_at, v.payload
+       coalesce(v.idempotency_key, o.chain_id || ':' || o.tx_hash || ':' || o.log_index), coalesce(v.occurred_at, o.block_time),
+       coalesce(v.payload, jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex',
+                                              o.log_index, 'blockNumber', o.block_number) || o.args)
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
 WHERE e.org_id = :org_id AND e.id = :id;
 
 -- list_steps --

@@ -19,7 +19,7 @@ LIMIT :most;
 
 -- timeline_entries --
 -- Its entries, with the names of automation and event.
-SELECT e.created_at, e.id, e.automation_id, a.name, e.automation_version, e.event_id, v.event, e.state, e.outcome
+SELECT e.created_at, e.id, e.automation_id, a.name, e.automation_version, e.event_id, coalesce(v.event, o.event), e.state, e.outcome
 FROM (
     SELECT * FROM entries
     WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
@@ -28,6 +28,7 @@ FROM (
 ) e
 JOIN automations a ON a.org_id = e.org_id AND a.id = e.automation_id
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
 ORDER BY e.created_at DESC, e.id DESC;
 
 -- timeline_messages --
@@ -60,5 +61,13 @@ LIMIT :most;
 SELECT created_at, id, absorbed_id, undone_at
 FROM contact_merges
 WHERE org_id = :org_id AND keep_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+ORDER BY created_at DESC, id DESC
+LIMIT :most;
+
+-- timeline_logs --
+-- What happened on chains to its wallets.
+SELECT created_at, id, chain_id, contract, event, tx_hash, log_index, block_number, args, removed
+FROM onchain_events
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
 ORDER BY created_at DESC, id DESC
 LIMIT :most;

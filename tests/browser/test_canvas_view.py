@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.bare import Bare, bare
+from tests.browser.hand import Hand
 from workbench import Automation
 from workbench.author import Draft
 
@@ -358,3 +359,35 @@ DRAGGED = """async ([x, y]) => {
     }
     return frames;
 }"""
+
+
+def test_what_a_contract_logs_is_chosen_as_the_start(page: Page) -> None:
+    automation = Automation(Draft("Tokens"))
+    with bare(page, automation) as shown:
+        hand, wanted = Hand(page), f"0x{'c0' * 20}"
+        card(shown, "trigger").click()
+        hand.press("Remove")
+        hand.add("onchain_event")
+        hand.fill("Chain", "8453")
+        hand.fill("Contract", f"{wanted} ")
+        hand.fill("Event", "Transfer(address from, address to, uint256 value)")
+        page.get_by_label("Event", exact=True).press("Enter")
+        hand.choose("Contact", "to")
+        hand.fill("Confirmations", "3")
+        page.get_by_label("Unknown wallets become contacts").uncheck()
+        settled(shown)
+        assert automation.to_json()["triggerSpec"] == {
+            "type": "onchain_event",
+            "chainId": 8453,
+            "contract": wanted,
+            "signature": "Transfer(address from, address to, uint256 value)",
+            "walletArg": "to",
+            "confirmations": 3,
+            "createContacts": False,
+        }
+        expect(card(shown, "onchain_event")).to_contain_text("0xc0c0c0…c0c0 on chain 8453")
+        expect(card(shown, "onchain_event")).to_contain_text("for the wallet in to, 3 blocks deep")
+        expect(page.locator(".ewc-wrong")).to_have_count(0)
+        hand.fill("Confirmations", "")
+        settled(shown)
+        assert "confirmations" not in automation.to_json()["triggerSpec"]

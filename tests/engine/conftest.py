@@ -48,7 +48,12 @@ class Bench:
         return Driver(self.database, self.keyring, self.clock, uniform((10.0, 10.0)), self.ways)
 
     async def automation(
-        self, nodes: list[dict[str, Any]], edges: list[tuple[str, ...]], version: int | None = 1, **settings: Any
+        self,
+        nodes: list[dict[str, Any]],
+        edges: list[tuple[str, ...]],
+        version: int | None = 1,
+        trigger: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> str:
         automation_id = uuid7(self.clock.now_us())
         graph = encode(
@@ -60,7 +65,7 @@ class Bench:
                 "settings": settings,
             }
         )
-        spec = encode({"type": "app_event", "event": "deposit"})
+        spec = encode(trigger or {"type": "app_event", "event": "deposit"})
         await self.execute(
             "INSERT INTO automations VALUES (%s, %s, 'a', %s::jsonb, %s::jsonb, true, %s, 1, NULL, now(), now())",
             self.org_id,

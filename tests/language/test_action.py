@@ -35,6 +35,7 @@ HOOK = "https://example.com/hook"
     ("kind", "data", "action"),
     [
         ("app_event", {}, Entered()),
+        ("onchain_event", {}, Entered()),
         ("send_inapp", {"title": "t", "body": "b", "data": {"k": 1}}, SendInapp("t", "b", {"k": 1})),
         ("send_email", {"subject": "s", "body": "b"}, SendEmail("s", "b")),
         ("send_webhook", {"url": HOOK}, SendWebhook(HOOK)),
@@ -56,6 +57,7 @@ def test_each_kind_is_read_as_its_action(kind: str, data: dict[str, Any], action
 def test_every_kind_has_a_test_of_its_own_above() -> None:
     assert KINDS == (
         "app_event",
+        "onchain_event",
         "send_inapp",
         "send_email",
         "send_webhook",

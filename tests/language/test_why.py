@@ -11,7 +11,7 @@ from api.language.filter import Filter
 from api.language.graph import read_graph
 from api.language.simulate import Automation, Given, simulate
 from api.language.trigger import Trigger
-from api.language.why import Change, Entered, Standing, active_at, why_imagined, why_stored
+from api.language.why import Came, Change, Entered, Standing, active_at, why_imagined, why_stored
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 LARGE = Trigger(frozenset({"deposit"}), (Filter("amount", "eq", 100),))
@@ -19,9 +19,10 @@ ON = Standing()
 
 
 def reasons(
-    standing: Standing = ON, name: str = "deposit", *, amount: object = 100, dry: bool = False
+    standing: Standing = ON, name: str = "deposit", *, amount: object = 100, dry: bool = False, removed: bool = False
 ) -> tuple[str, ...]:
-    return why_stored(LARGE, standing, name, {"amount": amount}, None, dry=dry).reasons
+    came = Came(LARGE.names_event(name), {"amount": amount}, dry, removed)
+    return why_stored(LARGE, standing, came, None).reasons
 
 
 def test_every_reason_is_named() -> None:
@@ -30,21 +31,28 @@ def test_every_reason_is_named() -> None:
     assert reasons(Standing(active=False, archived=True)) == ("archived",)
     assert reasons(Standing(exists=False), amount=1) == ("not_there_yet", "filters")
     assert reasons(dry=True) == ("dry_run",)
+    assert reasons(removed=True) == ("dropped",)
     assert reasons() == ("no_entry",)
 
 
 @pytest.mark.parametrize(
     ("outcome", "expected"),
-    [("completed", ()), (None, ()), ("no_published_version", ("unpublished",)), ("reentry", ("reentry",))],
+    [
+        ("completed", ()),
+        (None, ()),
+        ("no_published_version", ("unpublished",)),
+        ("reentry", ("reentry",)),
+        ("chain_reorg", ("dropped",)),
+    ],
 )
 def test_an_entry_speaks_for_itself(outcome: str | None, expected: tuple[str, ...]) -> None:
     entry = Entered("e", "completed", outcome, "once")
-    why = why_stored(LARGE, Standing(active=False), "deposit", {"amount": 1}, entry, dry=False)
+    why = why_stored(LARGE, Standing(active=False), Came(True, {"amount": 1}), entry)
     assert (why.matched, why.reasons, why.cause) == (True, expected, "once")
 
 
 def test_the_verdicts_tell_what_was_found() -> None:
-    (verdict,) = why_stored(LARGE, ON, "deposit", {"amount": "100"}, None, dry=False).verdicts
+    (verdict,) = why_stored(LARGE, ON, Came(True, {"amount": "100"}), None).verdicts
     assert (verdict.passed, verdict.present, verdict.actual) == (False, True, "100")
 
 

@@ -52,8 +52,8 @@ async def fill(org: Org, contact_id: str) -> None:
         "INSERT INTO segments (org_id, id, name, kind, size, revision, created_at, created_by, updated_at, updated_by)"
         " VALUES ({org}, '{contact}', 'big-spenders', 'audience', 1, 1, now(), '{contact}', now(), '{contact}')",
         "INSERT INTO segment_members VALUES ({org}, 'big-spenders', '{contact}', now())",
-        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time)"
-        " VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', 'h', 0, 1, now())",
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, block_number,"
+        " block_hash, block_time, created_at) VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', '', 'h', 0, 1, '', now(), now())",
         "INSERT INTO inapp_challenges VALUES ({org}, 'nonce', '0xann', '{contact}', 'https://page.example', 1, now())",
     ):
         await org.service.rows(statement.format(**ids).replace("%", "%%"))
@@ -160,7 +160,7 @@ async def test_a_contact_is_exported_with_all_that_is_kept_of_it(acme: Org) -> N
     response = await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
     assert response.status_code == 200
     exported: dict[str, Any] = decode(response.content)
-    assert list(exported) == ["contact", "absorbed", "events", "entries", "messages"]
+    assert list(exported) == ["contact", "absorbed", "events", "entries", "messages", "onchainEvents"]
     assert exported["contact"]["email"] == "ann@acme.example"
     (event,) = exported["events"]
     assert {

@@ -113,7 +113,7 @@ async def test_afterwards_there_is_one_contact(acme: Org) -> None:
     await acme.post({"event": "step", "contact": {"walletAddress": "0xAPP"}})
     assert await owners(acme) == {web}
     kinds = [each["kind"] for each in (await timeline(acme, app))["timeline"]]
-    assert sorted(kinds) == ["entry", "event", "event", "event", "merge", "message"]
+    assert sorted(kinds) == ["entry", "event", "event", "event", "log", "merge", "message"]
     assert await acme.service.rows(f"SELECT count(*) FROM analyst.contacts c WHERE id IN ('{web}', '{app}')") == [(1,)]
     assert (await acme.rows("action, subject_id", "audit_log"))[-1] == ("contact.merge", web)
 

@@ -12,7 +12,7 @@ from api.access import orgs
 from api.clock import uuid7
 from api.embedded import Server
 from api.language.codec import decode
-from api.store import engine, facts, history
+from api.store import chain, engine, facts, history
 from api.store.calls import Call, Rows, Statement, run
 from api.store.database import Database, Transaction
 from api.store.engine import Claim, Standing, TagChange
@@ -26,10 +26,12 @@ LATER = NOW + timedelta(seconds=10)
 ID = uuid7(1)
 IDS = [uuid7(number) for number in range(200)]  # a batch
 CLAIMS = [Claim(each, ID, 1, each, NOW, each, None, 0, 1, 1, LATER, None, 1) for each in IDS]
+RESTORED = chain.RestoredRows([1] * 200, IDS, [1] * 200, IDS, [1] * 200)
 STANDINGS = [Standing(each, 1, "completed", "completed", "n", 1, 1, None, None) for each in IDS]
 
 KEY = "entries_pkey org_id id"
 LANES = {"entries_ready org_id due_at", "entries_retrying org_id due_at", "entries_running org_id lease_until"}
+LOGS_KEY = "onchain_events_org_id_chain_id_tx_hash_log_index_key"
 WANTED = {
     "engine.claim_ready": {"entries_ready org_id due_at", KEY},
     "engine.claim_retrying": {"entries_retrying org_id due_at", KEY},
@@ -47,10 +49,32 @@ WANTED = {
     "ingest.wake_waiting": {"entries_awaiting org_id contact_id", KEY},
     "outbox.abandon_outgoing": {"messages_org_id_entry_id_node_id_visit_key org_id entry_id", KEY},
     "facts.load_events": {"events_other_pkey org_id id id created_at"},
+    "facts.load_logs": {"onchain_events_pkey org_id id", "automation_versions_pkey org_id automation_id version"},
+    "chain.find_logs": {f"{LOGS_KEY} org_id chain_id tx_hash tx_hash log_index"},
+    "chain.confirmed_logs": {"onchain_events_by_block org_id block_number block_number chain_id"},
+    "chain.restore_logs": {"onchain_events_pkey org_id id"},
+    "chain.give_contacts": {"onchain_events_pkey org_id id"},
+    "chain.revive_entries": {
+        "automations_pkey org_id",
+        "entries_org_id_automation_id_event_id_key org_id automation_id event_id event_id",
+        KEY,
+        "messages_org_id_entry_id_node_id_visit_key org_id entry_id node_id",
+    },
+    "chain.drop_logs": {
+        "onchain_events_by_block org_id block_number",
+        "automations_pkey org_id",
+        "entries_org_id_automation_id_event_id_key org_id automation_id event_id event_id",
+        KEY,
+        "messages_org_id_entry_id_node_id_visit_key org_id entry_id",
+    },
     "facts.load_contacts": {"contacts_pkey org_id id", "segment_members_by_contact org_id contact_id"},
     "facts.read_entered": {"entries_by_contact org_id contact_id automation_id"},
     "facts.count_recent": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
     "facts.read_messages_at": {"messages_by_contact org_id contact_id created_at"},
+    "facts.read_arrivals": {
+        "events_other_org_id_contact_id_created_at_idx org_id contact_id created_at created_at created_at",
+        "onchain_events_by_contact org_id contact_id created_at created_at created_at",
+    },
     "history.find_held_keys": {"idempotency_keys_pkey org_id key_digest"},
     "history.find_changed_contacts": {"contacts_pkey org_id id"},
     "history.find_returning": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
@@ -110,10 +134,18 @@ def calls() -> list[Call[Any]]:
         abandon_outgoing(1, IDS, NOW),
         engine.change_tags(1, [TagChange(each, "[]", "[]") for each in IDS], NOW),
         facts.load_events(1, CLAIMS),
+        facts.load_logs(1, CLAIMS),
+        chain.find_logs(1, [(1, each, 0) for each in IDS]),
+        chain.confirmed_logs(1, [1], 5, 10),
+        chain.restore_logs(RESTORED),
+        chain.give_contacts([(1, each, each) for each in IDS]),
+        chain.revive_entries(1, IDS, NOW),
+        chain.drop_logs(1, 1, WAITING - 200, NOW),
         facts.load_contacts(1, IDS),
         facts.read_entered(1, CLAIMS),
         facts.count_recent(1, CLAIMS, timedelta(minutes=1), 100),
         facts.read_messages_at(1, [(each, NOW) for each in CLAIMS]),
+        facts.read_arrivals(1, [(each, frozenset({"purchase", f"0x{'c0' * 20}:transfer"}), NOW) for each in CLAIMS]),
         history.find_held_keys(1, IDS),
         history.find_changed_contacts(1, dict.fromkeys(IDS, 0)),
         history.find_returning(1, [1] * len(IDS), IDS, [""] * len(IDS)),
@@ -183,6 +215,12 @@ async def fill(database: Database) -> None:
             " SELECT 1, gen_random_uuid(), %(id)s, 1, id, created_at, contact_id, 'waiting', 'w',"
             " created_at + interval '1 day', created_at, '{purchase}', created_at, created_at FROM events WHERE org_id = 1",
             numbers,
+        )
+        await tx.execute(
+            "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
+            " block_number, block_hash, block_time, created_at)"
+            " SELECT 1, id, contact_id, 1, 'c', 'Transfer', 's', id, 0, row_number() OVER (), 'h', created_at, created_at"
+            " FROM events WHERE org_id = 1"
         )
         await tx.execute(
             "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)"

@@ -314,3 +314,51 @@ def test_a_notebook_keeps_a_picture_for_where_there_is_no_kernel() -> None:
     assert "application/vnd.jupyter.widget-view+json" in widget
     assert widget["text/plain"] == "Canvas of 'Thanks': run the cell to draw on it"
     assert "data:image/svg+xml;base64," in copy["text/html"]
+
+
+# Logs of contracts
+
+
+TOKEN = "0x" + "c0" * 20
+SIGNATURE = "Transfer(address indexed from, address indexed to, uint256 value)"
+
+
+def on_chain() -> Automation:
+    started = new().on_chain(contract=TOKEN, event=SIGNATURE, to_contact="to", chain_id=1)
+    return started.where("value", neq="0").send_inapp(title="{{ value }} for {{ walletAddress }}", body="{{ txHash }}")
+
+
+def test_a_trigger_on_chain_is_filled_in_field_by_field() -> None:
+    automation = Automation(Draft("Tokens"))
+    canvas = Heard(automation)
+    trigger = {"type": "onchain_event", "signature": SIGNATURE}
+    canvas.edit(1, nodes={"trigger": {"id": "trigger", "type": "onchain_event", "data": {}}}, trigger=trigger)
+    assert canvas.cards["trigger"]["kind"] == "When on chain"
+    assert canvas.cards["trigger"]["title"] == ["which contract?"]
+    wrong = [each["field"] for each in canvas.remarks if each["level"] == "error" and each["key"] == "trigger"]
+    assert wrong == ["chainId", "contract", "walletArg"]
+    offered = canvas.ask("choices")["paths"][SIGNATURE]
+    assert [each["path"] for each in offered if each["types"] == ["address"]] == ["from", "to"]
+    canvas.edit(2, trigger=trigger | {"chainId": 1, "contract": TOKEN, "walletArg": "to"})
+    assert automation._draft.language()[0].source is not None
+    shown = canvas.cards["trigger"]
+    assert (shown["title"], shown["lines"]) == (["Transfer"], ["0xc0c0c0…c0c0 on chain 1", "for the wallet in to"])
+
+
+def test_a_log_is_tried_like_any_event() -> None:
+    canvas = Heard(on_chain())
+    [sample] = canvas.ask("samples")
+    given = {"event": sample["event"], "payload": sample["payload"], "person": sample["contactId"]}
+    assert "does not start it" in canvas.ask("preview", key="trigger", tried=given)["says"]
+    given["payload"] = given["payload"].replace('"value":"0"', '"value":"7"')
+    assert "This event starts it." in canvas.ask("preview", key="trigger", tried=given)["says"]
+    said = f"7 for 0x{'ab' * 20}"
+    assert canvas.ask("preview", key="send_inapp", tried=given)["title"] == said
+    assert [each["title"] for each in canvas.ask("simulate", tried=given)["messages"]] == [said]
+
+
+def test_what_no_contract_logs_is_said_where_it_is_tried() -> None:
+    tried = {"event": "Transfer", "payload": '{"to": "0x12", "worth": 1}'}
+    for what in ("preview", "simulate"):
+        answer = Heard(on_chain()).hear(kind="ask", id="v/1", what=what, key="trigger", tried=tried)
+        assert "is no parameter of Transfer" in answer["error"]

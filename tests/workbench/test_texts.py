@@ -47,12 +47,21 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
         "filters": draw(filters),
     } | draw(
         st.sampled_from(
-            [{}, {"event": "Deposit"}, {"event": "a.b"}, {"eventNames": ["b", "a:", "a"]}, {"event": "or", "x": 1}]
+            [
+                {},
+                _LOGS,
+                _LOGS | {"confirmations": 1, "createContacts": False},
+                {"event": "Deposit"},
+                {"event": "a.b"},
+                {"eventNames": ["b", "a:", "a"]},
+                {"event": "or", "x": 1},
+            ]
         )
     )
     return normalise({"name": draw(TEXTS), "triggerSpec": spec, "graph": graph | draw(KEYS)})
 
 
+_LOGS = {"chainId": 1, "contract": f"0x{'ab' * 20}", "signature": "A(address to)", "walletArg": "to"}
 _TOLD = frozenset({"title", "body", "subject", "url", "tag"})
 
 

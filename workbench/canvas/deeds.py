@@ -7,16 +7,20 @@ import msgspec
 
 from api.language.action import Entered
 from api.language.catalog import events_of
-from api.language.codec import normalise
+from api.language.codec import decode
+from api.language.contact import identifiers_of
 from api.language.described import SIMULATED
 from api.language.effect import EmailMessage, Message
+from api.language.event import Event
 from api.language.filter import explain
+from api.language.onchain import TYPE as ONCHAIN_EVENT
 from api.language.trigger import flat_context
 from workbench import surroundings
 from workbench.author import Draft, JsonObject
 from workbench.canvas.drawn import Drawn, Place
 from workbench.canvas.exact import to_browser
 from workbench.canvas.known import Known
+from workbench.canvas.logs import log_samples, parameters
 from workbench.canvas.preview import Preview, preview, verdicts
 from workbench.canvas.samples import Person, event_of, person, samples
 from workbench.canvas.sheet import Sheet
@@ -25,6 +29,7 @@ from workbench.display import words
 from workbench.display.run import LOOKS, whys
 from workbench.impact import Impact
 from workbench.publish import Record, unchanged
+from workbench.simulate import read_tried
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -54,19 +59,28 @@ class Question(msgspec.Struct, frozen=True):
         """Return the event that is tried as it would be posted, and whose it is."""
         tried = msgspec.convert(self.content["tried"], Tried)
         who = person(self.place.connection, tried.person)
-        return event_of(tried.event, tried.payload, who), who
+        source = read(self.draft).trigger.source
+        return event_of(tried.event, tried.payload, who, source), who
 
 
 def _choices(asked: Question) -> JsonObject:
     """Return what can be chosen while this draft is written."""
-    seen = read(asked.draft)
-    return asked.known.choices(events_of(seen.trigger, seen.graph))
+    seen, trigger = read(asked.draft), asked.sheet.trigger
+    offered = asked.known.choices(events_of(seen.trigger, seen.graph))
+    if trigger.get("type") == ONCHAIN_EVENT:
+        offered["paths"][trigger.get("signature", "")] = parameters(asked.known, trigger, seen.trigger.source)
+    return offered
 
 
 def _samples(asked: Question) -> list[JsonObject]:
     """Return events to try the draft with."""
-    names = sorted(read(asked.draft).trigger.names)
-    return [msgspec.to_builtins(each) for each in samples(asked.known, names)]
+    trigger = read(asked.draft).trigger
+    found = (
+        samples(asked.known, sorted(trigger.names))
+        if trigger.source is None
+        else log_samples(asked.known, trigger.source)
+    )
+    return [msgspec.to_builtins(each) for each in found]
 
 
 def _person(asked: Question) -> JsonObject:
@@ -79,19 +93,20 @@ def _preview(asked: Question) -> Any:
     """Return what one node makes of an event."""
     seen = read(asked.draft)
     node = dict(zip(asked.sheet.nodes, seen.graph.nodes, strict=False))[asked.content["key"]]
-    event, who = asked.trial()
+    described, who = asked.trial()
+    now = surroundings.now()
+    event = read_tried(described, seen.trigger, now)
     if isinstance(node.action, Entered):
         return msgspec.to_builtins(_starting(seen, event, who))
     record = asked.place.record
-    return msgspec.to_builtins(preview(node, event, who, surroundings.now(), record.id if record else SIMULATED))
+    return msgspec.to_builtins(preview(node, event, who, now, record.id if record else SIMULATED))
 
 
-def _starting(seen: Read, event: JsonObject, who: Person) -> Preview:
-    contact, name = who.contact(), event["event"].lower()
-    asked = explain(
-        seen.trigger.filters, flat_context(name, contact.id, contact.identifiers, normalise(event["payload"]))
-    )
-    starts = seen.trigger.names_event(name) and all(each.passed for each in asked)
+def _starting(seen: Read, event: Event, who: Person) -> Preview:
+    contact = who.contact()
+    identifiers = identifiers_of(event.identifiers, contact.identifiers)
+    asked = explain(seen.trigger.filters, flat_context(event.name, contact.id, identifiers, decode(event.payload)))
+    starts = seen.trigger.names_event(event.name, on_chain=event.on_chain) and all(each.passed for each in asked)
     says = "This event starts it." if starts else "This event does not start it."
     return Preview(says=says, asked=verdicts(asked))
 

@@ -16,7 +16,20 @@ from workbench.display.cards import label, look
 from workbench.display.words import KIND_WORDS
 
 Control: TypeAlias = Literal[
-    "line", "text", "json", "tag", "span", "event", "events", "filters", "branches", "attributes"
+    "line",
+    "text",
+    "json",
+    "tag",
+    "span",
+    "event",
+    "events",
+    "filters",
+    "branches",
+    "attributes",
+    "word",
+    "wallet",
+    "number",
+    "yes",
 ]
 Group: TypeAlias = Literal["Start", "Say", "Remember", "Steer"]
 
@@ -24,7 +37,8 @@ Group: TypeAlias = Literal["Start", "Say", "Remember", "Steer"]
 class Field(msgspec.Struct, frozen=True):
     """One field of a form: which part of `data` it is, and how it is filled in.
 
-    `line` and `text` may hold values in {{ }}; `json` too, in its texts.
+    `line` and `text` may hold values in {{ }}; `json` too, in its texts. `word` is a text without them, `wallet` the name of a
+    parameter that holds an address, `yes` true unless somebody says otherwise.
     """
 
     name: str
@@ -53,6 +67,20 @@ FORMS: dict[str, Form] = {
         (
             Field("events", "events", "Events", "Any of these starts it; none at all: every event does."),
             Field("filters", "filters", "Only when", _FILTERS),
+        ),
+    ),
+    "onchain_event": Form(
+        "Start",
+        "What a contract logs starts it",
+        {},
+        (
+            Field("chainId", "number", "Chain", "Its number: 1 is Ethereum, 8453 Base."),
+            Field("contract", "word", "Contract", "Its address: 0x and 40 digits."),
+            Field("signature", "word", "Event", "As in Solidity: Transfer(address from, address to, uint256 value)."),
+            Field("walletArg", "wallet", "Contact", "The parameter with the wallet it is about."),
+            Field("confirmations", "number", "Confirmations", "Blocks on top of its own; none: at once."),
+            Field("createContacts", "yes", "Unknown wallets become contacts"),
+            Field("filters", "filters", "Only when", f"{_FILTERS} Numbers of more than 48 bits are texts."),
         ),
     ),
     "send_inapp": Form(

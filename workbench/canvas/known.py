@@ -12,6 +12,7 @@ from api.language.catalog import Seen, check_against, events_of, segments_of
 from api.language.check import Remark
 from api.language.codec import decode
 from api.language.graph import Graph
+from api.language.onchain import OnChain
 from api.language.trigger import BUILT_INS, Trigger
 from workbench import surroundings
 from workbench.author import JsonObject
@@ -24,6 +25,12 @@ from workbench.segments import known_names
 _FRESH = 60.0  # seconds
 _MOST_LOOKED_AT = 8  # events of one automation; each costs a look at its newest payloads
 _LATEST = "SELECT metadata::text, tags FROM contacts ORDER BY updated_at DESC LIMIT 300"
+_LOGS = """
+SELECT o.args::text, o.block_time::text, o.args ->> :wallet_arg, c.id::text
+FROM onchain_events o LEFT JOIN contacts c ON c.id = o.contact_id AND c.wallet_address = o.args ->> :wallet_arg
+WHERE o.chain_id = :chain_id AND o.contract = :contract AND o.signature = :signature AND NOT o.removed AND o.args ? :wallet_arg
+ORDER BY o.created_at DESC LIMIT 12
+"""
 _T = TypeVar("_T")
 
 
@@ -83,6 +90,16 @@ class Known:
         if connection is None:
             return None
         return self._once("segments", lambda: known_names(connection), None)
+
+    def logs(self, source: OnChain) -> list[list[Any]]:
+        """Return the newest logs that an automation starts from: parameters as JSON, when, the wallet, and its contact if known."""
+        which = {
+            "chain_id": source.chain_id,
+            "contract": source.contract,
+            "signature": source.declared.canonical,
+            "wallet_arg": source.wallet_arg,
+        }
+        return self._once(f"logs {which}", lambda: self.rows(_LOGS, **which), [])
 
     def rows(self, query: str, **params: Any) -> list[list[Any]]:
         """Return the rows of a query; none without a server."""

@@ -8,12 +8,12 @@ import msgspec
 
 from api.language.action import Invalid
 from api.language.advance import advance
-from api.language.codec import decode, encode
+from api.language.codec import decode
 from api.language.contact import meeting
 from api.language.decision import Decision
 from api.language.described import SIMULATED
 from api.language.effect import ContactUpdated, Effect, EmailMessage, InappMessage, TagAdded, TagRemoved, WebhookMessage
-from api.language.event import Event, read_event
+from api.language.event import Event
 from api.language.facts import Facts
 from api.language.filter import Verdict
 from api.language.graph import Graph, Node
@@ -21,7 +21,6 @@ from api.language.run import Run, State
 from workbench.author import JsonObject
 from workbench.canvas.samples import Person
 from workbench.display import words
-from workbench.errors import DraftError
 
 _STAND_INS = {"no_wallet": {"walletAddress": "0x…"}, "no_email": {"email": "someone@example.com"}}
 
@@ -43,7 +42,7 @@ class Preview(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-def preview(node: Node, event: JsonObject, who: Person, now: datetime, automation_id: str = SIMULATED) -> Preview:
+def preview(node: Node, event: Event, who: Person, now: datetime, automation_id: str = SIMULATED) -> Preview:
     """Return what the node does with an event of a contact, whatever came before it; by its id a split knows who goes where."""
     if isinstance(node.action, Invalid):
         return Preview(says="It has to be mended first.")
@@ -57,12 +56,9 @@ def preview(node: Node, event: JsonObject, who: Person, now: datetime, automatio
     return msgspec.structs.replace(shown, note=f"{words.outcome(cause)}: it would not arrive".capitalize())
 
 
-def _decided(node: Node, run: Run, event: JsonObject, who: Person, now: datetime) -> Decision:
-    read = read_event(encode(event), round(now.timestamp() * 1_000_000))
-    if not isinstance(read, Event):
-        raise DraftError("this event would be refused: " + "; ".join(map(str, read)))
-    contact = msgspec.structs.replace(meeting(who.contact(), read), opted_out=())
-    facts = Facts(read.name, read.identifiers, decode(read.payload), contact)
+def _decided(node: Node, run: Run, event: Event, who: Person, now: datetime) -> Decision:
+    contact = msgspec.structs.replace(meeting(who.contact(), event), opted_out=())
+    facts = Facts(event.name, event.identifiers, decode(event.payload), contact)
     return advance(Graph((node,)), run, facts, now)
 
 

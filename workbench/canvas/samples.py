@@ -9,6 +9,8 @@ import msgspec
 from api.language.codec import decode
 from api.language.contact import Contact
 from api.language.described import read_contact
+from api.language.onchain import TYPE as ONCHAIN_EVENT
+from api.language.onchain import OnChain
 from workbench.author import JsonObject
 from workbench.canvas.known import Known
 from workbench.connection import Connection
@@ -109,9 +111,15 @@ def _person(answer: JsonObject) -> Person:
     return Person(answer["id"], label, described, known or _NOBODY, hidden=not known)
 
 
-def event_of(name: str, payload: str, who: Person) -> JsonObject:
-    """Return an event as a caller would post it; raise DraftError when the payload is no JSON object."""
-    return {"event": name, "contact": who.identifiers, "payload": payload_of(payload)}
+def event_of(name: str, payload: str, who: Person, source: OnChain | None = None) -> JsonObject:
+    """Return an event as a caller would post it, a log (of `source`) as the service describes it.
+
+    Raises DraftError when the payload is no JSON object.
+    """
+    if source is None:
+        return {"event": name, "contact": who.identifiers, "payload": payload_of(payload)}
+    whose = {source.wallet_arg: who.identifiers["walletAddress"]} if "walletAddress" in who.identifiers else {}
+    return {"type": ONCHAIN_EVENT, "args": payload_of(payload) | whose}
 
 
 def payload_of(text: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from api.language.check import Remark
+from api.language.trigger import is_trigger
 from workbench.author import Draft, JsonObject, from_json
 from workbench.canvas.exact import from_browser, to_browser
 from workbench.display.places import Point
@@ -76,11 +77,8 @@ class Sheet(msgspec.Struct, frozen=True):
     @property
     def start(self) -> str | None:
         """The key of the node that stands for the trigger."""
-        triggers = (key for key, node in self.nodes.items() if node["type"] in _TRIGGERS)
+        triggers = (key for key, node in self.nodes.items() if is_trigger(node["type"]))
         return next(triggers, next(iter(self.nodes), None))
-
-
-_TRIGGERS = frozenset({"app_event", "custom_event", "app-event", "custom-event", "appevent"})
 
 
 def sheet_of(draft: Draft, places: Mapping[str, Point]) -> Sheet:

@@ -24,6 +24,7 @@ from api.language.action import (
     Way,
 )
 from api.language.graph import Graph, Node
+from api.language.onchain import TYPE as ONCHAIN_EVENT
 from api.language.trigger import Trigger
 from workbench.display import words
 
@@ -65,9 +66,14 @@ def look(kind: str) -> Look:
 
 def card(node: Node, trigger: Trigger, graph: Graph) -> Card:
     """Return the card of a node."""
-    kind = "app_event" if isinstance(node.action, Entered) else node.kind
+    kind = _trigger_kind(node, trigger) if isinstance(node.action, Entered) else node.kind
     title, lines = _texts(node, trigger, graph)
     return Card(words.KIND_WORDS.get(kind, kind), title, lines, look(kind))
+
+
+def _trigger_kind(node: Node, trigger: Trigger) -> str:
+    """Return what the card of a trigger shows: the trigger's own kind, the node's while it is not filled in."""
+    return ONCHAIN_EVENT if trigger.source is not None or node.kind == ONCHAIN_EVENT else "app_event"
 
 
 def label(source: Node, way: Way, share: str = "") -> str:
@@ -88,7 +94,8 @@ def _texts(  # noqa: C901, PLR0911, PLR0912  a table: one line or two per kind
         case Entered():
             rules = [line for rule in words.rules(graph.settings) for line in _wrapped(rule, LINE, 2)]
             asked = _wrapped(words.conditions(trigger.filters), LINE, 3)
-            return _wrapped(words.events(trigger), _TITLE, 2), [*asked, *rules]
+            title, lines = _starting(node, trigger)
+            return _wrapped(title, _TITLE, 2), [*lines, *asked, *rules]
         case SendInapp(title=title, body=body) | SendEmail(subject=title, body=body):
             return _wrapped(title, _TITLE, 2), _wrapped(body, LINE, 3)
         case SendWebhook(url=url):
@@ -111,6 +118,16 @@ def _texts(  # noqa: C901, PLR0911, PLR0912  a table: one line or two per kind
         case Invalid(problems=problems):
             field = problems[0].field.rpartition(".data.")[2]
             return _wrapped(node.id, _TITLE, 1), _wrapped(f"{field} {problems[0].reason}", LINE, 3)
+
+
+def _starting(node: Node, trigger: Trigger) -> tuple[str, list[str]]:
+    """Return what starts it, and below it, of a log, where it is looked for and whose it is."""
+    source = trigger.source
+    if source is None:
+        return ("which contract?" if node.kind == ONCHAIN_EVENT else words.events(trigger)), []
+    deep = f", {words.counted(source.confirmations, 'block')} deep" if source.confirmations else ""
+    where = f"{words.short(source.contract)} on chain {source.chain_id}"
+    return source.declared.name, [cut(where, LINE), cut(f"for the wallet in {source.wallet_arg}{deep}", LINE)]
 
 
 def _wrapped(text: str, size: float, most: int) -> list[str]:

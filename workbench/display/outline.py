@@ -10,15 +10,17 @@ from typing import Any, TypeAlias
 import msgspec
 
 from api.language.action import KINDS, MAX_NAME, MAX_WAIT
-from api.language.event import EVENT_NAME
+from api.language.event import EVENT_NAME, can_be_awaited
 from api.language.filter import OPERATORS
+from api.language.onchain import TYPE as ONCHAIN_EVENT
+from api.language.onchain import read_source
 from api.language.settings import TIMEZONE, read_settings
-from api.language.trigger import is_app_event
+from api.language.trigger import is_app_event, is_trigger
 from workbench.display.ids import free_id
 
 JsonObject: TypeAlias = dict[str, Any]
 TRIGGER_ID = "trigger"
-STEPS = frozenset(KINDS) - {"app_event"}
+STEPS = frozenset(kind for kind in KINDS if not is_trigger(kind))
 _DEEPEST = 40  # branches inside branches; nobody reads more
 
 
@@ -53,7 +55,8 @@ Block: TypeAlias = tuple[Step | GoTo | End, ...]
 class Outline(msgspec.Struct, frozen=True):
     """An automation without what no words say. `events`: none is any event. `id`: of the trigger.
 
-    `other`: the type of a trigger that is no event of the contract's, which no verb can write.
+    `logs`: which logs of a contract start it, as in the trigger spec; empty: none do. `other`: the type of a trigger that no verb can write.
+    `line`: where the sentence about it stands, 0 for nowhere.
     """
 
     name: str
@@ -62,19 +65,23 @@ class Outline(msgspec.Struct, frozen=True):
     settings: JsonObject = {}
     steps: Block = ()
     id: str = TRIGGER_ID
+    logs: JsonObject = {}
     other: str = ""
+    line: int = 0
 
 
 def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> Outline:
     """Return the outline of an automation whose graph has the contract's shape."""
     nodes = {node["id"]: node for node in graph.get("nodes") or ()}
     written = graph.get("settings")
+    logs = _logs(spec)
     outline = Outline(
         name,
         _events(spec),
         tuple(each for each in _filters(spec.get("filters")) or ()),
         dict(_settings(written)) if isinstance(written, dict) else {},
-        other=_other(spec.get("type")),
+        logs=logs,
+        other="" if logs else _other(spec.get("type")),
     )
     start = _start(nodes)
     if start is None:
@@ -87,14 +94,24 @@ def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> 
 
 
 def _start(nodes: Mapping[str, JsonObject]) -> str | None:
-    """Return the trigger node: of the contract's kind, or else a first one of a kind that is no step."""
+    """Return the trigger node: of a trigger's kind, or else a first one of a kind that is no step."""
     first = next(iter(nodes.values()), None)
-    found = next((node for node in nodes.values() if is_app_event(node["type"])), first)
+    found = next((node for node in nodes.values() if is_trigger(node["type"])), first)
     return None if found is None or found["type"] in STEPS else found["id"]
 
 
 def _other(kind: Any) -> str:
     return kind if isinstance(kind, str) and not is_app_event(kind) else ""
+
+
+def _logs(spec: Mapping[str, Any]) -> JsonObject:
+    """Return which logs are meant, as the verb writes it; empty unless the language takes all of it."""
+    if spec.get("type") != ONCHAIN_EVENT or read_source(spec, "", []) is None:
+        return {}
+    return {"confirmations": 0, "createContacts": True} | {key: spec[key] for key in _LOGS if key in spec}
+
+
+_LOGS = ("chainId", "contract", "signature", "walletArg", "confirmations", "createContacts")
 
 
 class _Telling:
@@ -236,7 +253,7 @@ def canonical(  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
             return {"seconds": seconds}
         case "wait_for_event", {"event": str(event), "timeoutSeconds": seconds} if _is_span(seconds):
             found = _filters(data.get("filters") or [])
-            known = found is not None and _is_event(event)
+            known = found is not None and can_be_awaited(event)
             return {"event": event.lower(), "filters": found, "timeoutSeconds": seconds} if known else None
         case "split", {"branches": branches}:
             found = _branches(branches)

@@ -14,13 +14,14 @@ import msgspec
 
 from api.language.codec import encode
 from api.language.graph import Graph
-from api.language.trigger import Trigger, is_app_event
+from api.language.trigger import Trigger, is_trigger
 from workbench.display import words
 from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, Outline, Step, canonical, ways_of
 from workbench.display.words import both, counted, either
 
 PLAIN_NAME = re.compile(r"[a-z0-9_]+(?:[.:-][a-z0-9_]+)*")  # of an event
 PLAIN_PATH = re.compile(r"[\w$@./-]*[\w$@]", re.ASCII)
+ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 PLAIN_URL = re.compile(r"https?://[^\s“”\"\[\]]*[\w/=&?#%-]", re.ASCII)
 UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 NOTHING_YET = "nothing happens yet."
@@ -31,6 +32,8 @@ END = "End here."
 def sentences(trigger: Trigger, graph: Graph) -> list[str]:
     """Return what an automation does, node by node: the words that stand for its picture."""
     arrives = f"When a {words.events(trigger)} event arrives" if trigger.names else "When any event arrives"
+    if trigger.source is not None:
+        arrives = f"When there is a {words.events(trigger)}"
     only = f", and {words.conditions(trigger.filters)}" if trigger.filters else ""
     steps = [f"  • {words.title(node)}." for node in graph.nodes if node is not graph.start]
     return [f"{arrives}{only}:", *(f"  ({rule})" for rule in words.rules(graph.settings)), *steps]
@@ -38,12 +41,27 @@ def sentences(trigger: Trigger, graph: Graph) -> list[str]:
 
 def told(outline: Outline) -> list[str]:
     """Return an outline as lines; reading them gives the outline again."""
-    named = f"a {either([name(each) for each in outline.events])}" if outline.events else "any"
-    arrives = f"{text(outline.other)} happens" if outline.other else f"{named} event arrives"
     only = f", and {conditions(outline.filters)}" if outline.filters else ""
     label = f" {_label(outline.id)}" if outline.id != TRIGGER_ID else ""
-    head = [f"When {arrives}{only}:{label}", *(f"  ({rule})" for rule in _rules(outline.settings))]
+    head = [f"When {_arrives(outline)}{only}:{label}", *(f"  ({rule})" for rule in _rules(outline.settings))]
     return [*head, *(_block(outline.steps, 1) or [f"  {NOTHING_YET}"])]
+
+
+def _arrives(outline: Outline) -> str:
+    """Say what starts it."""
+    if outline.logs:
+        return _logged(outline.logs)
+    if outline.other:
+        return f"{text(outline.other)} happens"
+    named = f"a {either([name(each) for each in outline.events])}" if outline.events else "any"
+    return f"{named} event arrives"
+
+
+def _logged(logs: Mapping[str, Any]) -> str:
+    deep = logs["confirmations"]
+    since = f", once {counted(deep, 'block')} {'stands' if deep == 1 else 'stand'} on top of it" if deep else ""
+    whose = f"the {'' if logs['createContacts'] else 'known '}wallet in {text(logs['walletArg'])}"
+    return f"contract {logs['contract']} on chain {logs['chainId']} logs {text(logs['signature'])} about {whose}{since}"
 
 
 def _block(block: Block, depth: int) -> list[str]:
@@ -146,7 +164,7 @@ def _headings(step: Step) -> list[str]:
 
 def said(kind: str, data: Mapping[str, Any]) -> str:
     """Return what one node does, in a sentence."""
-    if is_app_event(kind):
+    if is_trigger(kind):
         return "the trigger"
     known = canonical(kind, data)
     rest = {key: each for key, each in data.items() if key != "actionType"}

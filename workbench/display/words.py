@@ -32,6 +32,7 @@ from api.language.trigger import Trigger
 
 KIND_WORDS = {
     "app_event": "When",
+    "onchain_event": "When on chain",
     "send_inapp": "In-app message",
     "send_email": "Email",
     "send_webhook": "Webhook",
@@ -45,7 +46,7 @@ KIND_WORDS = {
     "exit": "Stop",
 }
 HANDLE_WORDS = {"true": "yes", "false": "no", "matched": "it came", "timeout": "not in time"}
-STEP_WORDS = KIND_WORDS | {"app_event": "Event", "condition": "Decision"}
+STEP_WORDS = KIND_WORDS | {"app_event": "Event", "onchain_event": "Log", "condition": "Decision"}
 OUTCOME_WORDS = {
     "entered": "event arrived",
     "sent": "message sent",
@@ -70,6 +71,7 @@ OUTCOME_WORDS = {
     "automation_inactive": "the automation was switched off",
     "automation_archived": "the automation was put away",
     "contact_erased": "the contact was erased",
+    "chain_reorg": "the chain dropped its log",
     "no_wallet": "the contact has no wallet to send to",
     "no_email": "the contact has no email address to send to",
     "template_error": "a text could not be filled in",
@@ -187,6 +189,8 @@ def _kind(given: Any) -> str:
 
 def events(trigger: Trigger) -> str:
     """Write which events start an automation: `deposit or trade`."""
+    if trigger.source is not None:
+        return f"{trigger.source.declared.name} of {short(trigger.source.contract)} on chain {trigger.source.chain_id}"
     return either(sorted(trigger.names)) if trigger.names else "any event"
 
 

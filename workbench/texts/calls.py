@@ -37,10 +37,22 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 def calls_of(outline: Outline) -> list[Call]:
     """Return the calls that write an automation."""
     label = {} if outline.id == TRIGGER_ID else {"node": outline.id}
-    start = Call("on", outline.events, label) if outline.events else Call("on_any_event", (), label)
     filters = [Call("where", (each["path"],), _question(each)) for each in outline.filters]
     rules = [_rule(name, value) for name, value in outline.settings.items()]
-    return [start, *filters, *rules, *_block(outline.steps)]
+    return [_start(outline, label), *filters, *rules, *_block(outline.steps)]
+
+
+def _start(outline: Outline, label: Asked) -> Call:
+    if outline.logs:
+        return Call("on_chain", (), _on_chain(outline.logs) | label, outline.line)
+    return Call("on", outline.events, label) if outline.events else Call("on_any_event", (), label)
+
+
+def _on_chain(logs: JsonObject) -> Asked:
+    deep = {"confirmations": logs["confirmations"]} if logs["confirmations"] else {}
+    known = {} if logs["createContacts"] else {"create_contacts": False}
+    which = {"contract": logs["contract"], "event": logs["signature"], "to_contact": logs["walletArg"]}
+    return {**which, "chain_id": logs["chainId"], **deep, **known}
 
 
 class _Plain(Rules):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, JsonObject, Outline, Step
-from workbench.display.sentences import END, NOTHING_MORE, NOTHING_YET
+from workbench.display.sentences import ADDRESS, END, NOTHING_MORE, NOTHING_YET
 from workbench.errors import DraftError
 from workbench.texts.scanner import Scanner
 
@@ -46,23 +46,55 @@ def read(name: str, lines: Sequence[Line]) -> Outline:
     reading = _Reading(lines[1:])
     settings = reading.rules()
     steps = reading.steps()
-    return msgspec.structs.replace(outline, settings=settings, steps=steps)
+    return msgspec.structs.replace(outline, settings=settings, steps=steps, line=lines[0].number)
 
 
 def _trigger(name: str, line: Scanner) -> Outline:
     line.take("When ")
     events: list[str] = []
+    logs: JsonObject = {}
     other = line.text("the type of a trigger") if line.sees("“", '"') else ""
-    if line.take(*([" happens"] if other else ["any event arrives", "a "])) == "a ":
-        events.append(line.name())
-        while line.maybe(", ", " or "):
-            events.append(line.name())
-        line.take(" event arrives")
+    opening = line.take(*([" happens"] if other else ["any event arrives", "a ", "contract "]))
+    if opening == "a ":
+        events = _events(line)
+    elif opening == "contract ":
+        logs = _logs(line)
     filters = _conditions(line) if line.maybe(", and ") else []
     line.take(":")
     label = line.label()
     line.end()
-    return Outline(name, tuple(events), tuple(filters), id=TRIGGER_ID if label is None else label, other=other)
+    trigger_id = TRIGGER_ID if label is None else label
+    return Outline(name, tuple(events), tuple(filters), id=trigger_id, logs=logs, other=other)
+
+
+def _events(line: Scanner) -> list[str]:
+    events = [line.name()]
+    while line.maybe(", ", " or "):
+        events.append(line.name())
+    line.take(" event arrives")
+    return events
+
+
+def _logs(line: Scanner) -> JsonObject:
+    contract = line.pattern(ADDRESS, "the address of a contract, 0x and 40 digits")
+    line.take(" on chain ")
+    chain_id = line.whole()
+    line.take(" logs ")
+    signature = line.text("an event, like “Transfer(address,address,uint256)”,")
+    creates = line.take(" about the wallet in ", " about the known wallet in ") == " about the wallet in "
+    wallet_arg = line.text("a parameter of the event")
+    deep = 0
+    if line.maybe(", once "):
+        deep = line.whole()
+        line.take(" blocks stand on top of it", " block stands on top of it")
+    return {
+        "chainId": chain_id,
+        "contract": contract,
+        "signature": signature,
+        "walletArg": wallet_arg,
+        "confirmations": deep,
+        "createContacts": creates,
+    }
 
 
 class _Reading:

@@ -5,7 +5,7 @@ import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
 import type { Desk, View } from "./desk";
 import { FIT, Flow } from "./Flow";
-import { HEIGHT, WIDTH, add, cardNow, eventsOf, isTrigger, move, openEnd, paste, piece, pointOf, remove, type Cards, type End } from "./graph";
+import { HEIGHT, WIDTH, add, cardNow, eventsOf, isTrigger, move, openEnd, paste, piece, pointOf, remove, sourceOf, type Cards, type End } from "./graph";
 import { actOf, type Act } from "./keys";
 import { Palette } from "./Palette";
 import { Help, PublishDialog, Question } from "./panels/Dialogs";
@@ -39,7 +39,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
   const [testing, setTesting] = useState(false);
   const [busy, setBusy] = useState(false);
   const [asked, ask] = useState<Asked>(null);
-  const { samples, tried, take, ready } = useSamples(desk, eventsOf(sheet).join());
+  const { samples, tried, take, ready } = useSamples(desk, sourceOf(sheet));
 
   const cardOf: Cards = useCallback((key) => cardNow(cards[key], kinds, sheet.nodes.get(key)), [cards, kinds, sheet.nodes]);
   const one = selected.length === 1 ? selected[0]! : null;

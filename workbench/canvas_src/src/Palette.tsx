@@ -5,7 +5,7 @@ import { Icon } from "./Icon";
 import type { Kind } from "./types";
 
 export function Palette({ kinds, hint, add, started }: { kinds: Kind[]; hint: string; add: (kind: Kind) => void; started: boolean }) {
-  const offered = kinds.filter((each) => (each.kind === "app_event") !== started);
+  const offered = kinds.filter((each) => (each.group === "Start") !== started);
   const groups = [...Map.groupBy(offered, (each) => each.group)];
   return (
     <nav className="ewc-palette" aria-label="Steps to add" onKeyDown={walk}>

@@ -6,7 +6,8 @@ export const WIDTH = 280;
 export const HEIGHT = 90; // what a new card may need
 const ACROSS = 316;
 const DOWN = 54;
-const TRIGGERS = new Set(["app_event", "custom_event", "app-event", "custom-event", "appevent"]);
+const ON_CHAIN = "onchain_event";
+const TRIGGERS = new Set([ON_CHAIN, "app_event", "custom_event", "app-event", "custom-event", "appevent"]);
 
 export interface End {
   key: string;
@@ -35,6 +36,11 @@ function blankCard(kinds: Kind[], step: Step | undefined): Card {
 
 export function isTrigger(step: Step | undefined): boolean {
   return step !== undefined && TRIGGERS.has(step.type);
+}
+
+/** Which kind of trigger the automation has, whatever stands on its first node. */
+export function triggerKind(sheet: Sheet): string {
+  return sheet.trigger.type === ON_CHAIN ? ON_CHAIN : "app_event";
 }
 
 /** The key of each id: the first, where drafts have two of one. */
@@ -113,6 +119,7 @@ export function add(sheet: Sheet, kind: Kind, cards: Cards, end: End | null, at?
   const trigger = isTrigger(step);
   const order = trigger ? [id, ...sheet.nodes.keys()] : [...sheet.nodes.keys(), id];
   const patch: Patch = { nodes: { [id]: step }, order, fresh: [id] };
+  if (trigger && kind.kind !== triggerKind(sheet)) patch.trigger = { type: kind.kind };
   if (!end || !source || trigger) return { patch, key: id };
   const taken = leaving(sheet, end);
   const edge = edgeBetween(source.id, end.handle, id);
@@ -231,10 +238,18 @@ export function setEvents(sheet: Sheet, names: string[]): Patch {
   return { trigger: named(sheet.trigger), nodes };
 }
 
+/** What starts it, as values are known of it: names of events, or the signature of a contract's. */
 export function eventsOf(sheet: Sheet): string[] {
+  if (sheet.trigger.type === ON_CHAIN) return typeof sheet.trigger.signature === "string" && sheet.trigger.signature ? [sheet.trigger.signature] : [];
   const { event, eventNames } = sheet.trigger;
   const several = Array.isArray(eventNames) ? eventNames.filter((each) => typeof each === "string") : [];
   return [...new Set([...(typeof event === "string" && event ? [event] : []), ...several])];
+}
+
+/** Everything that decides which samples there are, as a text. */
+export function sourceOf(sheet: Sheet): string {
+  const { filters: _, ...rest } = sheet.trigger;
+  return sheet.trigger.type === ON_CHAIN ? JSON.stringify(rest) : eventsOf(sheet).join();
 }
 
 /** What is copied: steps with the edges between them. */

@@ -3,8 +3,8 @@ import { useId, useState, type ReactNode } from "react";
 import type { Choices, Field, Json, Obj, Remark } from "../types";
 import { Branches } from "./Branches";
 import { Combo, type Option } from "./Combo";
-import { Filters, pathsOf, samplesOf } from "./Filters";
-import { Attributes, JsonField, eventOptions } from "./Others";
+import { Filters, pathsOf, samplesOf, walletsOf } from "./Filters";
+import { Attributes, JsonField, Whole, eventOptions } from "./Others";
 import { Span } from "./Span";
 import { Template } from "./Template";
 
@@ -36,7 +36,7 @@ export function Control(props: Props) {
       </details>
     );
   }
-  const alone = { line: id, text: id, span: id }[field.control]; // controls that a label can name
+  const alone = { line: id, text: id, span: id, number: id, yes: id }[field.control]; // controls that a label can name
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={alone} remarks={props.remarks}>
       {control()}
@@ -56,6 +56,14 @@ export function Control(props: Props) {
         return <Combo label={field.label} value={text} options={eventOptions(choices)} placeholder="which event?" disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "span":
         return <Span id={id} label={field.label} value={value} disabled={disabled} onChange={onChange} />;
+      case "word":
+        return <Combo label={field.label} value={text} options={[]} disabled={disabled} invalid={invalid} onChange={(typed) => onChange(typed.trim() === typed ? typed : typed.trim())} />;
+      case "wallet":
+        return <Combo label={field.label} value={text} options={walletsOf(choices, props.events)} placeholder="which parameter?" disabled={disabled} invalid={invalid} onChange={onChange} />;
+      case "number":
+        return <Whole id={id} value={value} disabled={disabled} invalid={invalid} onChange={onChange} />;
+      case "yes":
+        return <input id={id} type="checkbox" checked={value !== false} disabled={disabled} onChange={(event) => onChange(event.target.checked)} />;
       case "filters":
         return <Filters label={field.label} value={value} operators={props.operators} paths={paths} samples={(path) => samplesOf(choices, props.events, path)} disabled={disabled} onChange={onChange} />;
       case "branches":

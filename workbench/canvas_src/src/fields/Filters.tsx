@@ -89,6 +89,12 @@ export function pathsOf(choices: Choices, events: string[], withContact: boolean
   return [...options.values()];
 }
 
+/** The parameters of these events that hold a wallet. */
+export function walletsOf(choices: Choices, events: string[]): Option[] {
+  const wallets = events.flatMap((name) => choices.paths[name] ?? []).filter((each) => each.types.includes("address"));
+  return wallets.map(({ path }) => ({ value: path }));
+}
+
 /** Values that were seen at a path, as texts. */
 export function samplesOf(choices: Choices, events: string[], path: string): Option[] {
   if (path === "contact.tags") return choices.tags.map((value) => ({ value }));

@@ -1,6 +1,6 @@
 // Fields that few kinds have: events, tags, attributes, JSON.
 import { useState } from "react";
-import { isObject, json, parse } from "../exact";
+import { isObject, json, numberOf, parse, written } from "../exact";
 import type { Choices, Json, Obj } from "../types";
 import { Combo, type Option } from "./Combo";
 import { Value } from "./Value";
@@ -50,6 +50,14 @@ export function Attributes({ value, names, onChange, disabled }: { value: Json |
       ))}
       {!disabled && <Combo label="Attribute to write" value={fresh} options={names} placeholder="attribute" onChange={setFresh} onPick={put} />}
     </div>
+  );
+}
+
+/** A whole number; empty takes the field out. */
+export function Whole({ id, value, onChange, disabled, invalid }: { id: string; value: Json | undefined; onChange: (value: Json | undefined) => void; disabled?: boolean; invalid?: boolean }) {
+  return (
+    <input id={id} type="number" min={0} step={1} value={written(value)} disabled={disabled} aria-invalid={invalid || undefined}
+      onChange={(event) => onChange(numberOf(event.target.value) ?? undefined)} />
   );
 }
 

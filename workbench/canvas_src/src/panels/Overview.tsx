@@ -15,7 +15,7 @@ export function Overview({ go }: { go: (key: string) => void }) {
       {!remarks.length && <p className="ewc-good-note">Nothing stands against publishing it.</p>}
       {!readOnly && (
         <ul className="ewc-soft ewc-hints">
-          {!eventsOf(sheet).length && <li>Click the first card and choose the event that starts it.</li>}
+          {!eventsOf(sheet).length && <li>Click the first card and choose what starts it.</li>}
           <li>Click a step on the left: it is put behind the end that is open.</li>
           <li>Drag from the dot below a card to lead it elsewhere.</li>
           <li>Press <kbd>?</kbd> for all keys.</li>

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "react";
 import { Control, Labelled } from "../fields/Control";
 import { Events } from "../fields/Others";
-import { eventsOf, isTrigger, remove, setBranches, setEvents, setField } from "../graph";
+import { eventsOf, isTrigger, put, remove, setBranches, setEvents, setField, triggerKind } from "../graph";
 import { Icon } from "../Icon";
 import type { Count, Field, Json, Obj, Remark, Step } from "../types";
 import { useStage, useView } from "../use";
@@ -13,7 +13,7 @@ export function StepPanel({ id, step, focus }: { id: string; step: Step; focus: 
   const { desk, select } = useStage();
   const { sheet, kinds, cards, remarks, counts, readOnly } = useView(desk);
   const trigger = isTrigger(step);
-  const kind = kinds.find((each) => each.kind === (trigger ? "app_event" : step.type));
+  const kind = kinds.find((each) => each.kind === (trigger ? triggerKind(sheet) : step.type));
   const own = remarks.filter((each) => each.key === id);
   const fields = kind?.fields ?? [];
   const of = (field: Field) => own.filter((each) => each.field === field.name || each.field.startsWith(`${field.name}[`) || each.field.startsWith(`${field.name}.`));
@@ -55,7 +55,7 @@ function StepField({ id, step, field, remarks }: { id: string; step: Step; field
   const waited = step.type === "wait_for_event" && typeof data.event === "string" ? [data.event] : null;
   const change = (value: Json | undefined) => {
     const now = desk.current().sheet;
-    const patch = trigger ? { trigger: { ...now.trigger, [field.name]: value ?? null } } : setField(now, id, field.name, value);
+    const patch = trigger ? { trigger: put(now.trigger, field.name, value) } : setField(now, id, field.name, value);
     desk.edit(patch, `${id}/${field.name}`);
   };
   return (

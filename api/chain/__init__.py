@@ -1,0 +1,1 @@
+"""The on-chain follower: reads logs from EVM nodes, keeps them with their contacts, and starts automations."""

@@ -1,0 +1,164 @@
+"""The time of one lease: where the cursor is, what is followed, and how it goes on from there."""
+
+import asyncio
+import contextlib
+import logging
+
+from api.chain.reading import ForkError, Reader
+from api.chain.rpc import Block, NodeError
+from api.chain.storing import ChangedError, Keeper, Page, roll_back
+from api.chain.watching import Watched, read_watched
+from api.clock import Clock
+from api.store import chain as store
+from api.store.calls import COMMIT, run
+from api.store.chain import LEASE, Taken
+from api.store.database import ConflictError, Database, UnavailableError
+
+SHORTEST, LONGEST = (
+    0.2,
+    2.0,
+)  # seconds between two looks at the head; a quarter of the time between blocks in these bounds
+
+_log = logging.getLogger("workbench.chain")
+
+
+class WrongChainError(Exception):
+    """The node is one of another chain than before."""
+
+
+class Following:
+    """Reads one chain on, from where it was read before."""
+
+    def __init__(self, database: Database, clock: Clock, reader: Reader, keeper: Keeper, taken: Taken) -> None:
+        self._database = database
+        self._clock = clock
+        self._node = reader.node
+        self._keeper = keeper
+        self._reader = reader
+        self._lease = taken.lease
+        self._begun = taken.block_number is not None
+        self._last: tuple[int, str] | None = None
+        self._watched: Watched | None = None
+        self._head: Block | None = None
+        self._trouble: str | None = None
+        self._pause = SHORTEST
+
+    async def go_on(self) -> None:
+        """Read on; rest a little when there is nothing more to read for the moment."""
+        head = await self._latest()
+        try:
+            last = await self._cursor(head)
+            if head.number > last[0]:
+                await self._read(last, head)
+            elif not await self._is_read(head, last):
+                await self._go_back(head)
+            else:
+                await asyncio.sleep(self._pause)
+        except ForkError:
+            await self._go_back(head)
+        except ChangedError:
+            self._watched = None
+
+    async def note(self, trouble: str | None) -> None:
+        """Say what hinders us, where everybody can see it; None: nothing any more."""
+        if trouble == self._trouble:
+            return
+        with contextlib.suppress(UnavailableError, ConflictError):
+            async with self._database.transaction() as tx:
+                await run(tx, store.note_chain(self._lease, trouble), COMMIT)
+            self._trouble = trouble
+
+    async def _read(self, last: tuple[int, str], head: Block) -> None:
+        watched = await self._followed()
+        async for page in self._reader.pages(watched, last, head):
+            await self._keep(watched, page)
+
+    async def _latest(self) -> Block:
+        head = await self._node.block("latest")
+        if head is None:
+            raise NodeError("has no blocks", "away")
+        if self._head is not None and head.number > self._head.number:
+            per_block = (head.seconds - self._head.seconds) / (head.number - self._head.number)
+            self._pause = min(max(per_block / 4, SHORTEST), LONGEST)
+        self._head = head
+        return head
+
+    async def _followed(self) -> Watched:
+        if self._watched is None:
+            async with self._database.transaction() as tx:
+                self._watched = await read_watched(tx, self._lease.chain_id)
+                await run(tx, COMMIT)
+        return self._watched
+
+    async def _cursor(self, head: Block) -> tuple[int, str]:
+        """Return the last block that was read; the first time that is the head: what was before is history."""
+        if self._last is None and self._begun:
+            blocks = await self._remembered()
+            self._last = blocks[-1] if blocks else (-1, "")
+        if self._last is None:
+            first = await self._node.block(0)
+            blocks = [(0, first.hash)] if first is not None and head.number else []
+            page = Page(head.number, head.number, head.number, [], [*blocks, (head.number, head.hash)])
+            await self._keep(await self._followed(), page)
+            self._begun = True
+        assert self._last is not None
+        return self._last
+
+    async def _keep(self, watched: Watched, page: Page) -> None:
+        now = self._clock.now()
+        async with self._database.transaction() as tx:
+            told = await self._keeper.keep(tx, self._lease, now + LEASE, watched, page, now)
+        self._last = page.blocks[-1]
+        self._trouble = None  # storing it said so
+        if told.logs or told.entries:
+            extra = {"chain": self._lease.chain_id, "block": page.number, "logs": told.logs, "entries": told.entries}
+            _log.info("logs_kept", extra=extra)
+
+    async def _is_read(self, head: Block, last: tuple[int, str]) -> bool:
+        """Return whether the chain as the node has it, no longer than what was read, is a part of that."""
+        if head.number == last[0]:
+            await self.note(None)
+            return head.hash == last[1]
+        await self.note(f"the node is at block {head.number}; read up to {last[0]}")
+        known = [each for each in await self._remembered() if each[0] <= head.number]
+        if not known:
+            return True
+        number, hash_ = known[-1]
+        found = head if number == head.number else await self._node.block(number)
+        return found is None or found.hash == hash_
+
+    async def _remembered(self) -> list[tuple[int, str]]:
+        async with self._database.transaction() as tx:
+            blocks, _ = await run(tx, store.list_blocks(self._lease.chain_id), COMMIT)
+        return blocks
+
+    async def _go_back(self, head: Block) -> None:
+        """Take back what is no longer in the chain."""
+        if await self._node.chain_id() != self._lease.chain_id:
+            raise WrongChainError
+        block = await self._common(head)
+        now = self._clock.now()
+        async with self._database.transaction() as tx:
+            told = await roll_back(tx, self._lease, now + LEASE, block, now)
+        extra = {"chain": self._lease.chain_id, "block": block[0], "logs": told.logs, "entries": told.entries}
+        _log.warning("chain_reorganized", extra=extra)
+        self._last = block
+
+    async def _common(self, head: Block) -> tuple[int, str]:
+        """Return the newest remembered block that is still in the chain; if none is, the one before all of them."""
+        blocks = [each for each in await self._remembered() if each[0] <= head.number]
+        same, other = 0, len(blocks)  # all before `same` are in the chain, none from `other` on is
+        while same < other:
+            middle = (same + other) // 2
+            found = await self._node.block(blocks[middle][0])
+            if found is None:
+                raise NodeError(f"does not have block {blocks[middle][0]}", "away")
+            if found.hash == blocks[middle][1]:
+                same = middle + 1
+            else:
+                other = middle
+        if same:
+            return blocks[same - 1]
+        below = blocks[0][0] - 1 if blocks else head.number
+        found = await self._node.block(below) if below >= 0 else None
+        return (below, found.hash) if found is not None else (-1, "")

@@ -1,0 +1,73 @@
+"""`workbench chain`: follow EVM nodes; `chain watch`: name the contract events that are kept without an automation."""
+
+import argparse
+import asyncio
+
+from api.commands import CommandError, leash
+from api.commands.arguments import Subparsers, add_leash
+from api.commands.database import database
+from api.commands.secret import root_secret
+from api.commands.terminal import note, say
+from api.settings import Settings
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Describe the arguments."""
+    parser = subparsers.add_parser("chain", help="follow EVM nodes (WORKBENCH_EVM_RPC): logs start automations")
+    add_leash(parser)
+    parser.set_defaults(run=run)
+    actions = parser.add_subparsers(metavar="ACTION")
+    watch = actions.add_parser("watch", help="keep a contract's event, also without an automation")
+    unwatch = actions.add_parser("unwatch", help="keep it no longer; what was kept stays")
+    watched = actions.add_parser("watched", help="list what is kept without an automation")
+    for action, command in ((watch, _watch), (unwatch, _unwatch), (watched, _watched)):
+        action.add_argument("--org", required=True, metavar="NAME")
+        action.set_defaults(run=command)
+    for action in (watch, unwatch):
+        action.add_argument("--chain", required=True, type=int, metavar="ID", help="chain id, like 1 or 8453")
+        action.add_argument("--contract", required=True, metavar="ADDRESS")
+        action.add_argument("--event", required=True, metavar="SIGNATURE", help='"Transfer(address,address,uint256)"')
+    watch.add_argument("--wallet", metavar="PARAMETER", help="the parameter by whose wallet a contact is found")
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    """Follow until stopped."""
+    from api.chain.process import follow
+
+    if not settings.evm_rpc:
+        raise CommandError("WORKBENCH_EVM_RPC is not set: the addresses of EVM nodes, separated by commas")
+    secret = root_secret(settings)
+    with database(settings) as addresses:
+        if args.leash:
+            leash.follow_parent()
+        follow(settings.evm_rpc, addresses.dsn, secret)
+    return 0
+
+
+def _watch(args: argparse.Namespace, settings: Settings) -> int:
+    from api.chain import watches
+
+    spec = {"chainId": args.chain, "contract": args.contract, "signature": args.event, "walletArg": args.wallet}
+    with database(settings) as addresses:
+        watch = asyncio.run(watches.add(addresses.dsn, args.org, spec))
+    note(f"{watch.signature} of {watch.contract} on chain {watch.chain_id} is kept from now on")
+    return 0
+
+
+def _unwatch(args: argparse.Namespace, settings: Settings) -> int:
+    from api.chain import watches
+
+    spec = {"chainId": args.chain, "contract": args.contract, "signature": args.event}
+    with database(settings) as addresses:
+        asyncio.run(watches.remove(addresses.dsn, args.org, spec))
+    note("it is kept no longer, unless an automation starts from it")
+    return 0
+
+
+def _watched(args: argparse.Namespace, settings: Settings) -> int:
+    from api.chain import watches
+
+    with database(settings) as addresses:
+        for each in asyncio.run(watches.listed(addresses.dsn, args.org)):
+            say(f"{each.chain_id}\t{each.contract}\t{each.signature}\t{each.wallet_arg or ''}".rstrip())
+    return 0

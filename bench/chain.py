@@ -1,0 +1,111 @@
+"""On-chain: the time from a transaction to its message, on a chain with a block a second, and how fast a chain is caught up with.
+
+The node is a local one (`make chain` installs it), the follower and the engine are processes of their own.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from bench import postgres, site
+from bench.effort import Effort, Measured
+from bench.figures import percentile, quantiles
+from bench.postgres import SECRET, Database, Postgres
+from bench.processes import beside
+from bench.table import Row, at_least, at_most, row
+from tests.chain.anvil import Anvil, Token, running
+
+TRANSFERS = 20  # of a round
+LOGS = 20_000
+PER_TRANSACTION = 1_000
+_PATIENCE = 120.0
+
+
+def measure(effort: Effort) -> Measured:
+    """Take latencies round by round, then catch up."""
+    with postgres.running() as server:
+        rows = [_latency(server, effort), _catching_up(server, effort)]
+    return Measured(rows, {})
+
+
+def _latency(server: Postgres, effort: Effort) -> Row:
+    database = postgres.prepared(server, "chain_latency")
+    with running(server.home, 31_337, "--block-time", "1") as node:
+        token = Token(node)
+        _publish(server, database, token)
+        with _following(server, database, node), _engine(server, database), postgres.connect(database.dsn) as asked:
+            _wait(asked, "SELECT count(*) FROM workbench.chains WHERE block_number IS NOT NULL", 1)
+            rounds = [_transfers(asked, token, number) for number in range(effort.rounds)]
+    worst = [percentile(each, 99) for each in rounds]
+    return row("transaction to message, block time 1 s, p99", "ms", worst, None, at_most(2_000))
+
+
+def _transfers(asked: psycopg.Connection, token: Token, number: int) -> list[float]:
+    """Return the latencies of a round in milliseconds, as made by `quantiles`."""
+    sent: dict[str, float] = {}
+    for each in range(TRANSFERS):
+        amount = number * TRANSFERS + each + 1
+        sent[str(amount)] = time.time()
+        token.mint(f"0x{amount:040x}", amount)  # returns when it is in a block
+    _wait(asked, "SELECT count(*) FROM workbench.messages", (number + 1) * TRANSFERS)
+    rows = asked.execute("SELECT subject, extract(epoch FROM created_at)::float8 FROM workbench.messages").fetchall()
+    return quantiles([(at - sent[subject]) * 1e3 for subject, at in rows if subject in sent])
+
+
+def _catching_up(server: Postgres, effort: Effort) -> Row:
+    rates = []
+    for number in range(min(effort.rounds, 3)):
+        database = postgres.prepared(server, f"chain_behind_{number}")
+        with running(server.home) as node, postgres.connect(database.dsn) as asked:
+            token = Token(node)
+            _publish(server, database, token)
+            with _following(server, database, node):
+                _wait(asked, "SELECT count(*) FROM workbench.chains WHERE block_number IS NOT NULL", 1)
+            for first in range(LOGS // PER_TRANSACTION):
+                token.scatter(first % 5 * PER_TRANSACTION + 1, PER_TRANSACTION)
+            node.mine(100)
+            began = time.monotonic()
+            with _following(server, database, node):
+                _wait(asked, "SELECT count(*) FROM workbench.onchain_events", LOGS)
+            rates.append(LOGS / (time.monotonic() - began))
+    return row(f"catching up with {LOGS:,} logs, start included", "logs/s", rates, None, at_least(2_000))
+
+
+def _publish(server: Postgres, database: Database, token: Token) -> None:
+    spec = {"chainId": 31_337, "contract": token.address, "signature": "Transfer(address,address,uint256)"}
+    say = {"recipientMode": "triggering_profile", "title": "{{ value }}", "body": "Your tokens have arrived."}
+    automation = {
+        "name": "thanks",
+        "triggerSpec": {"type": "onchain_event", "walletArg": "to", **spec},
+        "graph": {
+            "nodes": [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": say}],
+            "edges": [{"id": "e", "source": "t", "target": "n"}],
+        },
+    }
+    with site.bare_apis(server, database, 1) as services:
+        site.publish(services[0], database, automation)
+
+
+@contextmanager
+def _following(server: Postgres, database: Database, node: Anvil) -> Iterator[None]:
+    environment = {"DATABASE_URL": database.dsn, "WORKBENCH_SECRET": SECRET, "WORKBENCH_EVM_RPC": node.url}
+    with beside("-m", "api", "chain", log=Path(server.home / "chain.log"), environment=environment):
+        yield
+
+
+@contextmanager
+def _engine(server: Postgres, database: Database) -> Iterator[None]:
+    environment = {"DATABASE_URL": database.dsn, "WORKBENCH_SECRET": SECRET}
+    with beside("-m", "api", "engine", log=Path(server.home / "engine.log"), environment=environment):
+        yield
+
+
+def _wait(asked: psycopg.Connection, query: str, wanted: int) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while (found := asked.execute(query).fetchone()) is None or found[0] < wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"after {_PATIENCE:.0f} s {query!r} is still {found}")
+        time.sleep(0.02)

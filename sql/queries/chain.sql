@@ -1,0 +1,243 @@
+-- Following chains: who reads one and how far, what was seen, and what a reorganization takes back.
+
+-- take_chain --
+-- Become the one who follows a chain, when nobody does; the token is greater than every one before.
+INSERT INTO chains (chain_id, token, lease_until) VALUES (:chain_id ::bigint, 1, :lease_until ::timestamptz)
+ON CONFLICT (chain_id) DO UPDATE SET token = chains.token + 1, lease_until = :lease_until ::timestamptz
+WHERE chains.lease_until <= :now ::timestamptz
+RETURNING token, block_number;
+
+-- keep_chain --
+-- Keep following; no row when somebody else does. The row is held: nobody takes the chain before this transaction ends.
+UPDATE chains SET lease_until = :lease_until ::timestamptz
+WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint
+RETURNING token;
+
+-- leave_chain --
+-- Let somebody else follow it at once.
+UPDATE chains SET lease_until = :now ::timestamptz WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
+
+-- advance_chain --
+-- Everything up to this block is stored.
+UPDATE chains SET block_number = :block_number ::bigint, head = :head ::bigint, read_at = :at ::timestamptz, trouble = NULL
+WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
+
+-- note_chain --
+-- What hinders us.
+UPDATE chains SET trouble = :trouble ::text
+WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
+
+-- add_blocks --
+-- Remember blocks that were read.
+INSERT INTO chain_blocks (chain_id, number, hash)
+SELECT :chain_id ::bigint, number, hash FROM unnest(:numbers ::bigint[], :hashes ::text[]) AS b (number, hash)
+ON CONFLICT (chain_id, number) DO UPDATE SET hash = excluded.hash;
+
+-- forget_blocks --
+-- Forget those above a block, and those far below, except the first of the chain.
+DELETE FROM chain_blocks
+WHERE chain_id = :chain_id ::bigint AND (number > :above ::bigint OR (number < :below ::bigint AND number > 0));
+
+-- list_blocks --
+-- The blocks that are remembered, in order.
+SELECT number, hash FROM chain_blocks WHERE chain_id = :chain_id ::bigint ORDER BY number;
+
+-- watch_epoch --
+-- A number that every change of an automation or a watch raises, whosever it is.
+SELECT coalesce(sum(epoch), 0)::bigint FROM automation_epochs WHERE org_id > 0;
+
+-- chain_automations --
+-- Every automation that starts from logs of a chain and takes entries now, with the trigger of its published version, or of its draft
+-- when it has none.
+SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec
+FROM (
+    SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec
+    FROM automations a
+    LEFT JOIN automation_versions v
+        ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
+    WHERE a.active AND a.archived_at IS NULL
+) t
+WHERE t.spec ->> 'type' = 'onchain_event' AND t.spec ->> 'chainId' = :chain_id ::text
+ORDER BY t.org_id, t.id;
+
+-- chain_watches --
+-- The events of contracts that are kept without an automation.
+SELECT org_id, contract, signature, wallet_arg FROM chain_watches WHERE chain_id = :chain_id ::bigint
+ORDER BY org_id, contract, signature;
+
+-- awaited_logs --
+-- The logs that an entry of any version of organizations' automations can wait for: an address, a colon, an event in lower case.
+SELECT DISTINCT a.org_id, awaited.event
+FROM automations a
+JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id
+CROSS JOIN LATERAL unnest(v.awaits) AS awaited (event)
+WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%';
+
+-- find_logs --
+-- Those of these logs that are known already; `position` counts from 0.
+WITH k AS MATERIALIZED (
+    SELECT :chain_id ::bigint AS chain_id, *
+    FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[]) WITH ORDINALITY
+        AS k (org_id, tx_hash, log_index, position)
+)
+SELECT k.position - 1, v.id::text, v.removed, v.block_hash
+FROM k CROSS JOIN LATERAL (
+    SELECT * FROM onchain_events o
+    WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash
+        AND o.log_index = k.log_index
+    ORDER BY o.tx_hash, o.log_index LIMIT 1    -- a range and an order, which only the key of logs has: see `facts.sql`
+) AS v;
+
+-- confirmed_logs --
+-- The logs of some organizations in blocks after one and up to another.
+SELECT o.org_id, o.id::text, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number, o.args
+FROM onchain_events o
+WHERE o.org_id = ANY(:org_ids ::bigint[]) AND o.chain_id = :chain_id ::bigint AND o.block_number > :after ::bigint
+    AND o.block_number <= :until ::bigint AND NOT o.removed
+ORDER BY o.org_id, o.block_number, o.log_index;
+
+-- add_logs --
+-- Keep logs; moments of blocks are seconds since the epoch. Parameters come like payloads of events (`ingest.sql`).
+INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, block_number, block_hash,
+                            block_time, args, created_at)
+SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, block_number, block_hash,
+       timestamptz 'epoch' + block_seconds * interval '1 second', args::jsonb, :at ::timestamptz
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contracts ::text[], :events ::text[], :signatures ::text[],
+            :tx_hashes ::text[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
+            :block_seconds ::bigint[], string_to_array(:args, chr(30)))
+    AS l (org_id, id, contact_id, contract, event, signature, tx_hash, log_index, block_number, block_hash, block_seconds, args);
+
+-- restore_logs --
+-- Logs that were dropped are in another block now.
+UPDATE onchain_events o
+SET removed = false, block_number = k.block_number, block_hash = k.block_hash,
+    block_time = timestamptz 'epoch' + k.block_seconds * interval '1 second'
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[], :block_seconds ::bigint[])
+    AS k (org_id, id, block_number, block_hash, block_seconds)
+WHERE o.org_id = k.org_id AND o.id = k.id;
+
+-- revive_entries --
+-- Entries that ended because their logs were dropped go on where they stood, and so do the messages that they were about to send.
+WITH k AS MATERIALIZED (
+    SELECT a.org_id, a.id AS automation_id, v.id AS event_id
+    FROM automations a CROSS JOIN unnest(:event_ids ::uuid[]) AS v (id)
+    WHERE a.org_id = :org_id ::bigint
+), ended AS MATERIALIZED (
+    SELECT k.org_id, f.id FROM k CROSS JOIN LATERAL (
+        SELECT e.id, e.state, e.outcome FROM entries e
+        WHERE e.org_id = k.org_id AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
+        ORDER BY e.event_id LIMIT 1    -- a range and an order, as above
+    ) AS f
+    WHERE f.state = 'cancelled' AND f.outcome = 'chain_reorg'
+), moved AS (
+    UPDATE entries e
+    SET state = 'pending', outcome = NULL, attempts = 0, due_at = :at ::timestamptz, updated_at = :at ::timestamptz
+    FROM ended
+    WHERE e.org_id = ended.org_id AND e.id = ended.id AND e.state || '' = 'cancelled'
+    RETURNING e.id, e.node_id
+), logged AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+    SELECT :org_id ::bigint, id, 'cancelled', 'pending', :at ::timestamptz, 'chain_reorg' FROM moved
+), queued AS (
+    UPDATE messages m SET status = 'queued'
+    FROM moved r
+    WHERE m.org_id = :org_id ::bigint AND m.entry_id = r.id AND m.node_id = r.node_id AND m.status = 'skipped' AND m.body IS NOT NULL
+)
+SELECT count(*) FROM moved;
+
+-- give_contacts --
+-- Name the contacts of logs that had none.
+UPDATE onchain_events o SET contact_id = k.contact_id
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[]) AS k (org_id, id, contact_id)
+WHERE o.org_id = k.org_id AND o.id = k.id AND coalesce(o.contact_id, k.contact_id) = k.contact_id;    -- by the key
+
+-- dropped_organizations --
+-- The organizations with logs above a block.
+SELECT g.id FROM organizations g
+WHERE EXISTS (
+    SELECT FROM onchain_events o
+    WHERE o.org_id = g.id AND o.chain_id = :chain_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed)
+ORDER BY g.id;
+
+-- drop_logs --
+-- The blocks above one are no longer in the chain: mark an organization's logs in them, and end the entries that they started and that
+-- have not ended, also those that a worker holds. What was to be sent is skipped, what is on its way may arrive.
+WITH dropped AS (
+    UPDATE onchain_events o SET removed = true
+    WHERE o.org_id = :org_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed
+        AND o.chain_id - 0 = :chain_id ::bigint    -- by the block, not by the key of logs
+    RETURNING o.id
+), k AS MATERIALIZED (
+    SELECT a.org_id, a.id AS automation_id, d.id AS event_id FROM automations a CROSS JOIN dropped d WHERE a.org_id = :org_id ::bigint
+), started AS MATERIALIZED (
+    SELECT k.org_id, f.id FROM k CROSS JOIN LATERAL (
+        SELECT e.id FROM entries e
+        WHERE e.org_id = k.org_id AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
+        ORDER BY e.event_id LIMIT 1    -- a range and an order, as above
+    ) AS f
+), live AS (
+    SELECT e.id, e.state
+    FROM started s
+    JOIN entries e ON e.org_id = s.org_id AND e.id = s.id
+    WHERE e.state || '' IN ('pending', 'running', 'waiting', 'retrying')
+    ORDER BY e.id
+    FOR UPDATE OF e
+), moved AS (
+    UPDATE entries e
+    SET state = 'cancelled', outcome = 'chain_reorg', lease_token = e.lease_token + 1, lease_until = NULL,
+        updated_at = :at ::timestamptz
+    FROM live
+    WHERE e.org_id = :org_id ::bigint AND e.id = live.id
+    RETURNING e.id, live.state
+), logged AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+    SELECT :org_id ::bigint, id, state, 'cancelled', :at ::timestamptz, 'chain_reorg' FROM moved
+), unsent AS (
+    UPDATE messages m
+    SET status = CASE WHEN m.status = 'queued' AND NOT m.in_doubt THEN 'skipped' ELSE 'unknown' END
+    FROM moved r
+    WHERE m.org_id = :org_id ::bigint AND m.entry_id = r.id AND m.status IN ('queued', 'sending')
+    RETURNING m.id, m.status, m.channel
+), told AS (
+    INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
+    SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, 'chain_reorg' FROM unsent
+)
+SELECT (SELECT count(*) FROM dropped), (SELECT count(*) FROM moved);
+
+-- add_watch --
+-- Keep a contract's event from now on.
+INSERT INTO chain_watches (org_id, chain_id, contract, signature, wallet_arg, created_at)
+VALUES (:org_id, :chain_id, :contract, :signature, :wallet_arg, :created_at)
+ON CONFLICT (org_id, chain_id, contract, signature) DO UPDATE SET wallet_arg = excluded.wallet_arg;
+
+-- watches_of --
+-- What an organization keeps without an automation.
+SELECT chain_id, contract, signature, wallet_arg FROM chain_watches WHERE org_id = :org_id ORDER BY chain_id, contract, signature;
+
+-- remove_watch --
+-- Keep it no longer; what was kept stays.
+DELETE FROM chain_watches WHERE org_id = :org_id AND chain_id = :chain_id AND contract = :contract AND signature = :signature
+RETURNING signature;
+
+-- recent_logs --
+-- The newest logs of an organization: of a contract, and of an event, when they are named.
+SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
+FROM onchain_events o
+WHERE o.org_id = :org_id AND (:contract ::text IS NULL OR o.contract = :contract) AND (:event ::text IS NULL OR o.event = :event)
+ORDER BY o.block_number DESC, o.log_index DESC
+LIMIT :most;
+
+-- count_logs --
+-- How many logs of each event there are among the newest of an organization.
+SELECT l.chain_id, l.contract, l.event, l.signature, count(*)
+FROM (
+    SELECT chain_id, contract, event, signature FROM onchain_events
+    WHERE org_id = :org_id AND NOT removed
+    ORDER BY block_number DESC LIMIT :most
+) l
+GROUP BY l.chain_id, l.contract, l.event, l.signature
+ORDER BY count(*) DESC, l.contract, l.event;
+
+-- list_chains --
+-- How far chains were read, and what hinders their followers.
+SELECT chain_id, block_number, head, read_at, trouble FROM chains ORDER BY chain_id;

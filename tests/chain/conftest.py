@@ -1,0 +1,50 @@
+"""A real node, a real database, and what is between them.
+
+What needs the node is marked `chain`, like all that takes its time: `make chain` runs it.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from api import settings
+from api.access import orgs
+from api.engine.outside import transports
+from api.store.database import Database
+from tests.chain.anvil import Anvil, Token, running
+from tests.chain.world import World
+
+ANN = "0x00000000000000000000000000000000000000aa"
+BOB = "0x00000000000000000000000000000000000000bb"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and "anvil" in getattr(item, "fixturenames", ()):
+            item.add_marker("chain")
+
+
+@pytest.fixture
+async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    org_id = await orgs.create(database_url, "chain")
+    database = Database(database_url, size=6, lock_ms=10_000, hot=True)
+    await database.open()
+    ways = transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
+    world = World(database, org_id, ways)
+    yield world
+    await world.unfollow()
+    await ways.close()
+    await database.close()
+
+
+@pytest.fixture
+def anvil(tmp_path: Path) -> Iterator[Anvil]:
+    with running(tmp_path) as node:
+        yield node
+
+
+@pytest.fixture
+def token(anvil: Anvil) -> Token:
+    return Token(anvil)

@@ -1,0 +1,141 @@
+"""A node that says what a test wants: for what real nodes do rarely, or providers only."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+
+from api.language.keccak import topic
+
+CONTRACT = "0x" + "c0" * 20
+TRANSFER = "Transfer(address,address,uint256)"
+
+Says = Callable[[str, list[Any]], "Refusal | None"]
+
+
+class Refusal(msgspec.Struct):
+    """What it answers instead: a JSON-RPC error, or (`body`) anything at all."""
+
+    message: str = ""
+    code: int = -32000
+    status: int = 200
+    body: bytes | None = None
+    headers: dict[str, str] = {}
+
+
+class ScriptedNode:
+    """A chain in memory: in each block `per_block` transfers of the block's number. `says` decides what is refused."""
+
+    def __init__(self, blocks: int, per_block: int = 1, chain_id: int = 5) -> None:
+        self.head = blocks
+        self.per_block = per_block
+        self.chain_id = chain_id
+        self.says: Says = lambda _method, _params: None
+        self.asked: list[tuple[str, list[Any]]] = []
+        self.url = ""
+
+    def answer(self, method: str, params: list[Any]) -> Any:
+        self.asked.append((method, params))
+        match method:
+            case "eth_chainId":
+                return hex(self.chain_id)
+            case "eth_getBlockByNumber":
+                number = self.head if params[0] == "latest" else int(params[0], 16)
+                return self._block(number) if number <= self.head else None
+            case _:
+                return self._logs(params[0])
+
+    def ranges(self) -> list[int]:
+        """Return how many blocks each question for logs was about."""
+        return [
+            int(params[0]["toBlock"], 16) - int(params[0]["fromBlock"], 16) + 1
+            for method, params in self.asked
+            if method == "eth_getLogs" and "fromBlock" in params[0]
+        ]
+
+    def _block(self, number: int) -> dict[str, str]:
+        parent = _hash(number - 1) if number else "0x" + "0" * 64
+        return {
+            "number": hex(number),
+            "hash": _hash(number),
+            "parentHash": parent,
+            "timestamp": hex(1_700_000_000 + number),
+        }
+
+    def _logs(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
+        if "blockHash" in wanted:
+            numbers = range(int(wanted["blockHash"], 16), int(wanted["blockHash"], 16) + 1)
+        else:
+            numbers = range(int(wanted["fromBlock"], 16), int(wanted["toBlock"], 16) + 1)
+        return [_log(number, index) for number in numbers for index in range(self.per_block)]
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of clients that leave in the middle."""
+
+
+def _hash(number: int) -> str:
+    return f"0x{number:064x}"
+
+
+def _log(number: int, index: int) -> dict[str, Any]:
+    wallet = "0x" + f"{number:064x}"
+    return {
+        "address": CONTRACT,
+        "topics": [topic(TRANSFER), "0x" + "0" * 64, wallet],
+        "data": f"0x{number:064x}",
+        "blockNumber": hex(number),
+        "blockHash": _hash(number),
+        "transactionHash": f"0x{number:060x}{index:04x}",
+        "logIndex": hex(index),
+        "removed": False,
+    }
+
+
+@contextmanager
+def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
+    """Serve a node."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            refusal = node.says(asked["method"], asked["params"])
+            if refusal is None:
+                self._send(
+                    200,
+                    json.dumps({"jsonrpc": "2.0", "id": 1, "result": node.answer(asked["method"], asked["params"])}),
+                )
+            elif refusal.body is not None:
+                self._send(refusal.status, refusal.body.decode(), refusal.headers)
+            else:
+                error = {"code": refusal.code, "message": refusal.message}
+                self._send(refusal.status, json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}), refusal.headers)
+
+        def _send(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body.encode())))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = _Server(("127.0.0.1", 0), Handler)
+    node.url = f"http://127.0.0.1:{server.server_port}/v3/secret-of-the-operator"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield node
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,87 @@
+"""Values of logs: by hand from the ABI's specification, and what no contract should send."""
+
+import pytest
+
+from api.chain.decode import Decoder, UndecodableError
+from api.language.abi import Declared, read_signature
+
+TOPIC = "0x" + "11" * 32
+ANN, BOB = "0x" + "ab" * 20, "0x" + "cd" * 20
+
+
+def decoder(signature: str) -> Decoder:
+    declared = read_signature(signature)
+    assert isinstance(declared, Declared), declared
+    return Decoder(declared)
+
+
+def data(*parts: int | str) -> str:
+    """Return words in hex: numbers, or texts filled up on the right."""
+    words = [f"{part % 2**256:064x}" if isinstance(part, int) else part.encode().hex().ljust(64, "0") for part in parts]
+    return "0x" + "".join(words)
+
+
+def topics(*parts: int) -> list[str]:
+    return [TOPIC, *(f"0x{part % 2**256:064x}" for part in parts)]
+
+
+def test_the_same_signature_reads_tokens_and_nfts() -> None:
+    transfer = decoder("Transfer(address,address,uint256)")
+    ann, bob = int(ANN, 16), int(BOB, 16)
+    wanted = {"from": ANN, "to": BOB, "value": str(10**30)}
+    assert transfer.args(topics(ann, bob), data(10**30)) == wanted
+    assert transfer.args(topics(ann, bob, 10**30), "0x") == wanted
+    assert transfer.args(topics(), data(ann, bob, 10**30)) == wanted
+
+
+def test_numbers_are_numbers_up_to_48_bits_and_texts_beyond_whatever_their_value() -> None:
+    read = decoder("F(uint48 a, int8 b, uint56 c, int256 d, bool e, bytes4 f)")
+    values = data(2**48 - 1, -1, 1, -(2**255), 1, "abcd")
+    assert read.args(topics(), values) == {
+        "a": 2**48 - 1,
+        "b": -1,
+        "c": "1",
+        "d": str(-(2**255)),
+        "e": True,
+        "f": "0x61626364",
+    }
+
+
+def test_indexed_parameters_stand_anywhere_and_texts_among_them_are_hashes() -> None:
+    read = decoder("F(string a, address indexed b, string indexed c)")
+    found = read.args(topics(int(ANN, 16), 5), data(32, 2, "hi"))
+    assert found == {"a": "hi", "b": ANN, "c": f"0x{5:064x}"}
+
+
+def test_texts_arrays_and_tuples_in_each_other() -> None:
+    read = decoder("F(string s, uint8[] n, (uint256 x, bytes y)[] t, uint8[2] two)")
+    found = read.args(topics(), data(160, 224, 320, 8, 9, 2, "hi", 2, 7, 8, 1, 32, 9, 64, 3, "abc"))
+    assert found == {"s": "hi", "n": [7, 8], "t": [{"x": "9", "y": "0x616263"}], "two": [8, 9]}
+
+
+def test_texts_that_jsonb_would_refuse_are_mended() -> None:
+    raw = data(32, 3) + b"a\0\xff".hex().ljust(64, "0")
+    assert decoder("F(string s)").args(topics(), raw) == {"s": "a\ufffd\ufffd"}
+
+
+@pytest.mark.parametrize(
+    ("signature", "raw"),
+    [
+        ("F(uint256 a)", "0x"),
+        ("F(uint256 a)", "0xzz"),
+        ("F(string a)", data(2**255)),
+        ("F(string a)", data(32, 2**255)),
+        ("F(uint256[] a)", data(32, 2**255)),
+        ("F(uint256[][][][][] a)", data(32, 4_000, *[0] * 10)),
+        ("F(bytes a)", "0x" + "00" * 70_000),
+        ("F(uint8[60000] a)", data(1)),
+    ],
+)
+def test_what_is_not_what_the_event_says_ends_in_an_error(signature: str, raw: str) -> None:
+    with pytest.raises(UndecodableError):
+        decoder(signature).args(topics(), raw)
+
+
+def test_more_topics_than_parameters() -> None:
+    with pytest.raises(UndecodableError):
+        decoder("F(uint256 a)").args(topics(1, 2), "0x")

@@ -1,0 +1,189 @@
+"""From a log on a real node to a message, and what is stored on the way."""
+
+import pytest
+
+from api.access import AccessError, orgs
+from api.chain import watches
+from api.language.codec import decode
+from api.language.keccak import topic
+from tests.chain.anvil import OWNER, Anvil, Token
+from tests.chain.conftest import ANN, BOB
+from tests.chain.world import World
+
+
+async def test_a_log_becomes_a_message_to_the_wallet_in_it(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    sent = token.mint(ANN, 10**30)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(ANN, str(10**30))]
+    assert await world.fetch("SELECT body FROM messages") == [(f"Transfer of {token.address} in {sent}",)]
+    assert await world.logs("event, signature, contract, tx_hash, contact_id IS NOT NULL") == [
+        ("Transfer", "Transfer(address,address,uint256)", token.address, sent, True)
+    ]
+
+
+async def test_what_was_before_the_first_look_is_history(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token)
+    token.mint(ANN, 1)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 2)
+    await world.read_up_to(anvil)
+    assert await world.logs() == [(ANN, "2", False)]
+
+
+async def test_an_automation_that_is_published_later_takes_the_next_block(
+    world: World, anvil: Anvil, token: Token
+) -> None:
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    await world.read_up_to(anvil)
+    await world.on_chain(token)
+    token.mint(ANN, 2)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(ANN, "2")]
+
+
+async def test_two_automations_about_both_sides_of_a_transfer(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token)
+    await world.on_chain(token, walletArg="from", filters=[{"path": "to", "operator": "eq", "value": BOB}])
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(OWNER, 100)
+    token.transfer(BOB, 40)
+    await world.read_up_to(anvil)
+    assert sorted(await world.messages()) == sorted([(OWNER, "100"), (OWNER, "40"), (BOB, "40")])
+
+
+async def test_a_stranger_becomes_a_contact_only_where_an_automation_takes_it_in(
+    world: World, anvil: Anvil, token: Token
+) -> None:
+    await world.on_chain(token, createContacts=False)
+    await world.on_chain(token, filters=[{"path": "value", "operator": "eq", "value": "7"}])
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    token.mint(BOB, 7)
+    token.mint(BOB, 8)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(BOB, "7"), (BOB, "7"), (BOB, "8")]
+    assert await world.fetch("SELECT wallet_address FROM contacts") == [(BOB,)]
+    assert await world.logs("args ->> 'value', contact_id IS NULL") == [("1", True), ("7", False), ("8", False)]
+
+
+async def test_confirmations_are_waited_for(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token, confirmations=2)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 5)
+    anvil.mine()
+    await world.read_up_to(anvil)
+    assert await world.messages() == []
+    anvil.mine()
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(ANN, "5")]
+    anvil.mine(5)
+    await world.read_up_to(anvil)
+    assert await world.entries() == [("completed", "completed")]
+
+
+async def test_texts_and_arrays_are_decoded(world: World, anvil: Anvil, token: Token) -> None:
+    note = "Note(address indexed author, string indexed tag, string text, int128[] numbers)"
+    await world.on_chain(token, signature=note, walletArg="author")
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.note("a tag", "köstlich", [1, -(2**126)])
+    await world.read_up_to(anvil)
+    (row,) = await world.logs("args")
+    assert decode(row[0]) == {
+        "author": OWNER,
+        "tag": topic("a tag"),
+        "text": "köstlich",
+        "numbers": ["1", str(-(2**126))],
+    }
+
+
+async def test_ten_thousand_logs_are_read_in_pages_and_ranges(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token, filters=[{"path": "value", "operator": "eq", "value": "999"}])
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    await world.unfollow()
+    for number in range(10):
+        token.scatter(1_000_000 * (number + 1), 1_000)
+    anvil.mine(200)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    assert await world.fetch("SELECT count(*), count(DISTINCT tx_hash) FROM onchain_events") == [(10_000, 10)]
+    assert await world.fetch("SELECT count(*) FROM entries") == [(10,)]
+
+
+async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil, token: Token) -> None:
+    spec = {"chainId": 31337, "contract": token.address, "signature": "Transfer(address,address,uint256)"}
+    kept = await watches.add(world.database.dsn, "chain", spec | {"walletArg": "to"})
+    assert await watches.listed(world.database.dsn, "chain") == [kept]
+    await world.take_in({"event": "seen", "contact": {"walletAddress": ANN}, "idempotencyKey": "1"})
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    token.mint(BOB, 2)
+    await world.read_up_to(anvil)
+    assert await world.logs("args ->> 'value', contact_id IS NULL") == [("1", False), ("2", True)]
+    assert await world.entries() == []
+    await watches.remove(world.database.dsn, "chain", spec)
+    token.mint(ANN, 3)
+    await world.read_up_to(anvil)
+    assert await world.logs("args ->> 'value'") == [("1",), ("2",)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"chainId": 0}, "chain id"),
+        ({"contract": "0x1"}, "must be an address"),
+        ({"signature": "Transfer("}, "not complete"),
+        ({"walletArg": "value"}, "no address called 'value'"),
+    ],
+)
+async def test_what_is_wrong_with_a_watch_is_said(changes: dict[str, object], said: str) -> None:
+    spec = {"chainId": 1, "contract": ANN, "signature": "Transfer(address,address,uint256)", "walletArg": "to"}
+    with pytest.raises(AccessError, match=said):
+        await watches.add("postgresql://nowhere", "chain", spec | changes)
+
+
+async def test_several_organizations_follow_one_contract(world: World, anvil: Anvil, token: Token) -> None:
+    other_id = await orgs.create(world.database.dsn, "other")
+    other = World(world.database, other_id, world.ways)
+    await world.on_chain(token)
+    await other.on_chain(token, confirmations=1)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(ANN, "1")]
+    anvil.mine()
+    await world.read_up_to(anvil)
+    await other.drive()
+    found = await world.fetch("SELECT org_id, count(*) FROM messages GROUP BY 1 ORDER BY 1")
+    assert found == [(world.org_id, 1), (other_id, 1)]
+    assert await world.fetch("SELECT count(*), count(DISTINCT contact_id) FROM onchain_events") == [(2, 2)]
+
+
+async def test_a_node_and_a_follower_come_back(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    await world.read_up_to(anvil)
+    anvil.stop()
+    await world.until("SELECT trouble IS NOT NULL FROM chains", (True,))
+    anvil.start()
+    token.mint(ANN, 2)
+    await world.read_up_to(anvil)
+    await world.unfollow()
+    token.mint(ANN, 3)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(ANN, "1"), (ANN, "2"), (ANN, "3")]

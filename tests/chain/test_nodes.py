@@ -1,0 +1,166 @@
+"""Nodes as providers run them: limits of ranges and rates, outages, lies. Nothing is missed, and nothing is doubled."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from api.chain import follower
+from api.chain.storing import Keeper, LostError, Page
+from api.chain.watching import read_watched
+from api.store.calls import COMMIT, run
+from api.store.chain import LEASE, take_chain
+from tests.chain.scripted import CONTRACT, TRANSFER, Refusal, ScriptedNode, scripted
+from tests.chain.world import World
+
+BLOCKS = 400
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedNode]:
+    with scripted(ScriptedNode(BLOCKS)) as node:
+        yield node
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(follower, "STAND_BY", 0.05)
+
+
+async def following(world: World, node: ScriptedNode, read: int = 0) -> None:
+    """Follow all transfers of a node whose blocks up to one have been read."""
+    spec = {
+        "chainId": node.chain_id,
+        "contract": CONTRACT,
+        "signature": TRANSFER,
+        "walletArg": "to",
+        "createContacts": False,
+    }
+    await world.automation([{"id": "t", "type": "onchain_event"}], [], 1, {"type": "onchain_event"} | spec)
+    await world.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', %s)", node.chain_id, read)
+    await world.execute("INSERT INTO chain_blocks VALUES (%s, %s, %s)", node.chain_id, read, f"0x{read:064x}")
+    world.follow(node.url)
+
+
+async def everything_is_read(world: World, node: ScriptedNode, read: int = 0) -> None:
+    await world.until("SELECT block_number FROM chains", (node.head,))
+    numbers = await world.fetch("SELECT block_number FROM onchain_events ORDER BY block_number")
+    assert numbers == [(number,) for number in range(read + 1, node.head + 1) for _ in range(node.per_block)]
+
+
+@pytest.mark.chain
+@pytest.mark.parametrize(
+    ("code", "message", "status"),
+    [
+        (-32005, "query returned more than 10000 results. Try with this block range [0x1, 0x64].", 200),
+        (-32602, "Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range", 400),
+        (-32614, "eth_getLogs is limited to a 10,000 range", 413),
+        (-32000, "block range is too wide", 200),
+        (
+            -32701,
+            "Please specify an address in your request or, to remove restrictions, order a dedicated full node",
+            403,
+        ),
+        (-32000, "query timeout exceeded", 200),
+    ],
+)
+async def test_ranges_become_as_wide_as_the_node_lets_us(
+    world: World, node: ScriptedNode, code: int, message: str, status: int
+) -> None:
+    def at_most_fifty(method: str, params: list[Any]) -> Refusal | None:
+        if method == "eth_getLogs" and "fromBlock" in params[0]:
+            wide = int(params[0]["toBlock"], 16) - int(params[0]["fromBlock"], 16) + 1 > 50
+            return Refusal(message, code, status) if wide else None
+        return None
+
+    node.says = at_most_fifty
+    await following(world, node)
+    await everything_is_read(world, node)
+    assert max(node.ranges()) in range(40, 51)
+
+
+@pytest.mark.chain
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal("daily request count exceeded, request rate limited", -32005),
+        Refusal("too many requests", 429, 429),
+        Refusal(body=b"slow down", status=429, headers={"Retry-After": "0"}),
+        Refusal("Your app has exceeded its compute units per second capacity.", 429, 429),
+        Refusal(body=b"<html>Bad Gateway</html>", status=502),
+        Refusal(body=b"", status=200),
+        Refusal(body=b'{"jsonrpc": "2.0", "id": 1, "result": {"not": "this"}}'),
+        Refusal(body=b'{"jsonrpc": "2.0", "id": 1, "result": null}'),
+        Refusal("header not found", -32000),
+    ],
+    ids=lambda refusal: (refusal.message or str(refusal.body))[:20],
+)
+async def test_a_node_that_stumbles_is_asked_again(
+    world: World, node: ScriptedNode, refusal: Refusal, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = 0
+
+    def sometimes(method: str, params: list[Any]) -> Refusal | None:
+        nonlocal asked
+        asked += 1
+        return refusal if asked % 7 == 2 else None
+
+    node.says = sometimes
+    with caplog.at_level(logging.INFO):
+        await following(world, node, BLOCKS - 8)
+        await everything_is_read(world, node, BLOCKS - 8)
+    said = "".join(str(vars(record)) for record in caplog.records if record.name.startswith("workbench"))
+    assert "secret-of-the-operator" not in said
+
+
+async def test_a_node_that_answers_with_another_chain_changes_nothing(world: World, node: ScriptedNode) -> None:
+    await following(world, node, BLOCKS - 5)
+    await everything_is_read(world, node, BLOCKS - 5)
+    other = ScriptedNode(BLOCKS + 10, chain_id=6)
+    node.answer = lambda method, params: _renumbered(other.answer(method, params))  # type: ignore[method-assign]
+    await world.until("SELECT count(*) FROM chains WHERE chain_id = 6 AND block_number IS NOT NULL", (1,))
+    assert await world.fetch("SELECT count(*) FROM onchain_events WHERE removed OR chain_id = 6") == [(0,)]
+    assert await world.fetch("SELECT block_number FROM chains WHERE chain_id = 5") == [(BLOCKS,)]
+
+
+def _renumbered(value: Any) -> Any:
+    """Return a block of another chain: its hashes are others."""
+    if isinstance(value, dict):
+        return value | {name: "0xff" + value[name][4:] for name in ("hash", "parentHash")}
+    return value
+
+
+async def test_a_follower_that_was_frozen_writes_nothing(world: World, node: ScriptedNode) -> None:
+    now = world.clock.now()
+    async with world.database.transaction() as tx:
+        taken, _ = await run(tx, take_chain(5, now, now + LEASE), COMMIT)
+    assert taken is not None
+    async with world.database.transaction() as tx:
+        refused, again, _ = await run(
+            tx, take_chain(5, now, now + LEASE), take_chain(5, now + LEASE, now + 2 * LEASE), COMMIT
+        )
+    assert refused is None
+    assert again is not None
+    page = Page(0, 1, 1, [], [(1, "0x1")])
+    async with world.database.transaction() as tx:
+        watched = await read_watched(tx, 5)
+        with pytest.raises(LostError):
+            await Keeper(world.keyring).keep(tx, taken.lease, now + LEASE, watched, page, now)
+    assert await world.fetch("SELECT block_number, token FROM chains") == [(None, again.lease.token)]
+
+
+@pytest.mark.chain
+async def test_two_nodes_of_one_chain_stand_in_for_each_other(world: World, node: ScriptedNode) -> None:
+    with scripted(ScriptedNode(BLOCKS)) as other:
+        await following(world, node, BLOCKS - 5)
+        await everything_is_read(world, node, BLOCKS - 5)
+        first = world.task
+        world.follow(other.url)
+        node.says = lambda _method, _params: Refusal(body=b"gone", status=503)
+        other.head = node.head + 3
+        await everything_is_read(world, other, BLOCKS - 5)
+        await world.unfollow()
+        world.task = first
+    assert await world.fetch("SELECT token > 2 FROM chains") == [(True,)]

@@ -1,0 +1,49 @@
+"""The tutorial about chains runs from top to bottom, twice, on a real node."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chain.anvil import Anvil
+from tests.notebooks.test_notebooks import ON_CHAIN, execute
+from tests.running import Running
+
+pytestmark = pytest.mark.filterwarnings(
+    "default::ResourceWarning", "default::DeprecationWarning"
+)  # of the Jupyter client
+
+
+@pytest.fixture
+def followed(running: Running, anvil: Anvil) -> Iterator[str]:
+    """A node that the running system follows."""
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    environment |= {"WORKBENCH_EVM_RPC": anvil.url, "WORKBENCH_DATA_DIR": str(running.folder / "data")}
+    log = (running.folder / "chain.log").open("ab")
+    with (
+        log,
+        subprocess.Popen([sys.executable, "-m", "api", "chain"], env=environment, stdout=log, stderr=log) as process,
+    ):
+        yield anvil.url
+        process.terminate()
+
+
+def test_the_tutorial_shows_what_it_says(running: Running, followed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_EVM_RPC", followed)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    for name, value in running.environment().items():
+        monkeypatch.setenv(name, value)
+    text = ON_CHAIN.read_text()
+    for cells in (asyncio.run(execute(text, running)) for _ in range(2)):
+        assert "31337" in cells["connect"]
+        assert "data:image/svg+xml;base64," in cells["write"]
+        assert "Approval" in cells["abi"]
+        assert "1000000000000000000000 tokens for you" in cells["simulate"]
+        assert "active" in cells["publish"]
+        assert "Completed." in cells["mint"]
+        assert "1000000000000000000000 tokens for you" in cells["mint"]
+        assert "Transfer" in cells["sql"]
+        assert "true" in cells["reorg"]

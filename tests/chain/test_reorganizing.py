@@ -1,0 +1,141 @@
+"""A chain that takes blocks back: what was not sent is not sent, what was sent stays, and nothing is missed or doubled."""
+
+from datetime import timedelta
+
+from tests.chain.anvil import Anvil, Token
+from tests.chain.conftest import ANN, BOB
+from tests.chain.world import World
+
+HOUR = timedelta(hours=1)
+CANCELLED = [("cancelled", "chain_reorg")]
+
+
+async def test_a_dropped_log_is_marked_and_its_entry_ends(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token, delay=3600)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    before = anvil.ask("evm_snapshot")
+    token.mint(ANN, 5)
+    await world.read_up_to(anvil)
+    assert await world.messages() == []
+    anvil.ask("evm_revert", before)
+    token.mint(BOB, 6)
+    await world.read_up_to(anvil)
+    assert await world.logs() == [(ANN, "5", True), (BOB, "6", False)]
+    assert await world.entries() == [*CANCELLED, ("pending", None)]
+    moves = await world.fetch("SELECT from_state, to_state, reason FROM entry_transitions ORDER BY seq")
+    assert moves[-1] == ("waiting", "cancelled", "chain_reorg")
+
+
+async def test_what_was_sent_is_not_taken_back(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    before = anvil.ask("evm_snapshot")
+    token.mint(ANN, 5)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(ANN, "5")]
+    anvil.ask("evm_revert", before)
+    anvil.mine(2)
+    await world.read_up_to(anvil)
+    assert await world.logs() == [(ANN, "5", True)]
+    assert await world.entries("state") == [("completed",)]
+    assert await world.messages() == [(ANN, "5")]
+
+
+async def test_a_log_that_comes_again_in_another_block_goes_on_where_it_was(
+    world: World, anvil: Anvil, token: Token
+) -> None:
+    await world.on_chain(token, delay=3600)
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    before = anvil.ask("evm_snapshot")
+    sent = token.mint(ANN, 5)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(ANN, "5")]
+    anvil.ask("evm_revert", before)
+    anvil.mine()
+    assert token.mint(ANN, 5) == sent
+    await world.read_up_to(anvil)
+    assert await world.logs("tx_hash, block_number, removed") == [(sent, anvil.head[0], False)]
+    assert await world.fetch("SELECT state FROM entries ORDER BY state") == [("completed",), ("pending",)]
+    assert await world.messages() == [(ANN, "5")]
+    assert await world.fetch("SELECT state, node_id FROM entries WHERE state = 'waiting'") == [("waiting", "d")]
+    world.clock.ahead += HOUR
+    assert await world.messages() == [(ANN, "5"), (ANN, "5")]
+    assert await world.fetch("SELECT count(*) FROM entry_steps WHERE kind = 'onchain_event'") == [(2,)]
+
+
+async def test_a_chain_that_is_as_long_as_before_but_another(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    token.mint(ANN, 2)
+    await world.read_up_to(anvil)
+    anvil.reorg(2, [[token.minting(BOB, 3), 0], [token.minting(BOB, 4), 1]])
+    await world.read_up_to(anvil)
+    assert await world.logs() == [(ANN, "1", True), (BOB, "3", False), (ANN, "2", True), (BOB, "4", False)]
+    assert await world.messages() == [(BOB, "3"), (BOB, "4")]
+
+
+async def test_confirmations_spare_what_is_dropped_in_time(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token, confirmations=3)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    anvil.mine()
+    await world.read_up_to(anvil)
+    anvil.reorg(2, [[token.minting(BOB, 3), 0]])
+    await world.read_up_to(anvil)
+    anvil.mine(3)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(BOB, "3")]
+
+
+async def test_another_chain_in_its_place_is_read_from_its_beginning(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    anvil.mine(5)
+    await world.read_up_to(anvil)
+    anvil.stop()
+    anvil.start(fresh=True)
+    again = Token(anvil)
+    assert again.address == token.address
+    again.mint(BOB, 2)
+    await world.read_up_to(anvil)
+    assert sorted(await world.logs()) == [(ANN, "1", True), (BOB, "2", False)]
+    assert await world.messages() == [(BOB, "2")]
+
+
+async def test_a_node_that_lags_is_waited_for(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    before = anvil.ask("evm_snapshot")
+    token.mint(ANN, 1)
+    await world.read_up_to(anvil)
+    anvil.ask("evm_revert", before)
+    await world.until("SELECT trouble IS NOT NULL FROM chains", (True,))
+    assert await world.logs() == [(ANN, "1", False)]
+    anvil.mine(2)
+    await world.read_up_to(anvil)
+    assert await world.logs() == [(ANN, "1", True)]
+    assert await world.fetch("SELECT trouble FROM chains") == [(None,)]
+
+
+async def test_another_and_shorter_chain_is_noticed_by_its_first_block(
+    world: World, anvil: Anvil, token: Token
+) -> None:
+    await world.on_chain(token)
+    anvil.mine(50)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    anvil.stop()
+    anvil.start(fresh=True)
+    Token(anvil).mint(BOB, 2)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(BOB, "2")]

@@ -1,0 +1,66 @@
+"""Entries that wait for logs, and those whose goal is one: `0x…:transfer`."""
+
+from typing import Any
+
+from tests.chain.anvil import Anvil, Token
+from tests.chain.conftest import ANN, BOB
+from tests.chain.world import World
+
+SAY = {"title": "{{ amount }}", "body": "x"}
+
+
+async def waiting(world: World, token: Token, **settings: Any) -> None:
+    """Publish an automation that waits a day after a deposit for tokens, and says so when they come; the token is followed."""
+    await world.on_chain(token, walletArg="to", filters=[{"path": "value", "operator": "eq", "value": "0"}])
+    wait = {
+        "event": f"{token.address}:Transfer",
+        "filters": [{"path": "value", "operator": "neq", "value": "1"}],
+        "timeoutSeconds": 86_400,
+    }
+    nodes = [
+        {"id": "t", "type": "app_event"},
+        {"id": "w", "type": "wait_for_event", "data": wait},
+        {"id": "n", "type": "send_inapp", "data": SAY},
+    ]
+    await world.automation(nodes, [("t", "w"), ("w", "n", "matched")], 1, None, **settings)
+    for wallet in (ANN, BOB):
+        await world.send(wallet, {"walletAddress": wallet}, amount=5)
+    await world.drive()
+
+
+async def test_a_wait_ends_with_the_log_that_passes(world: World, anvil: Anvil, token: Token) -> None:
+    await waiting(world, token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(ANN, 1)
+    await world.read_up_to(anvil)
+    assert await world.messages() == []
+    token.mint(ANN, 7)
+    await world.read_up_to(anvil)
+    assert await world.messages() == [(ANN, "5")]
+    met = "SELECT s.detail ->> 'event', o.args ->> 'value' FROM entry_steps s JOIN onchain_events o ON o.id::text = s.detail ->> 'eventId'"
+    assert await world.fetch(met) == [(f"{token.address}:transfer", "7")]
+
+
+async def test_a_goal_is_reached_on_the_chain(world: World, anvil: Anvil, token: Token) -> None:
+    goal = {"event": f"{token.address}:Transfer", "filters": [{"path": "value", "operator": "eq", "value": "1"}]}
+    await waiting(world, token, goal=goal)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    token.mint(BOB, 1)
+    await world.read_up_to(anvil)
+    await world.drive()
+    assert sorted(await world.entries()) == [("exited", "goal"), ("waiting", None)]
+
+
+async def test_a_log_that_was_dropped_ends_no_wait(world: World, anvil: Anvil, token: Token) -> None:
+    await waiting(world, token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    before = anvil.ask("evm_snapshot")
+    token.mint(ANN, 7)
+    await world.read_up_to(anvil)
+    anvil.ask("evm_revert", before)
+    anvil.mine(2)
+    await world.read_up_to(anvil)
+    assert await world.messages() == []

@@ -1,0 +1,190 @@
+"""Kill followers and reorganize the chain while tokens move: `python -m tests.chain.torture --kills 50 --reorgs 20`.
+
+At the end the node is asked for every transfer that is in its chain. Each has one row and one entry that was not cancelled; whatever
+else was seen is marked as removed; nobody was sent two messages for one transfer.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from api import settings
+from api.access import orgs
+from api.engine.outside import transports
+from api.language.keccak import topic
+from api.store.database import Database
+from bench import postgres
+from tests.chain.anvil import Anvil, Token, running
+from tests.chain.world import World
+
+SECRET = "engine-test-secret-of-forty-characters-x"
+DEEPEST = 4  # blocks of a reorganization
+LONGEST_REST = 9.0  # seconds between two faults; the lease of a follower that was killed lasts five
+_DRIVE_EVERY = 0.2
+_SETTLED_WITHIN = 120.0
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What came of it. The last four are to be nothing."""
+
+    transfers: int
+    removed: int
+    messages: int
+    missed: int
+    invented: int
+    unanswered: int
+    doubled: int
+
+
+class Killed:
+    """A follower process, killed and started again."""
+
+    def __init__(self, dsn: str, url: str, folder: Path) -> None:
+        self._environment = os.environ | {
+            "DATABASE_URL": dsn,
+            "WORKBENCH_EVM_RPC": url,
+            "WORKBENCH_SECRET": SECRET,
+            "WORKBENCH_DATA_DIR": str(folder),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        self._log = (folder / "chain.log").open("ab")
+        self._process = self._started()
+
+    def kill(self) -> None:
+        """Kill it at once, and start another."""
+        self._process.kill()
+        self._process.wait()
+        self._process = self._started()
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "api", "chain"]
+        return subprocess.Popen(command, env=self._environment, stdout=self._log, stderr=self._log)
+
+
+async def torture(world: World, node: Anvil, folder: Path, kills: int, reorgs: int, chance: random.Random) -> Summary:
+    """Do so many kills and reorganizations in a random order with transfers between them, then judge."""
+    token = Token(node)
+    node.mine(2 * DEEPEST)  # the token itself is not taken back
+    await world.on_chain(token)
+    await world.on_chain(token, confirmations=2, delay=1)
+    process = Killed(world.database.dsn, node.url, folder)
+    driving = asyncio.create_task(_drive(world))
+    try:
+        await world.until("SELECT count(*) FROM chains WHERE block_number IS NOT NULL", (1,))
+        faults = ["kill"] * kills + ["reorg"] * reorgs
+        chance.shuffle(faults)
+        number = 1_000
+        for fault in faults:
+            number = await asyncio.to_thread(_move, token, number, chance)
+            await asyncio.sleep(chance.random() * LONGEST_REST)
+            if fault == "kill":
+                await asyncio.to_thread(process.kill)
+            else:
+                await asyncio.to_thread(_reorganize, node, token, number, chance)
+                number += DEEPEST
+        await asyncio.to_thread(node.mine, 3)
+        await world.until(
+            "SELECT number, hash FROM chain_blocks ORDER BY number DESC LIMIT 1", node.head, _SETTLED_WITHIN
+        )
+        await world.until(
+            "SELECT count(*) FROM entries WHERE state NOT IN ('completed', 'cancelled')", (0,), _SETTLED_WITHIN
+        )
+    finally:
+        driving.cancel()
+        await asyncio.gather(driving, return_exceptions=True)
+        process.stop()
+    return await _judged(world, node, token)
+
+
+def _move(token: Token, number: int, chance: random.Random) -> int:
+    for _ in range(chance.randrange(1, 4)):
+        count = chance.randrange(1, 30)
+        token.scatter(number, count)
+        number += count
+    return number
+
+
+def _reorganize(node: Anvil, token: Token, number: int, chance: random.Random) -> None:
+    depth = chance.randrange(1, DEEPEST + 1)
+    instead = [[token.minting(f"0x{number + each:040x}", 1), each] for each in range(chance.randrange(depth + 1))]
+    node.reorg(depth, instead)
+
+
+async def _drive(world: World) -> None:
+    while True:
+        await world.drive()
+        await asyncio.sleep(_DRIVE_EVERY)
+
+
+async def _judged(world: World, node: Anvil, token: Token) -> Summary:
+    wanted = {"fromBlock": "0x0", "toBlock": "latest", "address": token.address}
+    logs: list[dict[str, Any]] = await asyncio.to_thread(
+        node.ask, "eth_getLogs", {**wanted, "topics": [topic("Transfer(address,address,uint256)")]}
+    )
+    there = {(each["transactionHash"], int(each["logIndex"], 16)) for each in logs}
+    rows = await world.fetch("SELECT tx_hash, log_index, removed, id::text FROM onchain_events")
+    live = {(tx_hash, index): row_id for tx_hash, index, removed, row_id in rows if not removed}
+    completed = await world.fetch(
+        "SELECT event_id::text, count(*) FROM entries WHERE state = 'completed' GROUP BY event_id"
+    )
+    entered = dict(completed)
+    doubled = await world.fetch(
+        "SELECT e.automation_id, e.event_id FROM messages m JOIN entries e ON e.id = m.entry_id GROUP BY 1, 2 HAVING count(*) > 1"
+    )
+    ((messages,),) = await world.fetch("SELECT count(*) FROM messages")
+    return Summary(
+        transfers=len(there),
+        removed=len(rows) - len(live),
+        messages=messages,
+        missed=len(there - live.keys()),
+        invented=len(live.keys() - there),
+        unanswered=sum(entered.get(row_id, 0) != 2 for row_id in live.values()),
+        doubled=len(doubled),
+    )
+
+
+def main() -> int:
+    """Run it once on a Postgres of its own."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chain.torture", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--reorgs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=7)
+    args = parser.parse_args()
+    with postgres.running() as server, tempfile.TemporaryDirectory() as folder, running(Path(folder)) as node:
+        dsn = postgres.prepared(server, "torture").dsn
+        found = asyncio.run(_run(dsn, node, Path(folder), args))
+    sys.stdout.write(f"{found}\n")
+    return int(bool(found.missed or found.invented or found.unanswered or found.doubled))
+
+
+async def _run(dsn: str, node: Anvil, folder: Path, args: argparse.Namespace) -> Summary:
+    org_id = await orgs.create(dsn, "torture")
+    database = Database(dsn, size=4, lock_ms=10_000, hot=True)
+    await database.open()
+    ways = transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
+    world = World(database, org_id, ways)
+    try:
+        return await torture(world, node, folder, args.kills, args.reorgs, random.Random(args.seed))
+    finally:
+        await ways.close()
+        await database.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""One organization whose automations start from logs, with a follower in the test's own loop and an engine driven by hand."""
+
+import asyncio
+from typing import Any
+
+from api.chain.follower import Follower
+from api.chain.rpc import Node
+from tests.chain.anvil import Anvil, Token
+from tests.engine.conftest import Bench
+
+TRANSFER = "Transfer(address indexed from, address indexed to, uint256 value)"
+PATIENCE = 20.0
+
+Row = tuple[Any, ...]
+
+
+class World(Bench):
+    """One organization with automations that start from logs, and a follower."""
+
+    task: asyncio.Task[None] | None = None
+
+    async def on_chain(self, token: Token, version: int | None = 1, delay: int = 0, **spec: Any) -> str:
+        """Publish an automation that tells who gets tokens how many."""
+        trigger = {
+            "type": "onchain_event",
+            "chainId": 31337,
+            "contract": token.address,
+            "signature": TRANSFER,
+            "walletArg": "to",
+            "confirmations": 0,
+        }
+        say = {"title": "{{ value }}", "body": "{{ event }} of {{ contract }} in {{ txHash }}"}
+        nodes = [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": say}]
+        if not delay:
+            return await self.automation(nodes, [("t", "n")], version, trigger | spec)
+        nodes.insert(1, {"id": "d", "type": "delay", "data": {"seconds": delay}})
+        return await self.automation(nodes, [("t", "d"), ("d", "n")], version, trigger | spec)
+
+    def follow(self, url: str) -> None:
+        self.task = asyncio.create_task(self._follow(url))
+
+    async def _follow(self, url: str) -> None:
+        node = Node(url)
+        try:
+            await Follower(self.database, self.keyring, self.clock, node).run()
+        finally:
+            await node.close()
+
+    async def unfollow(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+            self.task = None
+
+    async def read_up_to(self, node: Anvil) -> None:
+        """Wait until everything in the chain is stored."""
+        head = await asyncio.to_thread(lambda: node.head)
+        await self.until("SELECT number, hash FROM chain_blocks ORDER BY number DESC LIMIT 1", head)
+
+    async def until(self, query: str, wanted: Row, seconds: float = PATIENCE) -> None:
+        """Wait until a query gives one row, this one."""
+        async with asyncio.timeout(seconds):
+            while await self.fetch(query) != [wanted]:
+                assert self.task is None or not self.task.done(), self.task
+                await asyncio.sleep(0.05)
+
+    async def logs(self, columns: str = "args ->> 'to', args ->> 'value', removed") -> list[Row]:
+        return await self.fetch(f"SELECT {columns} FROM onchain_events ORDER BY block_number, log_index")
+
+    async def messages(self) -> list[Row]:
+        """Let the engine work, then return who was told what."""
+        await self.drive()
+        return await self.fetch(
+            "SELECT c.wallet_address, m.subject FROM messages m JOIN contacts c USING (org_id) WHERE c.id = m.contact_id ORDER BY 1, 2"
+        )

@@ -1,0 +1,100 @@
+"""Signatures and ABIs of contract events, and addresses."""
+
+import json
+
+import pytest
+
+from api.language.abi import Array, Declared, Parameter, Text, Tuple, Word, read_abi, read_signature
+from api.language.keccak import checksummed, topic, unfit_address
+
+ADDRESS = Word("address", 20)
+
+
+def declared(text: str) -> Declared:
+    found = read_signature(text)
+    assert isinstance(found, Declared), found
+    return found
+
+
+def test_a_signature_says_names_and_what_is_indexed() -> None:
+    found = declared("event Transfer(address indexed from, address indexed to, uint value);")
+    assert found == Declared(
+        "Transfer",
+        (
+            Parameter("from", ADDRESS, True),
+            Parameter("to", ADDRESS, True),
+            Parameter("value", Word("uint", 256), False),
+        ),
+    )
+    assert topic(found.canonical) == "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+
+
+def test_a_bare_signature_has_the_names_of_its_standard_or_numbers() -> None:
+    assert [each.name for each in declared("Transfer(address,address,uint256)").parameters] == ["from", "to", "value"]
+    assert [each.name for each in declared("Moved(address,bool)").parameters] == ["arg0", "arg1"]
+    assert {each.indexed for each in declared("Moved(address,bool)").parameters} == {None}
+
+
+def test_tuples_and_arrays_in_each_other() -> None:
+    found = declared("Filled((address maker, uint8[2][] parts) order, string[] notes)")
+    parts = Array(Array(Word("uint", 8), 2), None)
+    order = Tuple((Parameter("maker", ADDRESS), Parameter("parts", parts)))
+    assert [each.type for each in found.parameters] == [order, Array(Text("string"), None)]
+    assert found.canonical == "Filled((address,uint8[2][]),string[])"
+    assert declared(found.full) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not complete"),
+        ("Transfer", "not complete"),
+        ("Transfer(address", "not complete"),
+        ("Transfer(address,)", "where a type"),
+        ("Transfer(IERC20 token)", "contracts and interfaces are address"),
+        ("Transfer(uint7 x)", "uint7"),
+        ("Transfer(bytes33 x)", "bytes33"),
+        ("Transfer(address a b)", "a comma is missing"),
+        ("Transfer(address a, bool a)", "two parameters called 'a'"),
+        ("Transfer(address) anonymous", "anonymous"),
+        ("Transfer(address) x", "does not belong"),
+        ("F(uint indexed a, uint indexed b, uint indexed c, uint indexed d)", "at most 3"),
+        ("F(uint[0] a)", "length 0"),
+        ("F(" + "(" * 50, "deep"),
+        ("F(é)", "no signature has"),
+        ("F(" + "uint a," * 1_000, "2,000"),
+    ],
+)
+def test_what_is_wrong_with_a_signature_is_said(text: str, said: str) -> None:
+    found = read_signature(text)
+    assert isinstance(found, str)
+    assert said in found
+
+
+def test_the_events_of_an_abi() -> None:
+    inputs = [
+        {"name": "from", "type": "address", "indexed": True},
+        {"name": "", "type": "tuple[2]", "components": [{"name": "x", "type": "uint256"}], "indexed": False},
+    ]
+    abi = [{"type": "function", "name": "f"}, {"type": "event", "name": "Sent", "inputs": inputs}]
+    for value in (abi, {"abi": abi}, abi[1]):
+        found = read_abi(json.loads(json.dumps(value)))
+        assert not isinstance(found, str)
+        assert [each.full for each in found] == ["Sent(address indexed from, (uint256 x)[2] arg1)"]
+
+
+@pytest.mark.parametrize(
+    "value", [None, 5, [], [1], {"abi": 5}, [{"type": "event"}], [{"type": "event", "name": "A", "inputs": [{}]}]]
+)
+def test_what_is_no_abi_is_refused(value: object) -> None:
+    assert isinstance(read_abi(value), str)
+
+
+def test_mixed_case_of_an_address_has_to_fit() -> None:
+    mixed = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+    assert checksummed(mixed.lower()) == mixed
+    for fine in (mixed, mixed.lower(), "0x" + mixed[2:].upper()):
+        assert unfit_address(fine) is None
+    assert "checksum" in str(unfit_address(mixed.replace("aAe", "aae")))
+    for other in (None, 5, "", "0x12", mixed[2:], mixed + "0", "ada.eth"):
+        assert "must be an address" in str(unfit_address(other))

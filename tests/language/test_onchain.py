@@ -1,0 +1,129 @@
+"""Triggers that start from logs: what they say, what is wrong with them, and samples of logs."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from api.language.check import check
+from api.language.codec import decode
+from api.language.contact import Contact
+from api.language.event import Event
+from api.language.graph import Graph, read_graph
+from api.language.onchain import OnChain, read_sample
+from api.language.simulate import Automation, simulate
+from api.language.trigger import Trigger, fires, read_trigger
+
+CONTRACT = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+SPEC: dict[str, Any] = {
+    "type": "onchain_event",
+    "chainId": 1,
+    "contract": CONTRACT,
+    "signature": "Transfer(address,address,uint256)",
+    "walletArg": "to",
+}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ANN = "0x" + "AB" * 20
+
+
+def trigger(**changes: Any) -> Trigger:
+    found = read_trigger(SPEC | changes)
+    assert isinstance(found, Trigger), found
+    return found
+
+
+def source() -> OnChain:
+    found = trigger().source
+    assert found is not None
+    return found
+
+
+def test_a_trigger_on_a_chain() -> None:
+    found = trigger()
+    assert found.type == "onchain_event"
+    assert found.source is not None
+    assert (found.source.contract, found.source.wallet_arg) == (CONTRACT.lower(), "to")
+    assert (found.source.confirmations, found.source.creates_contacts) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"chainId": None}, "triggerSpec.chainId: must be a whole number"),
+        ({"chainId": "1"}, "triggerSpec.chainId: must be a whole number"),
+        ({"chainId": True}, "triggerSpec.chainId: must be a whole number"),
+        ({"contract": "usdc.eth"}, "triggerSpec.contract: must be an address"),
+        ({"contract": CONTRACT.replace("Ef1", "eF1")}, "triggerSpec.contract: has a checksum that does not fit"),
+        ({"signature": "Transfer"}, "triggerSpec.signature: is not complete"),
+        ({"signature": None}, "triggerSpec.signature: must be a text"),
+        (
+            {"walletArg": None},
+            "triggerSpec.walletArg: must name the parameter with the wallet; its addresses are from, to",
+        ),
+        ({"walletArg": "recipient"}, "triggerSpec.walletArg: Transfer has no parameter 'recipient'"),
+        ({"walletArg": "value"}, "triggerSpec.walletArg: value is uint256, not an address"),
+        ({"signature": "Ping()"}, "it has no address"),
+        ({"confirmations": -1}, "triggerSpec.confirmations: must be a whole number from 0 to 1,000"),
+        ({"createContacts": 1}, "triggerSpec.createContacts: must be true or false"),
+        ({"filters": 5}, "triggerSpec.filters: must be an array"),
+    ],
+)
+def test_what_is_wrong_is_said(changes: dict[str, Any], said: str) -> None:
+    found = read_trigger(SPEC | changes)
+    assert isinstance(found, tuple)
+    assert said in "; ".join(map(str, found))
+
+
+def test_custom_events_of_the_same_name_are_something_else() -> None:
+    minted = trigger(signature="mint(address to)")
+    assert not fires(minted, "mint", {})
+    assert minted.names_event("mint", on_chain=True)
+    assert not Trigger().names_event("mint", on_chain=True)
+
+
+def test_filters_that_can_never_pass_are_remarked_on() -> None:
+    filters = [
+        {"path": "value", "operator": "eq", "value": 5},
+        {"path": "to", "operator": "in", "value": [ANN]},
+        {"path": "value", "operator": "neq", "value": "5"},
+    ]
+    remarks = [each.message for each in check(trigger(filters=filters), Graph())]
+    assert "value is uint256, whose values are texts of all their digits: write '5'" in remarks
+    assert f"to is compared in lower case: write {ANN.lower()}" in remarks
+
+
+def test_a_sample_becomes_what_a_log_has() -> None:
+    found = read_sample({"type": "onchain_event", "args": {"to": ANN, "value": 10**30}}, source())
+    assert isinstance(found, Event)
+    assert (found.name, found.identifiers.wallet, found.on_chain) == ("Transfer", ANN.lower(), True)
+    payload = decode(found.payload)
+    assert payload["value"] == str(10**30)
+    assert payload.keys() >= {"chainId", "contract", "txHash", "logIndex", "blockNumber", "to"}
+
+
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        ({}, "event.args: must be an object"),
+        ({"args": {}}, "event.args.to: must be an address"),
+        ({"args": {"to": ANN, "amount": 1}}, "event.args.amount: is no parameter of Transfer"),
+    ],
+)
+def test_what_no_contract_logs_is_refused(sample: dict[str, Any], said: str) -> None:
+    found = read_sample(sample, source())
+    assert isinstance(found, tuple)
+    assert said in "; ".join(map(str, found))
+
+
+def test_a_sample_is_simulated_like_any_event() -> None:
+    nodes = [
+        {"id": "t", "type": "onchain_event"},
+        {"id": "n", "type": "send_inapp", "data": {"title": "{{ value }}", "body": "{{ walletAddress }}"}},
+    ]
+    graph = read_graph({"nodes": nodes, "edges": [{"source": "t", "target": "n"}]})
+    assert isinstance(graph, Graph)
+    sample = read_sample({"args": {"to": ANN, "value": "7"}}, source())
+    assert isinstance(sample, Event)
+    trace = simulate(Automation(trigger(), graph), sample, Contact("c"), NOW)
+    assert trace.matched
+    assert [(each.title, each.body) for each in trace.messages] == [("7", ANN.lower())]  # type: ignore[union-attr]

@@ -1,0 +1,118 @@
+"""What happened on chains, as it is seen over HTTP and about a contact."""
+
+from typing import Any
+
+from tests.routes.conftest import Org
+from tests.routes.test_explain import author, explained
+
+CONTRACT = "0x" + "c0" * 20
+ANN = "0x" + "aa" * 20
+VALUE = 12345678901234567890
+TX = "0x" + "0" * 63 + "1"
+CANONICAL = "Transfer(address,address,uint256)"
+SPEC = {"type": "onchain_event", "chainId": 1, "contract": CONTRACT, "signature": CANONICAL, "walletArg": "to"}
+NOTEBOOK = ("events:read", "contacts:read", "pii:read", "automations:write")
+
+
+async def logged(
+    org: Org, contact: str, event: str = "Transfer", block: int = 7, signature: str = "s", value: int = VALUE
+) -> None:
+    """Keep a log, as the follower does."""
+    await org.service.rows(
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, block_number,"
+        " block_hash, block_time, args, created_at) VALUES (%s, gen_random_uuid(), %s, 1, %s, %s, %s, %s, %s, %s, 'h', now(),"
+        " %s::jsonb, now())",
+        org.id,
+        contact,
+        CONTRACT,
+        event,
+        signature,
+        TX,
+        block,
+        block,
+        '{"to": "' + ANN + '", "value": "' + str(value) + '"}',
+    )
+
+
+async def known(org: Org) -> str:
+    """Return the id of the contact of a wallet."""
+    await org.post({"event": "seen", "contact": {"walletAddress": ANN}})
+    rows = await org.service.rows("SELECT id::text FROM contacts WHERE org_id = %s", org.id)
+    return str(rows[0][0])
+
+
+async def test_newest_logs_are_samples_and_events_are_counted(acme: Org) -> None:
+    contact = await known(acme)
+    for block in (7, 8):
+        await logged(acme, contact, block=block)
+    await logged(acme, contact, "Approval", 9)
+    await acme.service.rows("INSERT INTO chains VALUES (1, 1, now(), 9, 12, now(), 'says 429')")
+    status, found = await acme.get(
+        "/chain/events?event=Transfer&limit=1&contract=" + CONTRACT.upper().replace("X", "x")
+    )
+    assert status == 200
+    (log,) = found["events"]
+    assert (log["type"], log["event"], log["blockNumber"], log["args"]["to"]) == ("onchain_event", "Transfer", 8, ANN)
+    status, found = await acme.get("/chain")
+    assert [(each["event"], each["count"]) for each in found["events"]] == [("Transfer", 2), ("Approval", 1)]
+    chain: dict[str, Any] = found["chains"][0]
+    assert (chain["chainId"], chain["blockNumber"], chain["head"], chain["trouble"]) == (1, 9, 12, "says 429")
+
+
+async def test_nobody_sees_the_logs_of_others(acme: Org, globex: Org) -> None:
+    await logged(acme, await known(acme))
+    assert (await globex.get("/chain/events"))[1] == {"events": []}
+    assert (await globex.get("/chain"))[1]["events"] == []
+
+
+async def test_a_log_stands_in_the_timeline_and_the_export_of_its_contact(acme: Org) -> None:
+    contact = await known(acme)
+    await logged(acme, contact)
+    key = {"Authorization": f"Bearer {await acme.key('workbench', *NOTEBOOK)}"}
+    page = (await acme.service.client.get(f"/contacts/{contact}/timeline?kind=log", headers=key)).json()
+    (log,) = page["timeline"]
+    assert log["sentence"] == f"Transfer of {CONTRACT} on chain 1"
+    assert log["detail"]["args"]["value"] == "12345678901234567890"
+    exported = (await acme.service.client.get(f"/contacts/{contact}/export", headers=key)).json()
+    assert [each["txHash"] for each in exported["onchainEvents"]] == [TX]
+
+
+async def test_a_sample_of_a_log_is_simulated(acme: Org) -> None:
+    key = {"Authorization": f"Bearer {await acme.key('workbench', *NOTEBOOK)}"}
+    say = {"title": "{{ value }}", "body": "{{ walletAddress }}"}
+    nodes = [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": say}]
+    automation = {"triggerSpec": SPEC, "graph": {"nodes": nodes, "edges": [{"source": "t", "target": "n"}]}}
+    sample = {"type": "onchain_event", "args": {"to": ANN, "value": 5}}
+    url = "/simulate"
+    found = (await acme.service.client.post(url, json=automation | {"event": sample}, headers=key)).json()
+    assert found["matched"]
+    assert [(each["title"], each["body"]) for each in found["messages"]] == [("5", ANN)]
+    wrong = sample | {"args": {"to": "0x1"}}
+    refused = await acme.service.client.post(url, json=automation | {"event": wrong}, headers=key)
+    assert (refused.status_code, refused.json()["field"]) == (400, "event.args.to")
+    custom = automation | {"triggerSpec": {"type": "app_event", "event": "transfer"}, "event": sample}
+    refused = await acme.service.client.post(url, json=custom, headers=key)
+    assert (refused.status_code, refused.json()["field"]) == (400, "event.type")
+
+
+async def test_why_an_automation_took_a_log_or_did_not(acme: Org) -> None:
+    contact = await known(acme)
+    spec = SPEC | {"filters": [{"path": "value", "operator": "eq", "value": "7"}]}
+    graph = {
+        "nodes": [{"id": "t", "type": "onchain_event"}, {"id": "x", "type": "exit"}],
+        "edges": [{"source": "t", "target": "x"}],
+    }
+    made = await author(
+        acme, "POST", "/automations", {"name": "T", "triggerSpec": spec, "graph": graph, "active": True}
+    )
+    for block, value in ((7, 7), (8, 8)):
+        await logged(acme, contact, "Transfer", block, CANONICAL, value)
+    await logged(acme, contact, "Transfer", 9, "Transfer(address,uint256)", 7)
+    await acme.service.rows("UPDATE onchain_events SET removed = true WHERE block_number = 7")
+    overloaded, other, dropped, seen = await explained(acme, contact, made["id"])
+    assert (dropped["matched"], dropped["reasons"]) == (False, ["dropped"])
+    assert (other["reasons"], other["verdicts"][0]["actual"]) == (["filters"], "8")
+    assert (overloaded["reasons"], overloaded["wants"]) == (["other_event"], [f"{CONTRACT}:Transfer"])
+    assert seen["reasons"] == ["not_there_yet", "other_event", "filters"]
+    (found,) = await explained(acme, contact, made["id"], event={"type": "onchain_event", "args": {"value": "7"}})
+    assert (found["matched"], found["event"]) == (True, "Transfer")
