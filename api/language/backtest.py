@@ -38,13 +38,18 @@ MOST_ARRIVALS = 1_000  # the newest that an entry looks at, as in the engine
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An event as it was stored. `at`: when the service received it; `sent`: what it carried; `payload`: JSON text."""
+    """An event as it was stored. `at`: when the service received it; `sent`: what it carried; `payload`: JSON text.
+
+    `source`: of a log that may start an entry of its contact, which logs are meant (`OnChain.key`). As something to wait for, a log is an
+    event of its own, without a source, by the name that waits have for it.
+    """
 
     id: str
     name: str
     at: datetime
     sent: Identifiers
     payload: bytes
+    source: str | None = None
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -157,12 +162,18 @@ class _Course:
 
     def _meet(self, event: Stored) -> Iterator[Entry]:
         """Let an event come: it wakes who waits for it, and may start an entry."""
-        if self._open and event.name in self._prepared.awaited:
+        if self._open and event.source is None and event.name in self._prepared.awaited:
             yield from self._arrive(event)
-        if self._trigger.names_event(event.name):
+        if self._is_meant(event):
             payload = decode(event.payload)
             if self._fires(event, payload):
                 yield from self._begin(event, payload)
+
+    def _is_meant(self, event: Stored) -> bool:
+        source = self._trigger.source
+        if event.source is None or source is None:
+            return event.source is None and self._trigger.names_event(event.name)
+        return event.source == source.key and event.sent.wallet == self._contact.identifiers.wallet
 
     def _arrive(self, event: Stored) -> Iterator[Entry]:
         arrival = Arrival(event.at, event.name, event.sent, decode(event.payload), event.id)

@@ -36,6 +36,11 @@ class OnChain(msgspec.Struct, frozen=True):
     confirmations: int = 0
     creates_contacts: bool = True
 
+    @property
+    def key(self) -> str:
+        """Which logs are meant, as one text."""
+        return f"{self.chain_id}:{self.contract}:{self.declared.canonical}"
+
     def means(self, chain_id: int, contract: str, signature: str) -> bool:
         """Return whether logs of this contract, by the canonical signature of the event, are meant."""
         return (self.chain_id, self.contract, self.declared.canonical) == (chain_id, contract, signature)

@@ -20,3 +20,26 @@ created_at >= :since AND created_at < :until
 {% macro address(selection, column) %}
 {{ column if selection.addresses else "CASE WHEN " ~ column ~ " IS NOT NULL THEN '•••@•••' END" }}
 {%- endmacro %}
+{# Logs seen in the period: those that may start an entry, for the contact of their wallet, and those that somebody may wait for. #}
+{% macro logs(selection, sample) %}
+{% set seen = "o.created_at >= :since AND o.created_at < :until AND NOT o.removed" %}
+{% for start in selection.logs.starts %}
+SELECT c.id AS contact_id, o.created_at, o.id, o.event, {{ place() }} || o.args AS payload,
+       c.wallet_address AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, :{{ start.key }}::text AS source
+FROM onchain_events o JOIN contacts c ON c.wallet_address = o.args ->> :{{ start.wallet }}
+WHERE {{ seen }}
+    AND o.chain_id = :{{ start.chain }} AND o.contract = :{{ start.contract }} AND o.signature = :{{ start.signature }}
+    {{- sampled(sample, "c.id") }}
+UNION ALL
+{% endfor %}
+SELECT o.contact_id, o.created_at, o.id, o.contract || ':' || lower(o.event), {{ place() }} || o.args,
+       NULL::text, NULL::text, NULL::text, NULL::text
+FROM onchain_events o
+WHERE {{ seen }}
+    AND o.contact_id IS NOT NULL AND o.contract || ':' || lower(o.event) = ANY (:awaited::text[])
+    {{- sampled(sample, "o.contact_id") }}
+{%- endmacro %}
+{# Where a log was, as filters see it. #}
+{% macro place() %}
+jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex', o.log_index, 'blockNumber', o.block_number)
+{%- endmacro %}

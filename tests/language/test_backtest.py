@@ -15,7 +15,7 @@ from api.language.described import Later
 from api.language.event import Event, Identifiers
 from api.language.filter import Filter
 from api.language.simulate import Automation, Given, simulate
-from api.language.trigger import Trigger
+from api.language.trigger import Trigger, read_trigger
 from tests.language.drawing import EVENTS, SECONDS, contacts, graph_of, sound_graphs
 from tests.language.test_waiting import MESSAGE, NO, WAIT, YES, automation, node
 
@@ -231,3 +231,33 @@ def test_one_entry_alone_is_what_a_simulation_foretells(
     assert without_ids == [(step.node_id, step.outcome, step.handle, step.at) for step in trace.steps]
     assert (entry.run.state, entry.run.outcome) == (trace.state, trace.outcome)
     assert [each for one in entry.told for each in one.effects if each in trace.messages] == [*trace.messages]
+
+
+TOKEN = "0x" + "c0" * 20
+
+
+def log(after: timedelta, value: str, wallet: str = "0xa", signature: str = "deposit(address,uint256)") -> Stored:
+    """Return a log as one that may start an entry."""
+    payload = encode({"to": wallet, "value": value})
+    return Stored(f"l{value}", "deposit", BEGIN + after, Identifiers(wallet), payload, f"1:{TOKEN}:{signature}")
+
+
+def test_logs_start_what_starts_from_them_and_end_waits_by_their_own_name() -> None:
+    spec = {
+        "type": "onchain_event",
+        "chainId": 1,
+        "contract": TOKEN,
+        "signature": "deposit(address to, uint256 value)",
+        "walletArg": "to",
+    }
+    trigger = read_trigger(spec)
+    assert isinstance(trigger, Trigger)
+    what = automation(node("w", "wait_for_event", event=f"{TOKEN}:deposit", timeoutSeconds=86_400))
+    awaited = Stored("l9", f"{TOKEN}:deposit", BEGIN + 2 * HOUR, Identifiers(), b"{}")
+    came = [log(HOUR, "1"), log(HOUR, "2", wallet="0xb"), log(HOUR, "3", signature="deposit(address)"), awaited]
+    around = Circumstances(BEGIN + 30 * DAY)
+    (entry,) = backtest(prepare(Automation(trigger, what.graph)), ANN, came, around)
+    assert told(entry)[-1] == ("w", "matched", 2 * HOUR)
+    assert entry.event.id == "l1"
+    by_name = Automation(Trigger(frozenset({"deposit"})), what.graph)
+    assert [*backtest(prepare(by_name), ANN, came, around)] == []

@@ -120,9 +120,9 @@ def _rows(events: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
 
 
 def _stored(row: tuple[Any, ...]) -> Stored:
-    _, at, event_id, name, payload, wallet, email, external_id = row
+    _, at, event_id, name, payload, wallet, email, external_id, source = row
     sent = Identifiers(wallet, email, external_id)
-    return Stored(event_id, name, _EPOCH + timedelta(microseconds=at), sent, payload.encode())
+    return Stored(event_id, name, _EPOCH + timedelta(microseconds=at), sent, payload.encode(), source)
 
 
 def _contacts(rows: pl.DataFrame | None) -> dict[str, Contact]:

@@ -60,6 +60,11 @@ def _untold(known: Knowing) -> Iterator[str]:
         yield f"It changes {both(own)} itself, and decides by it: contacts that went through it for real have that already."
     if known.lived.masked and decides_by_addresses(known.automation):
         yield "It decides by email addresses, and your key sees them masked (no pii:read): these decisions may be wrong."
+    source = known.automation.trigger.source
+    if source is not None and source.creates_contacts:
+        yield "Wallets that nobody knows are left out; live, those whose log is let in become contacts."
+    if source is not None and source.confirmations:
+        yield "A log counts from when it was seen; live, its entry begins when it has its confirmations."
     if not known.saved and any(isinstance(node.action, Split) for node in known.graph.nodes):
         yield "It is not saved yet: who takes which way of a split is drawn anew when it is."
     if known.lived.erased:

@@ -12,6 +12,7 @@ import msgspec
 from api.language.action import Condition, SendEmail, SendWebhook, WaitForEvent
 from api.language.backtest import prepare
 from api.language.check import paths_of
+from api.language.event import LOG_NAME
 from api.language.filter import Filter
 from api.language.graph import Graph, Node
 from api.language.simulate import Automation
@@ -27,31 +28,50 @@ class Way(msgspec.Struct, frozen=True):
     asked: tuple[tuple[str, ...], ...] = ()
 
 
+class Start(msgspec.Struct, frozen=True):
+    """Logs that may start an entry; names of parameters."""
+
+    chain: str
+    contract: str
+    signature: str
+    wallet: str
+    key: str
+
+
+class Logs(msgspec.Struct, frozen=True):
+    """Which logs of chains are read: those that may start an entry, and those by the names that waits have for them."""
+
+    starts: tuple[Start, ...] = ()
+    params: dict[str, Any] = {}
+
+
 class Selection(msgspec.Struct, frozen=True):
     """The structure of the condition (`names` None: events of every name; no `ways`: whatever their values), and its parameters.
 
     `addresses`: whether somebody looks at email addresses. Otherwise it is enough to know that there is one: the server does not
-    have to open them.
+    have to open them. `logs` None: nobody looks at chains; `customs`: whether somebody looks at anything else.
     """
 
     names: str | None = None
     ways: tuple[Way, ...] = ()
     params: dict[str, Any] = {}
     addresses: bool = True
+    logs: Logs | None = None
+    customs: bool = True
 
 
 def select(automations: Iterable[Automation]) -> Selection:
     """Return what may start, wake or end an entry of any of these automations."""
     automations = tuple(automations)
-    addresses = any(map(_sees_addresses, automations))
-    if any(not each.trigger.names for each in automations):
-        return Selection(addresses=addresses)
+    addresses, logs = any(map(_sees_addresses, automations)), _logs(automations)
+    if any(not each.trigger.names and each.trigger.source is None for each in automations):
+        return Selection(addresses=addresses, logs=logs)
     params: dict[str, Any] = {}
     ways = [*map(_starting, automations), *map(_awaited, automations)]
     named = [(names, asked) for names, asked in ways if names]
     written = tuple(_way(names, asked, params) for names, asked in named) if any(asked for _, asked in named) else ()
     params["names"] = sorted(frozenset().union(*(names for names, _ in named)))
-    return Selection("names", written, params, addresses)
+    return Selection("names", written, params, addresses, logs, customs=bool(params["names"]))
 
 
 def decides_by(node: Node) -> set[str]:
@@ -89,7 +109,23 @@ def _starting(automation: Automation) -> tuple[frozenset[str], _Asked]:
 
 
 def _awaited(automation: Automation) -> tuple[frozenset[str], _Asked]:
-    return frozenset(prepare(automation).awaited), ()
+    return frozenset(name for name in prepare(automation).awaited if not LOG_NAME.fullmatch(name)), ()
+
+
+def _logs(automations: Iterable[Automation]) -> Logs | None:
+    """Return which logs may start, wake or end an entry, None for none."""
+    params: dict[str, Any] = {}
+    starts: dict[tuple[str, str], Start] = {}
+    awaited: set[str] = set()
+    for each in automations:
+        awaited.update(name for name in prepare(each).awaited if LOG_NAME.fullmatch(name))
+        source = each.trigger.source
+        if source is not None and (source.key, source.wallet_arg) not in starts:
+            values = (source.chain_id, source.contract, source.declared.canonical, source.wallet_arg, source.key)
+            start = Start(*(f"{field}_{len(starts)}" for field in Start.__struct_fields__))
+            params |= dict(zip(msgspec.structs.astuple(start), values, strict=True))
+            starts[source.key, source.wallet_arg] = start
+    return Logs((*starts.values(),), params | {"awaited": sorted(awaited)}) if starts or awaited else None
 
 
 def _way(names: frozenset[str], asked: _Asked, params: dict[str, Any]) -> Way:

@@ -1,5 +1,6 @@
 """What a backtest reads from the server, asked as every analyst's SQL is: with the rights of the key, and only so much at once."""
 
+from collections import Counter
 from collections.abc import Generator
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -54,23 +55,40 @@ class Source:
 
     def slices(self, window: Window) -> list[tuple[Window, int]]:
         """Return the time in parts that can be asked for at once, each with its number of events."""
-        days = self._all("backtest_days", self._bounds(window), selection=self._selection)
         found: list[tuple[Window, int]] = []
         since, held = window.since, 0
-        for day, events in days.iter_rows():
+        for day, events in self._days(window):
             if held and held + events > _SLICE:
                 found.append((Window(since, day), held))
                 since, held = day, 0
             held += events
         return [*found, (Window(since, window.until), held)] if held else found
 
+    def _days(self, window: Window) -> list[tuple[datetime, int]]:
+        """Return the days of a time that have events, in order, and how many."""
+        found: Counter[datetime] = Counter()
+        if self._selection.customs:
+            found.update(dict(self._all("backtest_days", self._bounds(window), selection=self._selection).iter_rows()))
+        if self._selection.logs is not None:
+            found.update(
+                dict(self._all("backtest_log_days", self._places(window), selection=self._selection).iter_rows())
+            )
+        return sorted(found.items())
+
     def events(self, window: Window) -> Generator[pl.DataFrame]:
         """Give the events of a time, in no order."""
-        return self._stream("backtest_events", self._bounds(window), selection=self._selection)
+        if self._selection.customs:
+            for frame in self._stream("backtest_events", self._bounds(window), selection=self._selection):
+                yield frame.with_columns(pl.lit(None, pl.String).alias("source"))
+        if self._selection.logs is not None:
+            yield from self._stream("backtest_logs", self._places(window), selection=self._selection)
 
     def contacts(self, window: Window) -> Generator[pl.DataFrame]:
-        """Give the contacts of these events."""
-        return self._stream("backtest_contacts", self._bounds(window), selection=self._selection)
+        """Give the contacts of these events, some maybe twice."""
+        if self._selection.customs:
+            yield from self._stream("backtest_contacts", self._bounds(window), selection=self._selection)
+        if self._selection.logs is not None:
+            yield from self._stream("backtest_log_contacts", self._places(window), selection=self._selection)
 
     def messages(self, window: Window, own: str | None) -> Generator[pl.DataFrame]:
         """Give when contacts got messages of automations other than `own`."""
@@ -79,6 +97,10 @@ class Source:
 
     def _bounds(self, window: Window) -> dict[str, Any]:
         return _written(window) | self._selection.params
+
+    def _places(self, window: Window) -> dict[str, Any]:
+        logs = self._selection.logs
+        return _written(window) | (logs.params if logs is not None else {})
 
     def _question(self, name: str, params: dict[str, Any], structure: dict[str, Any]) -> Question:
         sampled = self._sample < 1
