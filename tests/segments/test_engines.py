@@ -10,7 +10,7 @@ import pytest
 from api.authoring.automations import Author
 from api.clock import Clock, uuid7
 from api.keyring import Keyring
-from api.query.run import Gateway
+from api.query.run import Gateway, Turns
 from api.segments import segments
 from api.segments.definition import Asked, Draft
 from api.segments.finding import Desk
@@ -37,7 +37,7 @@ async def define(house: House, org_id: int) -> None:
     await database.open()
     clock, keyring = Clock(), Keyring(SECRET)
     await database.calibrate(clock)
-    desk = Desk(database, Gateway(database, keyring), keyring, 10.0)
+    desk = Desk(database, Gateway(database, keyring), keyring, 10.0, Turns())
     made = await segments.create(desk, Author(org_id, uuid7(1), clock.now_us()), ALL)
     assert isinstance(made, Filled)
     await database.close()
