@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from api.authoring.again import retried
 from api.authoring.automations import Author, record
 from api.authoring.refusal import Refusal, conflict, unknown
 from api.clock import uuid7
@@ -23,6 +24,7 @@ from api.store.members import Change, Place
 from api.store.segments import NewSegment, Refreshed, SegmentRow
 
 
+@retried
 async def freeze(desk: Desk, author: Author, frame: Frame) -> Filled | Refusal:
     """Store a new audience, or replace the one at the revision that the frame names."""
     async with given(desk, author.org_id, frame.contact_ids) as (tx, there):
@@ -37,6 +39,7 @@ async def freeze(desk: Desk, author: Author, frame: Frame) -> Filled | Refusal:
     return await mended(desk, row, there, change)
 
 
+@retried
 async def extend(desk: Desk, author: Author, name: str, part: Part) -> Filled | Refusal:
     """Add the next part of a frame to an audience of which more is to come; without `more` it is the last."""
     async with given(desk, author.org_id, part.contact_ids) as (tx, there):

@@ -46,6 +46,7 @@ class Preview(msgspec.Struct, frozen=True):
     change: Change | None
 
 
+@retried
 async def create(desk: Desk, author: Author, draft: Draft) -> Filled | Refusal:
     """Store a new segment with its members."""
     if await _find(desk, author.org_id, draft.name) is not None:
@@ -64,6 +65,7 @@ async def create(desk: Desk, author: Author, draft: Draft) -> Filled | Refusal:
     return await mended(desk, row, there, change)
 
 
+@retried
 async def update(desk: Desk, author: Author, name: str, edit: Edit) -> Filled | Refusal:
     """Change a segment; refused when it is no longer at the revision the edit started from."""
     row = _changeable(await _find(desk, author.org_id, name), edit)
@@ -95,6 +97,7 @@ async def refresh(desk: Desk, row: SegmentRow, now: datetime) -> Filled | Refusa
     return await mended(desk, row, there, change)
 
 
+@retried
 async def refresh_named(desk: Desk, author: Author, name: str) -> Filled | Refusal:
     """Do that at once for the segment of a name."""
     row = await _find(desk, author.org_id, name)
@@ -122,10 +125,14 @@ async def archive(desk: Desk, author: Author, name: str) -> SegmentRow | Refusal
 async def fill(tx: Transaction, row: SegmentRow, there: Found, at: datetime) -> Change:
     """Make the members of a locked segment those who are wanted."""
     change = await members.change_members(tx, _place(row), at)
-    every = RECOUNT if row.every_seconds is None else timedelta(seconds=row.every_seconds)
-    refreshed = Refreshed(there.size, change.entered, change.departed, at, at + every)
+    refreshed = Refreshed(there.size, change.entered, change.departed, at, at + interval(row))
     await store.record_refresh(tx, row, refreshed)
     return change
+
+
+def interval(row: SegmentRow) -> timedelta:
+    """Return how often a segment is refreshed."""
+    return RECOUNT if row.every_seconds is None else timedelta(seconds=row.every_seconds)
 
 
 async def write(tx: Transaction, author: Author, row: SegmentRow, action: str, detail: dict[str, object]) -> None:
