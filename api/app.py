@@ -52,7 +52,12 @@ from api.wire.http1 import Reception, TransportError
 MAX_BODY = 262_144  # bytes, where nothing else is said
 LOCK_MS = 500  # after that only the organization whose lock it is goes without
 ROOM = 67_108_864  # bytes of large bodies on their way to this process
-BODY_LIMITS = {"/api/v1/events": 1_048_576, "/api/v1/events/batch": 8_388_608, "/api/v1/segments": 8_388_608}
+BODY_LIMITS = {
+    "/api/v1/events": 1_048_576,
+    "/api/v1/events/batch": 8_388_608,
+    "/api/v1/segments": 8_388_608,
+    "/api/v1/segments/*/contacts": 8_388_608,
+}
 SEGMENT_SECONDS = 35.0  # a query that defines one; the answer must be there within a minute
 SEGMENT_PLACES = Places(of_organization=2, in_all=6, wait_seconds=15.0)
 

@@ -471,7 +471,7 @@ CREATE TABLE workbench.segments (
     every_seconds  integer CHECK (every_seconds BETWEEN 60 AND 604800),
     provenance     jsonb NOT NULL DEFAULT '{}', -- of an audience: what its frame came from, and how many rows were used
     size           integer NOT NULL,            -- when it was last refreshed
-    refreshed_at   timestamptz,                 -- null: an audience of which more is to come
+    refreshed_at   timestamptz,                 -- null: an audience of which more is to come; its members are those of before
     last_error     text,                        -- why the last try failed; the members stay those of before
     failing_since  timestamptz,
     failures       integer NOT NULL DEFAULT 0,  -- since it last succeeded
@@ -512,6 +512,15 @@ CREATE TABLE workbench.segment_members (
     FOREIGN KEY (org_id, contact_id) REFERENCES workbench.contacts (org_id, id) ON DELETE CASCADE
 );
 CREATE INDEX segment_members_by_contact ON workbench.segment_members (org_id, contact_id);
+
+-- Contacts of a frame that comes in parts, until the last one makes them the audience.
+CREATE TABLE workbench.audience_parts (
+    org_id      bigint NOT NULL,
+    segment_id  uuid NOT NULL,
+    contact_id  uuid NOT NULL,
+    PRIMARY KEY (org_id, segment_id, contact_id),
+    FOREIGN KEY (org_id, segment_id) REFERENCES workbench.segments (org_id, id)
+);
 
 -- On-chain events: the follower fills this table; analysts already see it.
 CREATE TABLE workbench.onchain_events (
@@ -554,6 +563,7 @@ ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.audience_parts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
 

@@ -63,9 +63,10 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The next contacts of a frame. `more`: others follow."""
+    """The next contacts of a frame. `revision`: of the audience, as its first part made it. `more`: others follow."""
 
     contact_ids: list[str]
+    revision: int
     more: bool
 
 
@@ -122,7 +123,9 @@ def read_part(body: bytes) -> Part | Problems:
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
-    part = Part(_contact_ids(fields), fields.flag("more") is True)
+    if fields.raw("revision") is None:
+        fields.refuse("revision", "is required: the one that the first part of the frame made")
+    part = Part(_contact_ids(fields), fields.number("revision") or 1, fields.flag("more") is True)
     return tuple(fields.problems) or part
 
 

@@ -189,6 +189,7 @@ async def _archive(database: Database, author: Author, name: str) -> SegmentRow 
         if asking := await uses(tx, author.org_id, name):
             return Refusal("conflict", tuple(Problem("", f"{each} asks for it") for each in asking))
         await members.drop_all(tx, _place(row))
+        await members.forget_parts(tx, row.org_id, row.id)
         await store.archive_segment(tx, row, author.key_id, author.now)
         await record(tx, author, "segment.archive", row.id, {"name": name, "size": row.size})
     return msgspec.structs.replace(row, archived_at=author.now, revision=row.revision + 1, size=0)

@@ -104,3 +104,23 @@ async def mend_members(tx: Transaction, place: Place) -> int:
 async def clear_members(tx: Transaction, place: Place) -> None:
     """Take out who is left in a segment that was put away. `hold_members` is held."""
     await tx.execute(_SQL["clear_members"], msgspec.structs.asdict(place))
+
+
+async def keep_part(tx: Transaction, org_id: int, segment_id: str) -> None:
+    """Put those who are wanted aside until an audience is whole."""
+    await tx.execute(_SQL["keep_part"], {"org_id": org_id, "segment_id": segment_id})
+
+
+async def want_parts(tx: Transaction, org_id: int, segment_id: str) -> int:
+    """Want all who were put aside, and keep nobody there; return how many they are."""
+    values = {"org_id": org_id, "segment_id": segment_id}
+    await tx.execute(_SQL["empty_wanted"])
+    size = (await tx.execute(_SQL["want_parts"], values)).rowcount
+    await tx.execute(_SQL["analyze_wanted"])
+    await tx.execute(_SQL["forget_parts"], values)
+    return size
+
+
+async def forget_parts(tx: Transaction, org_id: int, segment_id: str) -> None:
+    """Keep nobody aside any more."""
+    await tx.execute(_SQL["forget_parts"], {"org_id": org_id, "segment_id": segment_id})

@@ -103,3 +103,24 @@ SELECT (SELECT count(*) FROM moved) - (SELECT count(*) FROM gone);
 DELETE FROM segment_members m
 WHERE m.org_id = :org_id AND m.segment = :segment
     AND NOT EXISTS (SELECT FROM segments s WHERE s.org_id = :org_id AND s.name = :segment AND s.archived_at IS NULL);
+
+-- keep_part --
+-- Put those who are wanted aside, as a part of an audience that is to come.
+INSERT INTO audience_parts (org_id, segment_id, contact_id)
+SELECT :org_id, :segment_id, w.contact_id FROM wanted w ORDER BY w.contact_id
+ON CONFLICT (org_id, segment_id, contact_id) DO NOTHING;
+
+-- empty_wanted --
+-- Want nobody.
+DELETE FROM wanted;
+
+-- want_parts --
+-- Want those who were put aside: who they are now, without those who were erased since.
+INSERT INTO wanted (contact_id)
+SELECT DISTINCT coalesce(c.merged_into, c.id)
+FROM audience_parts p JOIN contacts c ON c.org_id = p.org_id AND c.id = p.contact_id
+WHERE p.org_id = :org_id AND p.segment_id = :segment_id AND c.erased_at IS NULL;
+
+-- forget_parts --
+-- Put nobody aside any more.
+DELETE FROM audience_parts WHERE org_id = :org_id AND segment_id = :segment_id;
