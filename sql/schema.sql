@@ -52,6 +52,7 @@ CREATE TABLE workbench.contacts (
     merged_into     uuid,                       -- the contact that this one turned out to be; it keeps what it was
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
+CREATE INDEX contacts_erased ON workbench.contacts (org_id, erased_at) WHERE erased_at IS NOT NULL;
 CREATE INDEX contacts_merged ON workbench.contacts (org_id, merged_into) WHERE merged_into IS NOT NULL;
 
 -- Which contact absorbed which, and what it gained; taken back, a row stays with the moment of that. While `due_at` is there, rows

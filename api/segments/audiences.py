@@ -36,7 +36,7 @@ async def freeze(desk: Desk, author: Author, frame: Frame) -> Filled | Refusal:
         if frame.more:
             return await _put_aside(tx, row, there)
         change = await fill(tx, row, there, author.now)
-    return await mended(desk, row, there, change)
+    return await mended(desk, row, there, change, author.now)
 
 
 @retried
@@ -53,7 +53,7 @@ async def extend(desk: Desk, author: Author, name: str, part: Part) -> Filled | 
             return put_aside
         whole = msgspec.structs.replace(there, size=await members.want_parts(tx, row.org_id, row.id))
         change = await fill(tx, row, whole, author.now)
-    return await mended(desk, row, whole, change)
+    return await mended(desk, row, whole, change, author.now)
 
 
 async def _put_aside(tx: Transaction, row: SegmentRow, there: Found) -> Filled:

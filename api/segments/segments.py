@@ -27,6 +27,7 @@ from api.store.segments import NewSegment, Refreshed, SegmentRow
 
 RECOUNT = timedelta(hours=1)  # of audiences, which lose members to erasures and merges only
 _SAMPLE = 20
+_COMMITTED = timedelta(minutes=5)  # within that, what somebody was asked to do is done, or never will be
 
 
 class Filled(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ async def create(desk: Desk, author: Author, draft: Draft) -> Filled | Refusal:
             return _taken(draft.name)
         await record(tx, author, "segment.create", row.id, {"name": row.name, "size": there.size})
         change = await fill(tx, row, there, author.now)
-    return await mended(desk, row, there, change)
+    return await mended(desk, row, there, change, author.now)
 
 
 @retried
@@ -80,12 +81,13 @@ async def update(desk: Desk, author: Author, name: str, edit: Edit) -> Filled | 
             return locked
         await write(tx, author, changed, "segment.update", {"changed": ["sql"], "size": there.size})
         change = await fill(tx, changed, there, author.now)
-    return await mended(desk, row, there, change)
+    return await mended(desk, row, there, change, author.now)
 
 
 async def refresh(desk: Desk, row: SegmentRow, now: datetime) -> Filled | Refusal:
     """Let the members be those whom the query finds now; those of an audience are only counted anew."""
     if row.kind == "audience":
+        await _mend(desk.database, row, row.refreshed_at or row.updated_at)
         return await _recount(desk.database, row, now)
     async with found(desk, question(row.org_id, asked_by(row))) as (tx, there):
         locked = await store.lock_segment(tx, row.org_id, row.name)
@@ -94,7 +96,7 @@ async def refresh(desk: Desk, row: SegmentRow, now: datetime) -> Filled | Refusa
         if locked.refreshed_at is not None and locked.refreshed_at > now:
             return Filled(locked)  # by a refresh that began later
         change = await fill(tx, row, there, now)
-    return await mended(desk, row, there, change)
+    return await mended(desk, row, there, change, now)
 
 
 @retried
@@ -141,16 +143,16 @@ async def write(tx: Transaction, author: Author, row: SegmentRow, action: str, d
     await record(tx, author, action, row.id, {"name": row.name, **detail, "revision": row.revision})
 
 
-async def mended(desk: Desk, row: SegmentRow, there: Found, change: Change) -> Filled:
-    """Return a segment that was filled, without those who were erased or merged at the same moment."""
-    return Filled(await _mend(desk.database, row), there, change)
+async def mended(desk: Desk, row: SegmentRow, there: Found, change: Change, since: datetime) -> Filled:
+    """Return a segment that was filled, without those who were erased or merged since that began, however long it took."""
+    return Filled(await _mend(desk.database, row, since), there, change)
 
 
 @retried
-async def _mend(database: Database, row: SegmentRow) -> SegmentRow:
+async def _mend(database: Database, row: SegmentRow, since: datetime) -> SegmentRow:
     async with database.transaction() as tx:
         await run(tx, hold_members(row.org_id))
-        if by := await members.mend_members(tx, _place(row)):
+        if by := await members.mend_members(tx, _place(row), since - _COMMITTED):
             await store.correct_size(tx, row, by)
         return await store.find_segment(tx, row.org_id, row.name) or row
 

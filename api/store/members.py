@@ -94,9 +94,10 @@ async def drop_all(tx: Transaction, place: Place) -> None:
     await tx.execute(_SQL["drop_members"], msgspec.structs.asdict(place))
 
 
-async def mend_members(tx: Transaction, place: Place) -> int:
-    """Put right what erasures and merges did meanwhile; return by how many the segment grew. `hold_members` is held."""
-    row = await (await tx.execute(_SQL["mend_members"], msgspec.structs.asdict(place))).fetchone()
+async def mend_members(tx: Transaction, place: Place, since: datetime) -> int:
+    """Put right what erasures and merges did since; return by how many the segment grew. `hold_members` is held."""
+    values = {**msgspec.structs.asdict(place), "since": since}
+    row = await (await tx.execute(_SQL["mend_members"], values)).fetchone()
     assert row is not None
     return int(row[0])
 

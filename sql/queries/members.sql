@@ -77,17 +77,17 @@ WHERE d.org_id = :org_id AND d.segment = :segment AND d.contact_id = gone.contac
 SELECT count(*) FROM segment_members WHERE org_id = :org_id AND segment = :segment;
 
 -- mend_members --
--- Take out who was erased or merged while the segment was refreshed, and put in who the merged are now. By how many it grew.
--- Erasures and merges stay noted for a minute; the caller keeps others from being under way.
+-- Take out who was erased or merged since the segment began to be refreshed, and put in who the merged are now. By how many it grew.
+-- The caller keeps others from being under way.
 WITH gone AS (
     DELETE FROM segment_members m
     USING contacts c
     WHERE m.org_id = :org_id AND m.segment = :segment AND c.org_id = :org_id AND c.id = m.contact_id
         AND num_nonnulls(c.erased_at, c.merged_into) > 0
         AND m.contact_id = ANY (ARRAY(
-            SELECT contact_id FROM erasures WHERE org_id = :org_id
+            SELECT id FROM contacts WHERE org_id = :org_id AND erased_at >= :since
             UNION ALL
-            SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND due_at IS NOT NULL))
+            SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND created_at >= :since))
     RETURNING c.merged_into AS contact_id, c.erased_at, m.entered_at
 ), moved AS (
     INSERT INTO segment_members (org_id, segment, contact_id, entered_at)

@@ -39,7 +39,7 @@ def by_chunks(path: bytes, size: int) -> list[bytes]:
         (b"/api/v1/events/batch", 8_388_608),
         (b"//api/v1/events/batch", 262_144),
         (b"/api/v1/segments/whales/contacts", 8_388_608),
-        (b"/api/v1/segments/whales", 262_144),
+        (b"/api/v1/segments/whales/refresh", 262_144),
         (b"/api/v1/segments/a/b/contacts", 262_144),
         (b"/api/v1/automations", 262_144),
         (b"/api/v1/simulate", 262_144),
