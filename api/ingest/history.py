@@ -19,7 +19,7 @@ from operator import attrgetter
 
 import msgspec
 
-from api.clock import Clock, monotonic_ns
+from api.clock import Clock, monotonic_ns, uuid7
 from api.ingest.arrival import Arrival
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
@@ -85,7 +85,7 @@ async def import_history(
             locks = await most_locks(tx)
         if org_id is None:
             raise UnknownOrganizationError(f"there is no organization named {org_name}")
-        past = Past(org_id, People(org_id), locks // 2)
+        past = Past(org_id, People(org_id), locks // 2, uuid7(clock.unique_now_us()))
         run = _Run(database, clock, past, PastReader(org_id, keyring.of(org_id)), rejects)
         told = _Told(listener, sources)
         with _seldom_collected():

@@ -169,7 +169,8 @@ CREATE TABLE workbench.event_days (
     PRIMARY KEY (org_id, event, day)
 );
 
--- Up to where an organization's events are counted. Whoever stores events dated before `closed_until` notes them in `late_events`.
+-- Up to where an organization's events are counted. Whoever stores events dated before `closed_until` notes them in `late_events`. While
+-- none come, that is the year 9000, and nobody looks at the organization again until one is noted.
 CREATE TABLE workbench.event_counting (
     org_id         bigint PRIMARY KEY,
     counted_until  timestamptz NOT NULL,
@@ -179,11 +180,11 @@ CREATE TABLE workbench.event_counting (
 -- How many events came dated into what was closed already; added to the counts every few minutes.
 CREATE TABLE workbench.late_events (
     org_id  bigint NOT NULL,
-    id      uuid NOT NULL,
+    source  uuid NOT NULL,              -- the import that notes them, and adds to its own notes; else one of this note alone
     event   text NOT NULL,
     at      timestamptz NOT NULL,       -- the beginning of the hour, or of the five minutes, that they are dated in
     count   bigint NOT NULL,
-    PRIMARY KEY (org_id, id)
+    PRIMARY KEY (org_id, source, event, at)
 );
 
 -- Transactions are numbered across Postgres clusters, so that a database that is dumped and restored elsewhere keeps their order:
