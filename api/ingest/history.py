@@ -42,6 +42,7 @@ STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
+PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one
 
 
 class UnknownOrganizationError(Exception):
@@ -257,7 +258,9 @@ class _File:
             except ConflictError:
                 if not tries_left:
                     raise
-                self._run.past.repeats = True  # the usual reason
+                if self._run.past.repeats:  # else that is the usual reason, and helps at once
+                    await asyncio.sleep(PAUSE_SECONDS * 2 ** (TRIES - 1 - tries_left))
+                self._run.past.repeats = True
         raise AssertionError("the loop above returns or raises")
 
     async def _advance(self, chunk: _Chunk, arrivals: list[Arrival], piece: Piece = NOTHING) -> Piece:
