@@ -12,6 +12,7 @@ from api.store.database import Transaction
 from api.store.statements import load
 
 _SQL = load("members")
+_BLOCK = 10_000  # ids held here at a time
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -70,8 +71,7 @@ async def compare_members(tx: Transaction, place: Place) -> Change:
 async def change_members(tx: Transaction, place: Place, at: datetime) -> Change:
     """Make the members those who are wanted."""
     entered = await enter_members(tx, place, at)
-    dropped = await tx.execute(_SQL["drop_members"], msgspec.structs.asdict(place))
-    return Change(entered, dropped.rowcount)
+    return Change(entered, await _drop_members(tx, place))
 
 
 async def enter_members(tx: Transaction, place: Place, at: datetime) -> int:
@@ -91,7 +91,18 @@ async def drop_all(tx: Transaction, place: Place) -> None:
     """Take everybody out but those that somebody else is changing at this moment."""
     await tx.execute(_SQL["open_wanted"])
     await tx.execute(_SQL["join_by_hash"])
-    await tx.execute(_SQL["drop_members"], msgspec.structs.asdict(place))
+    await _drop_members(tx, place)
+
+
+async def _drop_members(tx: Transaction, place: Place) -> int:
+    """Take those out who are not wanted, block by block, and return how many."""
+    values, dropped = msgspec.structs.asdict(place), 0
+    async with tx.cursor("leaving") as leaving:
+        await leaving.execute(_SQL["leaving"], values)
+        while rows := await leaving.fetchmany(_BLOCK):
+            ids = [contact_id for (contact_id,) in rows]
+            dropped += (await tx.execute(_SQL["drop_members"], {**values, "ids": ids})).rowcount
+    return dropped
 
 
 async def mend_members(tx: Transaction, place: Place, since: datetime) -> int:

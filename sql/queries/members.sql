@@ -1,7 +1,8 @@
 -- Who is in a segment. What a query finds gathers in temporary tables, then members are made to be the same, set by set.
 --
--- Nobody waits for anybody here who may wait for them: members that an erasure or a merge is about to delete are left to it, and
--- `mend_members` puts right what they committed at the same moment.
+-- Members that an erasure or a merge is about to delete are left to it; one that a merge is just putting in is waited for. Two that wait for
+-- each other so are told apart by Postgres (ConflictError), and the refresh is put off. `mend_members` puts right what erasures and merges
+-- committed meanwhile. Temporary tables have no organization: they belong to the transaction, and are joined with one organization's rows.
 
 -- open_found --
 -- Where contacts gather until the transaction ends.
@@ -61,16 +62,18 @@ WHERE NOT EXISTS (
 ORDER BY w.contact_id
 ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
 
+-- leaving --
+-- Those who are members and not wanted.
+SELECT m.contact_id FROM segment_members m
+WHERE m.org_id = :org_id AND m.segment = :segment AND NOT EXISTS (SELECT FROM wanted w WHERE w.contact_id = m.contact_id);
+
 -- drop_members --
--- Take those out who are members and not wanted.
-DELETE FROM segment_members d
-USING (
-    SELECT m.contact_id FROM segment_members m
-    WHERE m.org_id = :org_id AND m.segment = :segment
-        AND NOT EXISTS (SELECT FROM wanted w WHERE w.contact_id = m.contact_id)
-    FOR UPDATE OF m SKIP LOCKED
-) AS gone
-WHERE d.org_id = :org_id AND d.segment = :segment AND d.contact_id = gone.contact_id;
+-- Take some of them out, but those that somebody else is changing at this moment. (No temporary table may stand beside FOR UPDATE on Citus.)
+DELETE FROM segment_members
+WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (ARRAY(
+    SELECT contact_id FROM segment_members
+    WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (:ids ::uuid[])
+    FOR UPDATE SKIP LOCKED));
 
 -- count_members --
 -- How many are in a segment.
