@@ -89,11 +89,10 @@ async def update(request: Request, name: str) -> HTTPResponse | None:
 
 
 @blueprint.delete("/<name:str>")
-async def delete(request: Request, name: str) -> HTTPResponse:
+async def delete(request: Request, name: str) -> HTTPResponse | None:
     """Put a segment away; 409 names the automations and segments that ask for it."""
     who, author = await _author(request)
-    row = settled(await segments.archive(parts(request).segments, author, _known_form(name)))
-    return answer(segment_view(row, shown_to(request, who)))
+    return await answered(request, _deleted(request, who, author, _known_form(name)))
 
 
 @blueprint.post("/<name:str>/refresh")
@@ -130,6 +129,11 @@ async def _with_members(
 
 async def _tried(request: Request, who: Principal, trial: Trial) -> HTTPResponse:
     return answer(preview_view(await segments.preview(parts(request).segments, who.org_id, trial)))
+
+
+async def _deleted(request: Request, who: Principal, author: Author, name: str) -> HTTPResponse:
+    row = settled(await segments.archive(parts(request).segments, author, name))
+    return answer(segment_view(row, shown_to(request, who)))
 
 
 def _demand_sql(who: Principal) -> None:

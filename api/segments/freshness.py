@@ -24,7 +24,7 @@ from api.store.segments import SegmentRow
 LOOK_SECONDS = 5.0
 WORKERS = 3
 PATIENCE_SECONDS = 90.0
-LEASE = timedelta(minutes=4)  # longer than a refresh takes, whatever it has to write
+LEASE = timedelta(minutes=4)  # one that takes longer may be begun a second time: then the later one counts
 BUSY = timedelta(seconds=30)
 BROKEN = "the database broke off, or took too long"
 

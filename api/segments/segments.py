@@ -118,7 +118,8 @@ async def preview(desk: Desk, org_id: int, trial: Trial) -> Preview:
 
 async def archive(desk: Desk, author: Author, name: str) -> SegmentRow | Refusal:
     """Put a segment away with its members; refused, naming them, while automations or other segments ask for it."""
-    row = await _archive(desk.database, author, name)
+    async with desk.turns.of(author.org_id):
+        row = await _archive(desk.database, author, name)
     if isinstance(row, SegmentRow):
         await _clear(desk.database, row)
     return row
