@@ -22,7 +22,7 @@ from api.ingest.recent import Followers
 from api.ingest.upkeep import keep_up
 from api.keyring import Keyring
 from api.language.problem import Problem
-from api.query.run import Gateway
+from api.query.run import Gateway, Places, Turns
 from api.routes import (
     automations,
     catalog,
@@ -53,8 +53,14 @@ from api.wire.http1 import Reception, TransportError
 MAX_BODY = 262_144  # bytes, where nothing else is said
 LOCK_MS = 500  # after that only the organization whose lock it is goes without
 ROOM = 67_108_864  # bytes of large bodies on their way to this process
-BODY_LIMITS = {"/api/v1/events": 1_048_576, "/api/v1/events/batch": 8_388_608, "/api/v1/segments": 8_388_608}
+BODY_LIMITS = {
+    "/api/v1/events": 1_048_576,
+    "/api/v1/events/batch": 8_388_608,
+    "/api/v1/segments": 8_388_608,
+    "/api/v1/segments/*/contacts": 8_388_608,
+}
 SEGMENT_SECONDS = 35.0  # a query that defines one; the answer must be there within a minute
+SEGMENT_PLACES = Places(of_organization=2, in_all=6, wait_seconds=15.0)
 
 _SANIC = {
     400: "the request is not valid HTTP",
@@ -108,7 +114,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         gateway,
         sessions,
         Feed(dsn, sessions, clock),
-        Desk(Database(dsn, size=3, statement_ms=60_000), gateway, keyring, SEGMENT_SECONDS),
+        _desk(dsn, gateway, keyring),
     )
     app.ctx.reception = Reception(identify, ROOM)
     for module in _ROUTES:
@@ -116,6 +122,12 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     _start_and_stop(app)
     app.error_handler.add(Exception, _answer_failure)
     return app
+
+
+def _desk(dsn: str, gateway: Gateway, keyring: Keyring) -> Desk:
+    """Return a desk with two connections more than places, for what is short."""
+    database = Database(dsn, size=SEGMENT_PLACES.in_all + 2, statement_ms=60_000)
+    return Desk(database, gateway, keyring, SEGMENT_SECONDS, Turns(SEGMENT_PLACES))
 
 
 def _start_and_stop(app: App) -> None:

@@ -11,7 +11,7 @@ from api.engine.loop import Engine
 from api.engine.outside import transports
 from api.keyring import Keyring
 from api.language.retry import DEFAULT_POLICY, uniform
-from api.query.run import Gateway, Limits
+from api.query.run import Gateway, Limits, Places, Turns
 from api.segments.finding import Desk
 from api.segments.freshness import PATIENCE_SECONDS, WORKERS, keep_fresh
 from api.settings import Settings
@@ -37,7 +37,7 @@ async def _work(settings: Settings, dsn: str, secret: str) -> None:
         await database.calibrate(clock)
     ways, keyring = transports(settings), Keyring(secret)
     engine = Engine(database, Driver(database, keyring, clock, retries, ways), clock, Listener(dsn))
-    desk = Desk(lasting, Gateway(lasting, keyring, _LIMITS), keyring, PATIENCE_SECONDS)
+    desk = Desk(lasting, Gateway(lasting, keyring, _LIMITS), keyring, PATIENCE_SECONDS, Turns(Places(in_all=WORKERS)))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, engine.stop)

@@ -18,7 +18,7 @@ _ROWS = (
     "SELECT event, count(*) FROM workbench.events WHERE org_id = 1 AND created_at >= clock_timestamp() - interval '30 days'"
     " GROUP BY event ORDER BY 2 DESC, 1 LIMIT 200"
 )
-_BEHIND = "SELECT count(*) = 0 OR bool_or(counted_until < closed_until) FROM workbench.event_counting"
+_BEHIND = "SELECT count(*) = 0 OR bool_or(counted_until < closed_until AND closed_until < '9000-01-01') FROM workbench.event_counting"
 
 
 def measure(effort: Effort) -> Measured:

@@ -53,6 +53,7 @@ CREATE TABLE workbench.contacts (
     merged_into     uuid,                       -- the contact that this one turned out to be; it keeps what it was
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
+CREATE INDEX contacts_erased ON workbench.contacts (org_id, erased_at) WHERE erased_at IS NOT NULL;
 CREATE INDEX contacts_merged ON workbench.contacts (org_id, merged_into) WHERE merged_into IS NOT NULL;
 
 -- Which contact absorbed which, and what it gained; taken back, a row stays with the moment of that. While `due_at` is there, rows
@@ -169,7 +170,8 @@ CREATE TABLE workbench.event_days (
     PRIMARY KEY (org_id, event, day)
 );
 
--- Up to where an organization's events are counted. Whoever stores events dated before `closed_until` notes them in `late_events`.
+-- Up to where an organization's events are counted. Whoever stores events dated before `closed_until` notes them in `late_events`. While
+-- none come, that is the year 9000, and nobody looks at the organization again until one is noted.
 CREATE TABLE workbench.event_counting (
     org_id         bigint PRIMARY KEY,
     counted_until  timestamptz NOT NULL,
@@ -179,11 +181,11 @@ CREATE TABLE workbench.event_counting (
 -- How many events came dated into what was closed already; added to the counts every few minutes.
 CREATE TABLE workbench.late_events (
     org_id  bigint NOT NULL,
-    id      uuid NOT NULL,
+    source  uuid NOT NULL,              -- the import that notes them, and adds to its own notes; else one of this note alone
     event   text NOT NULL,
     at      timestamptz NOT NULL,       -- the beginning of the hour, or of the five minutes, that they are dated in
     count   bigint NOT NULL,
-    PRIMARY KEY (org_id, id)
+    PRIMARY KEY (org_id, source, event, at)
 );
 
 -- Transactions are numbered across Postgres clusters, so that a database that is dumped and restored elsewhere keeps their order:
@@ -472,7 +474,7 @@ CREATE TABLE workbench.segments (
     every_seconds  integer CHECK (every_seconds BETWEEN 60 AND 604800),
     provenance     jsonb NOT NULL DEFAULT '{}', -- of an audience: what its frame came from, and how many rows were used
     size           integer NOT NULL,            -- when it was last refreshed
-    refreshed_at   timestamptz,                 -- null: an audience of which more is to come
+    refreshed_at   timestamptz,                 -- null: an audience of which more is to come; its members are those of before
     last_error     text,                        -- why the last try failed; the members stay those of before
     failing_since  timestamptz,
     failures       integer NOT NULL DEFAULT 0,  -- since it last succeeded
@@ -513,6 +515,15 @@ CREATE TABLE workbench.segment_members (
     FOREIGN KEY (org_id, contact_id) REFERENCES workbench.contacts (org_id, id) ON DELETE CASCADE
 );
 CREATE INDEX segment_members_by_contact ON workbench.segment_members (org_id, contact_id);
+
+-- Contacts of a frame that comes in parts, until the last one makes them the audience.
+CREATE TABLE workbench.audience_parts (
+    org_id      bigint NOT NULL,
+    segment_id  uuid NOT NULL,
+    contact_id  uuid NOT NULL,
+    PRIMARY KEY (org_id, segment_id, contact_id),
+    FOREIGN KEY (org_id, segment_id) REFERENCES workbench.segments (org_id, id)
+);
 
 -- What happened on chains: a row for every log that somebody of the organization follows. A log whose block was dropped is
 -- `removed`; when it comes again in another block the row, and the entries it started, come back to life.
@@ -590,6 +601,7 @@ ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.audience_parts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
 

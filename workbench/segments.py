@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workbench.result import Result
 
 _FRESH = 2.0  # seconds: one look shows itself in several formats, and completion asks again and again
-_FIRST, _NEXT = 200_000, 6_000  # contacts in the first part of a frame, and in each other one
+_PART = 200_000  # contacts in each part of a frame
 _WEEK = 7
 _PATIENCE = 65.0  # seconds: the service answers within a minute, or refuses
 
@@ -339,15 +339,15 @@ def require(connection: Connection, name: object) -> None:
 def audience(connection: Connection, contacts: object, name: str) -> Segment:
     """Freeze the contacts of a frame under a name, in the place of the audience of that name, if there is one."""
     ids = _ids(contacts)
-    body = {"name": name, "contactIds": ids[:_FIRST], "provenance": _origin(contacts), "more": len(ids) > _FIRST}
+    body = {"name": name, "contactIds": ids[:_PART], "provenance": _origin(contacts), "more": len(ids) > _PART}
     segments = Segments(connection)
     there = segments._find(name)
     if there is not None and there.kind == "query":
         raise DraftError(f"{name!r} is defined by a query: choose another name for the audience")
     made = segments._made("POST", "/segments", body | ({"revision": there.revision} if there is not None else {}))
-    for start in range(_FIRST, len(ids), _NEXT):
-        part = {"contactIds": ids[start : start + _NEXT], "more": start + _NEXT < len(ids)}
-        made = segments._made("POST", f"/segments/{name}/contacts", part)
+    for start in range(_PART, len(ids), _PART):
+        part = {"contactIds": ids[start : start + _PART], "more": start + _PART < len(ids)}
+        made = segments._made("POST", f"/segments/{name}/contacts", part | {"revision": made._known.revision})
     return made
 
 

@@ -1,7 +1,8 @@
-"""Direct logins as whole operator commands: one per organization, opened with a new password, looked at, revoked."""
+"""Direct logins as whole operator commands: one per organization, opened with a new password, looked at, completed, revoked."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from api.access import AccessError, orgs
 from api.clock import token
@@ -56,6 +57,21 @@ async def revoke(dsn: str, keyring: Keyring, org_name: str) -> int:
             raise AccessError(str(error)) from error
         async with database.transaction() as tx:
             return ended + await store.end_sessions(tx, role)
+
+
+async def complete(dsn: str) -> None:
+    """Show every direct login the views that came with a migration; raise AccessError."""
+    database = Database(dsn, size=1)
+    await database.open()
+    try:
+        async with database.transaction() as tx:
+            logins = await store.open_logins(tx)
+        for role, org_id in logins:
+            await patiently(database, partial(store.complete_login, role=role, org_id=org_id))
+    except ReaderError as error:
+        raise AccessError(f"direct logins do not see all views yet: {error}; run workbench migrate again") from error
+    finally:
+        await database.close()
 
 
 @asynccontextmanager

@@ -50,10 +50,17 @@ def must_be_fit(addresses: Addresses) -> None:
 
 
 def migrate(addresses: Addresses) -> list[str]:
-    """Bring the database up to date; return the names of the migrations applied now."""
+    """Bring the database and its direct logins up to date; return the names of the migrations applied now."""
+    return asyncio.run(_migrate(addresses))
+
+
+async def _migrate(addresses: Addresses) -> list[str]:
+    from api.access import direct
     from api.store.migrate import migrate as apply
 
-    return asyncio.run(apply(addresses.dsn, admin_dsn=addresses.admin_dsn))
+    applied = await apply(addresses.dsn, admin_dsn=addresses.admin_dsn)
+    await direct.complete(addresses.dsn)
+    return applied
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

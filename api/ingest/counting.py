@@ -8,8 +8,11 @@ are dated before they are committed, by the second in a batch and by years in an
 2. Who has read it before is waited for. Every writer claims idempotency keys first, which locks that table against nobody, but
    visibly, until its transaction ends; so the chore looks who holds such a lock, and waits until all of them have ended.
 3. Then it counts, and takes what was noted for the same time out of the notes: one statement, so both or neither are seen.
+4. An organization for which nothing came is closed for ever: whatever comes is noted, and what is noted wakes it. It may be noted and
+   counted as a row, since a note counts only for what lies before `counted_until`. So those that are idle cost nothing.
 
-Nobody waits for the chore. It may stop anywhere, and several may run: `counted_until` moves in the transaction that counts.
+Live ingest only adds notes. An import adds to its own, of hours that are counted: there would be thousands of them otherwise.
+Nobody waits for the chore, but imports of the same organization for one step of it. It may stop anywhere, and several may run: `counted_until` moves in the transaction that counts.
 Events are stored and never deleted, and keep their name and their date; whoever changes that by hand deletes the rows of the
 organization in `event_counting`, `event_hours`, `event_days` and `late_events`, with nobody writing, and they are counted again.
 """
@@ -17,20 +20,22 @@ organization in `event_counting`, `event_hours`, `event_days` and `late_events`,
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from api.chores import one_by_one
 from api.clock import from_us, monotonic_ns, to_us
 from api.store import counting as store
-from api.store.calls import run
+from api.store.calls import Call, run
 from api.store.counting import Late, Reached
-from api.store.database import Database, Transaction
+from api.store.database import Database, TooSlowError, Transaction
+from api.store.locks import COUNTING, try_turn
 
 KEPT = timedelta(days=31)  # the catalog looks back 30
-_SLOT, _HOUR = timedelta(minutes=5), timedelta(hours=1)
+_MINUTE, _SLOT, _HOUR = timedelta(minutes=1), timedelta(minutes=5), timedelta(hours=1)
 _SLOT_US, _HOUR_US = _SLOT // timedelta(microseconds=1), _HOUR // timedelta(microseconds=1)
 _SETTLED = timedelta(seconds=10)
+_EVERYBODY = 0  # no organization has this id
 _WAIT_SECONDS, _LOOK_SECONDS = 30.0, 0.05
 _QUICK_NS = 200_000_000
 
@@ -39,11 +44,16 @@ _log = logging.getLogger("workbench.counting")
 Dated = tuple[str, int]
 """An event's name, and its date in microseconds."""
 
+Importer = tuple[int, str | None]
+"""An organization, and the id of the import that stores its past."""
+
 
 async def count_events(database: Database, now: datetime) -> None:
     """Close what is past by `now`, in every organization, and count it."""
     async with database.transaction() as tx:
-        await store.close_hours(tx, _hour(now - KEPT), _slot(now - _SETTLED))
+        if await try_turn(tx, COUNTING, _EVERYBODY):
+            await store.close_hours(tx, _hour(now - KEPT), _slot(now - _SETTLED))
+            await store.wake(tx, _slot(now - _SETTLED))
     async with database.transaction() as tx:
         due = await store.uncounted(tx)
     if not due or not await _writers_have_ended(database):
@@ -62,18 +72,20 @@ async def forget_counts(database: Database, org_id: int, now: datetime) -> None:
         await store.forget_counts(tx, org_id, _hour(now - KEPT))
 
 
-async def note_stragglers(
-    tx: Transaction, stored: Iterable[tuple[int, str]], at: datetime, closed: dict[int, datetime]
-) -> None:
-    """Note the (organization, event)s of a batch dated `at` if they are late; `closed` was read after it had claimed its keys."""
+def stragglers(stored: Iterable[tuple[int, str]], at: datetime, closed: dict[int, datetime]) -> list[Call[None]]:
+    """Return what notes the (organization, event)s of a batch dated `at`, if they are late.
+
+    `closed` was read after the batch had claimed its keys.
+    """
     late = {org_id for org_id, until in closed.items() if at < until}
-    if late:
-        slot = _slot_us(to_us(at))
-        await _note(tx, Counter((org_id, event, slot) for org_id, event in stored if org_id in late))
+    if not late:
+        return []
+    slot = _slot_us(to_us(at))
+    return _notes(Counter((org_id, event, slot) for org_id, event in stored if org_id in late))
 
 
 async def note_past(
-    tx: Transaction, org_id: int, stored: Sequence[Dated], reached: Reached | None, now: datetime
+    tx: Transaction, importer: Importer, stored: Sequence[Dated], reached: Reached | None, now: datetime
 ) -> None:
     """Note the events of an import that are late, and not too old to matter; `reached` was read like `closed` above.
 
@@ -86,14 +98,14 @@ async def note_past(
     )
     hours = Counter((event, at // _HOUR_US) for event, at in stored if oldest <= at < whole)
     slots = Counter((event, at // _SLOT_US) for event, at in stored if whole <= at < until)
-    late = Counter({(org_id, event, hour * _HOUR_US): count for (event, hour), count in hours.items()})
-    late.update({(org_id, event, slot * _SLOT_US): count for (event, slot), count in slots.items()})
-    await _note(tx, late)
+    org_id, source = importer
+    counted = {(org_id, event, hour * _HOUR_US): count for (event, hour), count in sorted(hours.items())}
+    closed = {(org_id, event, slot * _SLOT_US): count for (event, slot), count in slots.items()}
+    await run(tx, *_notes(counted, source), *_notes(closed))
 
 
-async def _note(tx: Transaction, late: Counter[Late]) -> None:
-    if late:
-        await run(tx, store.note_late(late))
+def _notes(late: Mapping[Late, int], source: str | None = None) -> list[Call[None]]:
+    return [store.note_late(late, source)] if late else []
 
 
 async def _writers_have_ended(database: Database) -> bool:
@@ -111,16 +123,26 @@ async def _writers_have_ended(database: Database) -> bool:
 
 
 async def _count(database: Database, org_id: int, reached: Reached) -> None:
-    """Count what is closed, in steps that grow as long as they are quick: the first ones are a month of an unknown size."""
+    """Count what is closed, in steps that grow as long as they are quick: the first ones are a month of an unknown size.
+
+    One that takes too long is tried again with less, down to a slot; after that it is the others' turn.
+    """
     since, span = reached.counted_until, _HOUR
     while since < reached.closed_until:
-        until = min(_hour(since) + span, reached.closed_until)
+        until = min(_slot(since + span), reached.closed_until)
         began = monotonic_ns()
-        async with database.transaction() as tx:
-            if not await store.count_closed(tx, org_id, since, until):
+        try:
+            async with database.transaction() as tx:
+                if not await store.count_closed(tx, org_id, since, until):
+                    return
+        except TooSlowError:
+            _log.warning("counting_slow", extra={"org_id": org_id, "minutes": (until - since) // _MINUTE})
+            if until - since <= _SLOT:
                 return
+            span = (until - since) / 2
+            continue
         quick = monotonic_ns() - began < _QUICK_NS
-        since, span = until, span * 8 if quick else max(span / 8, _HOUR)
+        since, span = until, span * 8 if quick else max(span / 8, min(span, _HOUR))
 
 
 def _hour(moment: datetime) -> datetime:

@@ -19,7 +19,7 @@ from operator import attrgetter
 
 import msgspec
 
-from api.clock import Clock, monotonic_ns
+from api.clock import Clock, monotonic_ns, uuid7
 from api.ingest.arrival import Arrival
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
@@ -42,6 +42,7 @@ STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
+PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one
 
 
 class UnknownOrganizationError(Exception):
@@ -85,7 +86,7 @@ async def import_history(
             locks = await most_locks(tx)
         if org_id is None:
             raise UnknownOrganizationError(f"there is no organization named {org_name}")
-        past = Past(org_id, People(org_id), locks // 2)
+        past = Past(org_id, People(org_id), locks // 2, uuid7(clock.unique_now_us()))
         run = _Run(database, clock, past, PastReader(org_id, keyring.of(org_id)), rejects)
         told = _Told(listener, sources)
         with _seldom_collected():
@@ -257,7 +258,9 @@ class _File:
             except ConflictError:
                 if not tries_left:
                     raise
-                self._run.past.repeats = True  # the usual reason
+                if self._run.past.repeats:  # else that is the usual reason, and helps at once
+                    await asyncio.sleep(PAUSE_SECONDS * 2 ** (TRIES - 1 - tries_left))
+                self._run.past.repeats = True
         raise AssertionError("the loop above returns or raises")
 
     async def _advance(self, chunk: _Chunk, arrivals: list[Arrival], piece: Piece = NOTHING) -> Piece:

@@ -39,18 +39,18 @@ class Past(msgspec.Struct):
     """An organization whose history is stored: who was met, and how many identifiers, and again contacts, a piece may lock.
 
     `repeats`: whether keys are to be looked for because some have come before; else they are claimed at once, and a piece with one
-    that is held fails as a whole (ConflictError).
+    that is held fails as a whole (ConflictError). `source`: the id of the import, under which it notes what is late.
     """
 
     org_id: int
     people: People
     most_locks: int
+    source: str | None = None
     repeats: bool = False
 
 
 async def store_past(tx: Transaction, past: Past, arrivals: list[Arrival], at: datetime) -> Piece:
     """Store the first of the arrivals whose key is new, in their order, at `at`."""
-    org_id = past.org_id
     fresh = await _fresh(tx, past, arrivals)
     if not fresh:
         return Piece(len(arrivals), 0, len(arrivals))
@@ -58,7 +58,7 @@ async def store_past(tx: Transaction, past: Past, arrivals: list[Arrival], at: d
     await past.people.recognise(tx, directory, fresh)
     most = _lockable(fresh, past.most_locks)
     taken = len(arrivals) if most == len(fresh) else arrivals.index(fresh[most])
-    await _store(tx, org_id, directory, fresh[:most], at)
+    await _store(tx, past, directory, fresh[:most], at)
     return Piece(taken, most, taken - most)
 
 
@@ -89,7 +89,8 @@ def _lockable(fresh: list[Arrival], most_locks: int) -> int:
     return len(fresh)
 
 
-async def _store(tx: Transaction, org_id: int, directory: Directory, fresh: list[Arrival], at: datetime) -> None:
+async def _store(tx: Transaction, past: Past, directory: Directory, fresh: list[Arrival], at: datetime) -> None:
+    org_id = past.org_id
     keys = sorted([(each.key_digest, each.event_id, each.body_digest) for each in fresh])
     await history.add_keys(tx, org_id, keys, at)
     (counted,) = await run(tx, reached(org_id))
@@ -99,7 +100,7 @@ async def _store(tx: Transaction, org_id: int, directory: Directory, fresh: list
     directory.fold(fresh)
     await history.add_past_events(tx, org_id, list(map(_past_event, fresh)), await own_number(tx))
     await run(tx, *contact_writes(directory, at, add_contacts=lambda rows, at: _add_contacts(rows, fresh, at)))
-    await note_past(tx, org_id, [(each.event.name, each.occurred_us) for each in fresh], counted, at)
+    await note_past(tx, (org_id, past.source), [(each.event.name, each.occurred_us) for each in fresh], counted, at)
 
 
 def _add_contacts(rows: ContactRows, fresh: list[Arrival], at: datetime) -> Call[None]:

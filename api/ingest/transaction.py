@@ -10,7 +10,7 @@ from datetime import datetime
 
 from api.clock import to_us, uuid7
 from api.ingest.arrival import Arrival
-from api.ingest.counting import note_stragglers
+from api.ingest.counting import stragglers
 from api.ingest.directory import Directory
 from api.ingest.lookup import ask, look_up, place_strangers
 from api.ingest.matching import Matcher, Triggers
@@ -39,9 +39,9 @@ async def store_batch(tx: Transaction, arrivals: list[Arrival], triggers: Trigge
         written = {each.contact_id for each in fresh if each.contact_id and (each.news or matcher.awaits(each))}
         await place_strangers(tx, directory, fresh, strangers, written, to_us(at))
     directory.fold(fresh)
-    await note_stragglers(tx, ((each.org_id, each.event.name) for each in fresh), at, stand.closed_until)
     outcomes: dict[str, Outcome] = {}
     writes = _writes(fresh, directory, matcher, outcomes, at, added)
+    writes += stragglers(((each.org_id, each.event.name) for each in fresh), at, stand.closed_until)
     if dry:
         await run(tx, *writes)
         outcomes |= await _dry_run(tx, dry, matcher, at)

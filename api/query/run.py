@@ -4,12 +4,10 @@ Few run at a time per organization, and in all, so that one organization's heavy
 ingest; the others wait briefly and are then refused.
 """
 
-import asyncio
 import hashlib
 import logging
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 
 import msgspec
 
@@ -20,9 +18,10 @@ from api.language.sql import tokens
 from api.query import functions, watermark
 from api.query.emails import Emails
 from api.query.parameters import Bound, bind
+from api.query.places import Places, Turns
 from api.store.clusters import is_distributed
 from api.store.database import Database, UnavailableError
-from api.store.readers import Reader, ReaderBusyError, ReaderError, Readers
+from api.store.readers import Reader, ReaderBusyError, ReaderError, Readers, gateway_views
 from api.store.reading import (
     Batch,
     BusyError,
@@ -48,6 +47,7 @@ __all__ = [
     "StatementError",
     "TooLargeError",
     "TooLongError",
+    "Turns",
     "UnfitError",
 ]
 
@@ -59,14 +59,6 @@ _ELSEWHERE = "was given by a database that went on without this one (a copy, or 
 _COVERED = "asOf covers app_events alone: the other tables do not keep what was in them"
 
 _log = logging.getLogger("workbench.query")
-
-
-class Places(msgspec.Struct, frozen=True):
-    """How many queries run at once in this process, and how long another waits for one to end."""
-
-    of_organization: int = 3
-    in_all: int = 24
-    wait_seconds: float = 5.0
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -134,18 +126,14 @@ class Gateway:
         self._keyring = keyring
         self._readers = Readers(database, keyring)
         self._limits = limits or Limits()
-        self._places = places or Places()
-        self._all = asyncio.Semaphore(self._places.in_all)
-        self._of_organization = defaultdict[int, asyncio.Semaphore](
-            lambda: asyncio.Semaphore(self._places.of_organization)
-        )
+        self._turns = Turns(places)
         self._warned = False
 
     @asynccontextmanager
     async def ask(self, question: Question) -> AsyncIterator[Answer]:
         """Give the answer while the query runs; raise UnfitError, ReadError, ReaderError or UnavailableError."""
         bound, as_of = self._bind(question), await self._past(question)
-        async with self._place(question.org_id):
+        async with self._turns.of(question.org_id):
             reader = await self._reader(question)
             try:
                 async with (
@@ -178,13 +166,13 @@ class Gateway:
         """Return the snapshot that is asked for, as far as this database has it; None for the present."""
         if question.as_of is None:
             return None
-        if any(token.text.lower() == "analyst" for token in tokens(question.sql)):
-            raise UnfitError(Problem("sql", "with asOf, tables are named without a schema"))
         try:
             given = watermark.read(question.as_of, self._keyring.of(question.org_id))
         except ValueError:
             raise UnfitError(Problem("asOf", "is not the watermark of an answer to this organization")) from None
         async with self._database.transaction() as tx:
+            if _names_one(question.sql, await gateway_views(tx)):
+                raise UnfitError(Problem("sql", "with asOf, tables are named without a schema"))
             kept = None if (distributed := await is_distributed(tx)) else await as_kept(tx, given)
         if kept is None:
             raise UnfitError(Problem("asOf", _ON_CITUS if distributed else _ELSEWHERE))
@@ -208,16 +196,11 @@ class Gateway:
                 "sql_not_hardened: sql/hardening.sql did not run as a superuser; SQL is limited to listed functions"
             )
 
-    @asynccontextmanager
-    async def _place(self, org_id: int) -> AsyncIterator[None]:
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(self._places.wait_seconds):
-                    await held.enter_async_context(self._of_organization[org_id])
-                    await held.enter_async_context(self._all)
-            except TimeoutError:
-                raise BusyError("other queries are still running; try again") from None
-            yield
+
+def _names_one(text: str, views: Collection[str]) -> bool:
+    """Return whether a statement names a view with its schema; `analyst` may also be the alias of a table."""
+    words = [token.text.lower() for token in tokens(text)]
+    return any("".join(three) in views for three in zip(words, words[1:], words[2:], strict=False))
 
 
 @contextmanager

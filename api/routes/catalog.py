@@ -69,12 +69,12 @@ async def describe(request: Request, event: str) -> HTTPResponse:
     since, recent_since = now - timedelta(days=days), now - timedelta(days=days) / RECENT_PART
     async with parts(request).database.transaction() as tx:
         counted = await catalog.count_event(tx, principal.org_id, name, since)
+        if not counted.count:
+            raise RefusedError(404, f"no event {name!r} was received in the last {days} days")
         ((first, last),) = await catalog.seen(tx, principal.org_id, [name], since)
         newest = await catalog.newest_events(tx, principal.org_id, name, since, SAMPLED)
         span = since, recent_since
         before = await catalog.earlier_payloads(tx, principal.org_id, name, span, _EARLIER_PARTS, _OF_EACH)
-    if not counted.count:
-        raise RefusedError(404, f"no event {name!r} was received in the last {days} days")
     return answer(
         {
             "event": name,

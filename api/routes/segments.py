@@ -41,9 +41,9 @@ async def create(request: Request) -> HTTPResponse | None:
         raise RefusedError(400, new)
     desk = parts(request).segments
     if isinstance(new, Frame):
-        return _filled(request, who, await audiences.freeze(desk, author, new), 200 if new.revision else 201)
+        return await _with_members(request, who, audiences.freeze(desk, author, new), 200 if new.revision else 201)
     _demand_sql(who)
-    return await _with_query(request, who, segments.create(desk, author, new), 201)
+    return await _with_members(request, who, segments.create(desk, author, new), 201)
 
 
 @blueprint.get("")
@@ -85,15 +85,14 @@ async def update(request: Request, name: str) -> HTTPResponse | None:
     edit = accepted(definition.read_edit(request.body))
     if edit.asked is not None:
         _demand_sql(who)
-    return await _with_query(request, who, segments.update(parts(request).segments, author, known, edit))
+    return await _with_members(request, who, segments.update(parts(request).segments, author, known, edit))
 
 
 @blueprint.delete("/<name:str>")
-async def delete(request: Request, name: str) -> HTTPResponse:
+async def delete(request: Request, name: str) -> HTTPResponse | None:
     """Put a segment away; 409 names the automations and segments that ask for it."""
     who, author = await _author(request)
-    row = settled(await segments.archive(parts(request).segments, author, _known_form(name)))
-    return answer(segment_view(row, shown_to(request, who)))
+    return await answered(request, _deleted(request, who, author, _known_form(name)))
 
 
 @blueprint.post("/<name:str>/refresh")
@@ -101,17 +100,17 @@ async def refresh(request: Request, name: str) -> HTTPResponse | None:
     """Refresh a segment at once."""
     who, author = await _author(request)
     work = segments.refresh_named(parts(request).segments, author, _known_form(name))
-    return await _with_query(request, who, work)
+    return await _with_members(request, who, work)
 
 
 @blueprint.post("/<name:str>/contacts")
-async def extend(request: Request, name: str) -> HTTPResponse:
+async def extend(request: Request, name: str) -> HTTPResponse | None:
     """Add the next `contactIds` to an audience of which `more` was to come."""
     who, author = await _author(request)
     known = _known_form(name)
     expect_json(request)
     part = accepted(await asyncio.to_thread(definition.read_part, request.body))
-    return _filled(request, who, await audiences.extend(parts(request).segments, author, known, part))
+    return await _with_members(request, who, audiences.extend(parts(request).segments, author, known, part))
 
 
 async def _author(request: Request) -> tuple[Principal, Author]:
@@ -119,7 +118,7 @@ async def _author(request: Request) -> tuple[Principal, Author]:
     return who, author_of(request, who)
 
 
-async def _with_query(
+async def _with_members(
     request: Request, who: Principal, work: Awaitable[Filled | Refusal], status: int = 200
 ) -> HTTPResponse | None:
     async def filled() -> HTTPResponse:
@@ -130,6 +129,11 @@ async def _with_query(
 
 async def _tried(request: Request, who: Principal, trial: Trial) -> HTTPResponse:
     return answer(preview_view(await segments.preview(parts(request).segments, who.org_id, trial)))
+
+
+async def _deleted(request: Request, who: Principal, author: Author, name: str) -> HTTPResponse:
+    row = settled(await segments.archive(parts(request).segments, author, name))
+    return answer(segment_view(row, shown_to(request, who)))
 
 
 def _demand_sql(who: Principal) -> None:

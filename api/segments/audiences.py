@@ -1,13 +1,15 @@
 """Audiences: the contacts of a frame, frozen, with what the frame came from.
 
-A large frame comes in parts, each of them a transaction; the audience is whole with the last one. Contacts that were merged count as who
-they are now; ids of nobody, or of somebody who was erased, are left out and counted.
+A large frame comes in parts, each of them a transaction. They are put aside, under the revision that the first one made; the last one makes
+them the members, all at once, and until then the members are those of before. So whoever stays has not been away, and two frames never
+mix. Contacts that were merged count as who they are now; ids of nobody, or of somebody who was erased, are left out and counted.
 """
 
 from typing import Any
 
 import msgspec
 
+from api.authoring.again import retried
 from api.authoring.automations import Author, record
 from api.authoring.refusal import Refusal, conflict, unknown
 from api.clock import uuid7
@@ -15,14 +17,14 @@ from api.keyring import OrgKeys
 from api.language.codec import decode, encode
 from api.segments.definition import Frame, Part, sealed
 from api.segments.finding import Desk, Found, given
-from api.segments.segments import RECOUNT, Filled, fill, mended, write
+from api.segments.segments import Filled, fill, mended, write
 from api.store import members
 from api.store import segments as store
 from api.store.database import Transaction
-from api.store.members import Change, Place
-from api.store.segments import NewSegment, Refreshed, SegmentRow
+from api.store.segments import NewSegment, SegmentRow
 
 
+@retried
 async def freeze(desk: Desk, author: Author, frame: Frame) -> Filled | Refusal:
     """Store a new audience, or replace the one at the revision that the frame names."""
     async with given(desk, author.org_id, frame.contact_ids) as (tx, there):
@@ -30,30 +32,45 @@ async def freeze(desk: Desk, author: Author, frame: Frame) -> Filled | Refusal:
         row = await _opened(tx, author, frame, provenance)
         if isinstance(row, Refusal):
             return row
+        await members.forget_parts(tx, row.org_id, row.id)
         if frame.more:
-            change = await members.change_members(tx, Place(row.org_id, row.name), author.now)
-        else:
-            change = await fill(tx, row, there, author.now)
-    return await mended(desk, row, there, change)
+            return await _put_aside(tx, row, there)
+        change = await fill(tx, row, there, author.now)
+    return await mended(desk, row, there, change, author.now)
 
 
+@retried
 async def extend(desk: Desk, author: Author, name: str, part: Part) -> Filled | Refusal:
     """Add the next part of a frame to an audience of which more is to come; without `more` it is the last."""
     async with given(desk, author.org_id, part.contact_ids) as (tx, there):
-        row = await store.lock_segment(tx, author.org_id, name)
-        if row is None:
-            return unknown("segment")
-        if row.kind != "audience" or row.refreshed_at is not None:
-            return conflict("it takes no more contacts: it is no audience of which more is to come")
-        place = Place(row.org_id, row.name)
-        entered = await members.enter_members(tx, place, author.now)
+        row = _awaiting(await store.lock_segment(tx, author.org_id, name), part)
+        if isinstance(row, Refusal):
+            return row
         grown = msgspec.structs.replace(row, provenance=encode(_counted(decode(row.provenance), there)))
         await store.write_segment(tx, grown, author.key_id, author.now)
-        if not part.more:
-            size = await members.count_members(tx, place)
-            due_at = author.now + RECOUNT
-            await store.record_refresh(tx, row, Refreshed(size, size, 0, author.now, due_at))
-    return await mended(desk, row, there, Change(entered, 0))
+        put_aside = await _put_aside(tx, row, there)
+        if part.more:
+            return put_aside
+        whole = msgspec.structs.replace(there, size=await members.want_parts(tx, row.org_id, row.id))
+        change = await fill(tx, row, whole, author.now)
+    return await mended(desk, row, whole, change, author.now)
+
+
+async def _put_aside(tx: Transaction, row: SegmentRow, there: Found) -> Filled:
+    await members.keep_part(tx, row.org_id, row.id)
+    return Filled(await store.find_segment(tx, row.org_id, row.name) or row, there)
+
+
+def _awaiting(row: SegmentRow | None, part: Part) -> SegmentRow | Refusal:
+    if row is None:
+        return unknown("segment")
+    if row.kind != "audience" or row.refreshed_at is not None:
+        return conflict("it takes no more contacts: it is no audience of which more is to come")
+    if row.revision != part.revision:
+        return conflict(
+            f"another frame is on its way, at revision {row.revision}; this one began at {part.revision}", "revision"
+        )
+    return row
 
 
 async def _opened(tx: Transaction, author: Author, frame: Frame, provenance: dict[str, Any]) -> SegmentRow | Refusal:

@@ -1,7 +1,8 @@
 """What authors send: a new segment, an edit of one, a query to try, the contacts of a frame.
 
 A name is written in conditions, SQL and addresses, and compared letter by letter; so it is one of a few plain characters, and stays.
-Addresses among the values of a query are sealed before they are stored, like those of contacts.
+Addresses among the values of a query are sealed before they are stored, like those of contacts. One inside an object cannot be: the
+object is compared with payloads, where addresses are clear text; so it is refused. Values that are only kept to be shown are sealed whole.
 """
 
 import re
@@ -63,9 +64,10 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The next contacts of a frame. `more`: others follow."""
+    """The next contacts of a frame. `revision`: of the audience, as its first part made it. `more`: others follow."""
 
     contact_ids: list[str]
+    revision: int
     more: bool
 
 
@@ -122,7 +124,9 @@ def read_part(body: bytes) -> Part | Problems:
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
-    part = Part(_contact_ids(fields), fields.flag("more") is True)
+    if fields.raw("revision") is None:
+        fields.refuse("revision", "is required: the one that the first part of the frame made")
+    part = Part(_contact_ids(fields), fields.number("revision") or 1, fields.flag("more") is True)
     return tuple(fields.problems) or part
 
 
@@ -144,12 +148,12 @@ def asked_by(row: SegmentRow) -> Asked:
 
 def sealed(params: Json, keys: OrgKeys) -> Json:
     """Return values with their addresses sealed; which texts count as addresses is the rule of `api.query.parameters`."""
-    return _mapped(params, lambda text: text if (address := normal_email(text)) is None else keys.seal_email(address))
+    return _texts(params, lambda text: text if (address := normal_email(text)) is None else keys.seal_email(address))
 
 
 def opened(params: Json, shown: Callable[[str], str]) -> Json:
     """Return stored values with their addresses as a reader may see them."""
-    return _mapped(params, lambda text: shown(text) if text.startswith(SEALED_PREFIX) else text)
+    return _texts(params, lambda text: shown(text) if text.startswith(SEALED_PREFIX) else text)
 
 
 def written(params: Json) -> str | None:
@@ -157,20 +161,38 @@ def written(params: Json) -> str | None:
     return None if params is None else encode(params).decode()
 
 
-def _mapped(params: Json, change: Callable[[str], str]) -> Json:
-    match params:
+def _texts(value: Json, change: Callable[[str], str]) -> Json:
+    """Return a value with every text in it changed."""
+    match value:
         case dict():
-            return {name: _changed(value, change) for name, value in params.items()}
+            return {change(name): _texts(each, change) for name, each in value.items()}
         case list():
-            return [_changed(value, change) for value in params]
+            return [_texts(each, change) for each in value]
+        case str():
+            return change(value)
         case _:
-            return params
+            return value
 
 
-def _changed(value: Json, change: Callable[[str], str]) -> Json:
-    if isinstance(value, list):
-        return [change(each) if isinstance(each, str) else each for each in value]
-    return change(value) if isinstance(value, str) else value
+def _hides_address(value: Json) -> bool:
+    """Return whether there is an address inside an object."""
+    match value:
+        case dict():
+            return _has_address(value)
+        case list():
+            return any(map(_hides_address, value))
+        case _:
+            return False
+
+
+def _has_address(value: Json) -> bool:
+    match value:
+        case dict():
+            return any(_has_address(each) for pair in value.items() for each in pair)
+        case list():
+            return any(map(_has_address, value))
+        case _:
+            return isinstance(value, str) and normal_email(value) is not None
 
 
 def _name(fields: Fields) -> str | None:
@@ -187,8 +209,21 @@ def _name(fields: Fields) -> str | None:
 
 
 def _asked(fields: Fields) -> Asked | None:
-    sql = fields.text("sql", MOST_CHARACTERS)
-    return None if sql is None else Asked(sql, fields.value("params"))
+    sql, params = fields.text("sql", MOST_CHARACTERS), fields.value("params")
+    for field, value in _named(params).items():
+        if _hides_address(value):
+            fields.refuse(field, "holds an email address inside an object: give the address as a value of its own")
+    return None if sql is None else Asked(sql, params)
+
+
+def _named(params: Json) -> dict[str, Json]:
+    match params:
+        case dict():
+            return {f"params.{name}": value for name, value in params.items()}
+        case list():
+            return {f"params[{number}]": value for number, value in enumerate(params)}
+        case _:
+            return {}
 
 
 def _every(fields: Fields) -> int | None:

@@ -1,8 +1,9 @@
 """Keeping segments fresh: whoever looks first takes what is due, under a lease that others respect.
 
 One segment of an organization at a time, and the organization whose last turn is longest ago first, so neither many segments of one nor
-slow ones hold up the others. Whatever goes wrong is said in the segment, which keeps its members; a refresh that was cut short (kill -9)
-has left no trace, and is begun anew when its lease ends. The lease only saves work: two that refresh one segment take turns at its row.
+slow ones hold up the others. Whatever goes wrong is said in the segment, which keeps its members, and so is what a late one waits for; a
+refresh that was cut short (kill -9) has left no trace, and is begun anew when its lease ends. The lease only saves work: two that refresh
+one segment take turns at its row.
 """
 
 import asyncio
@@ -15,16 +16,17 @@ from api.chores import every
 from api.clock import Clock
 from api.query.run import BusyError, ReaderError, StatementError, TooLargeError, TooLongError, UnfitError
 from api.segments.finding import Desk
-from api.segments.segments import refresh
+from api.segments.segments import interval, refresh
 from api.store import segments as store
-from api.store.database import ConflictError
+from api.store.database import ConflictError, UnavailableError
 from api.store.segments import SegmentRow
 
 LOOK_SECONDS = 5.0
 WORKERS = 3
 PATIENCE_SECONDS = 90.0
-LEASE = timedelta(minutes=4)  # longer than a refresh can take
+LEASE = timedelta(minutes=4)  # one that takes longer may be begun a second time: then the later one counts
 BUSY = timedelta(seconds=30)
+BROKEN = "the database broke off, or took too long"
 
 _RAREST = timedelta(hours=6)  # between two tries of a segment that goes on failing, unless its own interval is longer
 _DATA_ERRORS = "22"  # their messages hold values of the data: after ": ", or in quotes
@@ -63,26 +65,30 @@ async def _refresh(desk: Desk, row: SegmentRow, clock: Clock) -> None:
         filled = await refresh(desk, row, clock.now())
         if isinstance(filled, Refusal):
             await _put_off(desk, row, clock.now())
-    except (BusyError, ConflictError):
-        await _put_off(desk, row, clock.now())
+    except (BusyError, ConflictError) as error:
+        await _put_off(desk, row, clock.now(), said(error))
     except asyncio.CancelledError:  # this process ends: others need not wait for the lease to do so
         await _put_off(desk, row, clock.now())
         raise
     except (StatementError, UnfitError, TooLongError, TooLargeError, ReaderError) as error:
         _log.info("segment_failed", extra={"org_id": row.org_id, "segment": row.id, "reason": type(error).__name__})
-        await _fail(desk, row, said(error), clock.now())
+        await _fail(desk, row, said(error), clock.now(), interval(row))
+    except UnavailableError as error:
+        _log.warning("segment_broken_off", extra={"org_id": row.org_id, "segment": row.id, "reason": str(error)})
+        await _fail(desk, row, said(error), clock.now(), BUSY)
 
 
-async def _put_off(desk: Desk, row: SegmentRow, now: datetime) -> None:
+async def _put_off(desk: Desk, row: SegmentRow, now: datetime, sentence: str | None = None) -> None:
+    late = row.refreshed_at is not None and now - row.refreshed_at > 2 * interval(row)
     async with desk.database.transaction() as tx:
-        await store.put_off(tx, row, now + BUSY)
+        await store.put_off(tx, row, now, now + BUSY, sentence if late else None)
 
 
-async def _fail(desk: Desk, row: SegmentRow, sentence: str, now: datetime) -> None:
-    interval = timedelta(seconds=row.every_seconds or 0)
-    pause = min(interval * 2 ** min(row.failures, 10), max(interval, _RAREST))
+async def _fail(desk: Desk, row: SegmentRow, sentence: str, now: datetime, pause: timedelta) -> None:
+    """Note a failure; the pause before the next try grows with each. Raise UnavailableError: the database is away for this, too."""
+    longer = min(pause * 2 ** min(row.failures, 10), max(interval(row), _RAREST))
     async with desk.database.transaction() as tx:
-        await store.record_failure(tx, row, sentence, now, now + pause)
+        await store.record_failure(tx, row, sentence, now, now + longer)
 
 
 def said(error: Exception) -> str:
@@ -94,5 +100,9 @@ def said(error: Exception) -> str:
             return f"{plain}{where}{'' if hint is None else f'. Hint: {hint}'}"
         case UnfitError(problem=problem):
             return str(problem)
+        case UnavailableError():
+            return BROKEN
+        case ConflictError():
+            return "its contacts are being changed all the time"
         case _:
             return str(error)

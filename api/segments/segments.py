@@ -27,6 +27,7 @@ from api.store.segments import NewSegment, Refreshed, SegmentRow
 
 RECOUNT = timedelta(hours=1)  # of audiences, which lose members to erasures and merges only
 _SAMPLE = 20
+_COMMITTED = timedelta(minutes=5)  # within that, what somebody was asked to do is done, or never will be
 
 
 class Filled(msgspec.Struct, frozen=True):
@@ -46,6 +47,7 @@ class Preview(msgspec.Struct, frozen=True):
     change: Change | None
 
 
+@retried
 async def create(desk: Desk, author: Author, draft: Draft) -> Filled | Refusal:
     """Store a new segment with its members."""
     if await _find(desk, author.org_id, draft.name) is not None:
@@ -61,9 +63,10 @@ async def create(desk: Desk, author: Author, draft: Draft) -> Filled | Refusal:
             return _taken(draft.name)
         await record(tx, author, "segment.create", row.id, {"name": row.name, "size": there.size})
         change = await fill(tx, row, there, author.now)
-    return await mended(desk, row, there, change)
+    return await mended(desk, row, there, change, author.now)
 
 
+@retried
 async def update(desk: Desk, author: Author, name: str, edit: Edit) -> Filled | Refusal:
     """Change a segment; refused when it is no longer at the revision the edit started from."""
     row = _changeable(await _find(desk, author.org_id, name), edit)
@@ -78,12 +81,13 @@ async def update(desk: Desk, author: Author, name: str, edit: Edit) -> Filled | 
             return locked
         await write(tx, author, changed, "segment.update", {"changed": ["sql"], "size": there.size})
         change = await fill(tx, changed, there, author.now)
-    return await mended(desk, row, there, change)
+    return await mended(desk, row, there, change, author.now)
 
 
 async def refresh(desk: Desk, row: SegmentRow, now: datetime) -> Filled | Refusal:
     """Let the members be those whom the query finds now; those of an audience are only counted anew."""
     if row.kind == "audience":
+        await _mend(desk.database, row, row.refreshed_at or row.updated_at)
         return await _recount(desk.database, row, now)
     async with found(desk, question(row.org_id, asked_by(row))) as (tx, there):
         locked = await store.lock_segment(tx, row.org_id, row.name)
@@ -92,9 +96,10 @@ async def refresh(desk: Desk, row: SegmentRow, now: datetime) -> Filled | Refusa
         if locked.refreshed_at is not None and locked.refreshed_at > now:
             return Filled(locked)  # by a refresh that began later
         change = await fill(tx, row, there, now)
-    return await mended(desk, row, there, change)
+    return await mended(desk, row, there, change, now)
 
 
+@retried
 async def refresh_named(desk: Desk, author: Author, name: str) -> Filled | Refusal:
     """Do that at once for the segment of a name."""
     row = await _find(desk, author.org_id, name)
@@ -113,7 +118,8 @@ async def preview(desk: Desk, org_id: int, trial: Trial) -> Preview:
 
 async def archive(desk: Desk, author: Author, name: str) -> SegmentRow | Refusal:
     """Put a segment away with its members; refused, naming them, while automations or other segments ask for it."""
-    row = await _archive(desk.database, author, name)
+    async with desk.turns.of(author.org_id):
+        row = await _archive(desk.database, author, name)
     if isinstance(row, SegmentRow):
         await _clear(desk.database, row)
     return row
@@ -122,10 +128,14 @@ async def archive(desk: Desk, author: Author, name: str) -> SegmentRow | Refusal
 async def fill(tx: Transaction, row: SegmentRow, there: Found, at: datetime) -> Change:
     """Make the members of a locked segment those who are wanted."""
     change = await members.change_members(tx, _place(row), at)
-    every = RECOUNT if row.every_seconds is None else timedelta(seconds=row.every_seconds)
-    refreshed = Refreshed(there.size, change.entered, change.departed, at, at + every)
+    refreshed = Refreshed(there.size, change.entered, change.departed, at, at + interval(row))
     await store.record_refresh(tx, row, refreshed)
     return change
+
+
+def interval(row: SegmentRow) -> timedelta:
+    """Return how often a segment is refreshed."""
+    return RECOUNT if row.every_seconds is None else timedelta(seconds=row.every_seconds)
 
 
 async def write(tx: Transaction, author: Author, row: SegmentRow, action: str, detail: dict[str, object]) -> None:
@@ -134,16 +144,16 @@ async def write(tx: Transaction, author: Author, row: SegmentRow, action: str, d
     await record(tx, author, action, row.id, {"name": row.name, **detail, "revision": row.revision})
 
 
-async def mended(desk: Desk, row: SegmentRow, there: Found, change: Change) -> Filled:
-    """Return a segment that was filled, without those who were erased or merged at the same moment."""
-    return Filled(await _mend(desk.database, row), there, change)
+async def mended(desk: Desk, row: SegmentRow, there: Found, change: Change, since: datetime) -> Filled:
+    """Return a segment that was filled, without those who were erased or merged since that began, however long it took."""
+    return Filled(await _mend(desk.database, row, since), there, change)
 
 
 @retried
-async def _mend(database: Database, row: SegmentRow) -> SegmentRow:
+async def _mend(database: Database, row: SegmentRow, since: datetime) -> SegmentRow:
     async with database.transaction() as tx:
         await run(tx, hold_members(row.org_id))
-        if by := await members.mend_members(tx, _place(row)):
+        if by := await members.mend_members(tx, _place(row), since - _COMMITTED):
             await store.correct_size(tx, row, by)
         return await store.find_segment(tx, row.org_id, row.name) or row
 
@@ -182,6 +192,7 @@ async def _archive(database: Database, author: Author, name: str) -> SegmentRow 
         if asking := await uses(tx, author.org_id, name):
             return Refusal("conflict", tuple(Problem("", f"{each} asks for it") for each in asking))
         await members.drop_all(tx, _place(row))
+        await members.forget_parts(tx, row.org_id, row.id)
         await store.archive_segment(tx, row, author.key_id, author.now)
         await record(tx, author, "segment.archive", row.id, {"name": name, "size": row.size})
     return msgspec.structs.replace(row, archived_at=author.now, revision=row.revision + 1, size=0)

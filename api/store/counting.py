@@ -1,7 +1,7 @@
 """Statements of counting events by hour (`sql/queries/counting.sql`)."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -9,10 +9,14 @@ from api.clock import from_us
 from api.store.arrays import moments, plain, quoted
 from api.store.calls import Call, nothing, statements
 from api.store.database import Transaction
+from api.store.locks import COUNTING, try_turn
 from api.store.statements import load
 
 _SQL = load("counting")
 _CALLS = statements("counting")
+
+RESTING = datetime(9000, 1, 1, tzinfo=UTC)
+"""Up to where an organization is closed while nothing comes."""
 
 Late = tuple[int, str, int]
 """Organization, event, and the moment in microseconds that begins the hour, or the few minutes, it is dated in."""
@@ -30,14 +34,19 @@ async def close_hours(tx: Transaction, first: datetime, until: datetime) -> None
     await tx.execute(_SQL["close_hours"], {"first": first, "until": until})
 
 
+async def wake(tx: Transaction, until: datetime) -> None:
+    """Close up to `until` the organizations that rest and for which something was noted."""
+    await tx.execute(_SQL["wake"], {"until": until, "resting": RESTING})
+
+
 def reached(org_id: int) -> Call[Reached | None]:
     """Ask where one organization is counted and closed; None: it was not seen yet."""
     return Call(_CALLS["reached"], lambda rows: Reached(*rows[0]) if rows else None, org_id=org_id)
 
 
 async def uncounted(tx: Transaction) -> list[tuple[int, Reached]]:
-    """Return the organizations that are closed further than they are counted."""
-    rows = await (await tx.execute(_SQL["uncounted"])).fetchall()
+    """Return the organizations that are closed further than they are counted, and do not rest."""
+    rows = await (await tx.execute(_SQL["uncounted"], {"resting": RESTING})).fetchall()
     return [(org_id, Reached(counted, closed)) for org_id, counted, closed in rows]
 
 
@@ -47,19 +56,25 @@ async def writers(tx: Transaction) -> set[str]:
 
 
 async def count_closed(tx: Transaction, org_id: int, since: datetime, until: datetime) -> bool:
-    """Count the events dated between two moments; False: another process was faster."""
+    """Count the events dated between two moments; False: another process is at it, or was faster.
+
+    An organization that had none, and for which nothing is noted, rests from now on.
+    """
     span = {"org_id": org_id, "since": since, "until": until}
-    if not (await tx.execute(_SQL["advance"], span)).rowcount:
+    if not await try_turn(tx, COUNTING, org_id) or not (await tx.execute(_SQL["advance"], span)).rowcount:
         return False
-    await tx.execute(_SQL["count_closed"], span)
+    await tx.execute(_SQL["hold_notes"], span)
+    if not (await tx.execute(_SQL["count_closed"], span)).rowcount:
+        await tx.execute(_SQL["rest"], {"org_id": org_id, "resting": RESTING})
     return True
 
 
-def note_late(counts: Mapping[Late, int]) -> Call[None]:
-    """Note how many events came late."""
+def note_late(counts: Mapping[Late, int], source: str | None = None) -> Call[None]:
+    """Note how many events came late; an import, the `source`, adds to its own notes, and gives them sorted."""
     return Call(
         _CALLS["note_late"],
         nothing,
+        source=source,
         org_ids=plain(org_id for org_id, _, _ in counts),
         events=quoted([event for _, event, _ in counts]),
         ats=moments(from_us(at_us) for _, _, at_us in counts),

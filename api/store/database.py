@@ -44,6 +44,10 @@ class UnavailableError(Exception):
     """Postgres cannot be reached, refuses work, or broke off: whether a commit happened is not known."""
 
 
+class TooSlowError(UnavailableError):
+    """A statement took longer than the connection allows, and was rolled back."""
+
+
 class ConflictError(Exception):
     """The transaction lost against another one and was rolled back; it may be tried again."""
 
@@ -160,6 +164,8 @@ class Database:
             if error.diag.source_file == _NOTIFICATIONS:
                 raise UnavailableError(_reason(error)) from error
             raise RefusedDataError(_rule(error)) from None  # their texts carry values: nothing for logs
+        except errors.QueryCanceled as error:
+            raise TooSlowError(_reason(error)) from error
         except _AWAY as error:
             raise UnavailableError(_reason(error)) from error
 

@@ -99,6 +99,20 @@ async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> 
     return True
 
 
+async def open_logins(tx: Transaction) -> list[tuple[str, int]]:
+    """Return the roles that may log in to this database directly, each with its organization."""
+    return [(role, org_id) for role, org_id in await (await tx.execute(_SQL["open_logins"])).fetchall()]
+
+
+async def complete_login(tx: Transaction, role: str, org_id: int) -> None:
+    """Show a login the views that came since it was opened; raise ReaderError."""
+    if unsafe := await unsafe_views(tx):
+        raise ReaderError(f"{', '.join(unsafe)} would show rows of other organizations")
+    await take_turns(tx)
+    if await is_open(tx, role):
+        await complete_role(tx, role, org_id, await views(tx))
+
+
 async def _forget_settings(tx: Transaction, role: str) -> None:
     """Take back what a former holder of the login set for it, in all databases."""
     name = sql.Identifier(role)

@@ -11,6 +11,9 @@ from api.store.arrays import plain
 from api.store.calls import Call, nothing, run, statements
 from api.store.database import Transaction
 
+REFRESHING, COUNTING = 7_300_455, 7_300_456
+"""Kinds of work at which processes take turns."""
+
 _SQL = statements("locks")
 
 
@@ -42,6 +45,12 @@ def share_members(org_id: int) -> Call[None]:
 def hold_members(org_id: int) -> Call[None]:
     """Return a call: wait until nobody does, and keep others from beginning until the transaction ends."""
     return Call(_SQL["hold_members"], nothing, org_id=org_id)
+
+
+async def try_turn(tx: Transaction, work: int, org_id: int) -> bool:
+    """Take an organization's turn at a kind of work until the transaction ends; False: somebody else has it."""
+    (taken,) = await run(tx, Call(_SQL["try_turn"], lambda rows: rows[0][0] is True, work=work, org_id=org_id))
+    return taken
 
 
 def _hold(locks: set[int]) -> Call[None]:

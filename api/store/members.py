@@ -12,6 +12,7 @@ from api.store.database import Transaction
 from api.store.statements import load
 
 _SQL = load("members")
+_BLOCK = 10_000  # ids held here at a time
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -70,8 +71,7 @@ async def compare_members(tx: Transaction, place: Place) -> Change:
 async def change_members(tx: Transaction, place: Place, at: datetime) -> Change:
     """Make the members those who are wanted."""
     entered = await enter_members(tx, place, at)
-    dropped = await tx.execute(_SQL["drop_members"], msgspec.structs.asdict(place))
-    return Change(entered, dropped.rowcount)
+    return Change(entered, await _drop_members(tx, place))
 
 
 async def enter_members(tx: Transaction, place: Place, at: datetime) -> int:
@@ -91,12 +91,24 @@ async def drop_all(tx: Transaction, place: Place) -> None:
     """Take everybody out but those that somebody else is changing at this moment."""
     await tx.execute(_SQL["open_wanted"])
     await tx.execute(_SQL["join_by_hash"])
-    await tx.execute(_SQL["drop_members"], msgspec.structs.asdict(place))
+    await _drop_members(tx, place)
 
 
-async def mend_members(tx: Transaction, place: Place) -> int:
-    """Put right what erasures and merges did meanwhile; return by how many the segment grew. `hold_members` is held."""
-    row = await (await tx.execute(_SQL["mend_members"], msgspec.structs.asdict(place))).fetchone()
+async def _drop_members(tx: Transaction, place: Place) -> int:
+    """Take those out who are not wanted, block by block, and return how many."""
+    values, dropped = msgspec.structs.asdict(place), 0
+    async with tx.cursor("leaving") as leaving:
+        await leaving.execute(_SQL["leaving"], values)
+        while rows := await leaving.fetchmany(_BLOCK):
+            ids = [contact_id for (contact_id,) in rows]
+            dropped += (await tx.execute(_SQL["drop_members"], {**values, "ids": ids})).rowcount
+    return dropped
+
+
+async def mend_members(tx: Transaction, place: Place, since: datetime) -> int:
+    """Put right what erasures and merges did since; return by how many the segment grew. `hold_members` is held."""
+    values = {**msgspec.structs.asdict(place), "since": since}
+    row = await (await tx.execute(_SQL["mend_members"], values)).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -104,3 +116,23 @@ async def mend_members(tx: Transaction, place: Place) -> int:
 async def clear_members(tx: Transaction, place: Place) -> None:
     """Take out who is left in a segment that was put away. `hold_members` is held."""
     await tx.execute(_SQL["clear_members"], msgspec.structs.asdict(place))
+
+
+async def keep_part(tx: Transaction, org_id: int, segment_id: str) -> None:
+    """Put those who are wanted aside until an audience is whole."""
+    await tx.execute(_SQL["keep_part"], {"org_id": org_id, "segment_id": segment_id})
+
+
+async def want_parts(tx: Transaction, org_id: int, segment_id: str) -> int:
+    """Want all who were put aside, and keep nobody there; return how many they are."""
+    values = {"org_id": org_id, "segment_id": segment_id}
+    await tx.execute(_SQL["empty_wanted"])
+    size = (await tx.execute(_SQL["want_parts"], values)).rowcount
+    await tx.execute(_SQL["analyze_wanted"])
+    await tx.execute(_SQL["forget_parts"], values)
+    return size
+
+
+async def forget_parts(tx: Transaction, org_id: int, segment_id: str) -> None:
+    """Keep nobody aside any more."""
+    await tx.execute(_SQL["forget_parts"], {"org_id": org_id, "segment_id": segment_id})

@@ -27,7 +27,7 @@ from api.store.roles import (
 )
 from api.store.statements import load
 
-__all__ = ["Reader", "ReaderBusyError", "ReaderError", "Readers", "stop_backend"]
+__all__ = ["Reader", "ReaderBusyError", "ReaderError", "Readers", "gateway_views", "stop_backend"]
 
 _SQL = load("readers")
 
@@ -87,7 +87,7 @@ async def provide_reader(tx: Transaction, org_id: int, role: str, password: str)
     """Create the role, or give it what it lacks; nothing is written when it lacks nothing. Raise ReaderError."""
     if unsafe := await unsafe_views(tx):
         raise ReaderError(f"SQL is switched off: {', '.join(unsafe)} would show rows of other organizations")
-    views = await _views(tx)
+    views = await gateway_views(tx)
     if await role_exists(tx, role) and not await role_lacks(tx, role, views):
         return
     await take_turns(tx)
@@ -104,5 +104,6 @@ async def stop_backend(tx: Transaction, pid: int) -> bool:
     return row is not None and row[0] is True
 
 
-async def _views(tx: Transaction) -> list[str]:
+async def gateway_views(tx: Transaction) -> list[str]:
+    """Return the names, with their schemas, of the views that the gateway's readers see."""
     return [row[0] for row in await (await tx.execute(_SQL["gateway_views"], {})).fetchall()]

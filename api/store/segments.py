@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from api.store.database import Transaction
+from api.store.locks import REFRESHING, try_turn
 from api.store.statements import load
 
 _SQL = load("segments")
@@ -127,14 +128,15 @@ async def record_refresh(tx: Transaction, row: SegmentRow, refreshed: Refreshed)
 
 
 async def record_failure(tx: Transaction, row: SegmentRow, error: str, at: datetime, due_at: datetime) -> None:
-    """Note why a refresh failed, unless somebody else has changed or taken the segment since."""
+    """Note why a refresh failed, unless somebody else has refreshed, changed or taken the segment since."""
     values = {**_only(row, "org_id", "id", "lease_token"), "error": error, "at": at, "due_at": due_at}
     await tx.execute(_SQL["record_failure"], values)
 
 
-async def put_off(tx: Transaction, row: SegmentRow, due_at: datetime) -> None:
-    """Look at a segment again later."""
-    await tx.execute(_SQL["put_off"], {**_only(row, "org_id", "id", "lease_token"), "due_at": due_at})
+async def put_off(tx: Transaction, row: SegmentRow, at: datetime, due_at: datetime, error: str | None) -> None:
+    """Look at a segment again later; `error` says, if it is late, what it waits for."""
+    values = {**_only(row, "org_id", "id", "lease_token"), "error": error, "at": at, "due_at": due_at}
+    await tx.execute(_SQL["put_off"], values)
 
 
 async def correct_size(tx: Transaction, row: SegmentRow, by: int) -> None:
@@ -148,7 +150,9 @@ async def organizations_due(tx: Transaction, now: datetime) -> list[int]:
 
 
 async def claim_due(tx: Transaction, org_id: int, now: datetime, until: datetime) -> SegmentRow | None:
-    """Take the segment of an organization that has been due longest; None: somebody else has taken it."""
+    """Take the segment of an organization that has been due longest; None: somebody else has taken it, or another of them."""
+    if not await try_turn(tx, REFRESHING, org_id):
+        return None
     return await _segment(tx, "claim_due", {"org_id": org_id, "now": now, "until": until})
 
 

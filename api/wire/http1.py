@@ -4,7 +4,7 @@ A failure in the middle of a request ends the connection: nobody can say where t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
 from sanic.compat import Header
@@ -50,7 +50,7 @@ class StrictHttp(Http):
     """The requests of one connection, one after the other.
 
     `REQUEST_TIMEOUT` bounds the time from a request's first byte to its last. A body has at most `BODY_LIMITS[path]`
-    bytes, at other addresses `REQUEST_MAX_SIZE`. Large ones go by `ctx.reception`.
+    bytes, where a `*` stands for one part of the address, at other addresses `REQUEST_MAX_SIZE`. Large ones go by `ctx.reception`.
     """
 
     __slots__ = ("_due", "_lingers", "_rests")
@@ -120,8 +120,7 @@ class StrictHttp(Http):
         self.upgrade_websocket = request.headers.get("upgrade", "").lower() == "websocket"
 
     async def _receive_body(self, head: Head) -> bytes:
-        path = head.target.partition("?")[0].rstrip("/")
-        limit = self.protocol.app.config.BODY_LIMITS.get(path, self.protocol.request_max_size)
+        limit = _limit(self.protocol.app.config.BODY_LIMITS, head.target) or self.protocol.request_max_size
         if (head.content_length or 0) > limit:
             raise _too_large(limit)
         with ExitStack() as held:
@@ -180,6 +179,18 @@ class StrictHttp(Http):
                 while True:
                     self.recv_buffer.clear()
                     await self._receive_more()
+
+
+def _limit(limits: Mapping[str, int], target: str) -> int | None:
+    path = target.partition("?")[0].rstrip("/")
+    if path in limits:
+        return limits[path]
+    parts = path.split("/")
+    return next((limit for pattern, limit in limits.items() if _alike(pattern.split("/"), parts)), None)
+
+
+def _alike(pattern: list[str], parts: list[str]) -> bool:
+    return len(pattern) == len(parts) and all(map(lambda known, part: known in ("*", part), pattern, parts))
 
 
 def _malformed(reason: str) -> TransportError:

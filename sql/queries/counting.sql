@@ -9,13 +9,25 @@ ORDER BY id
 ON CONFLICT (org_id) DO UPDATE SET closed_until = EXCLUDED.closed_until
 WHERE event_counting.closed_until < EXCLUDED.closed_until;
 
+-- wake --
+-- Close organizations that rest and for which something was noted.
+UPDATE event_counting SET closed_until = greatest(:until ::timestamptz, counted_until)
+WHERE closed_until = :resting ::timestamptz AND org_id IN (SELECT org_id FROM late_events);
+
+-- rest --
+-- Let whatever comes be noted, and look at an organization again when something is; unless something is to be counted still.
+UPDATE event_counting SET closed_until = :resting ::timestamptz
+WHERE org_id = :org_id AND counted_until = closed_until AND NOT EXISTS (SELECT FROM late_events WHERE org_id = :org_id);
+
 -- reached --
 -- Where one organization is counted and closed.
 SELECT counted_until, closed_until FROM event_counting WHERE org_id = :org_id;
 
 -- uncounted --
--- Organizations that are closed further than they are counted.
-SELECT org_id, counted_until, closed_until FROM event_counting WHERE counted_until < closed_until ORDER BY org_id;
+-- Organizations that are closed further than they are counted, and do not rest.
+SELECT org_id, counted_until, closed_until FROM event_counting
+WHERE counted_until < closed_until AND closed_until < :resting ::timestamptz
+ORDER BY org_id;
 
 -- writers --
 -- The transactions that may be storing events now: whoever does has claimed idempotency keys before.
@@ -27,6 +39,12 @@ WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = 'idempo
 -- Move on from where we thought it stands; no row where another process was faster.
 UPDATE event_counting SET counted_until = :until
 WHERE org_id = :org_id AND counted_until = :since AND closed_until >= :until;
+
+-- hold_notes --
+-- Wait for imports that add to their notes, in the order in which they do, so that what is counted is what stays noted.
+SELECT FROM late_events WHERE org_id = :org_id AND at < :until
+ORDER BY source, event, at
+FOR UPDATE;
 
 -- count_closed --
 -- Count the events dated between two moments, and add those that came late before. Both see the same rows, so what is noted as
@@ -63,10 +81,11 @@ SELECT :org_id, event, hour, sum(count) FROM counted GROUP BY event, hour
 ON CONFLICT (org_id, event, hour) DO UPDATE SET count = event_hours.count + EXCLUDED.count;
 
 -- note_late --
--- Note events that are dated before what is closed.
-INSERT INTO late_events (org_id, id, event, at, count)
-SELECT org_id, gen_random_uuid(), event, at, count
-FROM unnest(:org_ids ::bigint[], :events ::text[], :ats ::timestamptz[], :counts ::bigint[]) AS l (org_id, event, at, count);
+-- Note events that are dated before what is closed. An import adds to what it noted before of the same hour.
+INSERT INTO late_events (org_id, source, event, at, count)
+SELECT org_id, coalesce(:source ::uuid, gen_random_uuid()), event, at, count
+FROM unnest(:org_ids ::bigint[], :events ::text[], :ats ::timestamptz[], :counts ::bigint[]) AS l (org_id, event, at, count)
+ON CONFLICT (org_id, source, event, at) DO UPDATE SET count = late_events.count + EXCLUDED.count;
 
 -- forget_counts --
 -- Delete what lies before the hours that are ever asked for.

@@ -7,6 +7,13 @@ WHERE schemaname = 'analyst_direct'
    OR schemaname = 'analyst' AND viewname NOT IN (SELECT d.viewname FROM pg_views d WHERE d.schemaname = 'analyst_direct')
 ORDER BY 1;
 
+-- open_logins --
+-- The direct logins to this database, with the organization that their policies name.
+SELECT DISTINCT r.rolname::text, substring(p.qual FROM 'org_id = ''?([0-9]+)')::bigint
+FROM pg_policies p JOIN pg_roles r ON r.rolname = p.policyname
+WHERE p.schemaname = 'workbench' AND r.rolname ^@ 'wb_direct_' AND r.rolcanlogin
+ORDER BY 1;
+
 -- is_open --
 -- Whether a role may log in.
 SELECT rolcanlogin FROM pg_roles WHERE rolname = :role;

@@ -1,7 +1,8 @@
 -- Who is in a segment. What a query finds gathers in temporary tables, then members are made to be the same, set by set.
 --
--- Nobody waits for anybody here who may wait for them: members that an erasure or a merge is about to delete are left to it, and
--- `mend_members` puts right what they committed at the same moment.
+-- Members that an erasure or a merge is about to delete are left to it; one that a merge is just putting in is waited for. Two that wait for
+-- each other so are told apart by Postgres (ConflictError), and the refresh is put off. `mend_members` puts right what erasures and merges
+-- committed meanwhile. Temporary tables have no organization: they belong to the transaction, and are joined with one organization's rows.
 
 -- open_found --
 -- Where contacts gather until the transaction ends.
@@ -61,33 +62,35 @@ WHERE NOT EXISTS (
 ORDER BY w.contact_id
 ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
 
+-- leaving --
+-- Those who are members and not wanted.
+SELECT m.contact_id FROM segment_members m
+WHERE m.org_id = :org_id AND m.segment = :segment AND NOT EXISTS (SELECT FROM wanted w WHERE w.contact_id = m.contact_id);
+
 -- drop_members --
--- Take those out who are members and not wanted.
-DELETE FROM segment_members d
-USING (
-    SELECT m.contact_id FROM segment_members m
-    WHERE m.org_id = :org_id AND m.segment = :segment
-        AND NOT EXISTS (SELECT FROM wanted w WHERE w.contact_id = m.contact_id)
-    FOR UPDATE OF m SKIP LOCKED
-) AS gone
-WHERE d.org_id = :org_id AND d.segment = :segment AND d.contact_id = gone.contact_id;
+-- Take some of them out, but those that somebody else is changing at this moment. (No temporary table may stand beside FOR UPDATE on Citus.)
+DELETE FROM segment_members
+WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (ARRAY(
+    SELECT contact_id FROM segment_members
+    WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (:ids ::uuid[])
+    FOR UPDATE SKIP LOCKED));
 
 -- count_members --
 -- How many are in a segment.
 SELECT count(*) FROM segment_members WHERE org_id = :org_id AND segment = :segment;
 
 -- mend_members --
--- Take out who was erased or merged while the segment was refreshed, and put in who the merged are now. By how many it grew.
--- Erasures and merges stay noted for a minute; the caller keeps others from being under way.
+-- Take out who was erased or merged since the segment began to be refreshed, and put in who the merged are now. By how many it grew.
+-- The caller keeps others from being under way.
 WITH gone AS (
     DELETE FROM segment_members m
     USING contacts c
     WHERE m.org_id = :org_id AND m.segment = :segment AND c.org_id = :org_id AND c.id = m.contact_id
         AND num_nonnulls(c.erased_at, c.merged_into) > 0
         AND m.contact_id = ANY (ARRAY(
-            SELECT contact_id FROM erasures WHERE org_id = :org_id
+            SELECT id FROM contacts WHERE org_id = :org_id AND erased_at >= :since
             UNION ALL
-            SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND due_at IS NOT NULL))
+            SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND created_at >= :since))
     RETURNING c.merged_into AS contact_id, c.erased_at, m.entered_at
 ), moved AS (
     INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
@@ -103,3 +106,24 @@ SELECT (SELECT count(*) FROM moved) - (SELECT count(*) FROM gone);
 DELETE FROM segment_members m
 WHERE m.org_id = :org_id AND m.segment = :segment
     AND NOT EXISTS (SELECT FROM segments s WHERE s.org_id = :org_id AND s.name = :segment AND s.archived_at IS NULL);
+
+-- keep_part --
+-- Put those who are wanted aside, as a part of an audience that is to come.
+INSERT INTO audience_parts (org_id, segment_id, contact_id)
+SELECT :org_id, :segment_id, w.contact_id FROM wanted w ORDER BY w.contact_id
+ON CONFLICT (org_id, segment_id, contact_id) DO NOTHING;
+
+-- empty_wanted --
+-- Want nobody.
+DELETE FROM wanted;
+
+-- want_parts --
+-- Want those who were put aside: who they are now, without those who were erased since.
+INSERT INTO wanted (contact_id)
+SELECT DISTINCT coalesce(c.merged_into, c.id)
+FROM audience_parts p JOIN contacts c ON c.org_id = p.org_id AND c.id = p.contact_id
+WHERE p.org_id = :org_id AND p.segment_id = :segment_id AND c.erased_at IS NULL;
+
+-- forget_parts --
+-- Put nobody aside any more.
+DELETE FROM audience_parts WHERE org_id = :org_id AND segment_id = :segment_id;

@@ -66,9 +66,11 @@ WHERE org_id = :org_id AND id = :id;
 
 -- record_refresh --
 -- Note who is in it now, by how many, and when to look again; its lock is held. The size is kept when it changed, or is the first.
+-- What others who refresh it find out later, but began to ask before, is void.
 WITH refreshed AS (
     UPDATE segments
-    SET size = :size, refreshed_at = :at, last_error = NULL, failing_since = NULL, failures = 0, due_at = :due_at, lease_until = NULL
+    SET size = :size, refreshed_at = :at, last_error = NULL, failing_since = NULL, failures = 0, due_at = :due_at,
+        lease_token = lease_token + 1, lease_until = NULL
     WHERE org_id = :org_id AND id = :id
     RETURNING id
 )
@@ -80,14 +82,16 @@ WHERE :entered + :departed > 0 OR :size IS DISTINCT FROM (
 ON CONFLICT (org_id, segment_id, at) DO NOTHING;
 
 -- record_failure --
--- Note why a refresh failed, unless the segment was changed or taken over since; the members stay those of before.
+-- Note why a refresh failed, unless the segment was refreshed, changed or taken over since; the members stay those of before.
 UPDATE segments
 SET last_error = :error, failing_since = coalesce(failing_since, :at), failures = failures + 1, due_at = :due_at, lease_until = NULL
 WHERE org_id = :org_id AND id = :id AND lease_token = :lease_token AND archived_at IS NULL;
 
 -- put_off --
--- Let go of a segment and look at it again later, through no fault of its own.
-UPDATE segments SET due_at = :due_at, lease_until = NULL
+-- Let go of a segment and look at it again later, through no fault of its own; `error` says what it waits for, if it is late.
+UPDATE segments
+SET due_at = :due_at, lease_until = NULL, last_error = coalesce(:error ::text, last_error),
+    failing_since = CASE WHEN :error ::text IS NULL THEN failing_since ELSE coalesce(failing_since, :at) END
 WHERE org_id = :org_id AND id = :id AND lease_token = :lease_token AND archived_at IS NULL;
 
 -- correct_size --
@@ -96,23 +100,23 @@ UPDATE segments SET size = size + :by WHERE org_id = :org_id AND id = :id;
 
 -- organizations_due --
 -- Organizations with a segment that is due and none that is being refreshed: first whose last turn is longest ago.
-SELECT o.id FROM organizations o
-CROSS JOIN LATERAL (
-    SELECT max(s.attempted_at) AS turn, coalesce(bool_or(s.lease_until > :now), false) AS busy
-    FROM segments s WHERE s.org_id = o.id AND s.archived_at IS NULL
-) AS standing
-WHERE EXISTS (SELECT FROM segments d WHERE d.org_id = o.id AND d.due_at <= :now) AND NOT standing.busy
-ORDER BY standing.turn NULLS FIRST, o.id;
+SELECT org_id FROM segments
+WHERE archived_at IS NULL
+GROUP BY org_id
+HAVING bool_or(due_at <= :now) AND NOT coalesce(bool_or(lease_until > :now), false)
+ORDER BY max(attempted_at) NULLS FIRST, org_id;
 
 -- claim_due --
--- Take the segment of an organization that has been due longest, under a lease that others respect.
+-- Take the segment of an organization that has been due longest, under a lease that others respect, if none is under one. The
+-- organization's turn is held.
 UPDATE segments
 SET lease_token = lease_token + 1, lease_until = :until, attempted_at = :now
 WHERE org_id = :org_id AND id = (
     SELECT id FROM segments
-    WHERE org_id = :org_id AND due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)
+    WHERE org_id = :org_id AND due_at <= :now
     ORDER BY due_at LIMIT 1
     FOR UPDATE SKIP LOCKED)
+    AND NOT EXISTS (SELECT FROM segments b WHERE b.org_id = :org_id AND b.lease_until > :now)
 RETURNING org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
           due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at;
 

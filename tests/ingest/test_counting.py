@@ -33,7 +33,7 @@ class Organization:
     def __init__(self, org: Org) -> None:
         self.org, self.intake = org, org.intake
         self.now = org.intake.clock.now()
-        self.past = Past(org.id, People(org.id), most_locks=1_000)
+        self.past = Past(org.id, People(org.id), most_locks=1_000, source=uuid7(1))
         self._triggers = Triggers(org.intake.keyring)
 
     def arrivals(self, *names: str) -> list[Arrival]:
@@ -207,6 +207,53 @@ async def test_counts_are_those_of_the_rows_at_any_moment(acme: Organization, se
     over.set()
     await asyncio.gather(*beside)
     assert sum((await acme.catalog(acme.now - 3 * DAY)).values()) == seen["stored"] > 0 < seen["looked"]
+
+
+async def test_an_organization_for_which_nothing_comes_is_left_alone_until_something_does(acme: Organization) -> None:
+    await acme.store(acme.now - HOUR, "a")
+    for minutes in (0, 5, 60, 120):
+        await acme.counted(acme.now + timedelta(minutes=minutes))
+    ((version, resting),) = await acme.org.rows(
+        "xmin::text, counted_until < now() + interval '10 minutes'", "event_counting"
+    )
+    assert resting
+    later = acme.now + timedelta(minutes=180)
+    await acme.store(later - timedelta(minutes=20), "a", "b")
+    assert await acme.org.rows("xmin::text", "event_counting") == [(version,)]
+    await acme.catalog(acme.now - DAY)
+    await acme.counted(later)
+    assert await acme.kept("event_hours", "event_days", "late_events") == [3, 3, 0]
+    await acme.store(later, "b")
+    await acme.catalog(acme.now - DAY)
+
+
+async def test_an_import_notes_an_hour_once_however_many_pieces_it_has(acme: Organization) -> None:
+    await acme.store(acme.now - HOUR, "a")
+    await acme.counted()
+    for minute in range(4):
+        await acme.load(("a", (acme.now - DAY).replace(minute=minute)))
+    assert await acme.org.rows("count", "late_events", "event") == [(4,)]
+    await acme.catalog(acme.now - 2 * DAY)
+
+
+async def test_one_that_takes_too_long_holds_nobody_up(
+    intake: Intake, acme: Organization, second: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Organization(await intake.organization())
+    for each in (acme, other):
+        await each.store(acme.now - HOUR, "a")
+    async with second.transaction() as tx:
+        first = acme.now.replace(minute=0, second=0, microsecond=0) - DAY
+        await counting.store.close_hours(tx, first, acme.now)
+    hasty = Database(intake.dsn, size=2, statement_ms=100)
+    await hasty.open()
+    async with second.transaction() as tx:  # so acme's count waits until its time is over
+        await tx.execute("SELECT FROM event_counting WHERE org_id = %s FOR UPDATE", (acme.org.id,))
+        await acme.counted(database=hasty)
+    await hasty.close()
+    assert [await each.kept("event_hours") for each in (acme, other)] == [[0], [1]]
+    slow = [each.__dict__["minutes"] for each in caplog.records if each.message == "counting_slow"]
+    assert slow == [60, 30, 15, 5]
 
 
 async def test_every_organization_is_counted_for_itself(intake: Intake, acme: Organization) -> None:

@@ -110,6 +110,15 @@ async def test_what_was_refused_is_mended_and_imported(acme: Org, tmp_path: Path
     assert await stored(acme) == list(range(9))
 
 
+async def test_refusals_are_added_below_a_line_that_was_cut_off(acme: Org, tmp_path: Path) -> None:
+    path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
+    await load(acme, path)
+    first, second = beside(path).read_bytes().splitlines(keepends=True)
+    beside(path).write_bytes(first + second[:20])
+    await load(acme, path, again=True)
+    assert beside(path).read_bytes().splitlines(keepends=True) == [first, second[:20] + b"\n", second]
+
+
 async def test_refusals_that_cannot_be_kept_stop_an_import(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
     beside(path).mkdir()

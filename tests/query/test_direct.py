@@ -224,6 +224,19 @@ async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyri
     assert await direct.sessions(world.dsn, keyring, "b") is None
 
 
+async def test_a_view_that_comes_with_a_migration_is_shown(login: Connection, world: Any) -> None:
+    with psycopg.connect(world.dsn, autocommit=True) as owner:
+        view = "analyst.known WITH (security_invoker = true, security_barrier = true)"
+        owner.execute(f"CREATE VIEW {view} AS SELECT body AS said FROM workbench.messages")
+        try:
+            with pytest.raises(errors.InsufficientPrivilege):
+                login.execute("SELECT said FROM known")
+            await direct.complete(world.dsn)
+            assert login.execute("SELECT said FROM known").fetchall() == [("canary_a",)]
+        finally:
+            owner.execute("DROP VIEW analyst.known")
+
+
 def test_other_tools_read_through_it(address: str) -> None:
     url = make_url(address).set(drivername="postgresql+psycopg")
     engine = create_engine(url, use_native_hstore=False)

@@ -92,6 +92,12 @@ async def test_the_present_is_not_reached_through_its_schema(world):
         assert problem(response) == (400, "sql: with asOf, tables are named without a schema")
 
 
+async def test_a_table_may_be_called_analyst_in_a_query(world):
+    text = "SELECT analyst.event FROM app_events analyst WHERE analyst.event = 'canary_a'"
+    response = await ask(world.ann, text, as_of=await watermark(world.ann))
+    assert response.json()["rows"] == [["canary_a"]]
+
+
 async def test_only_a_watermark_of_ones_own_is_taken(world):
     own, others = await watermark(world.ann), await watermark(world.ben)
     moment, _, sealed = own.partition("~")

@@ -50,18 +50,47 @@ async def test_an_audience_is_replaced_by_who_names_its_revision(acme: Team) -> 
     assert await acme.no("POST", "", again | {"name": "asked", "revision": 1}) == (409, said)
 
 
-async def test_a_large_frame_comes_in_parts(acme: Team) -> None:
+async def test_a_large_frame_comes_in_parts_and_is_there_with_the_last(acme: Team) -> None:
     ann, ben = await two(acme)
     first = await acme.ok("POST", "", {"name": "big", "contactIds": [ann, uuid7(1)], "more": True})
-    assert (first["size"], first["refreshedAt"]) == (0, None)
+    assert (first["size"], first["refreshedAt"], first["revision"]) == (0, None, 1)
     assert await acme.no("POST", "/big/refresh") == (409, "more contacts of the audience are still to come")
-    await acme.ok("POST", "/big/contacts", {"contactIds": [ann], "more": True})
-    last = await acme.ok("POST", "/big/contacts", {"contactIds": [ben]})
-    assert (last["size"], last["provenance"]) == (2, {"rows": 4, "unknown": 1})
-    assert (await acme.no("POST", "/big/contacts", {"contactIds": [ben]}))[0] == 409
+    assert (await acme.no("POST", "/big/contacts", {"contactIds": [ann]}))[0] == 400
+    part = {"contactIds": [ann], "revision": 1, "more": True}
+    await acme.ok("POST", "/big/contacts", part)
+    assert await acme.members("big") == set()
+    last = await acme.ok("POST", "/big/contacts", {"contactIds": [ben], "revision": 1})
+    assert (last["size"], last["change"]) == (2, {"entered": 2, "departed": 0})
+    assert last["provenance"] == {"rows": 4, "unknown": 1}
+    assert await acme.members("big") == {ann, ben}
+    assert (await acme.no("POST", "/big/contacts", part))[0] == 409
     assert await acme.rows("SELECT size, entered FROM segment_sizes WHERE org_id = %s", acme.id) == [(2, 2)]
     actions = await acme.rows("SELECT action FROM audit_log WHERE org_id = %s", acme.id)
     assert actions == [("segment.freeze",)]
+    assert await acme.rows("SELECT * FROM audience_parts WHERE org_id = %s", acme.id) == []
+
+
+async def test_whoever_stays_in_an_audience_that_is_replaced_in_parts_was_never_away(acme: Team) -> None:
+    ann, ben = await two(acme)
+    eve = await acme.contact("eve")
+    await acme.ok("POST", "", {"name": "invited", "contactIds": [ann, ben]})
+    since = await acme.rows("SELECT entered_at FROM segment_members WHERE contact_id = %s", ben)
+    await acme.ok("POST", "", {"name": "invited", "contactIds": [eve], "revision": 1, "more": True})
+    assert await acme.members("invited") == {ann, ben}
+    last = await acme.ok("POST", "/invited/contacts", {"contactIds": [ben], "revision": 2})
+    assert (last["size"], last["change"]) == (2, {"entered": 1, "departed": 1})
+    assert await acme.members("invited") == {ben, eve}
+    assert await acme.rows("SELECT entered_at FROM segment_members WHERE contact_id = %s", ben) == since
+
+
+async def test_parts_of_two_frames_do_not_mix(acme: Team) -> None:
+    ann, ben = await two(acme)
+    await acme.ok("POST", "", {"name": "invited", "contactIds": [ann], "more": True})
+    await acme.ok("POST", "", {"name": "invited", "contactIds": [ben], "revision": 1, "more": True})
+    said = "revision: another frame is on its way, at revision 2; this one began at 1"
+    assert await acme.no("POST", "/invited/contacts", {"contactIds": [ann], "revision": 1}) == (409, said)
+    await acme.ok("POST", "/invited/contacts", {"contactIds": [], "revision": 2})
+    assert await acme.members("invited") == {ben}
 
 
 @pytest.mark.parametrize("ids", [5, ["x"], [None], ["00000000-0000-0000-0000-00000000000z"], [{}]])

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from api.language.codec import decode
 from tests.segments.conftest import Team
 
@@ -157,6 +159,20 @@ async def test_addresses_among_the_values_are_sealed_and_masked(acme: Team) -> N
     ((stored,),) = await acme.rows("SELECT params::text FROM segments WHERE org_id = %s", acme.id)
     assert "acme.example" not in stored
     assert (await acme.ok("POST", "/ann/refresh"))["size"] == 1
+
+
+@pytest.mark.parametrize(
+    "hidden", [{"to": "ann@acme.example"}, {"ann@acme.example": 1}, [{"to": ["ann@acme.example"]}]]
+)
+async def test_an_address_inside_an_object_is_refused(acme: Team, hidden: Any) -> None:
+    body = {"name": "ann", "sql": "SELECT contact_id FROM app_events WHERE payload = :p", "params": {"p": hidden}}
+    said = "params.p: holds an email address inside an object: give the address as a value of its own"
+    assert await acme.no("POST", "", body) == (400, said)
+    origin = {"sql": "SELECT 1", "params": {"p": hidden}}
+    shown = await acme.ok("POST", "", {"name": "invited", "contactIds": [], "provenance": origin})
+    assert "ann@" not in str(shown)
+    ((stored,),) = await acme.rows("SELECT provenance::text FROM segments WHERE org_id = %s", acme.id)
+    assert "acme.example" not in stored
 
 
 async def test_what_is_in_use_is_not_put_away(acme: Team) -> None:

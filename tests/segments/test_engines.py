@@ -10,7 +10,7 @@ import pytest
 from api.authoring.automations import Author
 from api.clock import Clock, uuid7
 from api.keyring import Keyring
-from api.query.run import Gateway
+from api.query.run import Gateway, Turns
 from api.segments import segments
 from api.segments.definition import Asked, Draft
 from api.segments.finding import Desk
@@ -37,7 +37,7 @@ async def define(house: House, org_id: int) -> None:
     await database.open()
     clock, keyring = Clock(), Keyring(SECRET)
     await database.calibrate(clock)
-    desk = Desk(database, Gateway(database, keyring), keyring, 10.0)
+    desk = Desk(database, Gateway(database, keyring), keyring, 10.0, Turns())
     made = await segments.create(desk, Author(org_id, uuid7(1), clock.now_us()), ALL)
     assert isinstance(made, Filled)
     await database.close()
@@ -74,4 +74,4 @@ async def test_a_refresh_that_is_killed_leaves_the_members_and_others_do_it_once
             house.start_engine()
         until(lambda: len(query(MEMBERS)) == 3, "another engine refreshes it")
         assert query("SELECT size, entered FROM segment_sizes ORDER BY at") == [(1, 1), (3, 2)]
-        assert query("SELECT lease_token, lease_until FROM segments") == [(2, None)]
+        assert query("SELECT lease_token, lease_until FROM segments") == [(4, None)]  # defined, taken twice, done

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.query.run import Gateway, Limits
+from api.query.run import Gateway, Limits, Places, Turns
 from api.segments.finding import Desk
-from api.segments.freshness import LEASE, refresh_due
+from api.segments.freshness import BUSY, LEASE, refresh_due
+from api.store.database import Database
+from api.store.segments import claim_due
 from tests.routes.conftest import Service
 from tests.segments.conftest import LateClock, Team
 
@@ -71,7 +73,7 @@ async def test_two_engines_refresh_a_segment_once(acme: Team, clock: LateClock) 
     done = await asyncio.gather(*[refresh_due(acme.desk, clock) for _ in range(2)])
     assert sum(done) == 5
     tokens = await acme.rows("SELECT lease_token, lease_until, size FROM segments WHERE org_id = %s", acme.id)
-    assert tokens == [(1, None, 2)] * 5
+    assert tokens == [(3, None, 2)] * 5  # defined, taken, done
 
 
 async def test_a_failing_segment_keeps_its_members_and_says_why(acme: Team, clock: LateClock) -> None:
@@ -172,3 +174,59 @@ async def test_an_audience_is_counted_by_and_by(acme: Team, clock: LateClock) ->
     clock.ahead = timedelta(minutes=61)
     assert await refresh_due(acme.desk, clock) == 1
     assert (await state(acme, "invited"))["size"] == 0
+
+
+async def test_one_segment_of_an_organization_is_taken_at_a_time(acme: Team, clock: LateClock) -> None:
+    for name in ("one", "two"):
+        await acme.ok("POST", "", ALL | {"name": name})
+    now = clock.now() + timedelta(minutes=11)
+    async with acme.desk.database.transaction() as tx, acme.desk.database.transaction() as other:
+        assert await claim_due(tx, acme.id, now, now + LEASE)
+        assert await claim_due(other, acme.id, now, now + LEASE) is None  # at the same moment
+    async with acme.desk.database.transaction() as tx:
+        assert await claim_due(tx, acme.id, now, now + LEASE) is None  # and after it
+
+
+async def test_what_a_refresh_found_out_is_void_after_one_that_began_later(acme: Team, clock: LateClock) -> None:
+    await acme.ok("POST", "", ALL)
+    clock.ahead = timedelta(minutes=11)
+    await spoil(acme, "all", SLOW.format(10**9))
+    failing = asyncio.create_task(refresh_due(impatient(acme, 1.0), clock))
+    await begun(acme)
+    await spoil(acme, "all", ALL["sql"])
+    await acme.ok("POST", "/all/refresh")
+    await failing
+    assert (await state(acme, "all"))["lastError"] is None
+
+
+async def test_a_database_that_breaks_off_is_said_and_tried_again_soon(acme: Team, clock: LateClock) -> None:
+    await acme.ok("POST", "", ALL)
+    await spoil(acme, "all", "SELECT NULL::uuid AS contact_id FROM generate_series(1, 10000000)")
+    clock.ahead = timedelta(minutes=11)
+    hasty = Database(acme.org.service.dsn, size=2, statement_ms=200)
+    await hasty.open()
+    assert await refresh_due(msgspec.structs.replace(acme.desk, database=hasty), clock) == 1
+    await hasty.close()
+    assert (await state(acme, "all"))["lastError"] == "the database broke off, or took too long"
+    await spoil(acme, "all", ALL["sql"])
+    clock.ahead += BUSY + timedelta(seconds=1)
+    assert await refresh_due(acme.desk, clock) == 1
+    assert (await state(acme, "all"))["lastError"] is None
+
+
+async def test_a_late_segment_says_what_it_waits_for(acme: Team, clock: LateClock) -> None:
+    await acme.ok("POST", "", ALL)
+    turns = Turns(Places(of_organization=1, wait_seconds=0.01))
+    desk = msgspec.structs.replace(acme.desk, turns=turns)
+    clock.ahead = timedelta(minutes=11)
+    async with turns.of(acme.id):
+        await refresh_due(desk, clock)
+        assert (await state(acme, "all"))["failingSince"] is None  # not yet late
+        clock.ahead = timedelta(minutes=21)
+        await refresh_due(desk, clock)
+    late = await state(acme, "all")
+    assert late["lastError"] == "other queries are still running; try again"
+    assert late["failingSince"] is not None
+    clock.ahead += BUSY + timedelta(seconds=1)
+    await refresh_due(desk, clock)
+    assert (await state(acme, "all"))["failingSince"] is None

@@ -62,7 +62,7 @@ async def before_commit(team: Team, name: str) -> AsyncIterator[None]:
     async with found(team.desk, question(team.id, asked_by(row))) as (tx, there):
         change = await segments.fill(tx, row, there, now)
         yield
-    await segments.mended(team.desk, row, there, change)
+    await segments.mended(team.desk, row, there, change, now)
 
 
 async def test_erased_contacts_do_not_come_back(acme: Team) -> None:
@@ -118,6 +118,17 @@ async def test_an_erasure_before_the_commit_of_a_refresh_wins(acme: Team) -> Non
         await erase(acme, ann)
     assert await acme.members("all") == {ben}
     assert (await acme.ok("GET", "/all"))["size"] == 1
+
+
+async def test_an_erasure_long_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
+    """It has been looked at for the last time before the members are written."""
+    await acme.ok("POST", "", ALL)
+    ann = await acme.contact("ann")
+    async with before_commit(acme, "all"):
+        await erase(acme, ann)
+        later = acme.org.service.parts.clock.now() + timedelta(minutes=2)
+        await erase_again(acme.org.service.parts.database, later)
+    assert await acme.members("all") == set()
 
 
 async def test_a_merge_before_the_commit_of_a_refresh_wins(acme: Team) -> None:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import DraftError, NotThereError, RefusedError, SqlError, Workbench
+from workbench import DraftError, NotThereError, RefusedError, SqlError, Workbench, segments
 
 BIG = "SELECT id AS contact_id FROM contacts WHERE starts_with(external_id, 'seg-') AND (metadata ->> 'balance')::int > :least"
 
@@ -166,6 +166,15 @@ def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
     assert wb.audience(pl.LazyFrame(frame), name="invited").size == 2
     with pytest.raises(DraftError, match="'invited' is an audience"):
         wb.segments.define("invited", sql=BIG, least=1)
+
+
+def test_a_large_frame_goes_in_parts(wb: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "_PART", 1)
+    ids = wb.sql(BIG, least=200)["contact_id"].to_list()
+    made = wb.audience(ids, name="parts")
+    assert (made.size, made.provenance) == (3, {"rows": 3, "unknown": 0})
+    again = wb.audience(ids[1:], name="parts")
+    assert "0 entered, 1 left, 3 before" in repr(again)
 
 
 def test_what_is_no_audience_is_explained(wb: Workbench) -> None:
