@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from api.query.arrow import MEDIA_TYPE, ArrowStream, NoArrowError
-from api.query.run import Answer, Batch, Column
+from api.query.run import Answer, Batch, Cells, Column
 from api.query.written import CsvText, JsonText
 
 __all__ = ["FORMATS", "NoArrowError", "Written", "stream"]
@@ -18,8 +18,8 @@ class Written(Protocol):
 
     def __init__(self, columns: tuple[Column, ...]) -> None: ...
 
-    def batch(self, batch: Batch) -> bytes:
-        """Return the bytes that carry a batch."""
+    def batch(self, rows: int, columns: list[Cells]) -> bytes:
+        """Return the bytes that carry some rows, given by column."""
         ...
 
     def end(self) -> bytes:
@@ -38,7 +38,7 @@ async def stream(answer: Answer, form: type[Written]) -> AsyncIterator[bytes]:
     written = form(answer.columns)
 
     def write(batch: Batch) -> bytes:
-        return written.batch(answer.shown(batch))
+        return written.batch(batch.rows, answer.shown(batch))
 
     async for batch in answer.batches():
         if piece := await asyncio.to_thread(write, batch):
