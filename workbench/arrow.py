@@ -26,7 +26,7 @@ class CutShortError(Exception):
 
 class _Message(msgspec.Struct, frozen=True):
     kind: int
-    raw: bytes
+    raw: list[memoryview]
 
 
 def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -38,22 +38,22 @@ def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for message in _messages(pieces):
         if message.kind == _RECORD_BATCH:
             empty = False
-            yield head + message.raw + END
+            yield b"".join([head, *message.raw, END])
         else:
-            head += message.raw
+            head = b"".join([head, *message.raw])
     if empty:
         yield head + END
 
 
 def _messages(pieces: Iterable[bytes]) -> Iterator[_Message]:
     arriving = _Arriving(pieces)
-    while (prefix := arriving.take(8)) != END:
+    while (prefix := b"".join(arriving.take(8))) != END:
         mark, size = struct.unpack("<Ii", prefix)
         if mark != 0xFFFFFFFF or size < 0:
             raise CutShortError
-        metadata = arriving.take(size)
+        metadata = b"".join(arriving.take(size))
         body = arriving.take(_field(metadata, _BODY_LENGTH, "<q"))
-        yield _Message(_field(metadata, _HEADER_TYPE, "<B"), prefix + metadata + body)
+        yield _Message(_field(metadata, _HEADER_TYPE, "<B"), [memoryview(prefix + metadata), *body])
 
 
 def _field(metadata: bytes, number: int, form: str) -> int:
@@ -68,19 +68,25 @@ def _field(metadata: bytes, number: int, form: str) -> int:
 
 
 class _Arriving:
-    """Bytes that come in pieces, taken in lengths of our own."""
+    """Bytes that come in pieces, taken in lengths of our own, and not copied."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
-        self._held = bytearray()
+        self._rest = memoryview(b"")
 
-    def take(self, length: int) -> bytes:
-        """Return the next `length` bytes; raise CutShortError when there are not so many."""
-        while len(self._held) < length:
-            piece = next(self._pieces, None)
-            if piece is None:
-                raise CutShortError
-            self._held += piece
-        taken = bytes(self._held[:length])
-        del self._held[:length]
+    def take(self, length: int) -> list[memoryview]:
+        """Return the next `length` bytes, in pieces; raise CutShortError when there are not so many."""
+        taken: list[memoryview] = []
+        while length > 0:
+            if not self._rest:
+                self._rest = self._next()
+            taken.append(self._rest[:length])
+            self._rest = self._rest[length:]
+            length -= len(taken[-1])
         return taken
+
+    def _next(self) -> memoryview:
+        piece = next(self._pieces, None)
+        if piece is None:
+            raise CutShortError
+        return memoryview(piece)

@@ -23,21 +23,21 @@ from api.store.clusters import is_distributed
 from api.store.database import Database, UnavailableError
 from api.store.readers import Reader, ReaderBusyError, ReaderError, Readers, gateway_views
 from api.store.reading import (
-    Batch,
     BusyError,
-    Column,
     Limits,
     StatementError,
     TooLargeError,
     TooLongError,
     reading,
 )
+from api.store.rows import Batch, Cells, Column
 from api.store.snapshots import Snapshot, as_kept
 
 __all__ = [
     "Answer",
     "Batch",
     "BusyError",
+    "Cells",
     "Column",
     "Gateway",
     "Limits",
@@ -111,9 +111,9 @@ class Answer:
         async for batch in self._rest:
             yield batch
 
-    def shown(self, batch: Batch) -> Batch:
-        """Return a batch with its addresses as this reader may see them."""
-        return self._emails.show(self.columns, batch)
+    def shown(self, batch: Batch) -> list[Cells]:
+        """Return the columns of a batch with addresses as this reader may see them."""
+        return self._emails.show(self.columns, batch.columns())
 
 
 class Gateway:

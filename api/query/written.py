@@ -10,8 +10,7 @@ from collections.abc import Callable
 from api.language.codec import encode
 from api.query.arrays import elements
 from api.query.arrow import LISTS
-from api.query.run import Batch, Column
-from api.store.reading import Cells
+from api.query.run import Cells, Column
 
 Write = Callable[[bytes], bytes]
 
@@ -33,13 +32,13 @@ class JsonText:
         self._before = b'{"columns":' + described + b',"rows":['
         self._between = b""
 
-    def batch(self, batch: Batch) -> bytes:
-        """Return the text of a batch."""
-        columns = [_written(write, cells, b"null") for write, cells in zip(self._writes, batch.columns, strict=True)]
-        rows = [b",".join(row) for row in _rows(columns, batch.rows)]
-        body = self._between + b"[" + b"],\n[".join(rows) + b"]" if rows else b""
+    def batch(self, rows: int, columns: list[Cells]) -> bytes:
+        """Return the text of some rows, given by column."""
+        written = [_written(write, cells, b"null") for write, cells in zip(self._writes, columns, strict=True)]
+        lines = [b",".join(row) for row in _rows(written, rows)]
+        body = self._between + b"[" + b"],\n[".join(lines) + b"]" if lines else b""
         text = self._before + body
-        self._before, self._between = b"", b",\n" if rows else self._between
+        self._before, self._between = b"", b",\n" if lines else self._between
         return text
 
     def end(self) -> bytes:
@@ -56,10 +55,10 @@ class CsvText:
         self._writes = [_csv_write(column) for column in columns]
         self._before = b",".join(_quoted(column.name.encode()) for column in columns) + b"\r\n"
 
-    def batch(self, batch: Batch) -> bytes:
-        """Return the lines of a batch."""
-        columns = [_written(write, cells, b"") for write, cells in zip(self._writes, batch.columns, strict=True)]
-        text = self._before + b"".join(b",".join(row) + b"\r\n" for row in _rows(columns, batch.rows))
+    def batch(self, rows: int, columns: list[Cells]) -> bytes:
+        """Return the lines of some rows, given by column."""
+        written = [_written(write, cells, b"") for write, cells in zip(self._writes, columns, strict=True)]
+        text = self._before + b"".join(b",".join(row) + b"\r\n" for row in _rows(written, rows))
         self._before = b""
         return text
 
@@ -69,9 +68,10 @@ class CsvText:
 
 
 def _written(write: Write | None, cells: Cells, null: bytes) -> list[bytes]:
+    texts = cells.to_pylist()
     if write is None:
-        return [null if cell is None else cell for cell in cells]
-    return [null if cell is None else write(cell) for cell in cells]
+        return [null if cell is None else cell for cell in texts]
+    return [null if cell is None else write(cell) for cell in texts]
 
 
 def _rows(columns: list[list[bytes]], count: int) -> list[tuple[bytes, ...]]:

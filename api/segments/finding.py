@@ -93,7 +93,7 @@ class _Counts(msgspec.Struct):
 
 async def _blocks(answer: Answer, column: int, counts: _Counts) -> AsyncGenerator[bytes, None]:
     async for batch in answer.batches():
-        ids = [cell for cell in batch.columns[column] if cell is not None]
+        ids = [cell for cell in batch.columns()[column].to_pylist() if cell is not None]
         counts.add(batch.rows, batch.rows - len(ids))
         yield b"".join([b"%b\n" % each for each in ids])
 

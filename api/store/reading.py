@@ -4,9 +4,9 @@ Theory of operation. The text is only ever sent as `DECLARE gw NO SCROLL CURSOR 
 which takes exactly one statement, so Postgres itself refuses everything but one SELECT; the transaction is READ ONLY, on a
 connection of its own that is closed afterwards. Rows come by FETCH, each read whole before it is passed on (a slow
 client must not run into the timeout). Postgres sets the rows of a FETCH aside before it sends them, so `temp_file_limit`
-stops rows of 500 MB there; libpq hands them over in small chunks, so `fetch_bytes` stops what passes it here. (One row at a
-time would bound memory tighter and costs 40 % more CPU.) Time is limited three times over: by the server's
-statement_timeout, by a cancel request, and by ending the backend through the application's own connection.
+stops rows of 500 MB there; libpq hands them over in small chunks, so `fetch_bytes` stops what passes it here. After each
+chunk whatever else the process does has its turn. Time is limited three times over: by the server's statement_timeout, by a
+cancel request, and by ending the backend through the application's own connection.
 
 The snapshot is the application's, taken over before the query begins: readers may not ask which transactions there are. With
 a snapshot of the past (`as_of`) the names of tables mean the views of `analyst_past`.
@@ -15,22 +15,22 @@ a snapshot of the past (`as_of`) the names of tables mean the views of `analyst_
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from itertools import repeat
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from select import POLLIN, poll
 
 import msgspec
-from psycopg import AsyncConnection, errors, generators, postgres
+from psycopg import AsyncConnection, errors, generators
 from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField, ExecStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
 from psycopg.waiting import WAIT_R
 
 from api.clock import monotonic_ns
 from api.store.database import Database, UnavailableError
 from api.store.readers import Reader, stop_backend
+from api.store.rows import Batch, Blocks, Column, described
 from api.store.snapshots import Snapshot, share_snapshot
 
 _log = logging.getLogger("workbench.reading")
@@ -38,8 +38,9 @@ _log = logging.getLogger("workbench.reading")
 _PREFIX = "DECLARE gw NO SCROLL CURSOR FOR "
 _FIRST_ROWS = 16
 _MOST_ROWS = 4096
-_TARGET_BYTES = 1_000_000
-_CHUNK_ROWS = 64
+_TARGET_BYTES = 2_000_000
+_CHUNKS = 8  # of a FETCH
+_CHUNK_CELLS = 4096
 _CONNECT_PAUSE_SECONDS = 0.05
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
@@ -47,11 +48,6 @@ _SESSION = (
     "-c extra_float_digits=1 -c standard_conforming_strings=on -c client_min_messages=error -c work_mem=16MB "
     "-c max_parallel_workers_per_gather=0 -c client_connection_check_interval=1000"
 )
-
-Cells = list[bytes | None]
-
-SHORT = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950})
-"""Types whose text is short: bool, numbers of a fixed size, dates, times and uuid."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -73,22 +69,6 @@ class Parameter(msgspec.Struct, frozen=True):
 
     oid: int
     text: str | None
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A column of a result: `type` is Postgres's name of its type, `modifier` the declared size (-1: none)."""
-
-    name: str
-    type: str
-    oid: int
-    modifier: int
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """Some rows, by column, each cell in Postgres's text form."""
-
-    rows: int
-    columns: list[Cells]
 
 
 class ReadError(Exception):
@@ -119,12 +99,12 @@ class BusyError(ReadError):
 
 
 class Reading:
-    """A query under way: its columns, its first rows, and the rest."""
+    """A query under way: its columns, then its rows."""
 
     def __init__(
         self, connection: AsyncConnection[TupleRow], database: Database, limits: Limits, as_of: Snapshot | None
     ) -> None:
-        self.columns: tuple[Column, ...] = ()
+        self._blocks = Blocks(())
         self._connection = connection
         self._database = database
         self._limits = limits
@@ -136,10 +116,17 @@ class Reading:
 
         Raises ReadError or UnavailableError.
         """
-        await self._step(_execute(self._connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ()))
+        await self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
         seen = await self._take_over() if self._as_of is None else None
-        await self._step(_execute(self._connection, _PREFIX + statement, parameters))
+        await self._execute(_PREFIX + statement, parameters)
+        with self._step():
+            self._blocks = Blocks(await self._connection.wait(_describe(self._connection.pgconn)))
         return seen
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the query, once it has begun."""
+        return self._blocks.columns
 
     async def _take_over(self) -> Snapshot | None:
         """Look with the snapshot of a transaction of the application's, and return it."""
@@ -148,23 +135,19 @@ class Reading:
             if shared is None:
                 return None
             name, snapshot = shared
-            await self._step(_execute(self._connection, f"SET TRANSACTION SNAPSHOT '{name}'", ()))
+            await self._execute(f"SET TRANSACTION SNAPSHOT '{name}'", ())
         return snapshot
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Give the rows in batches, at least one, which may be empty; `columns` are known with the first.
-
-        While one is looked at, Postgres makes the next.
-        """
+        """Give the rows in batches, at least one, which may be empty. While one is looked at, Postgres makes the next."""
         fetching = asyncio.create_task(self._fetch(_FIRST_ROWS))
         try:
             while True:
-                fetch = await fetching
-                self.columns = self.columns or fetch.columns
-                if not fetch.ended:
-                    fetching = asyncio.create_task(self._fetch(fetch.next_size()))
-                yield fetch.batch()
-                if fetch.ended:
+                fetched = await fetching
+                if not fetched.ended:
+                    fetching = asyncio.create_task(self._fetch(fetched.next_size()))
+                yield fetched.batch
+                if fetched.ended:
                     return
                 if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
                     raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
@@ -172,15 +155,31 @@ class Reading:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
 
-    async def _fetch(self, wanted: int) -> "_Fetch":
-        fetch = _Fetch(wanted, self._limits.fetch_bytes)
-        await self._step(fetch.run(self._connection))
-        return fetch
+    async def _fetch(self, wanted: int) -> "_Fetched":
+        pgconn, batch = self._connection.pgconn, self._blocks.batch()
+        with self._step():
+            pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % wanted, ())
+            pgconn.set_chunked_rows_mode(max(1, min(wanted // _CHUNKS, _CHUNK_CELLS // (len(self.columns) or 1))))
+            await self._connection.wait(generators.send(pgconn))
+            arrived = poll()
+            arrived.register(pgconn.socket, POLLIN)
+            while (result := await self._connection.wait(_next(pgconn, arrived))) is not None:
+                batch.add(self._blocks.block(_checked(result)))
+                if batch.nbytes > self._limits.fetch_bytes:
+                    raise TooLargeError(f"{batch.rows} rows are larger than {self._limits.fetch_bytes} bytes together")
+                await asyncio.sleep(0)
+        return _Fetched(wanted, batch)
 
-    async def _step(self, steps: PQGen[None]) -> None:
+    async def _execute(self, statement: str, parameters: Sequence[Parameter]) -> None:
+        with self._step():
+            await self._connection.wait(_execute(self._connection.pgconn, statement, parameters))
+
+    @contextlib.contextmanager
+    def _step(self) -> Iterator[None]:
+        """Watch the time of a step, and tell apart what becomes of it."""
         watch = asyncio.create_task(self._watch())
         try:
-            await self._connection.wait(steps)
+            yield
         except StatementError as error:
             raise _told_apart(error, self._limits) from error
         except errors.Error as error:
@@ -247,81 +246,53 @@ def _is_crowded(error: errors.OperationalError) -> bool:
     return "too many connections" in str(error)  # a refused connection has no SQLSTATE
 
 
-def _execute(connection: AsyncConnection[TupleRow], statement: str, parameters: Sequence[Parameter]) -> PQGen[None]:
+def _execute(pgconn: PGconn, statement: str, parameters: Sequence[Parameter]) -> PQGen[None]:
     """Run one statement without rows, always through the extended protocol; raise StatementError."""
-    connection.pgconn.send_query_params(
+    pgconn.send_query_params(
         statement.encode(),
         [None if each.text is None else each.text.encode() for each in parameters],
         param_types=[each.oid for each in parameters],
     )
-    for result in (yield from generators.execute(connection.pgconn)):
-        _check(result)
+    for result in (yield from generators.execute(pgconn)):
+        _checked(result)
 
 
-class _Fetch:
-    """One FETCH, a few rows at a time."""
+def _describe(pgconn: PGconn) -> PQGen[tuple[Column, ...]]:
+    """Return the columns of the query."""
+    pgconn.send_describe_portal(b"gw")
+    (result,) = yield from generators.execute(pgconn)
+    return described(_checked(result))
 
-    def __init__(self, wanted: int, most_bytes: int) -> None:
-        self.columns: tuple[Column, ...] = ()
-        self.rows = 0
-        self._wanted = wanted
-        self._most_bytes = most_bytes
-        self._bytes = 0  # of what may be large
-        self._cells: list[Cells] = []
 
-    def run(self, connection: AsyncConnection[TupleRow]) -> PQGen[None]:
-        """Fetch and keep the rows; raise StatementError or TooLargeError."""
-        pgconn = connection.pgconn
-        pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % self._wanted, ())
-        pgconn.set_chunked_rows_mode(_CHUNK_ROWS)
-        yield from generators.send(pgconn)
-        arrived = poll()
-        arrived.register(pgconn.socket, POLLIN)
-        while True:
-            while pgconn.is_busy():
-                if not arrived.poll(
-                    0
-                ):  # Postgres sends 8 KB at a time: waiting for each took more time than reading it
-                    yield WAIT_R
-                pgconn.consume_input()
-            result = pgconn.get_result()
-            if result is None:
-                return
-            _check(result)
-            self._keep(result)
+def _next(pgconn: PGconn, arrived: poll) -> PQGen[PGresult | None]:
+    """Return the next rows of a FETCH, None at its end."""
+    while pgconn.is_busy():
+        if not arrived.poll(0):  # Postgres sends 8 KB at a time: waiting for each took more time than reading it
+            yield WAIT_R
+        pgconn.consume_input()
+    return pgconn.get_result()
+
+
+class _Fetched(msgspec.Struct, frozen=True):
+    """What one FETCH gave."""
+
+    wanted: int
+    batch: Batch
 
     @property
     def ended(self) -> bool:
         """Whether there are no more rows."""
-        return self.rows < self._wanted
-
-    def batch(self) -> Batch:
-        """Return what was fetched, by column."""
-        return Batch(self.rows, self._cells)
+        return self.batch.rows < self.wanted
 
     def next_size(self) -> int:
-        """Return how many rows to ask for next: up to a megabyte, growing no faster than sixteenfold."""
-        fitting = self._wanted * _TARGET_BYTES // max(self._bytes, 1)
-        return max(1, min(fitting, self._wanted * 16, _MOST_ROWS))
-
-    def _keep(self, result: PGresult) -> None:
-        if not self.columns:
-            self.columns = _columns(result)
-            self._cells = [[] for _ in self.columns]
-        rows = range(result.ntuples)
-        for index, (column, kept) in enumerate(zip(self.columns, self._cells, strict=True)):
-            cells = list(map(result.get_value, rows, repeat(index)))
-            kept.extend(cells)
-            if column.oid not in SHORT:
-                self._bytes += sum(map(len, filter(None, cells)))
-        self.rows += result.ntuples
-        if self._bytes > self._most_bytes:
-            raise TooLargeError(f"{self.rows} rows are larger than {self._most_bytes} bytes together")
+        """Return how many rows to ask for next: up to two megabytes, growing no faster than sixteenfold."""
+        fitting = self.wanted * _TARGET_BYTES // max(self.batch.nbytes, 1)
+        return max(1, min(fitting, self.wanted * 16, _MOST_ROWS))
 
 
-def _check(result: PGresult) -> None:
+def _checked(result: PGresult) -> PGresult:
     if result.status not in (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE, ExecStatus.NONFATAL_ERROR):
-        return
+        return result
     position = _field(result, DiagnosticField.STATEMENT_POSITION)
     inside = int(position) - len(_PREFIX) if position else 0
     raise StatementError(
@@ -349,25 +320,3 @@ def _told_apart(error: StatementError, limits: Limits) -> Exception:
             return UnavailableError("the database is stopping")
         case _:
             return error
-
-
-def _columns(result: PGresult) -> tuple[Column, ...]:
-    return tuple(
-        Column(
-            (result.fname(index) or b"").decode(),
-            _type_name(result.ftype(index)),
-            result.ftype(index),
-            result.fmod(index),
-        )
-        for index in range(result.nfields)
-    )
-
-
-def _type_name(oid: int) -> str:
-    known = postgres.types.get(oid)
-    if known is None:
-        return "text" if oid == _UNKNOWN else f"oid {oid}"
-    return known.name if known.oid == oid else f"{known.name}[]"
-
-
-_UNKNOWN = 705
