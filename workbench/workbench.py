@@ -128,7 +128,8 @@ class Workbench(Reports):
     def export(self, path: "str | Path", tables: "Sequence[str]" = ("events", "contacts")) -> Exported:
         """Write tables as parquet files below `path`, events by month: `path/events/month=2026-10/part-0.parquet`.
 
-        Any number of rows; a file appears when it is whole. Begun again, it goes on: months that are complete stay as they are.
+        Any number of rows; a file appears when it is whole. Begun again, it goes on: months that are complete stay as they are,
+        unless events were added or contacts erased, merged or identified since.
         Events carry their contact's identifiers, so `workbench import path --org …` takes them in elsewhere.
         """
         return export(self._connection, path, tables)
