@@ -21,7 +21,7 @@ class WorkbenchError(Exception):
     ├── DraftError           an automation, an event or a call is written in a way that cannot work
     │   └── NoSuchVerbError  there is no such verb here
     ├── UnreachableError     no connection to the server: wrong address, or it is not running
-    ├── UnavailableError     the server says it cannot take this now (429, or 503 to a question), after all retries
+    ├── UnavailableError     the server says it cannot take this now (429, or 5xx to a question), after all retries
     ├── UnknownOutcomeError  no answer, or one that does not say: what was sent may or may not have been taken
     ├── KeyRefusedError      the key is missing, wrong or revoked, or may not do this (401, 403)
     ├── NotThereError        what was asked for does not exist (404)
@@ -52,7 +52,7 @@ class UnreachableError(WorkbenchError):
 
 
 class UnavailableError(WorkbenchError):
-    """The server cannot take this now. Of an event (429) nothing was stored; of a change (503) look before repeating it."""
+    """The server cannot take this now. Of an event (429) nothing was stored; of a change (5xx) look before repeating it."""
 
 
 class UnknownOutcomeError(WorkbenchError):

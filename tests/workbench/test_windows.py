@@ -10,9 +10,10 @@ import pytest
 
 from tests.acceptance.conftest import until
 from tests.running import Running
-from tests.workbench.test_recent import REVOKED, Script, script, streaming
+from tests.workbench.test_recent import REVOKED, Script, answering, script, streaming
 from workbench import Workbench, surroundings
 from workbench.catalog import EventShape
+from workbench.display import tail
 from workbench.display.shape import Change, Drift, Frequent, Part, Path, Sample, Shape, code
 from workbench.display.tail import AWAY_SECONDS, Following, Row
 
@@ -118,6 +119,41 @@ def test_a_lost_connection_is_said_and_resumed_where_it_was_lost(script: Script)
     again = page.ask("hello")
     assert [row["number"] for row in again["rows"]] == [1, 2, 3]
     assert again["state"] == "ended"
+
+
+def test_a_server_that_is_away_or_busy_is_said_and_tried_again(script: Script) -> None:
+    away = [answering(status, "application/json", b'{"error": "not now"}') for status in (503, 502, 429)]
+    script.answers = [away[0], streaming("1"), *away[1:], streaming("2"), REVOKED]
+    page = Page(script.tail()._window())
+    page.ask("hello")
+    until(lambda: "ended" in page.states, "the revoked key ends it")
+    assert page.events == ["e", "e"]
+    assert script.asked == [None, None, "after-1", "after-1", "after-1", "after-2"]
+    assert any("not now" in said["why"] for said in page.sent if said["state"] == "lost")
+
+
+def test_what_nobody_thought_of_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_AGAIN_SECONDS", 0.01)
+    asked: list[str] = []
+
+    def steps(cursor: str) -> Iterator[tuple[str, Row | None, str]]:
+        asked.append(cursor)
+        yield f"{cursor}+", {"event": "e"}, ""
+        if len(asked) < 3:
+            raise RuntimeError("the sky fell")
+
+    page = Page(Following(steps))
+    page.ask("hello")
+    until(lambda: "ended" in page.states, "the third try ends in order")
+    assert asked == ["", "+", "++"]
+    assert page.events == ["e"] * 3
+
+
+def test_a_cell_that_shows_a_tail_ends_when_it_follows(script: Script) -> None:
+    script.answers = [streaming("1"), REVOKED]
+    following = script.tail()._window()
+    following.show()
+    assert following._begun.is_set()
 
 
 def test_who_closed_the_tab_is_not_followed_for_and_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
