@@ -4,13 +4,13 @@ IPython shows these errors as one paragraph without a traceback: the message say
 call with the wrong arguments, and `Helpful` a verb that does not exist, one of them too.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, is_typeddict
 
 from api.language.problem import Problem
+from api.language.spelling import nearest
 
 
 class WorkbenchError(Exception):
@@ -157,5 +157,5 @@ class Helpful:
 
 def _there(kind: type, name: str) -> str:
     known = [each for each in dir(kind) if not each.startswith("_")]
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean .{near[0]}?" if near else f"there are {', '.join(known)}"
+    near = nearest(name, known)
+    return f"did you mean .{near}?" if near else f"there are {', '.join(known)}"
