@@ -45,12 +45,10 @@ def watermark(as_of: "str | Result | None") -> str | None:
 
 def sql(connection: Connection, question: Question) -> "Result":
     """Return all rows; raise SqlError pointing at the spot Postgres complained about."""
-    from workbench.result import result
+    from workbench.result import Origin, result
 
     with answered(connection, question) as (answer, pieces):
-        rows = result(batches(pieces), answer.headers)
-    rows.statement, rows.params = question.text, question.params
-    return rows
+        return result(batches(pieces), answer.headers, Origin(question.text, question.params))
 
 
 @contextmanager

@@ -142,6 +142,13 @@ class Workbench(Reports):
         question = Question(query, given, watermark(as_of))
         return Stream(self._connection, question) if stream else sql(self._connection, question)
 
+    @spoken('wb.structs(frame, "payload")')
+    def structs(self, frame: "pl.DataFrame", *columns: str) -> "pl.DataFrame":
+        """Return any frame with columns of JSON as structs, numbers exact: `wb.structs(frame, "payload").unnest("payload")`."""
+        from workbench.result import with_structs
+
+        return with_structs(frame, columns)
+
     @spoken("wb.engine()")
     def engine(self) -> "Engine":
         """Return a SQLAlchemy engine on the direct login of WORKBENCH_DSN, where the operator allows one (docs/sql.md).
