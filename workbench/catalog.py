@@ -216,7 +216,10 @@ class EventShape:
         self.drift, self.samples = shape.drift, shape.samples
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with one row per path and type."""
+        """Return a polars frame with a row for each path and type of value that was seen there.
+
+        Columns: path, type (string, number, boolean, array, object), count (of the sampled payloads with such a value), nulls (with null there).
+        """
         import polars as pl
 
         rows = [(each.path, kind, count, each.nulls) for each in self.paths for kind, count in each.types.items()]

@@ -105,7 +105,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def spoken(usage: str) -> Callable[[F], F]:
     """Return a decorator: a call with the wrong arguments raises DraftError that shows `usage`.
 
-    The keywords of `**asked: Unpack[…]` become part of the signature, for completion and help.
+    The keywords of `**asked: Unpack[…]` become part of the signature, and what is said of them part of the help.
     """
 
     def decorate(function: F) -> F:
@@ -120,18 +120,26 @@ def spoken(usage: str) -> Callable[[F], F]:
             return function(*args, **kwargs)
 
         called.__signature__ = signature  # type: ignore[attr-defined]
+        if (keywords := _keywords(function)) is not None:
+            called.__doc__ = "\n\n".join(map(inspect.cleandoc, (function.__doc__ or "", keywords.__doc__ or "")))
         return called  # type: ignore[return-value]
 
     return decorate
 
 
+def _keywords(function: Callable[..., Any]) -> Any:
+    """Return the TypedDict of an `Unpack[…]`, None where there is none."""
+    *_, last = inspect.signature(function).parameters.values()
+    keywords = next(iter(get_args(last.annotation)), None)
+    return keywords if last.kind is inspect.Parameter.VAR_KEYWORD and is_typeddict(keywords) else None
+
+
 def _unpacked(function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature, with the keywords of an `Unpack[…]` written out."""
-    signature = inspect.signature(function)
-    *before, last = signature.parameters.values()
-    keywords = next(iter(get_args(last.annotation)), None)
-    if last.kind is not inspect.Parameter.VAR_KEYWORD or not is_typeddict(keywords):
+    signature, keywords = inspect.signature(function), _keywords(function)
+    if keywords is None:
         return signature
+    *before, _ = signature.parameters.values()
     named = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=hint)
         for name, hint in keywords.__annotations__.items()
