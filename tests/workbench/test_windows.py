@@ -14,7 +14,7 @@ from tests.workbench.test_recent import REVOKED, Script, answering, script, stre
 from workbench import Workbench, surroundings
 from workbench.catalog import EventShape
 from workbench.display import tail
-from workbench.display.shape import Change, Drift, Frequent, Part, Path, Sample, Shape, code
+from workbench.display.shape import Change, Drift, Frequent, Part, Path, Sample, Shape, as_page, code
 from workbench.display.tail import AWAY_SECONDS, Following, Row
 
 __all__ = ["script"]
@@ -74,10 +74,24 @@ def test_a_copy_of_the_notebook_keeps_everything_as_text(monkeypatch: pytest.Mon
 
 def test_names_of_strangers_cannot_leave_their_quotes_in_inserted_code() -> None:
     evil = '""" + __import__("os").system("x") + """\\'
-    for path in (None, evil, "a.b"):
-        query, given = eval(code(evil, 7, path), {"wb": Recorder, "__builtins__": {}})
-        assert (given["event"], given["days"], given.get("path")) == (evil, 7, path and path.split("."))
+    for keys in (None, [evil], ["a", evil]):
+        query, given = eval(code(evil, 7, keys), {"wb": Recorder, "__builtins__": {}})
+        assert (given["event"], given["days"], given.get("path")) == (evil, 7, keys)
         assert "system" not in query
+
+
+@pytest.mark.parametrize(
+    ("payload", "keys"),
+    [
+        ({"a": {"b.c": 1}, "a.b": {"d": 1}}, ["a", "b.c"]),
+        ({"a.b.c": 1, "a": {"b": {"c": 1}}}, ["a.b.c"]),
+        ({"x": 1}, ["a", "b", "c"]),
+    ],
+)
+def test_inserted_code_goes_by_the_keys_that_were_seen(payload: dict[str, Any], keys: list[str]) -> None:
+    samples = (Sample("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", payload),)
+    (path,) = as_page(Shape("e", paths=(Path("a.b.c"),), samples=samples))["paths"]
+    assert f"path={keys!r}" in path["code"]
 
 
 class Recorder:
