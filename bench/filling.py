@@ -28,9 +28,10 @@ def fill(database: Database, events: int, names: Sequence[str] = ("deposit",)) -
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
-def fill_names(database: Database, events: int) -> None:
-    """Store so many events of 200 names, dated over the last 30 days."""
-    _insert(database, "many_events", events, {"contacts": events // EVENTS_PER_CONTACT, "events": events})
+def fill_names(database: Database, events: int, days: float = 30) -> None:
+    """Store so many events of 200 names, dated over the last days."""
+    contacts = events // EVENTS_PER_CONTACT
+    _insert(database, "many_events", events, {"contacts": contacts, "events": events, "days": days})
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 

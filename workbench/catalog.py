@@ -1,7 +1,7 @@
 """Which events there are, how often they come, and what is in them. Every look asks the server anew."""
 
 import contextlib
-import difflib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -11,24 +11,26 @@ import msgspec
 
 from api.language.catalog import Seen
 from api.language.event import EVENT_NAME
+from api.language.spelling import meant
 from workbench import surroundings
 from workbench.connection import Connection
 from workbench.display.page import moment, spark
 from workbench.display.shape import Shape, as_html, as_page, as_text, handy
 from workbench.display.table import Column, plain, table
 from workbench.errors import DraftError, NotThereError, spoken
+from workbench.fresh import Fresh
 
 if TYPE_CHECKING:
     import polars as pl
 
     from workbench.display.window import Answer
 
+_KEY = re.compile(r"\[\s*[\"']([^\"']*)$")
 _MOST_LISTED = 200  # names that the server lists
 _COLUMNS = (
     *(Column("event"), Column("count", number=True), Column("share", number=True)),
     *(Column("by day"), Column("first seen (UTC)"), Column("last seen (UTC)")),
 )
-_FRESH = 2.0  # seconds: one look shows itself in several formats, and completion asks again and again
 
 
 class EventCount(msgspec.Struct, frozen=True, rename="camel"):
@@ -67,9 +69,8 @@ class Catalog:
         self._days, self._prefix = days, prefix
         self._asked = {"days": days, "prefix": prefix, "limit": limit, "detail": "true"}
         self._text = text
-        self._answer: _Answer | None = None
-        self._at = 0.0
-        self._shapes: dict[str, tuple[float, EventShape]] = {}
+        self._look = Fresh(lambda: self._found(self._ask(**self._asked)))
+        self._shapes: dict[str, Fresh[EventShape]] = {}
 
     @spoken('wb.catalog(days=7, prefix="dep", limit=20)')
     def __call__(self, *, days: int | None = None, prefix: str | None = None, limit: int | None = None) -> "Catalog":
@@ -110,11 +111,7 @@ class Catalog:
         """Return what is in one event; raise NotThereError, with the nearest names, when it was never seen."""
         if not isinstance(name, str):
             raise DraftError(f'{name!r} is not the name of an event: wb.catalog["deposit"]')
-        at, shape = self._shapes.get(name, (-_FRESH, None))
-        if shape is None or surroundings.seconds() - at > _FRESH:
-            shape = self._shape(name)
-            self._shapes[name] = surroundings.seconds(), shape
-        return shape
+        return self._shapes.setdefault(name, Fresh(lambda: self._shape(name)))()
 
     def _shape(self, name: str) -> "EventShape":
         try:
@@ -122,7 +119,8 @@ class Catalog:
                 raise NotThereError(name)
             answer = self._connection.get(f"/events/catalog/{name.lower()}", days=self._days)
         except NotThereError:
-            raise NotThereError(f"no event {name!r} was seen{self._meant(name)}") from None
+            told = meant(name, self.names, ". `wb.catalog` shows those there are")
+            raise NotThereError(f"no event {name!r} was seen{told}") from None
         return EventShape(msgspec.convert(answer, Shape))
 
     def __getattr__(self, name: str) -> "EventShape":
@@ -133,22 +131,16 @@ class Catalog:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name for name in self.names if name.isidentifier())]
 
-    def nearest(self, name: str) -> str | None:
-        """Return the known name that is most like `name`, if any is."""
-        return next(iter(difflib.get_close_matches(name.lower(), self.names, 1)), None)
+    def beginning(self, text: str) -> tuple[str, ...]:
+        """Return the event names that begin with a text, most frequent first; up to 200 of them, whatever else there is."""
+        names = tuple(name for name in self.names if name.startswith(text.lower()))
+        if not text or len(self) < _MOST_LISTED:
+            return names
+        return Catalog(self._connection, days=self._days, prefix=text.lower()).names
 
     def _ipython_key_completions_(self) -> list[str]:
-        return list(self.names)
-
-    def _meant(self, name: str) -> str:
-        near = self.nearest(name)
-        return f"; did you mean {near!r}?" if near else ". `wb.catalog` shows those there are"
-
-    def _look(self) -> _Answer:
-        if self._answer is None or surroundings.seconds() - self._at > _FRESH:
-            self._answer = self._found(self._ask(**self._asked))
-            self._at = surroundings.seconds()
-        return self._answer
+        written = _KEY.search(surroundings.line_before_cursor())
+        return list(self.beginning(written[1] if written is not None else ""))
 
     def _ask(self, **asked: Any) -> _Answer:
         return msgspec.convert(self._connection.get("/events/catalog", **asked), _Answer)
@@ -224,7 +216,10 @@ class EventShape:
         self.drift, self.samples = shape.drift, shape.samples
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with one row per path and type."""
+        """Return a polars frame with a row for each path and type of value that was seen there.
+
+        Columns: path, type (string, number, boolean, array, object), count (of the sampled payloads with such a value), nulls (with null there).
+        """
         import polars as pl
 
         rows = [(each.path, kind, count, each.nulls) for each in self.paths for kind, count in each.types.items()]

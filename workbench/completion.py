@@ -35,10 +35,11 @@ class Choice(msgspec.Struct, frozen=True):
     words: tuple[str, ...]
 
 
-def choices(before: str, after: str, event_names: Callable[[], Iterable[str]]) -> list[Choice]:
-    """Return what may stand at the cursor between two parts of a statement."""
+def choices(before: str, after: str, event_names: Callable[[str], Iterable[str]]) -> list[Choice]:
+    """Return what may stand at the cursor between two parts of a statement. `event_names` gives those that begin with a text."""
     if before.count("'") % 2:
-        return [_choice(before.rpartition("'")[2], "event", event_names())]
+        fragment = before.rpartition("'")[2]
+        return [_choice(fragment, "event", event_names(fragment))]
     found = _WORD.search(before)
     qualifier, fragment = found.groups() if found is not None else (None, "")
     named = _named(before + after)

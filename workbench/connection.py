@@ -189,7 +189,7 @@ class Connection:
                 return NotThereError(answer.error)
             case 409:
                 return StaleError(answer.error, answer.problems, answer.request_id)
-            case 429 | 503:
+            case status if status == 429 or status >= 500:
                 return UnavailableError(f"the server cannot take this right now ({answer.error}); try again shortly")
             case _:
                 return RefusedError(_listed(answer), answer.problems, answer.request_id)

@@ -21,7 +21,7 @@ _COLUMNS = (Column("what"), Column("value"))
 
 
 class Identified(TypedDict, total=False):
-    """What a contact is found by."""
+    """One of `email`, `wallet_address`, `external_id`."""
 
     email: str
     wallet_address: str

@@ -12,7 +12,7 @@ _VARIABLE = "WORKBENCH_DSN"
 
 
 def engine() -> "Engine":
-    """Return an engine on the login that WORKBENCH_DSN names; it connects when it is used. Raise DraftError."""
+    """Return an engine on the login that WORKBENCH_DSN names; it connects while it is used. Raise DraftError."""
     dsn = surroundings.variable(_VARIABLE)
     if dsn is None:
         raise DraftError(
@@ -20,13 +20,14 @@ def engine() -> "Engine":
             f"which prints its address; set {_VARIABLE} to that before starting JupyterLab"
         )
     try:
-        from sqlalchemy import create_engine, make_url
+        from sqlalchemy import NullPool, create_engine, make_url
         from sqlalchemy.exc import ArgumentError
     except ModuleNotFoundError:
         raise DraftError(_MISSING) from None
     try:
         url = make_url(dsn).set(drivername="postgresql+psycopg")
-        return create_engine(url, pool_pre_ping=True, use_native_hstore=False)
+        # The organization's login has few sessions for everybody, so none is held between two uses.
+        return create_engine(url, poolclass=NullPool, use_native_hstore=False)
     except ModuleNotFoundError:
         raise DraftError(_MISSING) from None
     except (ArgumentError, ValueError):

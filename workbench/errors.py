@@ -4,13 +4,13 @@ IPython shows these errors as one paragraph without a traceback: the message say
 call with the wrong arguments, and `Helpful` a verb that does not exist, one of them too.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, is_typeddict
 
 from api.language.problem import Problem
+from api.language.spelling import nearest
 
 
 class WorkbenchError(Exception):
@@ -21,7 +21,7 @@ class WorkbenchError(Exception):
     ├── DraftError           an automation, an event or a call is written in a way that cannot work
     │   └── NoSuchVerbError  there is no such verb here
     ├── UnreachableError     no connection to the server: wrong address, or it is not running
-    ├── UnavailableError     the server says it cannot take this now (429, or 503 to a question), after all retries
+    ├── UnavailableError     the server says it cannot take this now (429, or 5xx to a question), after all retries
     ├── UnknownOutcomeError  no answer, or one that does not say: what was sent may or may not have been taken
     ├── KeyRefusedError      the key is missing, wrong or revoked, or may not do this (401, 403)
     ├── NotThereError        what was asked for does not exist (404)
@@ -52,7 +52,7 @@ class UnreachableError(WorkbenchError):
 
 
 class UnavailableError(WorkbenchError):
-    """The server cannot take this now. Of an event (429) nothing was stored; of a change (503) look before repeating it."""
+    """The server cannot take this now. Of an event (429) nothing was stored; of a change (5xx) look before repeating it."""
 
 
 class UnknownOutcomeError(WorkbenchError):
@@ -105,7 +105,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def spoken(usage: str) -> Callable[[F], F]:
     """Return a decorator: a call with the wrong arguments raises DraftError that shows `usage`.
 
-    The keywords of `**asked: Unpack[…]` become part of the signature, for completion and help.
+    The keywords of `**asked: Unpack[…]` become part of the signature, and what is said of them part of the help.
     """
 
     def decorate(function: F) -> F:
@@ -120,18 +120,26 @@ def spoken(usage: str) -> Callable[[F], F]:
             return function(*args, **kwargs)
 
         called.__signature__ = signature  # type: ignore[attr-defined]
+        if (keywords := _keywords(function)) is not None:
+            called.__doc__ = "\n\n".join(map(inspect.cleandoc, (function.__doc__ or "", keywords.__doc__ or "")))
         return called  # type: ignore[return-value]
 
     return decorate
 
 
+def _keywords(function: Callable[..., Any]) -> Any:
+    """Return the TypedDict of an `Unpack[…]`, None where there is none."""
+    *_, last = inspect.signature(function).parameters.values()
+    keywords = next(iter(get_args(last.annotation)), None)
+    return keywords if last.kind is inspect.Parameter.VAR_KEYWORD and is_typeddict(keywords) else None
+
+
 def _unpacked(function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature, with the keywords of an `Unpack[…]` written out."""
-    signature = inspect.signature(function)
-    *before, last = signature.parameters.values()
-    keywords = next(iter(get_args(last.annotation)), None)
-    if last.kind is not inspect.Parameter.VAR_KEYWORD or not is_typeddict(keywords):
+    signature, keywords = inspect.signature(function), _keywords(function)
+    if keywords is None:
         return signature
+    *before, _ = signature.parameters.values()
     named = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=hint)
         for name, hint in keywords.__annotations__.items()
@@ -157,5 +165,5 @@ class Helpful:
 
 def _there(kind: type, name: str) -> str:
     known = [each for each in dir(kind) if not each.startswith("_")]
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean .{near[0]}?" if near else f"there are {', '.join(known)}"
+    near = nearest(name, known)
+    return f"did you mean .{near}?" if near else f"there are {', '.join(known)}"

@@ -1,9 +1,9 @@
 """Tables of the organization as parquet files on this machine: events by month, whatever their number.
 
 Rows come in pages by id, each a query of its own, so no limit of the gateway (time of a statement, of an answer) is met however many
-there are, and no more than a page is held. A file appears when it is whole. A month whose file holds as many events as there are is
-left as it is: events never change and are only added, so an export that broke off goes on where it was, and a later one brings
-what came since.
+there are, and no more than a page is held. A file appears when it is whole, and carries a fingerprint of what it holds. A month whose
+file has the present fingerprint is left as it is; so an export that broke off goes on where it was, and a later one writes anew what
+events were added to, whose contacts were erased or merged or have other identifiers, and what another key may see more or less of.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,7 @@ from workbench.connection import Connection
 from workbench.display.progress import Progress
 from workbench.errors import DraftError, UnavailableError, UnknownOutcomeError, UnreachableError
 from workbench.query import Question, sql
+from workbench.statements import statement
 from workbench.stream import write_parquet
 
 if TYPE_CHECKING:
@@ -29,24 +30,7 @@ _TRIES = 5
 _PAUSE = 2.0  # seconds
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 _MASK = "•"
-
-_BOUNDS = """
-SELECT now() - interval '10 seconds' AS until,    -- what is being stored now is left to the next export
-       (SELECT created_at FROM app_events ORDER BY id LIMIT 1) AS first"""
-_COUNT = "SELECT count(*) AS n FROM app_events WHERE created_at >= :since AND created_at < :until"
-_EVENTS = """
-SELECT e.*, c.email, c.wallet_address, c.external_id,
-       CASE WHEN row_number() OVER (PARTITION BY e.contact_id ORDER BY e.id) > 1 THEN NULL    -- once a page is enough
-            WHEN c.external_id IS NULL THEN c.metadata ELSE c.metadata - 'externalId' END AS attributes
-FROM (SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM app_events
-      WHERE created_at >= :since AND created_at < :until AND id > :after ::uuid ORDER BY id LIMIT :most) e
-LEFT JOIN contacts c ON c.id = e.contact_id
-ORDER BY e.id"""
-_OTHERS = {
-    "contacts": "SELECT id, email, wallet_address, external_id, metadata, tags, created_at, updated_at FROM contacts",
-    "messages": "SELECT * FROM messages",
-    "entries": "SELECT * FROM automation_entries",
-}
+_FINGERPRINT = "workbench.export"  # in the metadata of a file
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -75,7 +59,7 @@ def export(connection: Connection, path: str | Path, tables: Sequence[str]) -> E
         if table == "events":
             exporting.events()
         else:
-            exporting.table(table, _OTHERS[table])
+            exporting.table(table)
     return exporting.exported()
 
 
@@ -95,38 +79,40 @@ class _Export:
 
     def events(self) -> None:
         """Write a file for every month that has events."""
-        until, first = self._ask(_BOUNDS, {}).row(0)
+        until, first = self._ask("export_bounds", {}).row(0)
         self._rows["events"] = 0
         since = datetime(1, 1, 1, tzinfo=UTC)  # before the first month lies what has no month of its own
         for month, end in _months(first, until) if first is not None else ():
             self._month(month, since, min(end, until))
             since = end
 
-    def table(self, table: str, query: str) -> None:
+    def table(self, table: str) -> None:
         """Write all of a table into one file."""
-        query += " WHERE id > :after ::uuid ORDER BY id LIMIT :most"
         self._rows[table] = 0
-        self._write(table, self._path / table / "part-0.parquet", query, {})
+        self._write(table, self._path / table / "part-0.parquet", {})
 
     def _month(self, month: datetime, since: datetime, until: datetime) -> None:
         span = {"since": since, "until": until}
-        count = self._ask(_COUNT, span)["n"][0]
+        events, *others, address = self._ask("export_month", span).row(0)
+        masked = address is not None and _MASK in address
+        fingerprint = " ".join(map(str, (events, *others, "masked" if masked else "clear")))
         file = self._path / "events" / f"month={month:%Y-%m}" / "part-0.parquet"
-        if count and count == _height(file):
+        if events and fingerprint == _fingerprint(file):
             self._kept += 1
-            self._rows["events"] += count
-        elif count:
-            self._write("events", file, _EVENTS, span)
+            self._masked |= masked
+            self._rows["events"] += events
+        elif events:
+            self._write("events", file, span, {_FINGERPRINT: fingerprint})
 
-    def _write(self, table: str, file: Path, query: str, values: dict[str, Any]) -> None:
+    def _write(self, table: str, file: Path, values: dict[str, Any], metadata: dict[str, str] | None = None) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_parquet(self._pages(table, file, query, values), file)
+        write_parquet(self._pages(table, file, values), file, metadata)
         self._written += 1
 
-    def _pages(self, table: str, file: Path, query: str, values: dict[str, Any]) -> Iterator["pl.DataFrame"]:
+    def _pages(self, table: str, file: Path, values: dict[str, Any]) -> Iterator["pl.DataFrame"]:
         after, full = _FIRST_ID, True
         while full:
-            page = self._ask(query, values | {"after": after, "most": _PAGE})
+            page = self._ask(f"export_{table}", values | {"after": after, "most": _PAGE})
             full = page.height == _PAGE
             after = page["id"][-1] if full else after
             self._rows[table] += page.height
@@ -142,11 +128,11 @@ class _Export:
         self._masked = True
         return page.with_columns(pl.lit(None, pl.String).alias("email"))
 
-    def _ask(self, query: str, values: dict[str, Any]) -> "pl.DataFrame":
-        """Return the rows of a query; one that finds the server away or busy is asked again."""
+    def _ask(self, name: str, values: dict[str, Any]) -> "pl.DataFrame":
+        """Return the rows of a named query; one that finds the server away or busy is asked again."""
         for tries_left in reversed(range(_TRIES)):
             try:
-                return sql(self._connection, Question(query, values))
+                return sql(self._connection, Question(statement(name), values))
             except (UnavailableError, UnknownOutcomeError, UnreachableError):
                 if not tries_left:
                     raise
@@ -163,13 +149,13 @@ def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, dateti
         month = following
 
 
-def _height(file: Path) -> int | None:
-    """Return the number of rows of a parquet file, if it is there and whole."""
+def _fingerprint(file: Path) -> str | None:
+    """Return what a parquet file says about its contents, if it is there and whole."""
     import polars as pl
 
     if not file.exists():
         return None
     try:
-        return int(pl.scan_parquet(file).select(pl.len()).collect().item())
+        return pl.read_parquet_metadata(file).get(_FINGERPRINT)
     except pl.exceptions.PolarsError:
         return None

@@ -9,10 +9,10 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import no_var_expand
 
-from api.language.sql import tokens
 from workbench.completion import choices
 from workbench.errors import DraftError, WorkbenchError
 from workbench.query import Question, sql
+from workbench.values import names, unboxed
 from workbench.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -73,15 +73,15 @@ class Events:
         return result
 
     def _answer(self, query: str) -> "Result":
-        names = [token.text[1:] for token in tokens(query) if token.kind == "name"]
-        variables = self._shell.user_ns
-        if missing := next((name for name in names if name not in variables), None):
+        variables, asked = self._shell.user_ns, names(query)
+        if missing := next((name for name in asked if name not in variables), None):
             raise DraftError(f":{missing} has no value: there is no variable {missing} in this notebook")
-        return sql(_current(variables)._connection, Question(query, {name: variables[name] for name in names}))
+        given = {name: unboxed(variables[name]) for name in asked}
+        return sql(_current(variables)._connection, Question(query, given))
 
-    def _event_names(self) -> Iterable[str]:
+    def _event_names(self, fragment: str) -> Iterable[str]:
         with contextlib.suppress(WorkbenchError):
-            return _current(self._shell.user_ns).catalog.names
+            return _current(self._shell.user_ns).catalog.beginning(fragment)
         return ()
 
 

@@ -18,7 +18,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One read-only statement, the values of its `:name`s, and the watermark to which it goes back, if any."""
+    """One read-only statement, the plain values of its `:name`s, and the watermark to which it goes back, if any."""
 
     text: str
     params: Mapping[str, Any] = {}
@@ -26,9 +26,8 @@ class Question(msgspec.Struct, frozen=True):
 
     def body(self) -> dict[str, Any]:
         """Return the question as the service takes it."""
-        params = {name: _sent(value) for name, value in self.params.items()}
         past = {"asOf": self.as_of} if self.as_of is not None else {}
-        return {"sql": self.text} | ({"params": params} if params else {}) | past
+        return {"sql": self.text} | ({"params": self.params} if self.params else {}) | past
 
 
 def watermark(as_of: "str | Result | None") -> str | None:
@@ -46,12 +45,10 @@ def watermark(as_of: "str | Result | None") -> str | None:
 
 def sql(connection: Connection, question: Question) -> "Result":
     """Return all rows; raise SqlError pointing at the spot Postgres complained about."""
-    from workbench.result import result
+    from workbench.result import Origin, result
 
     with answered(connection, question) as (answer, pieces):
-        rows = result(batches(pieces), answer.headers)
-    rows.statement, rows.params = question.text, question.params
-    return rows
+        return result(batches(pieces), answer.headers, Origin(question.text, question.params))
 
 
 @contextmanager
@@ -75,11 +72,6 @@ _BROKEN_OFF = (
     "the answer broke off, so rows are missing: one of the later ones failed (a division by zero, a value that Arrow cannot "
     "hold), it took longer than an answer may, or the connection was lost"
 )
-
-
-def _sent(value: Any) -> Any:
-    """Series and arrays travel as lists."""
-    return value.to_list() if hasattr(value, "to_list") else value
 
 
 def sql_error(query: str, answer: Answer) -> SqlError:

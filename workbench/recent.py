@@ -17,7 +17,7 @@ from workbench.connection import Connection
 from workbench.display.page import moment
 from workbench.display.table import Column
 from workbench.display.words import counted, short
-from workbench.errors import UnknownOutcomeError, UnreachableError
+from workbench.errors import UnavailableError, UnknownOutcomeError, UnreachableError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -97,7 +97,7 @@ class Tail:
                 for step in self._messages(cursor, left):
                     cursor, pauses = step.cursor, iter(_PAUSES)
                     yield step
-            except (UnreachableError, UnknownOutcomeError) as error:
+            except (UnreachableError, UnavailableError, UnknownOutcomeError) as error:
                 pause = next(pauses, _PAUSES[-1] if patient else 0.0)
                 if not pause or not (cursor or patient):
                     raise
@@ -178,7 +178,8 @@ def _shown(step: Step) -> "tuple[str, Row | None, str]":
     if event is None:
         return step.cursor, None, step.lost
     about = event.payload if event.outcome in ("accepted", "dry_run") else event.body
-    detail = {"contact": event.contact_id, "idempotency key": event.idempotency_key, _ABOUT[event.outcome]: about}
+    said = "what was sent, types for values" if event.outcome == "rejected" else "payload"
+    detail = {"contact": event.contact_id, "idempotency key": event.idempotency_key, said: about}
     known = {name: value for name, value in detail.items() if value is not None}
     row: Row = {
         "at": event.at.strftime("%H:%M:%S"),
@@ -188,14 +189,6 @@ def _shown(step: Step) -> "tuple[str, Row | None, str]":
         "detail": msgspec.json.format(encode(known), indent=2).decode(),
     }
     return step.cursor, row, ""
-
-
-_ABOUT = {
-    "accepted": "payload",
-    "dry_run": "payload",
-    "deduplicated": "payload",
-    "rejected": "what was sent, types for values",
-}
 
 
 def _listed(outcomes: Outcomes) -> str | None:

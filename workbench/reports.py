@@ -30,7 +30,7 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
 
 
 class During(periods.During, total=False):
-    """When the events occurred: in the last `days` (30 unless told) before `until` (default now), or from `since` up to it.
+    """When the events occurred: in the last `days` (30 unless said otherwise) before `until` (default now), or from `since` up to it.
 
     `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: an earlier result, or its
     `watermark`: the events, and the moment from which the days count back, are those of then.
@@ -87,12 +87,15 @@ class Reports(ABC):
     ) -> "Report":
         """Return how many of those who first did `start` came back in each later day, week or month, with `back` or any event.
 
-        Columns: cohort (its beginning, UTC), size, number (of the period, from 0), contacts, share (0 to 1).
+        Columns: cohort (its beginning, UTC), size, number (of the period, from 0), contacts, share (0 to 1). Unless told otherwise it
+        looks at the last `periods` of them and the one under way.
         """
         values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", 366)}
         asked = {"back": _event(back)} if back is not None else {}
         title = f"Back with {back or 'any event'} after {start}, by {every}"
-        return self._report("retention", title, {"back": back is not None}, values | asked, during)
+        return self._report(
+            "retention", title, {"back": back is not None}, values | asked, _long_enough(during, every, periods)
+        )
 
     @spoken('wb.cohorts("signup", "deposit", value="amountUsd", every="month")')
     def cohorts(
@@ -107,7 +110,8 @@ class Reports(ABC):
     ) -> "Report":
         """Return what contacts did after their first `start`, by the period of it: how often, or what `value` adds up to.
 
-        Columns: cohort, size, number, events, total, per_contact, so_far (per contact, with the periods before).
+        Columns: cohort, size, number, events, total, per_contact, so_far (per contact, with the periods before). Unless told otherwise it
+        looks at the last `periods` of them and the one under way.
         """
         values: dict[str, Any] = {
             "start": _event(start),
@@ -118,7 +122,9 @@ class Reports(ABC):
         if value is not None:
             values["value"] = _path(value)
         title = f"{value or 'Events'} of {event} per contact after {start}, by {every}"
-        return self._report("cohorts", title, {"value": value is not None}, values, during)
+        return self._report(
+            "cohorts", title, {"value": value is not None}, values, _long_enough(during, every, periods)
+        )
 
     @spoken('wb.active_users(every="day")')
     def active_users(self, event: str | None = None, *, every: Every = "day", **during: Unpack[During]) -> "Report":
@@ -203,11 +209,24 @@ class Reports(ABC):
             require(self._connection, segment)
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
-        text = statement(name, period=period, by=of, **structure)
-        if ":now" not in text:
-            bounds.pop("now", None)
         params = values | bounds | ({"by": path} if path else {})
+        keys = {f"{each}_key": ".".join(params[each]) for each in ("by", "value") if len(params.get(each, ())) > 1}
+        dotted = [each.removesuffix("_key") for each in keys]
+        text = statement(name, period=period, by=of, dotted=dotted, **structure)
+        if ":now" not in text:
+            params.pop("now", None)
+        params |= keys
         return report(sql(self._connection, Question(text, params, as_of)), name, title)
+
+
+def _long_enough(during: During, every: Every, periods: int) -> During:
+    """Return a period that has room for so many of its parts, where none is given."""
+    if "days" in during or "since" in during:
+        return during
+    return {**during, "days": min((periods + 1) * _DAYS[every], MOST_DAYS)}
+
+
+_DAYS: dict[Every, int] = {"day": 1, "week": 7, "month": 31}
 
 
 def _period(during: During, as_of: str | None) -> tuple[_Period, dict[str, Any]]:

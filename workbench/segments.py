@@ -1,21 +1,22 @@
 """Segments: names for contacts, by a query that the engine asks again and again, or by the contacts of a frame, frozen."""
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from workbench import surroundings
+from api.language.spelling import meant
 from workbench.connection import Connection
 from workbench.display.page import html, moment, trend
 from workbench.display.table import Column, plain, table
 from workbench.display.words import both, counted, duration
 from workbench.errors import DraftError, NotThereError, RefusedError, StaleError, WorkbenchError, spoken
+from workbench.fresh import Fresh
 from workbench.query import Question, sql, sql_error
 from workbench.spans import seconds_of
 from workbench.statements import statement
+from workbench.values import bound, unboxed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from workbench.display.report import Report
     from workbench.result import Result
 
-_FRESH = 2.0  # seconds: one look shows itself in several formats, and completion asks again and again
 _PART = 200_000  # contacts in each part of a frame
 _WEEK = 7
 _PATIENCE = 65.0  # seconds: the service answers within a minute, or refuses
@@ -180,23 +180,30 @@ class Segments(Sequence[Segment]):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._known: tuple[_Known, ...] = ()
-        self._at = -_FRESH
+        self._look = Fresh(lambda: listed(connection))
 
     @property
     def names(self) -> tuple[str, ...]:
         """What they are called."""
-        return tuple(each.name for each in self._ask())
+        return tuple(each.name for each in self._look.anew())
 
     @spoken('wb.segments.define("whales", sql="SELECT contact_id FROM …", every="1h")')
-    def define(self, name: str, sql: str, *, every: str | timedelta | None = None, **params: Any) -> Segment:
+    def define(
+        self,
+        name: str,
+        sql: str,
+        *,
+        every: str | timedelta | None = None,
+        params: Mapping[str, Any] | None = None,
+        **values: Any,
+    ) -> Segment:
         """Create a segment, or change it: the contacts that a query finds, kept fresh by the engine.
 
-        The query is one SELECT as for `wb.sql`, with a column contact_id; write `:name` in it and give `name=value`. `every` is how
-        often it is asked again, from a minute to a week (an hour unless you say). Shows the size, and what that changed.
+        The query is one SELECT as for `wb.sql`, with a column contact_id; write `:least` in it and give `least=value` (or
+        `params={"name": value}` for a name that is this call's own). `every` is how often it is asked again, from a minute to a week (an hour unless you say). Shows the size, and what that changed.
         Raises SqlError pointing at the spot.
         """
-        asked = Question(_text(sql), params).body()
+        asked = _asked(sql, values, params, ("self", "name", "sql", "every", "params"))
         if every is not None:
             asked["everySeconds"] = seconds_of(every, "every")
         there = self._find(name)
@@ -209,9 +216,12 @@ class Segments(Sequence[Segment]):
         return made if made._known.found is not None else made.refresh()
 
     @spoken('wb.segments.preview("SELECT contact_id FROM …")')
-    def preview(self, sql: str, *, name: str | None = None, **params: Any) -> "Preview":
+    def preview(
+        self, sql: str, *, name: str | None = None, params: Mapping[str, Any] | None = None, **values: Any
+    ) -> "Preview":
         """Return how many contacts a query finds, and what that would change in the segment `name`. Nothing is written."""
-        body = Question(_text(sql), params).body() | ({"name": name} if name is not None else {})
+        asked = _asked(sql, values, params, ("self", "sql", "name", "params"))
+        body = asked | ({"name": name} if name is not None else {})
         return Preview(_answered(self._connection, "POST", "/segments/preview", body, sql))
 
     def frame(self) -> "pl.DataFrame":
@@ -220,7 +230,7 @@ class Segments(Sequence[Segment]):
 
         rows = [
             (each.name, each.kind, each.size, _week_ago(each), each.refreshed_at, each.last_error)
-            for each in self._ask()
+            for each in self._look.anew()
         ]
         schema = {
             "name": pl.String,
@@ -234,20 +244,20 @@ class Segments(Sequence[Segment]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
-            known = {each.name: each for each in self._ask()}
+            known = {each.name: each for each in self._look.anew()}
             if index not in known:
                 raise _nobody_defined(index, tuple(known))
             return Segment(self._connection, known[index])
         return list(self)[index]
 
     def __len__(self) -> int:
-        return len(self._ask())
+        return len(self._look.anew())
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
     def __iter__(self) -> Iterator[Segment]:
-        return (Segment(self._connection, each) for each in self._ask())
+        return (Segment(self._connection, each) for each in self._look.anew())
 
     def _ipython_key_completions_(self) -> list[str]:
         return [each.name for each in self._look()]
@@ -270,13 +280,6 @@ class Segments(Sequence[Segment]):
 
     def _made(self, method: str, path: str, body: Mapping[str, Any], query: str = "") -> Segment:
         return Segment(self._connection, _filled(self._connection, method, path, body, query))
-
-    def _ask(self) -> tuple[_Known, ...]:
-        self._known, self._at = listed(self._connection), surroundings.seconds()
-        return self._known
-
-    def _look(self) -> tuple[_Known, ...]:
-        return self._known if surroundings.seconds() - self._at < _FRESH else self._ask()
 
 
 class Preview:
@@ -363,7 +366,7 @@ def _ids(contacts: object) -> list[str]:
                 'if another one holds the contacts: frame.rename({"id": "contact_id"})'
             )
         contacts = contacts["contact_id"]  # type: ignore[index]
-    values = contacts.to_list() if hasattr(contacts, "to_list") else contacts
+    values = unboxed(contacts)
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise DraftError('an audience is a frame with a column contact_id: wb.audience(frame, name="invited")')
     return [str(each) for each in values if each is not None]
@@ -393,16 +396,16 @@ def _answered(connection: Connection, method: str, path: str, body: Mapping[str,
 
 
 def _nobody_defined(name: str, names: Sequence[str]) -> NotThereError:
-    near = difflib.get_close_matches(name.lower(), names, 1)
     return NotThereError(
-        f"nobody has defined the segment {name!r}{f'; did you mean {near[0]!r}?' if near else '. wb.segments shows those there are'}"
+        f"nobody has defined the segment {name!r}{meant(name, names, '. wb.segments shows those there are')}"
     )
 
 
-def _text(query: object) -> str:
+def _asked(query: object, keywords: Mapping[str, Any], params: object, options: Collection[str]) -> dict[str, Any]:
+    """Return a query with its values as the service takes it; raise DraftError."""
     if not isinstance(query, str):
         raise DraftError('sql is a text: sql="SELECT contact_id FROM app_events WHERE …"')
-    return query
+    return Question(query, bound(query, keywords, params, options)).body()
 
 
 def _in_path(name: str) -> str:

@@ -1,8 +1,11 @@
 """An answer that does not have to fit into memory: frame by frame, or straight into a parquet file."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from workbench import surroundings
@@ -48,17 +51,28 @@ class Stream:
         return "A query that runs when its rows are wanted: for frame in …, .frames(), .to_parquet(path)"
 
 
-def write_parquet(frames: Iterator["pl.DataFrame"], target: Path) -> Path:
-    """Write frames of one schema, at least one, as they come; a file that is there stays until the new one is whole."""
+def write_parquet(frames: Iterator["pl.DataFrame"], target: Path, metadata: Mapping[str, str] | None = None) -> Path:
+    """Write frames of one schema, at least one, as they come; a file that is there stays until the new one is whole.
+
+    `metadata` is written into the file, too. Interrupted, it takes no more frames and leaves nothing behind.
+    """
     unfinished = target.with_name(f".{target.name}.{surroundings.new_key()}")
+    interrupted = Event()
+    taken = takewhile(lambda _frame: not interrupted.is_set(), frames)
     try:
-        _sink(frames, unfinished)
+        # polars goes on writing behind the back of a main thread that is interrupted in it, so it gets a thread that is waited for
+        with ThreadPoolExecutor(1) as writer:
+            try:
+                writer.submit(_sink, taken, unfinished, dict(metadata or {})).result()
+            except KeyboardInterrupt:
+                interrupted.set()
+                raise
         return unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _sink(frames: Iterator["pl.DataFrame"], path: Path) -> None:
+def _sink(frames: Iterator["pl.DataFrame"], path: Path, metadata: dict[str, str]) -> None:
     """Write frames of one schema as they come."""
     from polars.io.plugins import register_io_source
 
@@ -68,4 +82,5 @@ def _sink(frames: Iterator["pl.DataFrame"], path: Path) -> None:
         yield first
         yield from frames
 
-    register_io_source(rows, schema=first.schema).sink_parquet(path, row_group_size=_ROW_GROUP)
+    scanned = register_io_source(rows, schema=first.schema)
+    scanned.sink_parquet(path, row_group_size=_ROW_GROUP, metadata=metadata)

@@ -47,6 +47,13 @@ def in_kernel() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
+def line_before_cursor() -> str:
+    """Return what stands before the cursor in the line that IPython is asked to complete."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return "" if shell is None else str(getattr(shell.Completer, "text_until_cursor", ""))
+
+
 def environment() -> dict[str, str]:
     """Return a copy of the whole environment, for a program that is started."""
     return dict(os.environ)

@@ -27,9 +27,10 @@ from workbench.rights import rights
 from workbench.segments import Segment, Segments, audience
 from workbench.stream import Stream
 from workbench.usage import usage
+from workbench.values import bound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -75,24 +76,46 @@ class Workbench(Reports):
         self.url = (url or surroundings.variable("WORKBENCH_URL") or surroundings.DEFAULT_URL).rstrip("/")
         self._connection = Connection(self.url, key or surroundings.variable("WORKBENCH_KEY"))
         self.catalog = Catalog(self._connection)
+        self.segments = Segments(self._connection)
         sending = events_key or surroundings.variable(surroundings.EVENTS_KEY_VARIABLE)
         self.events = Events(self.url, sending, reader=self._connection)
 
     @overload
     def sql(
-        self, query: str, *, stream: Literal[False] = False, as_of: "str | Result | None" = "", **params: Any
+        self,
+        query: str,
+        *,
+        stream: Literal[False] = False,
+        as_of: "str | Result | None" = "",
+        params: "Mapping[str, Any] | None" = None,
+        **values: Any,
     ) -> "Result": ...
 
     @overload
-    def sql(self, query: str, *, stream: Literal[True], as_of: "str | Result | None" = "", **params: Any) -> Stream: ...
+    def sql(
+        self,
+        query: str,
+        *,
+        stream: Literal[True],
+        as_of: "str | Result | None" = "",
+        params: "Mapping[str, Any] | None" = None,
+        **values: Any,
+    ) -> Stream: ...
 
     @spoken('wb.sql("select * from contacts where id = :id", id="…")')
     def sql(
-        self, query: str, *, stream: bool = False, as_of: "str | Result | None" = "", **params: Any
+        self,
+        query: str,
+        *,
+        stream: bool = False,
+        as_of: "str | Result | None" = "",
+        params: "Mapping[str, Any] | None" = None,
+        **values: Any,
     ) -> "Result | Stream":
         """Return the result of one read-only query as a polars frame.
 
-        Write `:name` in the query and give `name=value`: values never become part of the text. Raises SqlError pointing at the spot.
+        Write `:name` in the query and give `name=value`: values never become part of the text. Columns and arrays are values, too. Where a
+        name is one of this call's own (`stream`, `as_of`), write `params={"stream": value}`. Raises SqlError pointing at the spot.
 
         With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or `.to_parquet(path)`.
         `as_of=frame` (an earlier result, or its `.watermark`) asks app_events, and nothing else, as they were for that result.
@@ -116,8 +139,18 @@ class Workbench(Reports):
         - segment_sizes: segment, at, size, entered, departed
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
-        question = Question(query, params, watermark(as_of))
+        if not isinstance(query, str):
+            raise DraftError('a query is a text: wb.sql("select event, count(*) from app_events group by 1")')
+        given = bound(query, values, params, ("self", "query", "stream", "as_of", "params"))
+        question = Question(query, given, watermark(as_of))
         return Stream(self._connection, question) if stream else sql(self._connection, question)
+
+    @spoken('wb.structs(frame, "payload")')
+    def structs(self, frame: "pl.DataFrame", *columns: str) -> "pl.DataFrame":
+        """Return any frame with columns of JSON as structs, numbers exact: `wb.structs(frame, "payload").unnest("payload")`."""
+        from workbench.result import with_structs
+
+        return with_structs(frame, columns)
 
     @spoken("wb.engine()")
     def engine(self) -> "Engine":
@@ -131,7 +164,8 @@ class Workbench(Reports):
     def export(self, path: "str | Path", tables: "Sequence[str]" = ("events", "contacts")) -> Exported:
         """Write tables as parquet files below `path`, events by month: `path/events/month=2026-10/part-0.parquet`.
 
-        Any number of rows; a file appears when it is whole. Begun again, it goes on: months that are complete stay as they are.
+        Any number of rows; a file appears when it is whole. Begun again, it goes on: months that are complete stay as they are,
+        unless events were added or contacts erased, merged or identified since.
         Events carry their contact's identifiers, so `workbench import path --org …` takes them in elsewhere.
         """
         return export(self._connection, path, tables)
@@ -170,11 +204,6 @@ class Workbench(Reports):
     def merge(self, keep: Contact | str, absorb: Contact | str) -> Merge:
         """Return what making one contact of two would do; `.apply()` does it, `.undo()` takes it back. Contacts, or their ids."""
         return merge(self._connection, *(each.id if isinstance(each, Contact) else each for each in (keep, absorb)))
-
-    @property
-    def segments(self) -> Segments:
-        """The segments there are; `.define(…)` makes one, `["whales"]` is one."""
-        return Segments(self._connection)
 
     @spoken('wb.audience(frame, name="invited")')
     def audience(self, contacts: "pl.DataFrame | pl.Series | Sequence[str]", name: str) -> Segment:

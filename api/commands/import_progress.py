@@ -1,4 +1,8 @@
-"""How far an import is: a bar in a terminal, a line every few seconds elsewhere; both on stderr."""
+"""How far an import is: a bar in a terminal, a line every few seconds elsewhere; both on stderr.
+
+The bar's line is as long as the terminal is wide, and has no colours: a cell of a notebook puts a new line over the old one, and leaves
+what of that is longer, escape codes counted.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -93,7 +97,7 @@ class _Bar:
             completed=status.share,
             description=status.file,
             counts=_counts(status, speed),
-            left="" if left is None else f"{left:,.0f} s left",
+            left="" if left is None or status.share >= 1 else f"{left:,.0f} s left",
         )
 
     def stop(self) -> None:
@@ -105,14 +109,16 @@ class _Bar:
 def _made_bar() -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.table import Column
 
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TaskProgressColumn(),
         TextColumn("{task.fields[counts]}"),
-        TextColumn("{task.fields[left]}"),
-        console=Console(stderr=True),
+        TextColumn("{task.fields[left]}", table_column=Column(ratio=1, no_wrap=True, overflow="crop")),
+        console=Console(stderr=True, color_system=None),
+        expand=True,
     )
 
 

@@ -3,7 +3,6 @@
 The commonest reasons why nothing happens. The catalog is a plain value: the server and the workbench read it each in their way.
 """
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
@@ -13,6 +12,7 @@ from api.language.check import Remark, paths_of
 from api.language.event import LOG_NAME
 from api.language.filter import Filter
 from api.language.graph import Graph
+from api.language.spelling import meant, nearest
 from api.language.trigger import BUILT_INS, Trigger
 
 
@@ -85,9 +85,8 @@ def _unknown_segments(seen: Seen, graph: Graph) -> Iterator[Remark]:
         return
     for name, node_id in _named_segments(graph):
         if name not in seen.segments:
-            near = difflib.get_close_matches(name.lower(), seen.segments, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else ": no contact is in it"
-            yield Remark("warning", f"nobody has defined the segment {name!r}{meant}", node_id)
+            told = meant(name, seen.segments, ": no contact is in it")
+            yield Remark("warning", f"nobody has defined the segment {name!r}{told}", node_id)
 
 
 def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -151,15 +150,13 @@ def _was_sent(path: str, known: Collection[str]) -> bool:
 
 
 def _never_came(name: str, seen: Seen) -> str:
-    near = difflib.get_close_matches(name, seen.events, 1)
-    return f"no event {name!r} came in the last 30 days{f'; did you mean {near[0]!r}?' if near else ''}"
+    return f"no event {name!r} came in the last 30 days{meant(name, seen.events)}"
 
 
 def _never_sent(path: str, events: tuple[str, ...], known: Collection[str]) -> str:
-    by_letters = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(path.lower(), by_letters, 1)
-    meant = f": did you mean {by_letters[near[0]]!r}?" if near else f'; wb.catalog["{events[0]}"] shows what was'
-    return f"{path!r} was never seen in {_either(events)}{meant}"
+    near = nearest(path, known)
+    told = f": did you mean {near!r}?" if near else f'; wb.catalog["{events[0]}"] shows what was'
+    return f"{path!r} was never seen in {_either(events)}{told}"
 
 
 def _either(names: tuple[str, ...]) -> str:

@@ -1,7 +1,7 @@
--- Store events number `first` to `last` of 200 names, some much more frequent than others, over the last 30 days, the oldest first.
+-- Store events number `first` to `last` of 200 names, some much more frequent than others, over the time up to now, the oldest first.
 WITH e AS MATERIALIZED (
     SELECT number, md5('contact ' || 1 + number %% %(contacts)s)::uuid AS contact_id, 'event_' || floor(200 * power(random(), 3)) AS event,
-           clock_timestamp() - interval '30 days' * (1 - number / %(events)s::float8) AS at
+           clock_timestamp() - %(days)s::float8 * interval '1 day' * (1 - number / %(events)s::float8) AS at
     FROM generate_series(%(first)s::bigint, %(last)s) AS number
 )
 INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key,

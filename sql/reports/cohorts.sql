@@ -3,7 +3,7 @@
 {% import "parts.sql" as parts %}
 WITH {{ parts.cohorts(period) }}, done AS (
     SELECT p.cohort, date_trunc(:every, e.occurred_at, 'UTC') AS at, count(*) AS events,
-           {{ "sum(" ~ parts.number(":value", "e.payload") ~ ")" if value else "count(*)" }} AS total
+           {{ "sum(" ~ parts.number("value", "e.payload", dotted) ~ ")" if value else "count(*)" }} AS total
     FROM people p
     JOIN app_events e ON e.contact_id = p.contact_id
     WHERE e.event = :event AND e.occurred_at >= p.began AND {{ parts.during(period, "e.") }}

@@ -9,7 +9,7 @@ WITH begun AS (
     WHERE event = :step_1 AND {{ parts.during(period) }}
     GROUP BY contact_id
 ), taken AS (
-    SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ parts.property(by) ~ " AS part" if by }}
+    SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ parts.property(by, dotted) ~ " AS part" if by }}
     FROM begun b
     JOIN app_events e ON e.contact_id = b.contact_id AND e.occurred_at BETWEEN b.first AND b.last
     {{ "JOIN contacts c ON c.id = e.contact_id" if by == "contact" }}
@@ -29,6 +29,10 @@ WITH begun AS (
         {{ ", (array_agg(part ORDER BY occurred_at, id) FILTER (WHERE event = :step_1))[1] AS part" if by }}
     FROM way_{{ steps[-1] }}
     GROUP BY contact_id
+    {% if not by %}
+    UNION ALL SELECT NULL{% for step in steps %}, NULL{% endfor %}    -- nobody, so that a step that nobody took has its row
+
+    {% endif %}
 ), counted AS (
     SELECT {{ "part, " if by }}s.step, s.event, count(s.took) AS contacts,
            percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM s.took)) AS seconds

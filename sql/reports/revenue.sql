@@ -1,10 +1,10 @@
 -- What a number in an event adds up to{{ ", by a property" if by }}. Events without that number are counted as events only.
 {% import "parts.sql" as parts %}
-SELECT {{ parts.property(by) ~ " AS part, " if by }}count(*) AS events, count(DISTINCT e.contact_id) AS contacts,
+SELECT {{ parts.property(by, dotted) ~ " AS part, " if by }}count(*) AS events, count(DISTINCT e.contact_id) AS contacts,
        sum(v.value) AS total, avg(v.value)::float8 AS mean,
        percentile_cont(0.5) WITHIN GROUP (ORDER BY v.value::float8) AS median, max(v.value) AS largest
 FROM app_events e{{ " JOIN contacts c ON c.id = e.contact_id" if by == "contact" }}
-CROSS JOIN LATERAL (SELECT {{ parts.number(":value", "e.payload") }} AS value) v
+CROSS JOIN LATERAL (SELECT {{ parts.number("value", "e.payload", dotted) }} AS value OFFSET 0) v
 WHERE e.event = :event AND {{ parts.during(period, "e.") }}
 {% if by %}
 GROUP BY 1

@@ -80,10 +80,11 @@ def tail_row(number: int, **changed: Any) -> dict[str, Any]:
 
 
 def tell(page: Page, *rows: dict[str, Any], state: str = "following", why: str = "") -> None:
-    page.evaluate("message => window.tell(message)", {"rows": rows, "state": state, "why": why})
+    message = {"rows": rows, "state": state, "why": why}
+    page.evaluate("message => window.tell({told: (window.told = (window.told ?? 1) + 1), ...message})", message)
 
 
-HELLO = {"rows": [], "state": "connecting", "why": ""}
+HELLO = {"told": 1, "rows": [], "state": "connecting", "why": ""}
 
 
 def test_what_strangers_sent_is_shown_as_it_is(page: Page) -> None:
@@ -185,6 +186,35 @@ def test_the_tail_says_when_the_connection_is_lost_and_when_it_is_back(page: Pag
         tell(page, state=state, why=why)
         expect(page.locator(".state")).to_have_text(said)
         expect(page.locator(".tail")).to_contain_text(why)
+
+
+def test_messages_that_overtake_each_other_lose_nothing(page: Page) -> None:
+    show(page, TailWindow, {"hello": HELLO})
+    tell(page, tail_row(3))
+    page.evaluate("message => window.tell(message)", HELLO | {"rows": [tail_row(1), tail_row(2), tail_row(3)]})
+    expect(page.locator("tr.event td:nth-child(3)")).to_have_text(["e3", "e2", "e1"])
+    expect(page.locator(".state")).to_have_text("live")
+    page.get_by_text("Clear").click()
+    tell(page, tail_row(3), tail_row(4))
+    expect(page.locator("tr.event td:nth-child(3)")).to_have_text(["e4"])
+
+
+def test_a_row_keeps_the_focus_while_others_come(page: Page) -> None:
+    show(page, TailWindow, {"hello": HELLO})
+    tell(page, tail_row(1))
+    page.locator("tr.event").focus()
+    tell(page, tail_row(2))
+    expect(page.locator("tr.event")).to_have_count(2)
+    expect(page.locator("tr.event").nth(1)).to_be_focused()
+
+
+def test_an_answer_may_take_long_once_the_kernel_was_heard(page: Page) -> None:
+    show(page, CatalogWindow, {})
+    page.evaluate("() => window.tell({id: window.sent[0].id, heard: true})")
+    page.clock.run_for(60_000)
+    expect(page.locator(".said")).to_have_text("")
+    page.evaluate("answer => window.tell({...answer, id: window.sent[0].id})", LISTED)
+    expect(page.locator("tr[data-event]")).to_have_count(3)
 
 
 @pytest.mark.parametrize("window", [CatalogWindow, TailWindow])

@@ -120,7 +120,7 @@ def test_a_reload_leaves_one_of_each(shell: InteractiveShell) -> None:
 
 
 def test_event_names_with_colons_are_replaced_whole() -> None:
-    (choice,) = choices("SELECT * FROM app_events WHERE event IN ('a', 'game:st", "", lambda: ["game:start", "start"])
+    (choice,) = choices("SELECT * FROM app_events WHERE event IN ('a', 'game:st", "", lambda _: ["game:start", "start"])
     assert (choice.fragment, choice.words) == ("game:st", ("game:start",))
 
 

@@ -3,6 +3,7 @@
 import random
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from statistics import median
 from typing import Any
 
@@ -206,6 +207,33 @@ def test_revenue_by_a_property(wb: Workbench, story: list[Happened]) -> None:
         assert row["contacts"] == len({each.who for each in events})
     (everything,) = wb.revenue("story:deposit", "amount", days=8).iter_rows(named=True)
     assert everything["events"] == frame["events"].sum()
+
+
+def test_numbers_that_are_none_and_keys_with_dots(wb: Workbench) -> None:
+    name = "absurd:paid"
+    amounts: list[Any] = [Decimal("1e300"), Decimal("1e-300"), Decimal("-1e24"), "12abc", None, 5, Decimal("2.50")]
+    payloads = [{"order.usd": amount, "order": {"kind": "a"}} for amount in amounts]
+    payloads.append({"order": {"usd": 10, "kind": "b"}, "order.kind": "a"})
+    wb.events.send_many({"event": name, "contact": {"externalId": "absurd"}, "payload": each} for each in payloads)
+    (row,) = wb.revenue(name, "order.usd", by="order.kind", days=1).iter_rows(named=True)
+    assert (row["part"], row["events"], row["total"], row["largest"]) == ("a", 8, Decimal("17.5"), 10)
+    (cohort,) = wb.cohorts(name, name, value="order.usd", every="month", periods=1, days=1)["total"]
+    assert cohort == 17.5
+
+
+def test_steps_that_nobody_took_have_their_rows(wb: Workbench) -> None:
+    frame = wb.funnel(["nobody:did", "nor:this"])
+    assert frame.select("step", "contacts", "of_first").rows() == [(1, 0, None), (2, 0, None)]
+    assert "0" in frame._repr_html_()
+
+
+def test_cohorts_have_room_for_their_periods(wb: Workbench) -> None:
+    weeks = wb.retention("story:visit", every="week", periods=8)
+    months = wb.cohorts("story:visit", "story:trade", every="month", periods=6, until="2026-07-01")
+    assert weeks.params is not None
+    assert months.params is not None
+    assert datetime.now(UTC) - datetime.fromisoformat(weeks.params["since"]) > 62 * DAY
+    assert months.params["since"] < "2026-01-01"
 
 
 def test_time_to_convert(wb: Workbench, story: list[Happened]) -> None:

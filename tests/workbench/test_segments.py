@@ -155,6 +155,12 @@ def test_a_report_of_a_segment_says_so(wb: Workbench) -> None:
 def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
     frame = wb.sql(BIG, least=300)
     made = wb.audience(frame, name="invited")
+    assert (
+        wb.audience(
+            wb.sql("SELECT unnest(:ids ::uuid[]) AS contact_id", ids=frame["contact_id"]), name="by-column"
+        ).size
+        == 2
+    )
     assert (made.size, made.sql, made.params) == (2, BIG, {"least": 300})
     assert wb.segments["invited"].size == 2
     assert made.provenance["queryHash"] == frame.query_hash

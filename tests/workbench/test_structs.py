@@ -60,6 +60,9 @@ def test_a_payload_is_text_until_it_is_asked_for_as_structs(running: Running) ->
     decoded = frame.structs("payload").unnest("payload")
     assert decoded.columns == ["event", "asset", "amount"]
     assert decoded["amount"].to_list() == [Decimal("12345678901234567890.10")]
+    assert wb.structs(frame.filter(pl.col("event") == "typed"), "payload")["payload"].dtype == pl.Struct(
+        {"asset": pl.String, "amount": pl.Decimal(38, 2)}
+    )
     with pytest.raises(DraftError, match="no column 'payloads' of text"):
         frame.structs("payloads")
     with pytest.raises(DraftError, match="'event' holds what is no JSON"):

@@ -1,10 +1,14 @@
 """A frame knows what it was taken from, and can be asked for again."""
 
+from collections.abc import Callable
+
 import polars as pl
 import pytest
 
 from tests.running import Running
 from workbench import DraftError, SqlError, Workbench
+from workbench.display.report import report
+from workbench.result import Origin, Result
 
 COUNT = "SELECT count(*) AS n FROM app_events WHERE event = :event"
 
@@ -34,6 +38,35 @@ def test_what_is_made_from_a_result_is_another_answer(wb: Workbench) -> None:
     assert frame.watermark
     assert (frame.head(1).query_hash, frame.head(1).watermark) == (None, None)
     assert str(frame) == str(pl.DataFrame({"one": [1]}, schema={"one": pl.Int32}))
+
+
+def rename(frame: pl.DataFrame) -> None:
+    frame.columns = ["two"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        rename,
+        lambda frame: frame.__setitem__((0, "one"), 5),
+        lambda frame: frame.drop_in_place("one"),
+        lambda frame: frame.extend(pl.DataFrame(frame)),
+        lambda frame: frame.insert_column(0, pl.Series("two", [2])),
+        lambda frame: frame.replace_column(0, pl.Series("two", [2])),
+        lambda frame: frame.hstack([pl.Series("two", [2])], in_place=True),
+        lambda frame: frame.vstack(pl.DataFrame(frame), in_place=True),
+    ],
+)
+def test_a_result_that_is_changed_in_place_is_another_answer(change: Callable[[pl.DataFrame], object]) -> None:
+    frame = Result({"one": [1]})
+    frame.origin = Origin("SELECT 1 AS one", {}, "hash", "mark")
+    table = report(frame, "revenue", "One")
+    frame.vstack(frame.clone()).hstack([pl.Series("two", [2, 2])])
+    assert (frame.query_hash, table.watermark, table.look is None) == ("hash", "mark", False)
+    for each in (frame, table):
+        change(each)
+        assert each.origin == Origin()
+    assert table.look is None
 
 
 def test_a_frame_without_a_watermark_does_not_ask_the_present(wb: Workbench) -> None:

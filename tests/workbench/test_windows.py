@@ -10,10 +10,11 @@ import pytest
 
 from tests.acceptance.conftest import until
 from tests.running import Running
-from tests.workbench.test_recent import REVOKED, Script, script, streaming
+from tests.workbench.test_recent import REVOKED, Script, answering, script, streaming
 from workbench import Workbench, surroundings
 from workbench.catalog import EventShape
-from workbench.display.shape import Change, Drift, Frequent, Part, Path, Sample, Shape, code
+from workbench.display import tail
+from workbench.display.shape import Change, Drift, Frequent, Part, Path, Sample, Shape, as_page, code
 from workbench.display.tail import AWAY_SECONDS, Following, Row
 
 __all__ = ["script"]
@@ -73,10 +74,24 @@ def test_a_copy_of_the_notebook_keeps_everything_as_text(monkeypatch: pytest.Mon
 
 def test_names_of_strangers_cannot_leave_their_quotes_in_inserted_code() -> None:
     evil = '""" + __import__("os").system("x") + """\\'
-    for path in (None, evil, "a.b"):
-        query, given = eval(code(evil, 7, path), {"wb": Recorder, "__builtins__": {}})
-        assert (given["event"], given["days"], given.get("path")) == (evil, 7, path and path.split("."))
+    for keys in (None, [evil], ["a", evil]):
+        query, given = eval(code(evil, 7, keys), {"wb": Recorder, "__builtins__": {}})
+        assert (given["event"], given["days"], given.get("path")) == (evil, 7, keys)
         assert "system" not in query
+
+
+@pytest.mark.parametrize(
+    ("payload", "keys"),
+    [
+        ({"a": {"b.c": 1}, "a.b": {"d": 1}}, ["a", "b.c"]),
+        ({"a.b.c": 1, "a": {"b": {"c": 1}}}, ["a.b.c"]),
+        ({"x": 1}, ["a", "b", "c"]),
+    ],
+)
+def test_inserted_code_goes_by_the_keys_that_were_seen(payload: dict[str, Any], keys: list[str]) -> None:
+    samples = (Sample("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", payload),)
+    (path,) = as_page(Shape("e", paths=(Path("a.b.c"),), samples=samples))["paths"]
+    assert f"path={keys!r}" in path["code"]
 
 
 class Recorder:
@@ -118,6 +133,41 @@ def test_a_lost_connection_is_said_and_resumed_where_it_was_lost(script: Script)
     again = page.ask("hello")
     assert [row["number"] for row in again["rows"]] == [1, 2, 3]
     assert again["state"] == "ended"
+
+
+def test_a_server_that_is_away_or_busy_is_said_and_tried_again(script: Script) -> None:
+    away = [answering(status, "application/json", b'{"error": "not now"}') for status in (503, 502, 429)]
+    script.answers = [away[0], streaming("1"), *away[1:], streaming("2"), REVOKED]
+    page = Page(script.tail()._window())
+    page.ask("hello")
+    until(lambda: "ended" in page.states, "the revoked key ends it")
+    assert page.events == ["e", "e"]
+    assert script.asked == [None, None, "after-1", "after-1", "after-1", "after-2"]
+    assert any("not now" in said["why"] for said in page.sent if said["state"] == "lost")
+
+
+def test_what_nobody_thought_of_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_AGAIN_SECONDS", 0.01)
+    asked: list[str] = []
+
+    def steps(cursor: str) -> Iterator[tuple[str, Row | None, str]]:
+        asked.append(cursor)
+        yield f"{cursor}+", {"event": "e"}, ""
+        if len(asked) < 3:
+            raise RuntimeError("the sky fell")
+
+    page = Page(Following(steps))
+    page.ask("hello")
+    until(lambda: "ended" in page.states, "the third try ends in order")
+    assert asked == ["", "+", "++"]
+    assert page.events == ["e"] * 3
+
+
+def test_a_cell_that_shows_a_tail_ends_when_it_follows(script: Script) -> None:
+    script.answers = [streaming("1"), REVOKED]
+    following = script.tail()._window()
+    following.show()
+    assert following._begun.is_set()
 
 
 def test_who_closed_the_tab_is_not_followed_for_and_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,10 @@ def _funnel(frame: pl.DataFrame) -> Any:
     steps = [
         f"{step}. {event}" for step, event in frame.select("step", "event").unique(maintain_order=True).iter_rows()
     ]
-    named = frame.with_columns(step=pl.format("{}. {}", "step", "event"), said=_percent("of_first"))
+    named = frame.with_columns(
+        step=pl.format("{}. {}", "step", "event"),
+        said=pl.when(pl.col("of_first").is_not_null()).then(_percent("of_first")),
+    )
     if "part" in frame.columns:
         return (
             _chart(named)
@@ -74,23 +77,31 @@ def _funnel(frame: pl.DataFrame) -> Any:
 
 
 def _retention(frame: pl.DataFrame) -> Chart:
-    return _cohort_map(frame, "share", _percent("share"))
+    later = frame.filter(pl.col("number") > 0)[
+        "share"
+    ]  # the first period of a cohort is itself: beside it all others are pale
+    return _cohort_map(frame, "share", _percent("share"), _most(later))
 
 
 def _cohorts(frame: pl.DataFrame) -> Chart:
-    return _cohort_map(frame, "so_far", pl.col("so_far").cast(pl.Decimal(38, 2)).cast(pl.String))
+    said = pl.col("so_far").cast(pl.Decimal(38, 2)).cast(pl.String)
+    return _cohort_map(frame, "so_far", said, _most(frame["so_far"]))
 
 
-def _cohort_map(frame: pl.DataFrame, value: str, said: pl.Expr) -> Chart:
+def _most(values: pl.Series) -> float:
+    return max(values.cast(pl.Float64).to_list(), default=0.0) or 1.0
+
+
+def _cohort_map(frame: pl.DataFrame, value: str, said: pl.Expr, most: float) -> Chart:
     cohort = pl.format("{} ({})", pl.col("cohort").dt.strftime("%Y-%m-%d"), "size")
-    rows = frame.with_columns(cohort=cohort, said=said, dark=pl.col(value) > pl.col(value).max() / 2)
+    rows = frame.with_columns(cohort=cohort, said=said, dark=pl.col(value) > most / 2)
     columns = rows["number"].n_unique()
     step = max(_WIDTH, min(columns * _CELL, _WIDEST)) / max(columns, 1)
     base = alt.Chart(rows, width=alt.Step(step), height=alt.Step(22)).encode(
         x=alt.X("number:O", title="periods later", axis=alt.Axis(labelAngle=0)), y=alt.Y("cohort:N", title=None)
     )
     cells = base.mark_rect().encode(
-        color=alt.Color(f"{value}:Q", scale=alt.Scale(scheme="purples", domainMin=0), legend=None)
+        color=alt.Color(f"{value}:Q", scale=alt.Scale(scheme="purples", domain=[0, most], clamp=True), legend=None)
     )
     ink = alt.condition("datum.dark", alt.value("white"), alt.value("#3b3f52"))
     numbers = base.mark_text(fontSize=10).encode(text="said:N", color=ink)

@@ -42,6 +42,11 @@ class Report(ShownFrame, Result):
         """Return the picture as an Altair chart, to be changed at will."""
         return drawn.chart(self._name, pl.DataFrame(self))
 
+    def _changed(self) -> None:
+        """Forget the question and its table, too."""
+        super()._changed()
+        self.look = None
+
     def _repr_html_(self, **polars: Any) -> str:
         if self.look is None:
             return super()._repr_html_(**polars)
@@ -53,8 +58,7 @@ def report(rows: Result, name: str, title: str) -> Report:
     """Return what a query returned as the answer to a question."""
     result = Report(rows)
     result.look, result._name = _look(rows, title), name
-    result.statement, result.params = rows.statement, rows.params
-    result.query_hash, result.watermark = rows.query_hash, rows.watermark
+    result.origin = rows.origin
     return result
 
 

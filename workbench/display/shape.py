@@ -151,11 +151,11 @@ def as_page(shape: Shape) -> dict[str, Any]:
     }
 
 
-def code(event: str, days: int, path: str | None = None) -> str:
-    """Return a cell that asks for such events, or for the values of a path. What strangers named stands in Python's own quotes."""
-    if path is None:
+def code(event: str, days: int, keys: Sequence[str] | None = None) -> str:
+    """Return a cell that asks for such events, or for the values below some keys. What strangers named stands in Python's own quotes."""
+    if keys is None:
         return f'wb.sql("""{_EVENTS}""", event={event!r}, days={days:d})'
-    return f'wb.sql("""{_VALUES}""", event={event!r}, path={path.split(".")!r}, days={days:d})'
+    return f'wb.sql("""{_VALUES}""", event={event!r}, path={[*keys]!r}, days={days:d})'
 
 
 _EVENTS = """
@@ -187,8 +187,23 @@ def _shown(shape: Shape, path: Path, drifting: bool) -> dict[str, Any]:
         "distinct": path.distinct,
         "examples": [] if top else [_value(each) for each in path.samples[:_SHOWN]],
         "drifting": drifting,
-        "code": code(shape.event, shape.window_days, path.path),
+        "code": code(shape.event, shape.window_days, _keys(path.path, shape.samples)),
     }
+
+
+def _keys(path: str, samples: Iterable[Sample]) -> list[str]:
+    """Return the keys that a path goes by, as the samples have them: a key may have dots in its name."""
+    return next((keys for sample in samples if (keys := _found(path, sample.payload))), path.split("."))
+
+
+def _found(path: str, payload: Any) -> list[str]:
+    """Return the keys by which a path leads to a value; none when it does not."""
+    if not isinstance(payload, dict):
+        return []
+    if path in payload:
+        return [path]
+    heads = (key for key in payload if path.startswith(f"{key}."))
+    return next(([key, *rest] for key in heads if (rest := _found(path[len(key) + 1 :], payload[key]))), [])
 
 
 def _row(path: Path) -> Row:

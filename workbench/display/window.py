@@ -21,7 +21,7 @@ _STATIC = Path(__file__).parent.parent / "static"
 
 
 class _Window(anywidget.AnyWidget):
-    """Answers what the page asks: each question has a number, which its answer carries."""
+    """Answers what the page asks: each question has an id, which its answer carries; before it `heard`: the kernel is there."""
 
     own_id = Unicode("").tag(sync=True)  # by which the page finds the cell that shows it
 
@@ -32,10 +32,14 @@ class _Window(anywidget.AnyWidget):
         self.on_msg(self._asked)
 
     def _asked(self, _widget: Any, question: Said, _buffers: Any) -> None:
+        self.send({"id": question.get("id"), "heard": True})
         try:
             said = self._answer(question)
         except WorkbenchError as error:
             said = {"error": str(error)}
+        except Exception as error:
+            self.send({"id": question.get("id"), "error": f"{type(error).__name__}: {error}"})
+            raise
         self.send({"id": question.get("id"), **said})
 
 

@@ -1,6 +1,8 @@
 // What our widgets share. It stands before each of them in one module. Texts are set as texts, never as HTML: they come from strangers.
 
-const ANSWERED_WITHIN_MS = 15000;
+const HEARD_WITHIN_MS = 15000;
+const ANSWERED_WITHIN_MS = 120000; // longer than Python waits for the server
+const NO_ANSWER = "There is no answer yet. Try again.";
 const NO_KERNEL = "The kernel does not answer. It is busy, or it was stopped: then run the cell again.";
 
 /** Make an element: `h("td", {class: "num"}, "1", child)`; what is null or false is left out, `on…` listens. */
@@ -13,6 +15,17 @@ function h(tag, attributes = {}, ...children) {
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
   return element;
+}
+
+/** Make these the children of an element. What stays is not touched: it keeps the focus and what is selected in it. */
+function arrange(element, wanted) {
+  const staying = new Set(wanted);
+  for (const child of [...element.children]) if (!staying.has(child)) child.remove();
+  let next = element.firstChild;
+  for (const child of wanted) {
+    if (child === next) next = next.nextSibling;
+    else element.insertBefore(child, next);
+  }
 }
 
 /** Keep plain keys inside: JupyterLab in command mode would take `d d` for «delete the cell». */
@@ -53,8 +66,12 @@ function asking(model) {
   const hear = (answer) => {
     const found = waiting.get(answer?.id);
     if (!found) return;
-    waiting.delete(answer.id);
     clearTimeout(found.timer);
+    if (answer.heard) {
+      found.timer = setTimeout(() => hear({ id: answer.id, error: NO_ANSWER }), ANSWERED_WITHIN_MS);
+      return;
+    }
+    waiting.delete(answer.id);
     if (answer.error !== undefined) found.refuse(new Error(answer.error));
     else found.accept(answer);
   };
@@ -62,10 +79,7 @@ function asking(model) {
   const ask = (question) =>
     new Promise((accept, refuse) => {
       const id = `${own}-${(number += 1)}`;
-      const timer = setTimeout(() => {
-        waiting.delete(id);
-        refuse(new Error(NO_KERNEL));
-      }, ANSWERED_WITHIN_MS);
+      const timer = setTimeout(() => hear({ id, error: NO_KERNEL }), HEARD_WITHIN_MS);
       waiting.set(id, { accept, refuse, timer });
       try {
         model.send({ ...question, id });

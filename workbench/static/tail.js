@@ -16,7 +16,8 @@ function tail(model, el) {
   let frame = 0;
   let timer = 0;
   let text = "";
-  let last = 0;
+  let known = 0; // the number up to which rows are not taken again
+  let told = 0;
 
   const light = h("span", { class: "light" });
   const state = h("span", { class: "state", role: "status" }, STATES.connecting);
@@ -37,6 +38,15 @@ function tail(model, el) {
   const endHush = hush(root);
   el.append(root);
 
+  /** Take what Python says; of how it stands, what it said last: its threads may overtake each other. */
+  function hearAll(said) {
+    if (said.told > told) {
+      told = said.told;
+      stand(said.state, said.why);
+    }
+    take(said.rows);
+  }
+
   function stand(name, reason) {
     root.dataset.state = name;
     state.textContent = STATES[name] ?? name;
@@ -44,18 +54,22 @@ function tail(model, el) {
   }
 
   function hear(said) {
-    if (said.id !== undefined || !said.rows) return;
-    stand(said.state, said.why);
-    take(said.rows);
+    if (said.id === undefined && said.rows) hearAll(said);
   }
 
-  function take(told) {
-    const came = told.filter((each) => each.number > last);
+  function take(rows) {
+    const here = new Set([...kept, ...waiting].map((each) => each.number));
+    const came = rows.filter((each) => each.number > known && !here.has(each.number));
     if (!came.length) return;
-    last = came.at(-1).number;
-    if (paused) waiting = waiting.concat(came).slice(-KEPT);
-    else kept = kept.concat(came).slice(-KEPT);
+    if (paused) waiting = joined(waiting, came);
+    else kept = joined(kept, came);
     soon();
+  }
+
+  function joined(before, came) {
+    const all = before.concat(came).sort((one, other) => one.number - other.number);
+    if (all.length > KEPT) known = Math.max(known, all.at(-KEPT - 1).number);
+    return all.slice(-KEPT);
   }
 
   function soon() {
@@ -67,8 +81,8 @@ function tail(model, el) {
     frame = 0;
     pause.textContent = paused ? `Resume${waiting.length ? ` (${waiting.length} new)` : ""}` : "Pause";
     const found = kept.filter(fits).slice(-DRAWN).reverse();
-    rows.replaceChildren(...found.map((each) => (each.drawn ??= row(each))).flat());
-    if (!found.length) rows.append(h("tr", {}, h("td", { colspan: heads.length, class: "soft" }, kept.length ? "Nothing that fits the filter." : "Nothing has come yet.")));
+    const nothing = () => h("tr", {}, h("td", { colspan: heads.length, class: "soft" }, kept.length ? "Nothing that fits the filter." : "Nothing has come yet."));
+    arrange(rows, found.length ? found.map((each) => (each.drawn ??= row(each))).flat() : [nothing()]);
   }
 
   function fits(each) {
@@ -105,13 +119,14 @@ function tail(model, el) {
   function toggle() {
     paused = !paused;
     if (!paused) {
-      kept = kept.concat(waiting).slice(-KEPT);
+      kept = joined(kept, waiting);
       waiting = [];
     }
     draw();
   }
 
   function clear() {
+    known = Math.max(known, ...kept.concat(waiting).map((each) => each.number));
     kept = [];
     waiting = [];
     draw();
@@ -119,9 +134,7 @@ function tail(model, el) {
 
   async function speak(word) {
     try {
-      const answer = await ask({ ask: word });
-      stand(answer.state, answer.why);
-      take(answer.rows);
+      hearAll(await ask({ ask: word }));
     } catch (error) {
       stand("gone", error.message);
     }
@@ -130,8 +143,8 @@ function tail(model, el) {
   return {
     async start() {
       draw();
-      await speak("hello");
       model.on("msg:custom", hear);
+      await speak("hello");
       timer = setInterval(() => speak("here"), HERE_MS);
     },
     end() {

@@ -1,0 +1,11 @@
+-- What tells whether the file of a month is still right: how many events it has, and what changes when one is added, cleaned of what an
+-- erased contact did, or moved by a merge, or when a contact's identifiers change. `address` is masked for whom addresses are masked.
+SELECT coalesce(sum(e.events), 0)::bigint AS events, coalesce(sum(e.cleaned), 0)::bigint AS cleaned,
+       coalesce(sum(e.events * k.digest), 0)::text AS contacts, max(c.email) AS address
+FROM (SELECT contact_id, count(*) AS events, count(*) FILTER (WHERE idempotency_key = '') AS cleaned
+      FROM app_events
+      WHERE created_at >= :since AND created_at < :until
+      GROUP BY contact_id) e
+LEFT JOIN contacts c ON c.id = e.contact_id
+CROSS JOIN LATERAL (SELECT concat_ws(' ', e.contact_id, 'e', c.email, 'w', c.wallet_address, 'x', c.external_id) AS known) w
+CROSS JOIN LATERAL (SELECT ('x' || left(md5(w.known), 15))::bit(60)::bigint::numeric AS digest) k
