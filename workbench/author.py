@@ -32,7 +32,7 @@ _TAG_SHOWN = 48
 
 
 class Asked(TypedDict, total=False):
-    """What may be asked of a value, one of these at a time; None is a value: null."""
+    """What may be asked of a value, one of these at a time; none of them asks whether it is there. None is a value: null."""
 
     eq: object
     neq: object
@@ -247,12 +247,12 @@ def event_name(name: object) -> str:
 
 
 def condition(path: object, asked: Mapping[str, object]) -> JsonObject:
-    """Return one filter; raise DraftError unless exactly one thing is asked of a path."""
+    """Return one filter; raise DraftError when several things are asked of a path at once. Nothing asked: whether it is there."""
     if not isinstance(path, str) or not path:
         raise DraftError(f'{path!r} is not a path: write the name of a value, like "amountUsd" or "contact.plan"')
-    if len(asked) != 1:
+    if len(asked) > 1:
         raise DraftError(f"say one thing about {path!r}: {OPERATORS}")
-    ((name, value),) = asked.items()
+    name, value = next(iter(asked.items()), ("exists", True))
     if name == "exists":
         if value is not True:
             raise DraftError(f"there is no operator for “missing”: use .when({path!r}, exists=True) and .otherwise(…)")

@@ -161,11 +161,12 @@ class Automation(Rules):
         simulation.note = record.off() if record is not None else ""
         return simulation
 
-    @spoken('.backtest(days=30) or .backtest(days=30, against="published", sample=0.1)')
+    @spoken('.backtest(days=30) or .backtest(days=30, against="published", segment="whales", sample=0.1)')
     def backtest(
         self,
         *,
         against: "Against | None" = None,
+        segment: str | None = None,
         sample: float = 1.0,
         processes: int | None = None,
         **during: Unpack[During],
@@ -176,13 +177,16 @@ class Automation(Rules):
         quiet hours on the clock of then. Nothing is sent and nothing written. Contacts are taken as they are today: what they were
         like in the past is not kept.
 
-        `against="published"` (or the number of a version) compares it with that. `sample=0.1` takes a tenth of the contacts, always the
-        same ones. `processes` is how many help; as many as there are cores unless told.
+        `against="published"` (or the number of a version) compares it with that. `segment="whales"` takes its members only: those of now,
+        whenever they entered. `sample=0.1` takes a tenth of the contacts, always the same ones. `processes` is how many help; as many as
+        there are cores unless told.
         """
         from workbench.backtest.run import Asked
+        from workbench.backtest.source import Whom
         from workbench.backtest.verb import backtested
 
-        return backtested(self._connected(), self._draft, self._place.record, against, Asked(during, sample, processes))
+        asked = Asked(during, Whom(sample, segment), processes)
+        return backtested(self._connected(), self._draft, self._place.record, against, asked)
 
     # Publishing
 

@@ -121,7 +121,8 @@ class Steps(Helpful, ABC):
         """Ask something about the event (`amountUsd`) or the contact (`contact.plan`, `contact.tags`).
 
         Go on with `.then(lambda b: b.add_tag("vip"))`, and if you like `.otherwise(lambda b: …)`. Steps written after that are for
-        everybody again: both branches lead there, unless they end in `.exit()`. Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`.
+        everybody again: both branches lead there, unless they end in `.exit()`. Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`;
+        `.when("contact.plan")` asks whether it is there.
         """
         return When(self, (condition(path, asked),), node)
 
@@ -216,7 +217,8 @@ class Rules(Steps):
         """Start only when a value of the event passes; several `where` all have to.
 
         `path` is a key of the payload (`amountUsd`, `order.total`), or `event`, `walletAddress`, `email`, `externalId`, `contactId`.
-        Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`. No conversion takes place: the number 100 is not the text "100". What is known of the contact belongs into `.when("contact.plan", …)`.
+        Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`; `.where("amountUsd")` asks whether it is there, whatever it is.
+        No conversion takes place: the number 100 is not the text "100". What is known of the contact belongs into `.when("contact.plan", …)`.
         """
         if not self._draft.nodes:
             raise DraftError('say first which event: .on("deposit")')

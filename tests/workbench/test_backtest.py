@@ -133,6 +133,21 @@ def test_a_sample_is_of_contacts_and_always_the_same(wb: Workbench) -> None:
     assert whole.join(half, on=whole.columns, how="semi").height == half.height
 
 
+def test_a_segment_is_its_members_of_now(wb: Workbench) -> None:
+    draft = wb.automation("of members").on("deposit").send_inapp("Hi", "{{ amountUsd }}").frequency_cap(2, per="1d")
+    rows = wb.sql(
+        "SELECT contact_id, count(*) AS n FROM app_events WHERE event = 'deposit' GROUP BY 1 HAVING count(*) = 3"
+    )
+    wb.audience(rows, name="three-times")
+    backtest = draft.backtest(days=90, segment="three-times")
+    assert {*backtest.contacts()["contact"]} == {*rows["contact_id"]}
+    assert backtest.totals.entries == 3 * rows.height
+    assert f"of {rows.height} members of three-times" in repr(backtest)
+    assert "of those who are in the segment three-times now." in repr(backtest)
+    part = draft.backtest(days=90, segment="three-times", sample=0.5)
+    assert {*part.contacts()["contact"]} < {*rows["contact_id"]}
+
+
 def test_processes_change_nothing(wb: Workbench) -> None:
     draft = (
         wb.automation("shared").on("deposit").wait_for("withdrawal", within="2d").send_inapp("Hi", "{{ amountUsd }}")
@@ -186,6 +201,8 @@ def test_what_could_not_be_known_is_said_in_particular(wb: Workbench) -> None:
         (lambda a: a.backtest(against="published"), "was never published"),
         (lambda a: a.backtest(against="draft"), "was never published"),
         (lambda a: a.backtest(processes=-1), "processes=-1"),
+        (lambda a: a.backtest(segment="whale"), "nobody has defined the segment 'whale'"),
+        (lambda a: a.backtest(segment=7), "not the name of a segment"),
         (lambda a: Automation.from_json(a.to_json()).backtest(), "not connected"),
     ],
 )

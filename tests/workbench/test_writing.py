@@ -118,6 +118,7 @@ def test_every_operator_is_written_in_the_contracts_words() -> None:
         .where("c", is_in=("x", "y"))
         .where("d", contains="z")
         .where("e", exists=True)
+        .where("f")
     )
     assert automation.to_json()["triggerSpec"]["filters"] == [
         {"path": "a", "operator": "eq", "value": None},
@@ -125,6 +126,16 @@ def test_every_operator_is_written_in_the_contracts_words() -> None:
         {"path": "c", "operator": "in", "value": ["x", "y"]},
         {"path": "d", "operator": "contains", "value": "z"},
         {"path": "e", "operator": "exists"},
+        {"path": "f", "operator": "exists"},
+    ]
+
+
+def test_a_condition_without_an_operator_asks_whether_there_is_a_value() -> None:
+    asked, bare = new().on("x").when("a", exists=True), new().on("x").when("a").and_("b")
+    written = [each.then(lambda b: b.add_tag("t")).to_json()["graph"]["nodes"][1]["data"] for each in (asked, bare)]
+    assert [each["filters"] for each in written] == [
+        [{"path": "a", "operator": "exists"}],
+        [{"path": "a", "operator": "exists"}, {"path": "b", "operator": "exists"}],
     ]
 
 
@@ -208,7 +219,6 @@ def test_whatever_is_written_reads_back_can_be_told_and_drawn(steps) -> None:
         (lambda: new().add_tag("x"), "say first what starts"),
         (lambda: new().where("a", eq=1), "say first which event"),
         (lambda: new().on("two words"), "not an event name"),
-        (lambda: thanks().where("a"), "say one thing about 'a'"),
         (lambda: thanks().where("a", eq=1, neq=2), "say one thing about 'a'"),
         (lambda: thanks().where("a", exists=False), "otherwise"),
         (lambda: thanks().where("a", is_in="abc"), "takes a list"),
