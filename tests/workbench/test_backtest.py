@@ -187,6 +187,8 @@ def test_what_could_not_be_known_is_said_in_particular(wb: Workbench) -> None:
     assert "your key sees them masked" in said
     assert "It is not saved yet" in said
     assert "Never taken:" in said
+    there = wb.automation("there").on("deposit").when("contact.email").then(lambda b: b.add_tag("reachable"))
+    assert "masked" not in " ".join(there.backtest(days=2).remarks)
 
 
 @pytest.mark.parametrize(
