@@ -133,11 +133,29 @@ def from_json(payload: Mapping[str, Any]) -> Draft:
     read = read_graph(normalise(graph))
     if isinstance(read, tuple):
         raise DraftError("; ".join(map(str, read)))
-    taken = {(edge.source, edge.handle) for edge in read.edges}
-    ends = tuple((node.id, way) for node in read.nodes for way in node.handles if (node.id, way) not in taken)
     nodes, edges = tuple(graph.get("nodes") or ()), tuple(graph.get("edges") or ())
     beside = {key: value for key, value in graph.items() if key not in ("nodes", "edges")}
-    return Draft(str(payload.get("name", "")), spec, nodes, edges, ends, as_read=True, beside=beside)
+    return Draft(str(payload.get("name", "")), spec, nodes, edges, _open_ends(read), as_read=True, beside=beside)
+
+
+def _open_ends(graph: Graph) -> tuple[End, ...]:
+    """Return the ways out that lead nowhere, in the order in which verbs leave them: all along one way, then the next."""
+    leads: dict[End, str] = {}
+    for edge in graph.edges:
+        leads.setdefault((edge.source, edge.handle), edge.target)
+    ways = {node.id: [(node.id, way) for way in reversed(node.handles)] for node in reversed(graph.nodes)}
+    found, left = [], [end for node_ways in ways.values() for end in node_ways]
+    known: set[End] = set()
+    while left:
+        end = left.pop()
+        if end in known:
+            continue
+        known.add(end)
+        if end in leads:
+            left += ways.get(leads[end], ())
+        else:
+            found.append(end)
+    return tuple(found)
 
 
 def started(name: str, events: tuple[str, ...], node_id: str | None = None) -> Draft:

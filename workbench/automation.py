@@ -16,7 +16,7 @@ from workbench.connection import Connection
 from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.graph import draw, picture
 from workbench.display.page import html
-from workbench.entries import Entries, Entry
+from workbench.entries import Entries, Entry, Until
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
 from workbench.impact import Impact
@@ -254,9 +254,9 @@ class Automation(Rules):
         """Return what failed for good, by cause; its `.replay()` tries it again."""
         return dead_letters(self._connected(), self._saved().id)
 
-    @spoken('.watch(receipt), where receipt = wb.events.send("deposit", …)')
-    def watch(self, sent: Receipt | str, timeout: float = 30.0) -> Entry:
-        """Watch the entry that one event started until it ends, and return it.
+    @spoken('.watch(receipt) or .watch(receipt, until="waiting"), where receipt = wb.events.send("deposit", …)')
+    def watch(self, sent: Receipt | str, timeout: float = 30.0, *, until: Until = "ended") -> Entry:
+        """Watch the entry that one event started until it ends, or until it waits, and return it.
 
         `sent` is the receipt of `wb.events.send`, an idempotency key or an event id.
         """
@@ -267,7 +267,7 @@ class Automation(Rules):
                 f"that event did not start {self.name!r}. Either it was not active when the event came, or the event does not pass "
                 "its filters: .simulate(event) says which"
             )
-        return entry.wait(timeout)
+        return entry.wait(timeout, until=until)
 
     # Below the surface
 

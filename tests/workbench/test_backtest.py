@@ -118,6 +118,12 @@ def test_a_draft_is_compared_with_what_is_published(wb: Workbench, lived: Automa
         before.gains()
 
 
+def test_a_draft_begun_before_the_publication_is_compared_with_it(wb: Workbench) -> None:
+    begun = wb.automation("begun before").on("deposit").add_tag("x")
+    wb.automation("begun before").on("deposit").add_tag("y").publish().deactivate()
+    assert begun.backtest(days=2, against="published").before is not None
+
+
 def test_the_cap_counts_the_messages_of_other_automations(wb: Workbench, lived: Automation) -> None:
     draft = wb.automation("capped").on("bt:bought").send_inapp("Hi", "there")
     assert draft.backtest(days=1).totals.messages == 6

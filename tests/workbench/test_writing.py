@@ -109,6 +109,15 @@ def test_equal_steps_get_numbered_ids() -> None:
     assert [node["id"] for node in automation.to_json()["graph"]["nodes"]] == ["trigger", "send_inapp", "send_inapp_2"]
 
 
+def test_an_automation_that_was_read_goes_on_as_if_it_had_just_been_written() -> None:
+    read = Automation.from_json(branching().to_json())
+    assert read.delay("1h").to_json() == branching().delay("1h").to_json()
+    forked = new().on("deposit").when("a").then(lambda b: b.add_tag("x")).wait_for("trade", within="1d")
+    assert Automation.from_json(forked.to_json()).exit().to_json() == forked.exit().to_json()
+    open_branch = new().on("deposit").when("a").then(lambda b: b.add_tag("x"))
+    assert "Beside" not in Automation.from_json(open_branch.to_json()).add_tag("y").describe()
+
+
 def test_every_operator_is_written_in_the_contracts_words() -> None:
     automation = (
         new()
