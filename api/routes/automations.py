@@ -127,6 +127,26 @@ async def deactivate(request: Request, automation_id: str) -> HTTPResponse:
     return answer(await _view(await automations.deactivate(parts(request).database, who, known)))
 
 
+@blueprint.post("/automations/<automation_id:str>/pause")
+async def pause(request: Request, automation_id: str) -> HTTPResponse:
+    """Let it stand still until it is resumed; 409 unless it is active."""
+    who, known = await author(request, SWITCH_ON), known_form(automation_id, _THING)
+    return answer(await _view(await automations.pause(parts(request).database, who, known)))
+
+
+@blueprint.post("/automations/<automation_id:str>/resume")
+async def resume(request: Request, automation_id: str) -> HTTPResponse:
+    """Let it go on; what came due meanwhile runs now, or is cancelled (`overdue`: run or cancel)."""
+    who, known = await author(request, SWITCH_ON), known_form(automation_id, _THING)
+    fields = body_fields(request)
+    overdue = fields.value("overdue") or "run"
+    if overdue not in ("run", "cancel"):
+        fields.refuse("overdue", "must be run or cancel")
+    refuse_problems(fields)
+    cancels = overdue == "cancel"
+    return answer(await _view(await automations.resume(parts(request).database, who, known, cancel_overdue=cancels)))
+
+
 @blueprint.post("/automations/<automation_id:str>/archive")
 async def archive(request: Request, automation_id: str) -> HTTPResponse:
     """Put it away for good."""
