@@ -231,6 +231,16 @@ class Automation(Rules):
         """Switch it off: no event starts it, and whoever is waiting is cancelled."""
         return self._switch("deactivate")
 
+    def pause(self) -> Self:
+        """Let it stand still: no event starts it, and whoever is on the way rests once it is due. Nobody is cancelled."""
+        return self._switch("pause")
+
+    @spoken('.resume() or .resume(overdue="cancel")')
+    def resume(self, *, overdue: publishing.Overdue = "run") -> Self:
+        """Let it go on after `.pause()`. What came due meanwhile happens now; `overdue="cancel"` ends those entries instead."""
+        self._place.record = publishing.resume(self._connected(), self._saved(), overdue)
+        return self
+
     def archive(self) -> Self:
         """Put it away for good; its history stays."""
         return self._switch("archive")

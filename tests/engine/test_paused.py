@@ -1,6 +1,7 @@
 """Pause and resume: nothing is lost, nothing happens meanwhile, and whoever dies in between changes neither."""
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ async def resume(bench: Bench, automation_id: str, *, cancel_overdue: bool = Fal
 async def waiting(bench: Bench, *nodes: dict[str, Any], events: int = 1) -> str:
     """Let so many events come, and their entries go as far as they do at once."""
     steps = [TRIGGER, *nodes]
-    edges = [(a["id"], b["id"]) for a, b in zip(steps, steps[1:], strict=False)]
+    edges = [(a["id"], b["id"]) for a, b in pairwise(steps)]
     automation_id = await bench.automation(steps, edges)
     for number in range(events):
         await bench.send(f"k{number}", {"walletAddress": f"0x{number}"})
