@@ -9,7 +9,7 @@ import asyncio
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.access.verify import Principal
-from api.authoring import automations, entries, trial
+from api.authoring import automations, entries, goals, trial
 from api.authoring.draft import read_draft, read_edit
 from api.authoring.refusal import Refusal, unknown
 from api.authoring.trial import Surroundings
@@ -182,6 +182,15 @@ async def stats(request: Request, automation_id: str) -> HTTPResponse:
     """Answer the counts of entries by state and of steps by node and outcome."""
     who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
     return answer(settled(await entries.stats_of(parts(request).database, who.org_id, known)))
+
+
+@blueprint.get("/automations/<automation_id:str>/goal")
+async def goal(request: Request, automation_id: str) -> HTTPResponse:
+    """Answer how many contacts reached the goal, of those that entered in the last `days`; and what a holdout says of it."""
+    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
+    own, days = parts(request), whole_number(request, "days", 30, goals.MOST_DAYS)
+    asked = goals.Asked(known, days, own.clock.now())
+    return answer(settled(await goals.goal_of(own.database, who.org_id, own.keyring.of(who.org_id), asked)))
 
 
 @blueprint.get("/automations/<automation_id:str>/impact")
