@@ -41,3 +41,21 @@ def test_what_is_off_cannot_be_paused_and_a_wrong_word_is_refused(wb: Workbench)
         automation.pause()
     with pytest.raises(RefusedError, match="must be run or cancel"):
         automation.resume(overdue="later")  # type: ignore[arg-type]
+
+
+def test_who_changed_what_is_a_frame(wb: Workbench) -> None:
+    automation = wb.automation("audited").on("audited:event").add_tag("x").publish()
+    automation.add_tag("y").publish()
+    mine = automation.audit()
+    assert mine["action"].to_list() == [
+        "automation.publish",
+        "automation.update",
+        "automation.publish",
+        "automation.create",
+    ]
+    assert mine["to_version"].to_list() == [2, None, 1, None]
+    assert mine["from_version"].to_list() == [1, None, None, None]
+    assert "1 → 2" in repr(mine)
+    assert "automation: publish" in mine._repr_html_()
+    assert "audited" in wb.audit(3, action="automation.publish")["subject"].to_list()
+    assert wb.audit(3, action="nothing").is_empty()
