@@ -24,6 +24,7 @@ from api.keyring import Keyring
 from api.language.problem import Problem
 from api.query.run import Gateway
 from api.routes import (
+    audit,
     automations,
     catalog,
     contacts,
@@ -63,7 +64,7 @@ _SANIC = {
 }
 
 _ROUTES = (
-    *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage),
+    *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage, audit),
     *(sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 

@@ -178,11 +178,11 @@ def narrowed(draft: Draft, each: JsonObject) -> Draft:
     return msgspec.structs.replace(draft, trigger=spec, fork=None, as_read=False)
 
 
-def settled(draft: Draft, name: str, value: JsonObject) -> Draft:
+def settled(draft: Draft, name: str, value: JsonObject | int) -> Draft:
     """Return the draft with one of its settings; raise DraftError saying what is wrong with it."""
     if not draft.nodes:
         raise DraftError('say first which event: .on("deposit")')
-    _writable(value)
+    _writable({name: value})
     if problems := read_settings(normalise({name: value}), "").problems:
         raise DraftError("; ".join(f"{each.field.lstrip('.')} {each.reason}" for each in problems))
     known = draft.beside.get("settings")

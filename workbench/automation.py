@@ -10,6 +10,7 @@ from api.language.catalog import check_against, events_of, segments_of
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
+from workbench.audit import audit
 from workbench.author import Draft, from_json
 from workbench.catalog import Catalog, seen
 from workbench.connection import Connection
@@ -30,6 +31,8 @@ from workbench.texts.forms import as_python, described, spoken_lines, understood
 from workbench.verbs import Rules
 
 if TYPE_CHECKING:  # polars takes 0.3 s to load
+    import polars as pl
+
     from workbench.backtest.result import Backtest
     from workbench.backtest.verb import Against
     from workbench.canvas.widget import Canvas
@@ -235,6 +238,16 @@ class Automation(Rules):
         """Switch it off: no event starts it, and whoever is waiting is cancelled."""
         return self._switch("deactivate")
 
+    def pause(self) -> Self:
+        """Let it stand still: no event starts it, and whoever is on the way rests once it is due. Nobody is cancelled."""
+        return self._switch("pause")
+
+    @spoken('.resume() or .resume(overdue="cancel")')
+    def resume(self, *, overdue: publishing.Overdue = "run") -> Self:
+        """Let it go on after `.pause()`. What came due meanwhile happens now; `overdue="cancel"` ends those entries instead."""
+        self._place.record = publishing.resume(self._connected(), self._saved(), overdue)
+        return self
+
     def archive(self) -> Self:
         """Put it away for good; its history stays."""
         return self._switch("archive")
@@ -242,6 +255,11 @@ class Automation(Rules):
     def versions(self) -> Versions:
         """Return the published versions, newest first."""
         return publishing.versions(self._connected(), self._saved())
+
+    @spoken(".audit() or .audit(limit=500)")
+    def audit(self, limit: int = 100) -> "pl.DataFrame":
+        """Return who changed it, newest first: when, with which key, and from which live version to which."""
+        return audit(self._connected(), limit, subject_id=self._saved().id)
 
     # Watching
 

@@ -257,7 +257,12 @@ class Rules(Steps):
         """Skip a message or email to a contact that got so many within a span, from whichever automation; the rest goes on."""
         return self._settled("frequencyCap", {"messages": messages, "seconds": seconds_of(per, "per")})
 
-    def _settled(self, name: str, value: JsonObject) -> Self:
+    @spoken(".holdout(10)")
+    def holdout(self, percent: int) -> Self:
+        """Leave so many contacts of a hundred (1 to 50) out, always the same ones, so that `.stats()` can say what the others gained."""
+        return self._settled("holdout", percent)
+
+    def _settled(self, name: str, value: JsonObject | int) -> Self:
         return self._with(settled(self._draft, name, value))
 
 
