@@ -15,6 +15,9 @@ LAST = {
     "02_catalog": "Events of the last 30 days",
     "03_sql_and_reports": "customers",
     "04_segments": "signed-up-no-deposit",
+    "05_build_on_canvas": "Added the tag “depositor”",
+    "06_test_before_you_send": "1 failed",
+    "08_automations_in_git": "brought-a-friend",
 }
 STDERR = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']"
 

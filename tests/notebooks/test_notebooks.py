@@ -131,6 +131,47 @@ def test_segments(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "signed-up-no-deposit" in cells["list"]
 
 
+def test_drawing(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["05"]:
+        assert "data:image/svg+xml;base64," in cells["finished"]
+        assert "(quiet from 22:00 to 08:00)" in cells["words"]
+        assert cells["live-send"].count("waiting") >= 2
+        assert "Added the tag “depositor”" in cells["live-deposit"]
+    assert "Empty so far" in runs["05"][0]["told"]
+
+
+def test_testing_before_sending(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["06"]:
+        assert "After 2 hours: nothing sent or changed yet" in cells["walk"]
+        assert "added the tag “trader”" in cells["trade"]
+        assert "Your 250 USD in USDC are waiting." in cells["silent"]
+        assert "With premium you trade at a lower fee." in cells["premium"]
+        assert "Never taken: if_plan → send_email (yes)." in cells["month"]
+        assert re.search(r"! \d+ entries failed for good: the contact has no wallet", cells["month"])
+        assert re.search(r"failed for good +0 +[1-9]", cells["compare"])
+        assert "Never taken" not in cells["compare"]
+        assert re.search(r"\([1-9]\d*, 0\)", cells["gains"])
+        assert "@example." in cells["who"]
+        assert "Would have started" in cells["segment"]
+        assert "5 passed" in cells["tests-run"]
+        assert "sent: nothing" in cells["tests-draft"]
+        assert "1 failed" in cells["tests-draft"]
+    assert "published, version 1, off" in runs["06"][1]["draft"]
+
+
+def test_automations_in_git(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["08"]:
+        assert "new: thanks-for-the-friend.json" in cells["pull"]
+        assert "Thank you!" in cells["file"]
+        assert "title: “Thanks for bringing a friend”, before: “Thank you!”" in cells["plan"]
+        assert "updated: thanks-for-the-friend.json" in cells["apply"]
+        assert "nothing was changed, because" in cells["conflict-here"]
+        assert "updated: thanks-for-the-friend.json" in cells["conflict-solved"]
+        assert "updated: thanks-for-the-friend.json" in cells["conflict-applied"]
+        assert "Beside the words" not in cells["sentences"]
+        assert '.add_tag("brought-a-friend")' in cells["python"]
+
+
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_are_stored_without_outputs(path: Path) -> None:
     notebook = nbformat.read(path, 4)
