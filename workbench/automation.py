@@ -29,6 +29,8 @@ from workbench.simulate import Simulation, Trial, simulated
 from workbench.texts.besides import Besides
 from workbench.texts.forms import as_python, described, spoken_lines, understood, with_besides
 from workbench.verbs import Rules
+from workbench.watch.figures import Stats, stats
+from workbench.watch.live import Live
 
 if TYPE_CHECKING:  # polars takes 0.3 s to load
     import polars as pl
@@ -262,6 +264,17 @@ class Automation(Rules):
         return audit(self._connected(), limit, subject_id=self._saved().id)
 
     # Watching
+
+    @spoken(".stats() or .stats(days=7)")
+    def stats(self, *, days: int = 30) -> Stats:
+        """Return how it is doing now: who stands at which step, what happened there, what failed, and the goal rate of these `days`."""
+        return stats(self._connected(), self._saved(), days)
+
+    @spoken(".live() or .live(days=7)")
+    def live(self, *, days: int = 30) -> Live:
+        """Watch those figures: they are asked for again while somebody looks, and what failed has a button that tries it again."""
+        connection, record = self._connected(), self._saved()
+        return Live(lambda: stats(connection, record, days))
 
     @spoken('.entries() or .entries(limit=200, state="waiting")')
     def entries(self, limit: int = 50, *, state: str | None = None) -> Entries:
