@@ -17,6 +17,7 @@ LAST = {
     "04_segments": "signed-up-no-deposit",
     "05_build_on_canvas": "Added the tag “depositor”",
     "06_test_before_you_send": "1 failed",
+    "07_publish_and_watch": "automation: rollback",
     "08_automations_in_git": "brought-a-friend",
 }
 STDERR = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']"

@@ -159,6 +159,24 @@ def test_testing_before_sending(runs: dict[str, tuple[Cells, Cells]]) -> None:
     assert "published, version 1, off" in runs["06"][1]["draft"]
 
 
+def test_publishing_and_watching(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["07"]:
+        assert "hold out 25 % of contacts" in cells["write"]
+        assert "248 accepted" in cells["people"]
+        assert "Held out (25 %): reached by" in cells["live"]
+        assert "More contacts reach the goal with it than without." in cells["stats"]
+        assert re.search(r"template_error +send_inapp", cells["dead"])
+        assert "tried again" in cells["dead-replay"]
+        assert re.search(r"(\d+) entries: \1 completed\.", cells["dead-after"])
+        assert "paused" in cells["pause"]
+        assert re.search(r"(\d+) entries: \1 completed\.", cells["paused"])
+        assert "1 difference from version" in cells["change"]
+        assert "automation: rollback" in cells["audit"]
+    first, again = runs["07"]
+    assert "new, nothing is published yet" in first["plan"]
+    assert "no difference from version 3" in again["plan"]
+
+
 def test_automations_in_git(runs: dict[str, tuple[Cells, Cells]]) -> None:
     for cells in runs["08"]:
         assert "new: thanks-for-the-friend.json" in cells["pull"]
