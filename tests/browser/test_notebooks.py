@@ -32,7 +32,7 @@ def test_the_other_notebooks_run_and_are_drawn(page: Page, lab: Lab, pictures: P
         page.evaluate("window.jupyterapp.shell.collapseLeft()")
         use_theme(page, "JupyterLab Light")
         assert page.evaluate(RUN_ALL) is True
-        page.set_viewport_size({"width": 1240, "height": 12_000})  # Lab draws only the cells in view
+        page.set_viewport_size({"width": 1240, "height": 16_000})  # Lab draws only the cells in view
         expect(page.locator(".jp-CodeCell").last).to_contain_text(last)
         assert all(image.evaluate(DRAWN) for image in page.locator(".ewb img").all())
         assert page.locator(STDERR).count() == 0

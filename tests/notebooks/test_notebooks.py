@@ -26,26 +26,31 @@ Cells: TypeAlias = dict[str, str]
 
 @pytest.fixture(scope="module")
 def runs(running: Running) -> Iterator[dict[str, tuple[Cells, Cells]]]:
-    """Every notebook, run together with all the others, and then so once more; by its number."""
+    """Every notebook, run beside all the others, and then once more in its kernel; by its number."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DATABASE_URL", raising=False)
         for name, value in running.environment().items():
             patch.setenv(name, value)
-        first, again = (asyncio.run(execute_all(running)) for _ in range(2))
-        yield {number: (first[number], again[number]) for number in first}
+        yield asyncio.run(execute_all(running))
 
 
-async def execute_all(running: Running) -> dict[str, Cells]:
-    executed = await asyncio.gather(*(execute(text, running) for text in TEXTS.values()))
+async def execute_all(running: Running) -> dict[str, tuple[Cells, Cells]]:
+    executed = await asyncio.gather(*(execute_twice(text, running) for text in TEXTS.values()))
     return dict(zip(TEXTS, executed, strict=True))
 
 
-async def execute(text: str, running: Running) -> Cells:
+async def execute_twice(text: str, running: Running) -> tuple[Cells, Cells]:
     notebook = nbformat.reads(text.replace(*A_TENTH), 4)
     client = NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(running.folder)}}
     )
+    await client.async_execute(cleanup_kc=False)
+    first = cells_of(notebook)
     await client.async_execute()
+    return first, cells_of(notebook)
+
+
+def cells_of(notebook: nbformat.NotebookNode) -> Cells:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.id for cell in cells if any(each.get("name") == "stderr" for each in cell.outputs)] == []
     return {cell.id: "\n".join(map(shown, cell.outputs)) for cell in cells}
