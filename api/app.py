@@ -24,6 +24,7 @@ from api.keyring import Keyring
 from api.language.problem import Problem
 from api.query.run import Gateway, Places, Turns
 from api.routes import (
+    audit,
     automations,
     catalog,
     chain,
@@ -70,7 +71,7 @@ _SANIC = {
 }
 
 _ROUTES = (
-    *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage),
+    *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage, audit),
     *(chain, sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 

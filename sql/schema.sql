@@ -266,6 +266,7 @@ CREATE TABLE workbench.automations (
     created_at         timestamptz NOT NULL,
     updated_at         timestamptz NOT NULL,
     stint              integer NOT NULL DEFAULT 1,      -- grows whenever it is switched on again
+    paused_at          timestamptz,                     -- it stands still since then; only what is active can
     PRIMARY KEY (org_id, id)
 );
 
@@ -314,7 +315,7 @@ CREATE TABLE workbench.entries (
     event_created_at    timestamptz NOT NULL,
     contact_id          uuid NOT NULL,
     state               text NOT NULL CHECK (state IN
-        ('pending', 'running', 'waiting', 'retrying', 'completed', 'exited', 'cancelled', 'dead')),
+        ('pending', 'running', 'waiting', 'retrying', 'paused', 'completed', 'exited', 'cancelled', 'dead')),
     outcome             text,
     node_id             text,
     step                integer NOT NULL DEFAULT 0,     -- steps taken so far
@@ -334,6 +335,7 @@ CREATE TABLE workbench.entries (
 CREATE INDEX entries_ready ON workbench.entries (org_id, due_at) WHERE state IN ('pending', 'waiting');
 CREATE INDEX entries_retrying ON workbench.entries (org_id, due_at) WHERE state = 'retrying';
 CREATE INDEX entries_running ON workbench.entries (org_id, lease_until) WHERE state = 'running';
+CREATE INDEX entries_paused ON workbench.entries (org_id, automation_id, id) WHERE state = 'paused';
 CREATE INDEX entries_dead ON workbench.entries (org_id, automation_id, id) WHERE state = 'dead';
 CREATE INDEX entries_by_automation ON workbench.entries (org_id, automation_id, id);
 CREATE INDEX entries_by_contact ON workbench.entries (org_id, contact_id, automation_id, created_at);
@@ -355,6 +357,7 @@ CREATE TABLE workbench.entry_transitions (
         ('retrying', 'running'), ('retrying', 'cancelled'),
         ('running', 'waiting'), ('running', 'retrying'), ('running', 'completed'), ('running', 'exited'),
         ('running', 'cancelled'), ('running', 'dead'),
+        ('running', 'paused'), ('paused', 'pending'), ('paused', 'cancelled'),
         ('cancelled', 'pending'), ('dead', 'pending')))
 );
 

@@ -39,6 +39,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     automations = commands.add_parser("automations", help="automations as files in git")
     actions = automations.add_subparsers(required=True, metavar="ACTION")
     pulling = _action(actions.add_parser("pull", help="write a file for each automation of the server"), _pull)
+    pulling.add_argument(
+        "--name", action="append", default=[], help="only the automation of this name; may be repeated"
+    )
     pulling.add_argument("--overwrite", action="store_true", help="also over files that were edited here")
     _action(actions.add_parser("plan", help="say what apply would change; exit code 2 when it is something"), _plan)
     applying = _action(actions.add_parser("apply", help="create, update and publish what the files say"), _apply)
@@ -57,7 +60,7 @@ def _action(
 
 
 def _pull(args: argparse.Namespace, connection: Connection) -> int:
-    found = pull(args.folder, connection, overwrite=args.overwrite)
+    found = pull(args.folder, connection, names=args.name, overwrite=args.overwrite)
     _say([report.as_json(found)] if args.json else report.pulled(found))
     return int(any(each.deed == "conflict" for each in found))
 

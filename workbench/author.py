@@ -32,7 +32,7 @@ _TAG_SHOWN = 48
 
 
 class Asked(TypedDict, total=False):
-    """What may be asked of a value, one of these at a time; None is a value: null."""
+    """What may be asked of a value, one of these at a time; none of them asks whether it is there. None is a value: null."""
 
     eq: object
     neq: object
@@ -133,11 +133,29 @@ def from_json(payload: Mapping[str, Any]) -> Draft:
     read = read_graph(normalise(graph))
     if isinstance(read, tuple):
         raise DraftError("; ".join(map(str, read)))
-    taken = {(edge.source, edge.handle) for edge in read.edges}
-    ends = tuple((node.id, way) for node in read.nodes for way in node.handles if (node.id, way) not in taken)
     nodes, edges = tuple(graph.get("nodes") or ()), tuple(graph.get("edges") or ())
     beside = {key: value for key, value in graph.items() if key not in ("nodes", "edges")}
-    return Draft(str(payload.get("name", "")), spec, nodes, edges, ends, as_read=True, beside=beside)
+    return Draft(str(payload.get("name", "")), spec, nodes, edges, _open_ends(read), as_read=True, beside=beside)
+
+
+def _open_ends(graph: Graph) -> tuple[End, ...]:
+    """Return the ways out that lead nowhere, in the order in which verbs leave them: all along one way, then the next."""
+    leads: dict[End, str] = {}
+    for edge in graph.edges:
+        leads.setdefault((edge.source, edge.handle), edge.target)
+    ways = {node.id: [(node.id, way) for way in reversed(node.handles)] for node in reversed(graph.nodes)}
+    found, left = [], [end for node_ways in ways.values() for end in node_ways]
+    known: set[End] = set()
+    while left:
+        end = left.pop()
+        if end in known:
+            continue
+        known.add(end)
+        if end in leads:
+            left += ways.get(leads[end], ())
+        else:
+            found.append(end)
+    return tuple(found)
 
 
 def started(name: str, events: tuple[str, ...], node_id: str | None = None) -> Draft:
@@ -183,11 +201,11 @@ def narrowed(draft: Draft, each: JsonObject) -> Draft:
     return msgspec.structs.replace(draft, trigger=spec, fork=None, as_read=False)
 
 
-def settled(draft: Draft, name: str, value: JsonObject) -> Draft:
+def settled(draft: Draft, name: str, value: JsonObject | int) -> Draft:
     """Return the draft with one of its settings; raise DraftError saying what is wrong with it."""
     if not draft.nodes:
         raise DraftError('say first which event: .on("deposit")')
-    _writable(value)
+    _writable({name: value})
     if problems := read_settings(normalise({name: value}), "").problems:
         raise DraftError("; ".join(f"{each.field.lstrip('.')} {each.reason}" for each in problems))
     known = draft.beside.get("settings")
@@ -275,12 +293,12 @@ def awaited_name(name: object) -> str:
 
 
 def condition(path: object, asked: Mapping[str, object]) -> JsonObject:
-    """Return one filter; raise DraftError unless exactly one thing is asked of a path."""
+    """Return one filter; raise DraftError when several things are asked of a path at once. Nothing asked: whether it is there."""
     if not isinstance(path, str) or not path:
         raise DraftError(f'{path!r} is not a path: write the name of a value, like "amountUsd" or "contact.plan"')
-    if len(asked) != 1:
+    if len(asked) > 1:
         raise DraftError(f"say one thing about {path!r}: {OPERATORS}")
-    ((name, value),) = asked.items()
+    name, value = next(iter(asked.items()), ("exists", True))
     if name == "exists":
         if value is not True:
             raise DraftError(f"there is no operator for “missing”: use .when({path!r}, exists=True) and .otherwise(…)")

@@ -10,13 +10,14 @@ from api.language.catalog import check_against, events_of, segments_of
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
+from workbench.audit import audit
 from workbench.author import Draft, from_json
 from workbench.catalog import Catalog, seen
 from workbench.connection import Connection
 from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.graph import draw, picture
 from workbench.display.page import html
-from workbench.entries import Entries, Entry
+from workbench.entries import Entries, Entry, Until
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
 from workbench.impact import Impact
@@ -28,8 +29,12 @@ from workbench.simulate import Simulation, Trial, simulated
 from workbench.texts.besides import Besides
 from workbench.texts.forms import as_python, described, spoken_lines, understood, with_besides
 from workbench.verbs import Rules
+from workbench.watch.figures import Stats, stats
+from workbench.watch.live import Live
 
 if TYPE_CHECKING:  # polars takes 0.3 s to load
+    import polars as pl
+
     from workbench.backtest.result import Backtest
     from workbench.backtest.verb import Against
     from workbench.canvas.widget import Canvas
@@ -161,11 +166,12 @@ class Automation(Rules):
         simulation.note = record.off() if record is not None else ""
         return simulation
 
-    @spoken('.backtest(days=30) or .backtest(days=30, against="published", sample=0.1)')
+    @spoken('.backtest(days=30) or .backtest(days=30, against="published", segment="whales", sample=0.1)')
     def backtest(
         self,
         *,
         against: "Against | None" = None,
+        segment: str | None = None,
         sample: float = 1.0,
         processes: int | None = None,
         **during: Unpack[During],
@@ -176,13 +182,16 @@ class Automation(Rules):
         quiet hours on the clock of then. Nothing is sent and nothing written. Contacts are taken as they are today: what they were
         like in the past is not kept.
 
-        `against="published"` (or the number of a version) compares it with that. `sample=0.1` takes a tenth of the contacts, always the
-        same ones. `processes` is how many help; as many as there are cores unless told.
+        `against="published"` (or the number of a version) compares it with that. `segment="whales"` takes its members only: those of now,
+        whenever they entered. `sample=0.1` takes a tenth of the contacts, always the same ones. `processes` is how many help; as many as
+        there are cores unless told.
         """
         from workbench.backtest.run import Asked
+        from workbench.backtest.source import Whom
         from workbench.backtest.verb import backtested
 
-        return backtested(self._connected(), self._draft, self._place.record, against, Asked(during, sample, processes))
+        asked = Asked(during, Whom(sample, segment), processes)
+        return backtested(self._connected(), self._draft, self._place.record, against, asked)
 
     # Publishing
 
@@ -231,6 +240,16 @@ class Automation(Rules):
         """Switch it off: no event starts it, and whoever is waiting is cancelled."""
         return self._switch("deactivate")
 
+    def pause(self) -> Self:
+        """Let it stand still: no event starts it, and whoever is on the way rests once it is due. Nobody is cancelled."""
+        return self._switch("pause")
+
+    @spoken('.resume() or .resume(overdue="cancel")')
+    def resume(self, *, overdue: publishing.Overdue = "run") -> Self:
+        """Let it go on after `.pause()`. What came due meanwhile happens now; `overdue="cancel"` ends those entries instead."""
+        self._place.record = publishing.resume(self._connected(), self._saved(), overdue)
+        return self
+
     def archive(self) -> Self:
         """Put it away for good; its history stays."""
         return self._switch("archive")
@@ -239,7 +258,23 @@ class Automation(Rules):
         """Return the published versions, newest first."""
         return publishing.versions(self._connected(), self._saved())
 
+    @spoken(".audit() or .audit(limit=500)")
+    def audit(self, limit: int = 100) -> "pl.DataFrame":
+        """Return who changed it, newest first: when, with which key, and from which live version to which."""
+        return audit(self._connected(), limit, subject_id=self._saved().id)
+
     # Watching
+
+    @spoken(".stats() or .stats(days=7)")
+    def stats(self, *, days: int = 30) -> Stats:
+        """Return how it is doing now: who stands at which step, what happened there, what failed, and the goal rate of these `days`."""
+        return stats(self._connected(), self._saved(), days)
+
+    @spoken(".live() or .live(days=7)")
+    def live(self, *, days: int = 30) -> Live:
+        """Watch those figures: they are asked for again while somebody looks, and what failed has a button that tries it again."""
+        connection, record = self._connected(), self._saved()
+        return Live(lambda: stats(connection, record, days))
 
     @spoken('.entries() or .entries(limit=200, state="waiting")')
     def entries(self, limit: int = 50, *, state: str | None = None) -> Entries:
@@ -250,9 +285,9 @@ class Automation(Rules):
         """Return what failed for good, by cause; its `.replay()` tries it again."""
         return dead_letters(self._connected(), self._saved().id)
 
-    @spoken('.watch(receipt), where receipt = wb.events.send("deposit", …)')
-    def watch(self, sent: Receipt | str, timeout: float = 30.0) -> Entry:
-        """Watch the entry that one event started until it ends, and return it.
+    @spoken('.watch(receipt) or .watch(receipt, until="waiting"), where receipt = wb.events.send("deposit", …)')
+    def watch(self, sent: Receipt | str, timeout: float = 30.0, *, until: Until = "ended") -> Entry:
+        """Watch the entry that one event started until it ends, or until it waits, and return it.
 
         `sent` is the receipt of `wb.events.send`, an idempotency key or an event id.
         """
@@ -263,7 +298,7 @@ class Automation(Rules):
                 f"that event did not start {self.name!r}. Either it was not active when the event came, or the event does not pass "
                 "its filters: .simulate(event) says which"
             )
-        return entry.wait(timeout)
+        return entry.wait(timeout, until=until)
 
     # Below the surface
 

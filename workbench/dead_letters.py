@@ -104,7 +104,7 @@ class DeadLetters(Sequence[DeadLetter]):
     def __len__(self) -> int:
         return len(self._letters)
 
-    def _table(self) -> tuple[Sequence[Column], list[tuple[Any, ...]]]:
+    def table(self) -> tuple[Sequence[Column], list[tuple[Any, ...]]]:
         """Return columns and rows; the automation has a column only where there can be several."""
         whole = self._automation_id is None
         columns = (_CAUSE, *((_AUTOMATION,) if whole else ()), *_COLUMNS)
@@ -118,12 +118,12 @@ class DeadLetters(Sequence[DeadLetter]):
         ]
 
     def __repr__(self) -> str:
-        return plain(*self._table(), _NONE)
+        return plain(*self.table(), _NONE)
 
     def _repr_html_(self) -> str:
         total = sum(each.entries for each in self._letters)
         title = f"Failed for good: {_entries(total)}"
-        return table(*self._table(), title=title if self else "", note=_NOTE if self else "", empty=_NONE)
+        return table(*self.table(), title=title if self else "", note=_NOTE if self else "", empty=_NONE)
 
 
 _CAUSE, _AUTOMATION = Column("cause"), Column("automation")

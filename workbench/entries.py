@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -19,10 +19,13 @@ from workbench.display.page import moment
 from workbench.display.progress import Progress
 from workbench.display.run import LOOKS, RunPage, whys
 from workbench.display.table import Column, plain, table
-from workbench.errors import NotThereError, RefusedError, StillRunningError, WorkbenchError
+from workbench.errors import DraftError, NotThereError, RefusedError, StillRunningError, WorkbenchError
 
 if TYPE_CHECKING:
     import polars as pl
+
+Until: TypeAlias = Literal["ended", "waiting"]
+"""What an entry is watched for: until it ends, or also until it waits for time or an event."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -122,12 +125,14 @@ class Entry:
         self._stored = msgspec.convert(self._connection.get(f"/entries/{self.id}"), _Stored)
         return self
 
-    def wait(self, timeout: float = 30.0) -> "Entry":
-        """Watch until it ends, and return it; raise StillRunningError after `timeout` seconds."""
-        progress, until, pause = Progress(), surroundings.seconds() + timeout, _FIRST_PAUSE
-        while not self.refresh().ended:
+    def wait(self, timeout: float = 30.0, *, until: Until = "ended") -> "Entry":
+        """Watch until it ends, or until it waits, and return it; raise StillRunningError after `timeout` seconds."""
+        if until not in get_args(Until):
+            raise DraftError(f'until={until!r}: write until="ended" or until="waiting"')
+        progress, deadline, pause = Progress(), surroundings.seconds() + timeout, _FIRST_PAUSE
+        while not self.refresh().ended and self.state.value != until:
             progress.show(self._line(), self.state.value, LOOKS.get(self.state, "busy"))
-            if surroundings.seconds() >= until:
+            if surroundings.seconds() >= deadline:
                 raise StillRunningError(
                     f"the entry is still {self.state.value} after {timeout:g} seconds{self._because()}. "
                     "Call .wait() again, or look at it with .refresh()"

@@ -15,7 +15,9 @@ from workbench.display.table import Column, plain, table
 from workbench.errors import DraftError, PublishError, RefusedError, StaleError
 from workbench.impact import Impact
 
-Verb = Literal["activate", "deactivate", "archive"]
+Verb = Literal["activate", "deactivate", "archive", "pause"]
+Overdue = Literal["run", "cancel"]
+"""What becomes of what came due while an automation was paused."""
 
 
 class Record(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,6 +35,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel"):
     graph: dict[str, Any]
     updated_at: str = ""
     archived_at: str | None = None
+    paused_at: str | None = None
     impact: Impact | None = None
 
     def draft(self) -> Draft:
@@ -45,15 +48,19 @@ class Record(msgspec.Struct, frozen=True, rename="camel"):
             return [("archived", "warn")]
         if self.published_version is None:
             return [("draft", "warn")]
-        return [
-            (f"published, version {self.published_version}", "busy"),
-            ("active", "good") if self.active else ("off", "warn"),
-        ]
+        return [(f"published, version {self.published_version}", "busy"), self._running()]
+
+    def _running(self) -> tuple[str, str]:
+        if self.paused_at is not None:
+            return "paused", "warn"
+        return ("active", "good") if self.active else ("off", "warn")
 
     def off(self) -> str:
         """Say that events do not start it although it was published; empty when they do."""
         if self.archived_at is not None:
             return "It is archived: no event starts it."
+        if self.paused_at is not None:
+            return "It is paused: no event starts it until .resume()."
         if self.published_version is None or self.active:
             return ""
         return "It is off now: no event starts it until .activate() or .publish()."
@@ -222,8 +229,13 @@ def rollback(connection: Connection, record: Record, version: int) -> Record:
 
 
 def switch(connection: Connection, record: Record, verb: Verb) -> Record:
-    """Activate, deactivate or archive the automation and return it."""
+    """Activate, deactivate, pause or archive the automation and return it."""
     return _record(connection.post(f"/automations/{record.id}/{verb}"))
+
+
+def resume(connection: Connection, record: Record, overdue: Overdue) -> Record:
+    """Let a paused automation go on, and return it."""
+    return _record(connection.post(f"/automations/{record.id}/resume", {"overdue": overdue}))
 
 
 def versions(connection: Connection, record: Record) -> Versions:

@@ -123,7 +123,8 @@ class Steps(Helpful, ABC):
         """Ask something about the event (`amountUsd`) or the contact (`contact.plan`, `contact.tags`).
 
         Go on with `.then(lambda b: b.add_tag("vip"))`, and if you like `.otherwise(lambda b: …)`. Steps written after that are for
-        everybody again: both branches lead there, unless they end in `.exit()`. Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`.
+        everybody again: both branches lead there, unless they end in `.exit()`. Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`;
+        `.when("contact.plan")` asks whether it is there.
         """
         return When(self, (condition(path, asked),), node)
 
@@ -248,7 +249,8 @@ class Rules(Steps):
         """Start only when a value of the event passes; several `where` all have to.
 
         `path` is a key of the payload (`amountUsd`, `order.total`), or `event`, `walletAddress`, `email`, `externalId`, `contactId`.
-        Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`. No conversion takes place: the number 100 is not the text "100". What is known of the contact belongs into `.when("contact.plan", …)`.
+        Ask with one of `eq`, `neq`, `is_in`, `contains`, `exists`; `.where("amountUsd")` asks whether it is there, whatever it is.
+        No conversion takes place: the number 100 is not the text "100". What is known of the contact belongs into `.when("contact.plan", …)`.
         """
         if not self._draft.nodes:
             raise DraftError('say first which event: .on("deposit")')
@@ -287,7 +289,12 @@ class Rules(Steps):
         """Skip a message or email to a contact that got so many within a span, from whichever automation; the rest goes on."""
         return self._settled("frequencyCap", {"messages": messages, "seconds": seconds_of(per, "per")})
 
-    def _settled(self, name: str, value: JsonObject) -> Self:
+    @spoken(".holdout(10)")
+    def holdout(self, percent: int) -> Self:
+        """Leave so many contacts of a hundred (1 to 50) out, always the same ones, so that `.stats()` can say what the others gained."""
+        return self._settled("holdout", percent)
+
+    def _settled(self, name: str, value: JsonObject | int) -> Self:
         return self._with(settled(self._draft, name, value))
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, publish, surroundings
 from workbench.abi import ContractEvents, abi
+from workbench.audit import audit
 from workbench.author import Draft
 from workbench.automation import Automation, Place
 from workbench.catalog import Catalog
@@ -217,6 +218,11 @@ class Workbench(Reports):
     def usage(self, month: str | None = None) -> "pl.DataFrame":
         """Return how many messages were sent in a month of UTC, this one unless you name another, by channel."""
         return usage(self._connection, month)
+
+    @spoken('wb.audit() or wb.audit(limit=500, action="automation.publish")')
+    def audit(self, limit: int = 100, *, action: str | None = None) -> "pl.DataFrame":
+        """Return who changed what, newest first, as far as your key may look at it; all of it with `keys:admin`."""
+        return audit(self._connection, limit, action)
 
     @spoken('wb.entry("0198c0de-…")')
     def entry(self, entry_id: str) -> Entry:

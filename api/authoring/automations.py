@@ -22,8 +22,9 @@ from api.language.problem import Problem
 from api.store import authoring as store
 from api.store.authoring import FIRST_ID, AuditRow, AutomationRow, Cancellation, VersionRow
 from api.store.database import Database, Transaction
+from api.store.wake import wake_engine
 
-INACTIVE, ARCHIVED = "automation_inactive", "automation_archived"
+INACTIVE, ARCHIVED, OVERDUE = "automation_inactive", "automation_archived", "overdue"
 
 _CANCELLED_AT_ONCE = 20_000
 _LOOKS = 5
@@ -114,6 +115,39 @@ async def deactivate(database: Database, author: Author, automation_id: str) -> 
     return await _cancel_rest(database, author, INACTIVE, await _deactivate(database, author, automation_id))
 
 
+@retried
+async def pause(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
+    """Let the automation stand still: no new entries, and those on their way rest once they are due. Nothing is cancelled."""
+    async with database.transaction() as tx:
+        row = await _locked(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is not None:
+            return row
+        if not row.active:
+            return conflict("the automation is not active, so there is nothing to pause")
+        paused = msgspec.structs.replace(row, paused_at=author.now)
+        return await _change(tx, author, paused, "automation.pause", {})
+
+
+@retried
+async def resume(
+    database: Database, author: Author, automation_id: str, *, cancel_overdue: bool
+) -> AutomationRow | Refusal:
+    """Let a paused automation go on, with what came due meanwhile; or cancel that, as `overdue`.
+
+    All in one transaction (some 20,000 overdue entries a second): cut short, it is paused still.
+    """
+    async with database.transaction() as tx:
+        row = await _locked(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is None:
+            return row
+        cancelled = await _cancel_overdue(tx, author, automation_id) if cancel_overdue else 0
+        resumed = await _resume_entries(tx, author, automation_id)
+        detail = {"paused_at": row.paused_at, "resumed": resumed, "cancelled": cancelled}
+        stored = await _change(tx, author, msgspec.structs.replace(row, paused_at=None), "automation.resume", detail)
+        await wake_engine(tx)
+        return stored
+
+
 async def archive(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
     """Put the automation away for good: readable, never active again."""
     return await _cancel_rest(database, author, ARCHIVED, await _archive(database, author, automation_id))
@@ -152,6 +186,8 @@ async def _update(database: Database, author: Author, automation_id: str, edit: 
         detail = {"changed": list(given), "cancelled": cancelled}
         if edit.active is not None:
             detail["active"] = edit.active
+        if edit.active is False:
+            given["paused_at"] = None
         changed = await _change(tx, author, msgspec.structs.replace(row, **given), "automation.update", detail)
     return _Stopped(changed, last)
 
@@ -166,7 +202,7 @@ async def _deactivate(database: Database, author: Author, automation_id: str) ->
             return _Stopped(row)
         cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
         if row.active:
-            stopped = msgspec.structs.replace(row, active=False)
+            stopped = msgspec.structs.replace(row, active=False, paused_at=None)
             row = await _change(tx, author, stopped, "automation.deactivate", {"cancelled": cancelled})
     return _Stopped(row, last)
 
@@ -179,7 +215,7 @@ async def _archive(database: Database, author: Author, automation_id: str) -> _S
             return unknown("automation")
         cancelled, last = await _cancel(tx, author, row.id, ARCHIVED, FIRST_ID)
         if row.archived_at is None:
-            put_away = msgspec.structs.replace(row, active=False, archived_at=author.now)
+            put_away = msgspec.structs.replace(row, active=False, paused_at=None, archived_at=author.now)
             row = await _change(tx, author, put_away, "automation.archive", {"cancelled": cancelled})
     return _Stopped(row, last)
 
@@ -214,6 +250,29 @@ async def _cancel_more(database: Database, author: Author, automation_id: str, o
             return None  # switched on again meanwhile: what is there now is meant to run
         _, last = await _cancel(tx, author, automation_id, outcome, after)
     return last
+
+
+async def _cancel_overdue(tx: Transaction, author: Author, automation_id: str) -> int:
+    """Cancel what came due while the automation was paused, whether or not an engine has seen it; return how many."""
+    cancellation = Cancellation(author.org_id, automation_id, OVERDUE, author.now, due_by=author.now)
+    total, last = 0, FIRST_ID
+    while True:
+        count, following = await store.cancel_entries(tx, cancellation, last, _CANCELLED_AT_ONCE)
+        if following is None:
+            return total
+        total, last = total + count, following
+
+
+async def _resume_entries(tx: Transaction, author: Author, automation_id: str) -> int:
+    """Make the entries due that rest; return how many."""
+    total, last = 0, FIRST_ID
+    while True:
+        count, following = await store.resume_entries(
+            tx, author.org_id, automation_id, author.now, last, _CANCELLED_AT_ONCE
+        )
+        if following is None:
+            return total
+        total, last = total + count, following
 
 
 async def _cancel_leftovers(tx: Transaction, author: Author, row: AutomationRow) -> None:

@@ -28,6 +28,7 @@ class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
     created_at: datetime
     updated_at: datetime
     archived_at: datetime | None
+    paused_at: datetime | None
 
 
 Then: TypeAlias = Literal["finishes", "no_published_version", "automation_inactive"]
@@ -203,6 +204,7 @@ def automation_view(row: AutomationRow) -> AutomationView:
         row.created_at,
         row.updated_at,
         row.archived_at,
+        row.paused_at,
     )
 
 

@@ -122,6 +122,7 @@ async def look(
         facts[claim.entry_id] = msgspec.structs.replace(
             known,
             cancelled=known.cancelled or _stopped(claim, automations[claim.automation_id]),
+            paused=automations[claim.automation_id].paused,
             retries=retries,
             past=_past(claim, watched, recent),
             arrivals=tuple(_arrival(open_email, row) for row in watched.arrivals.get(claim.entry_id, ())),

@@ -4,7 +4,8 @@ Nothing is written for a worker that lost a lease. Nothing is written either whe
 an entry that waits for an event or gives up waiting, or looks back at messages and entries, is recorded under the lock of its
 contact, where what it saw is read again. Ingest stores an event that somebody may wait for under the same lock. So it comes
 either before, and is seen here, or after, and finds the entry waiting: no wake-up is lost. An entry that only now begins to
-wait saw no events; one that came since it decided to wait makes it due at once.
+wait saw no events; one that came since it decided to wait makes it due at once. In the same way an entry comes to rest only
+while its automation is held as paused: whoever resumes it comes before, and is seen here, or after, and finds the entry.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,9 @@ Recorded: TypeAlias = Written | Stale | Lost
 
 async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Progress], seen: Seen) -> Recorded:
     """Write decisions made on what was seen, and commit unless something has to leave the house."""
+    if not await _is_resting(tx, org_id, done):
+        await tx.rollback()
+        return Stale()
     again = [each for each in done if each.awaits or seen.asked[each.claim.entry_id].is_watched]
     attributes, tags = new_attributes(done), tag_changes(done)
     contacts = {each.claim.contact_id for each in again}.union(attributes, (each.contact_id for each in tags))
@@ -95,6 +99,15 @@ async def record_sent(
 
 
 _GIVEN_UP = frozenset({State.DEAD, State.CANCELLED, State.EXITED})
+
+
+async def _is_resting(tx: Transaction, org_id: int, done: list[Progress]) -> bool:
+    """Whether the automations of entries that come to rest are paused still."""
+    automation_ids = {each.claim.automation_id for each in done if each.run.state is State.PAUSED}
+    if not automation_ids:
+        return True
+    (paused,) = await run(tx, store.share_paused(org_id, sorted(automation_ids)))
+    return paused == len(automation_ids)
 
 
 async def _is_so(tx: Transaction, org_id: int, again: list[Progress], seen: Seen) -> bool:

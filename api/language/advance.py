@@ -19,6 +19,7 @@ from api.language.graph import Graph, Node
 from api.language.moves import TABLE, Need, decide
 from api.language.run import Run, State
 from api.language.settings import Reentry
+from api.language.split import HOLDOUT, share
 
 LOOP_WINDOW = timedelta(minutes=1)
 LOOP_LIMIT = 100  # entries of one contact in one automation within that window; only where they can cause each other
@@ -45,6 +46,8 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
     """Take a running entry one node further. `graph` None: nothing is published."""
     if facts.cancelled is not None:
         return Decision(run.to(State.CANCELLED, outcome=facts.cancelled))
+    if facts.paused:
+        return Decision(run.to(State.PAUSED, attempt=max(run.attempt - 1, 0)))
     if graph is None:
         return Decision(run.to(State.COMPLETED, outcome="no_published_version"))
     node = _node_of(graph, run)
@@ -118,8 +121,8 @@ def _stopped(here: Here) -> Decision | None:
         return die(here, "attempts_exhausted", "every attempt ended without an outcome")
     if run.step >= len(graph.nodes):  # more steps than nodes: a draft may hold a loop, a published graph never does
         return die(here, "loop", "the graph leads back to a node that was visited before")
-    if run.node_id is None and (refused := _refused(here)) is not None:
-        return refused
+    if run.node_id is None and (turned_away := _refused(here) or _held_out(here)) is not None:
+        return turned_away
     return _at_goal(here) if graph.settings.goal is not None else None
 
 
@@ -133,6 +136,17 @@ def _refused(here: Here) -> Decision | None:
         return None
     step = told(here, "refused", detail={"cause": reentry.policy})
     return end(here, State.CANCELLED, "reentry", step, steps=0)
+
+
+def _held_out(here: Here) -> Decision | None:
+    """Return how the entry of a contact ends that is compared with the others. It counts as one that was let in."""
+    percent, run = here.graph.settings.holdout, here.run
+    if not percent:
+        return None
+    number = share(run.automation_id, HOLDOUT, here.facts.contact.id)
+    if number >= percent:
+        return None
+    return end(here, State.COMPLETED, "holdout", told(here, "held_out", detail={"share": number}))
 
 
 def _is_once_too_often(reentry: Reentry, past: Past, now: datetime) -> bool:

@@ -158,7 +158,11 @@ def _neighbours(edges: Iterable[Edge]) -> dict[str, list[str]]:
 
 
 def _settings(graph: Graph) -> Iterator[Remark]:
-    yield from (Remark("error", problem.reason, field=problem.field) for problem in graph.settings.problems)
+    settings = graph.settings
+    yield from (Remark("error", problem.reason, field=problem.field) for problem in settings.problems)
+    if settings.holdout and settings.goal is None and not settings.problems:
+        message = "without a goal there is nothing to compare: name the event that this automation is to bring about"
+        yield Remark("warning", message, field="graph.settings.holdout")
 
 
 def _names(trigger: Trigger) -> Iterator[Remark]:

@@ -8,11 +8,13 @@ _WHY = {
     (State.RETRYING, State.RUNNING): "tried again",
     (State.RUNNING, State.WAITING): "a delay, an event to wait for, quiet hours",
     (State.RUNNING, State.RETRYING): "a step failed, or its worker stopped",
-    (State.RUNNING, State.COMPLETED): "the end of the graph",
+    (State.RUNNING, State.COMPLETED): "the end of the graph, or held out",
     (State.RUNNING, State.EXITED): "an exit, or the goal",
     (State.RUNNING, State.CANCELLED): "switched off, dropped, or not let in",
     (State.RUNNING, State.DEAD): "no try left, or none can help",
     (State.CANCELLED, State.PENDING): "its log is on the chain again",
+    (State.RUNNING, State.PAUSED): "its automation is paused",
+    (State.PAUSED, State.PENDING): "its automation is resumed",
     (State.DEAD, State.PENDING): "replayed",
 }
 _SWITCHED_OFF = "switched off, or its log was dropped"

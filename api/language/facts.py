@@ -57,7 +57,7 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     """Everything a decision may depend on, besides graph, run and time.
 
     `event`, `sent`, `payload`: the event that started the entry. `contact`: as it is now, with what later events left on it.
-    `cancelled`: the reason why the automation no longer runs, if it does not.
+    `cancelled`: the reason why the automation no longer runs, if it does not. `paused`: it stands still for the time being.
     `arrivals`: the events that came for the contact since, those that the run waits for or that are its goal, in the order of `at`,
     none after `now`.
     """
@@ -67,6 +67,7 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     payload: dict[str, Json]
     contact: Contact
     cancelled: str | None = None
+    paused: bool = False
     retries: RetryPolicy = DEFAULT_POLICY
     past: Past = Past()
     arrivals: tuple[Arrival, ...] = ()

@@ -15,6 +15,7 @@ class State(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     RETRYING = "retrying"
+    PAUSED = "paused"
     COMPLETED = "completed"
     EXITED = "exited"
     CANCELLED = "cancelled"
@@ -30,6 +31,9 @@ MOVES: frozenset[tuple[State, State]] = frozenset(
         (State.RETRYING, State.RUNNING),
         (State.RETRYING, State.CANCELLED),
         (State.RUNNING, State.WAITING),
+        (State.RUNNING, State.PAUSED),
+        (State.PAUSED, State.PENDING),
+        (State.PAUSED, State.CANCELLED),
         (State.RUNNING, State.RETRYING),
         (State.RUNNING, State.COMPLETED),
         (State.RUNNING, State.EXITED),

@@ -4,6 +4,7 @@
 `goal` {event, filters?}: the event that ends an entry early, as `exited` with outcome `goal`.
 `quietHours` {from, to, timezoneAttribute?}: when no in-app message or email goes out, on the contact's clock.
 `frequencyCap` {messages, seconds}: how many of them a contact gets in a period, whichever automation sends them.
+`holdout` (whole percentage): how many contacts of a hundred get nothing, so that the others can be compared with them.
 Webhooks speak to systems, not to people: neither quiet hours nor the cap holds them.
 """
 
@@ -21,9 +22,11 @@ from api.language.trigger import read_filters
 
 MAX_DAYS = 3_650
 MAX_CAP = 1_000
+MAX_HOLDOUT = 50  # percent
 TIMEZONE = "timezone"
 
 Policy: TypeAlias = Literal["always", "once", "once_per", "not_while_running"]
+_Reader: TypeAlias = Callable[[Any, str, list[Problem]], Any]
 _CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 
 
@@ -63,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True):
     goal: Goal | None = None
     quiet_hours: QuietHours | None = None
     frequency_cap: FrequencyCap | None = None
+    holdout: int = 0
     problems: Problems = ()
 
 
@@ -88,16 +92,30 @@ def read_settings(value: Any, field: str) -> Settings:
     return Settings(**kept, problems=tuple(problems))
 
 
-def _read(
-    read: Callable[[dict[str, Any], str, list[Problem]], Any], value: Any, field: str, problems: list[Problem]
-) -> Any:
+def _read(read: _Reader, value: Any, field: str, problems: list[Problem]) -> Any:
     """Return a setting, None when anything is wrong with it."""
-    if not isinstance(value, dict):
-        problems.append(Problem(field, "must be an object"))
-        return None
     before = len(problems)
     setting = read(value, field, problems)
     return setting if len(problems) == before else None
+
+
+def _of_object(read: Callable[[dict[str, Any], str, list[Problem]], Any]) -> _Reader:
+    """Return the reader of a setting that is written as an object."""
+
+    def reader(value: Any, field: str, problems: list[Problem]) -> Any:
+        if isinstance(value, dict):
+            return read(value, field, problems)
+        problems.append(Problem(field, "must be an object"))
+        return None
+
+    return reader
+
+
+def _holdout(value: Any, field: str, problems: list[Problem]) -> int:
+    if type(value) is int and 1 <= value <= MAX_HOLDOUT:
+        return value
+    problems.append(Problem(field, f"must be a whole percentage from 1 to {MAX_HOLDOUT}"))
+    return 0
 
 
 def _reentry(value: dict[str, Any], field: str, problems: list[Problem]) -> Reentry:
@@ -147,9 +165,10 @@ def _whole(value: dict[str, Any], field: str, name: str, most: int, problems: li
     return 1
 
 
-_READERS: dict[str, tuple[str, Callable[[dict[str, Any], str, list[Problem]], Any]]] = {
-    "reentry": ("reentry", _reentry),
-    "goal": ("goal", _goal),
-    "quietHours": ("quiet_hours", _quiet_hours),
-    "frequencyCap": ("frequency_cap", _frequency_cap),
+_READERS: dict[str, tuple[str, _Reader]] = {
+    "reentry": ("reentry", _of_object(_reentry)),
+    "goal": ("goal", _of_object(_goal)),
+    "quietHours": ("quiet_hours", _of_object(_quiet_hours)),
+    "frequencyCap": ("frequency_cap", _of_object(_frequency_cap)),
+    "holdout": ("holdout", _holdout),
 }

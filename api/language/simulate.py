@@ -100,10 +100,17 @@ def simulate(automation: Automation, event: Event, contact: Contact, now: dateti
     named = automation.trigger.names_event(event.name, on_chain=event.on_chain)
     if not named or not all(verdict.passed for verdict in verdicts):
         return Trace(False, verdicts, name_matched=named)
-    facts = Facts(event.name, event.identifiers, payload, contact, None, given.retries, given.past)
-    life = _Life(automation.graph, Run(given.entry_id, automation.id), facts, now)
+    facts = Facts(event.name, event.identifiers, payload, contact, retries=given.retries, past=given.past)
+    life = _Life(_graph_for(contact, automation.graph), Run(given.entry_id, automation.id), facts, now)
     life.live(sorted(given.later, key=lambda each: each.after), given.until)
     return life.trace(verdicts)
+
+
+def _graph_for(contact: Contact, graph: Graph | None) -> Graph | None:
+    """Return what the contact goes through: one that is nobody's is never held out, since on which side it falls means nothing."""
+    if graph is None or contact.id != SIMULATED or not graph.settings.holdout:
+        return graph
+    return msgspec.structs.replace(graph, settings=msgspec.structs.replace(graph.settings, holdout=0))
 
 
 class _Life:

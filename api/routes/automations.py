@@ -9,7 +9,7 @@ import asyncio
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.access.verify import Principal
-from api.authoring import automations, entries, trial
+from api.authoring import automations, entries, goals, trial
 from api.authoring.draft import read_draft, read_edit
 from api.authoring.refusal import Refusal, unknown
 from api.authoring.trial import Surroundings
@@ -127,6 +127,26 @@ async def deactivate(request: Request, automation_id: str) -> HTTPResponse:
     return answer(await _view(await automations.deactivate(parts(request).database, who, known)))
 
 
+@blueprint.post("/automations/<automation_id:str>/pause")
+async def pause(request: Request, automation_id: str) -> HTTPResponse:
+    """Let it stand still until it is resumed; 409 unless it is active."""
+    who, known = await author(request, SWITCH_ON), known_form(automation_id, _THING)
+    return answer(await _view(await automations.pause(parts(request).database, who, known)))
+
+
+@blueprint.post("/automations/<automation_id:str>/resume")
+async def resume(request: Request, automation_id: str) -> HTTPResponse:
+    """Let it go on; what came due meanwhile runs now, or is cancelled (`overdue`: run or cancel)."""
+    who, known = await author(request, SWITCH_ON), known_form(automation_id, _THING)
+    fields = body_fields(request)
+    overdue = fields.value("overdue") or "run"
+    if overdue not in ("run", "cancel"):
+        fields.refuse("overdue", "must be run or cancel")
+    refuse_problems(fields)
+    cancels = overdue == "cancel"
+    return answer(await _view(await automations.resume(parts(request).database, who, known, cancel_overdue=cancels)))
+
+
 @blueprint.post("/automations/<automation_id:str>/archive")
 async def archive(request: Request, automation_id: str) -> HTTPResponse:
     """Put it away for good."""
@@ -162,6 +182,15 @@ async def stats(request: Request, automation_id: str) -> HTTPResponse:
     """Answer the counts of entries by state and of steps by node and outcome."""
     who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
     return answer(settled(await entries.stats_of(parts(request).database, who.org_id, known)))
+
+
+@blueprint.get("/automations/<automation_id:str>/goal")
+async def goal(request: Request, automation_id: str) -> HTTPResponse:
+    """Answer how many contacts reached the goal, of those that entered in the last `days`; and what a holdout says of it."""
+    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
+    own, days = parts(request), whole_number(request, "days", 30, goals.MOST_DAYS)
+    asked = goals.Asked(known, days, own.clock.now())
+    return answer(settled(await goals.goal_of(own.database, who.org_id, own.keyring.of(who.org_id), asked)))
 
 
 @blueprint.get("/automations/<automation_id:str>/impact")

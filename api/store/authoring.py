@@ -27,6 +27,7 @@ class AutomationRow(msgspec.Struct, frozen=True):
     archived_at: datetime | None
     created_at: datetime
     updated_at: datetime
+    paused_at: datetime | None = None
 
 
 class VersionRow(msgspec.Struct, frozen=True):
@@ -71,12 +72,16 @@ class ChangeRow(msgspec.Struct, frozen=True):
 
 
 class Cancellation(msgspec.Struct, frozen=True):
-    """Which entries are cancelled (all of an automation that no worker holds), with which outcome, when."""
+    """Which entries are cancelled (of an automation, and held by no worker), with which outcome, when.
+
+    `due_by`: only those that were due then.
+    """
 
     org_id: int
     automation_id: str
     outcome: str
     at: datetime
+    due_by: datetime | None = None
 
 
 async def insert_automation(tx: Transaction, row: AutomationRow) -> AutomationRow:
@@ -160,6 +165,16 @@ async def cancel_entries(tx: Transaction, cancellation: Cancellation, after: str
     """Cancel up to `most` entries with ids beyond `after`; return how many, and the last id of them."""
     values = {**msgspec.structs.asdict(cancellation), "after": after, "most": most}
     row = await (await tx.execute(_SQL["cancel_entries"], values)).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+async def resume_entries(
+    tx: Transaction, org_id: int, automation_id: str, at: datetime, after: str, most: int
+) -> tuple[int, str | None]:
+    """Let up to `most` resting entries with ids beyond `after` go on; return how many, and the last id of them."""
+    values = {"org_id": org_id, "automation_id": automation_id, "at": at, "after": after, "most": most}
+    row = await (await tx.execute(_SQL["resume_entries"], values)).fetchone()
     assert row is not None
     return row[0], row[1]
 

@@ -1,5 +1,6 @@
 """Contacts by what identifies them: the statements of `sql/queries/contacts.sql`. Nothing here writes."""
 
+from collections.abc import Collection
 from typing import Any
 
 from api.keyring import OrgKeys
@@ -20,6 +21,12 @@ async def stored_contact(tx: Transaction, org_id: int, keys: OrgKeys, who: Ident
     values = {"org_id": org_id, "kinds": [int(kind) for kind, _ in known], "digests": [digest for _, digest in known]}
     row = await (await tx.execute(_SQL["stored_contact"], values)).fetchone()
     return None if row is None else _contact(keys, *row)
+
+
+async def known_contacts(tx: Transaction, org_id: int, keys: OrgKeys, ids: Collection[str]) -> dict[str, Contact]:
+    """Return contacts by id, their emails opened; those that were erased are missing."""
+    cursor = await tx.execute(_SQL["known_contacts"], {"org_id": org_id, "ids": list(ids)})
+    return {row[0]: _contact(keys, *row) async for row in cursor}
 
 
 def _contact(keys: OrgKeys, contact_id: str, *columns: Any) -> Contact:

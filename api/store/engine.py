@@ -159,6 +159,11 @@ def record_entries(org_id: int, standings: Sequence[Standing], now: datetime) ->
     )
 
 
+def share_paused(org_id: int, automation_ids: Sequence[str]) -> Call[int]:
+    """Read how many of these automations are paused, which stays so until this transaction ends."""
+    return Call(_SQL["share_paused"], lambda rows: int(rows[0][0]), org_id=org_id, ids=uuids(automation_ids))
+
+
 def has_step(org_id: int, step: StepRow) -> Call[bool]:
     """Read whether a step is logged under its claim."""
     return Call(_SQL["has_step"], bool, org_id=org_id, entry_id=step.entry_id, claim=step.claim, step=step.step)

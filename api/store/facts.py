@@ -17,10 +17,11 @@ _SQL = statements("facts")
 
 
 class AutomationNow(msgspec.Struct, frozen=True):
-    """Which stint an automation is in; `stopped`: why it no longer runs."""
+    """Which stint an automation is in; `stopped`: why it no longer runs, `paused`: whether it stands still."""
 
     stint: int
     stopped: str | None
+    paused: bool
 
 
 class EventRow(msgspec.Struct, frozen=True):

@@ -4,17 +4,20 @@
 -- A new automation at revision 1.
 INSERT INTO automations (org_id, id, name, trigger_spec, graph, active, revision, created_at, updated_at)
 VALUES (:org_id, :id, :name, :trigger_spec ::jsonb, :graph ::jsonb, :active, 1, :created_at, :created_at)
-RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at;
+RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+          paused_at;
 
 -- find_automation --
 -- One automation.
-SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+       paused_at
 FROM automations
 WHERE org_id = :org_id AND id = :id;
 
 -- lock_automation --
 -- One automation, held until commit: changes of it happen one after the other.
-SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+       paused_at
 FROM automations
 WHERE org_id = :org_id AND id = :id
 FOR UPDATE;
@@ -28,7 +31,8 @@ FOR SHARE;
 
 -- list_automations --
 -- The newest automations, archived or not, of one name when it is given, older than one when it is.
-SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+       paused_at
 FROM automations
 WHERE org_id = :org_id AND (archived_at IS NOT NULL) = :archived AND (:name ::text IS NULL OR name = :name)
     AND (:before ::uuid IS NULL OR id < :before ::uuid)
@@ -40,9 +44,11 @@ LIMIT :most;
 UPDATE automations
 SET name = :name, trigger_spec = :trigger_spec ::jsonb, graph = :graph ::jsonb, active = :active,
     stint = stint + (:active AND NOT active)::integer,
-    published_version = :published_version, revision = :revision, archived_at = :archived_at, updated_at = :updated_at
+    published_version = :published_version, revision = :revision, archived_at = :archived_at, updated_at = :updated_at,
+    paused_at = :paused_at
 WHERE org_id = :org_id AND id = :id
-RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at;
+RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+          paused_at;
 
 -- insert_version --
 -- Publish: a version is written once and never changed.
@@ -81,6 +87,9 @@ FROM (
     UNION ALL
     SELECT automation_version, node_id, state FROM entries
     WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'running'
+    UNION ALL
+    SELECT automation_version, node_id, state FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'paused'
 ) live
 WHERE automation_version IS DISTINCT FROM :version
 GROUP BY automation_version, node_id, state
@@ -106,13 +115,15 @@ ORDER BY a.id DESC
 LIMIT :most;
 
 -- cancel_entries --
--- Cancel the next entries (by id) of an automation that no worker holds; how many, and the last id looked at.
+-- Cancel the next entries (by id) of an automation that no worker holds, all of them or those that were due by a moment; how
+-- many, and the last id looked at.
 -- What they still had to send is skipped; what was on its way when its worker stopped may have arrived.
 WITH stopped AS (
     SELECT id, state
     FROM entries
     WHERE org_id = :org_id AND automation_id = :automation_id AND id > :after ::uuid
-        AND state IN ('pending', 'waiting', 'retrying')
+        AND state IN ('pending', 'waiting', 'retrying', 'paused')
+        AND (:due_by ::timestamptz IS NULL OR due_at <= :due_by ::timestamptz)
     ORDER BY id
     LIMIT :most
     FOR UPDATE
@@ -129,10 +140,30 @@ WITH stopped AS (
     UPDATE messages m
     SET status = CASE WHEN m.status = 'queued' AND NOT m.in_doubt THEN 'skipped' ELSE 'unknown' END
     FROM moved r
-    WHERE m.org_id = :org_id AND m.entry_id = r.id AND r.state = 'retrying' AND m.status IN ('queued', 'sending')
+    WHERE m.org_id = :org_id AND m.entry_id = r.id AND r.state IN ('retrying', 'paused') AND m.status IN ('queued', 'sending')
     RETURNING m.id, m.channel, m.status
 ), told AS (
     INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
     SELECT :org_id, :at, id, status, channel, :outcome FROM unsent
+)
+SELECT count(*), max(id ::text) FROM moved;
+
+-- resume_entries --
+-- Let the next entries (by id) go on that came due while their automation was paused; the last id, if there were any.
+WITH resting AS (
+    SELECT id FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'paused' AND id > :after ::uuid
+    ORDER BY id
+    LIMIT :most
+    FOR UPDATE
+), moved AS (
+    UPDATE entries e
+    SET state = 'pending', due_at = :at, updated_at = :at
+    FROM resting r
+    WHERE e.org_id = :org_id AND e.id = r.id
+    RETURNING e.id
+), recorded AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
+    SELECT :org_id, id, 'paused', 'pending', :at FROM moved
 )
 SELECT count(*), max(id ::text) FROM moved;

@@ -16,3 +16,12 @@ JOIN identities i ON i.org_id = :org_id AND i.kind = k.kind AND i.value_digest =
 JOIN contacts c ON c.org_id = :org_id AND c.id = i.contact_id
 ORDER BY k.position
 LIMIT 1;
+
+-- known_contacts --
+-- Contacts by id; emails are sealed. Those that were erased are missing.
+SELECT c.id, c.wallet_address, c.email, c.external_id, c.wallet_raw, c.attributes, c.tags,
+       ARRAY(SELECT m.segment FROM segment_members m
+             WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
+       c.opted_out
+FROM contacts c
+WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]) AND c.erased_at IS NULL;

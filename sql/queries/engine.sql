@@ -126,6 +126,15 @@ WITH r AS MATERIALIZED (
 )
 SELECT id::text FROM recorded;
 
+-- share_paused --
+-- How many of these automations are paused; that stays so until commit.
+SELECT count(*) FROM (
+    SELECT FROM automations
+    WHERE org_id = :org_id ::bigint AND id = ANY(:ids ::uuid[]) AND paused_at IS NOT NULL
+    ORDER BY id
+    FOR SHARE
+) AS paused;
+
 -- has_step --
 -- A row when a step is logged under a claim: then all that was written with it is there, too.
 SELECT step FROM entry_steps

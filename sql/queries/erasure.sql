@@ -66,7 +66,7 @@ WHERE d.org_id = :org_id AND d.key_digest = s.key_digest;
 -- End its entries, also those that a worker holds: its lease is void. What was to be sent is skipped, what is on its way may arrive.
 WITH live AS (
     SELECT id, state FROM entries
-    WHERE org_id = :org_id AND contact_id = :contact_id AND state IN ('pending', 'running', 'waiting', 'retrying')
+    WHERE org_id = :org_id AND contact_id = :contact_id AND state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
     ORDER BY id
     FOR UPDATE
 ), moved AS (

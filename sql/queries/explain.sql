@@ -49,15 +49,18 @@ FROM unnest(:event_ids ::uuid[]) AS k (event_id)
 JOIN entries e ON e.org_id = :org_id AND e.automation_id = :automation_id AND e.event_id = k.event_id;
 
 -- switches --
--- When an automation was switched on and off, in order.
+-- When an automation was switched on and off, in order; while it is paused it takes no entries either.
 SELECT created_at, CASE action
            WHEN 'automation.activate' THEN true
            WHEN 'automation.deactivate' THEN false
            WHEN 'automation.archive' THEN false
+           WHEN 'automation.pause' THEN false
+           WHEN 'automation.resume' THEN true
            ELSE (detail ->> 'active')::boolean
        END AS active
 FROM audit_log
 WHERE org_id = :org_id AND subject_id = :automation_id
-    AND (action IN ('automation.activate', 'automation.deactivate', 'automation.archive')
+    AND (action IN ('automation.activate', 'automation.deactivate', 'automation.archive', 'automation.pause',
+                    'automation.resume')
          OR (action IN ('automation.create', 'automation.update') AND detail ? 'active'))
 ORDER BY created_at, id;

@@ -44,9 +44,10 @@ FROM k JOIN identities i ON i.contact_id = k.id AND i.org_id = k.org_id AND i.ki
 JOIN suppressions s ON s.org_id = k.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest;
 
 -- automations_now --
--- Which stint these automations are in, and why those that no longer run do not.
+-- Which stint these automations are in, why those that no longer run do not, and whether they are paused.
 SELECT a.id::text, a.stint,
-       CASE WHEN a.archived_at IS NOT NULL THEN 'automation_archived' WHEN NOT a.active THEN 'automation_inactive' END
+       CASE WHEN a.archived_at IS NOT NULL THEN 'automation_archived' WHEN NOT a.active THEN 'automation_inactive' END,
+       a.paused_at IS NOT NULL
 FROM automations a
 WHERE a.org_id = :org_id AND a.id = ANY(:ids ::uuid[]);
 
@@ -64,11 +65,11 @@ SELECT k.id::text, entered.at, entered.running
 FROM unnest(:ids ::uuid[], :automation_ids ::uuid[], :contact_ids ::uuid[], :created ::timestamptz[])
     AS k (id, automation_id, contact_id, created_at)
 CROSS JOIN LATERAL (
-    SELECT max(counted.created_at) AS at, bool_or(counted.state IN ('pending', 'running', 'waiting', 'retrying')) AS running
+    SELECT max(counted.created_at) AS at, bool_or(counted.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')) AS running
     FROM (
         SELECT e.created_at, e.state FROM entries e
         WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id AND e.id <> k.id
-            AND (e.step > 0 OR (e.state IN ('pending', 'running', 'waiting', 'retrying')
+            AND (e.step > 0 OR (e.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
                                 AND (e.created_at, e.id) < (k.created_at, k.id)))
         ORDER BY e.created_at DESC LIMIT :most    -- the order is that of the index on contacts
     ) AS counted

@@ -13,7 +13,7 @@ SELECT a.id::text, a.published_version, a.stint, COALESCE(v.trigger_spec, a.trig
 FROM automations a
 LEFT JOIN automation_versions v
     ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-WHERE a.org_id = :org_id AND a.active AND a.archived_at IS NULL
+WHERE a.org_id = :org_id AND a.active AND a.paused_at IS NULL AND a.archived_at IS NULL
 ORDER BY a.id;
 
 -- awaited_events --

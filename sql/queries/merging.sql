@@ -77,7 +77,7 @@ DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :id AND segm
 -- live_entries --
 -- Entries of a contact that have not ended, held until commit, of some origins if they are given; whether a worker holds each.
 SELECT id, state = 'running' FROM entries
-WHERE org_id = :org_id AND contact_id = :id AND state IN ('pending', 'running', 'waiting', 'retrying')
+WHERE org_id = :org_id AND contact_id = :id AND state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
     AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
 ORDER BY id
 FOR UPDATE;
@@ -87,7 +87,7 @@ FOR UPDATE;
 UPDATE entries
 SET contact_id = :to_id,
     merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(merged_from, :from_id) ELSE nullif(merged_from, :to_id) END
-WHERE org_id = :org_id AND contact_id = :from_id AND state IN ('pending', 'waiting', 'retrying')
+WHERE org_id = :org_id AND contact_id = :from_id AND state IN ('pending', 'waiting', 'retrying', 'paused')
     AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]));
 
 -- resolve_conflicts --

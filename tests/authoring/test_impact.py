@@ -33,9 +33,10 @@ async def test_what_has_not_ended_is_counted_by_version_node_and_state(desk: Any
     await desk.rows("UPDATE entries SET node_id = 'm1' WHERE state <> 'pending'")
     published = await publish_next(desk, row)
     assert await impact_of(desk, published) == ImpactView(
-        5,
+        6,
         (
             EarlierView(1, None, "pending", 1, "finishes"),
+            EarlierView(1, "m1", "paused", 1, "finishes"),
             EarlierView(1, "m1", "retrying", 1, "finishes"),
             EarlierView(1, "m1", "running", 1, "finishes"),
             EarlierView(1, "m1", "waiting", 2, "finishes"),

@@ -191,6 +191,8 @@ EVERY = [
     *(*READING, *WRITING, ("POST", "/simulate"), ("GET", "/entries"), ("GET", f"/entries/{UNKNOWN}")),
     *(("GET", f"/dead-letters?automationId={UNKNOWN}"), ("POST", "/entries/replay")),
     *(("POST", f"/automations/{UNKNOWN}/{rest}") for rest in ("publish", "rollback", "activate", "simulate")),
+    *(("POST", f"/automations/{UNKNOWN}/pause"), ("POST", f"/automations/{UNKNOWN}/resume")),
+    ("GET", f"/automations/{UNKNOWN}/goal"),
     ("POST", f"/entries/{UNKNOWN}/replay"),
 ]
 
@@ -209,7 +211,7 @@ async def test_scopes_divide_reading_writing_and_publishing(acme: Org) -> None:
 
     reading = {f"{method} {path}" for method, path in EVERY if method == "GET"}
     publishing = {f"POST /automations/{UNKNOWN}/{rest}" for rest in ("publish", "rollback")}
-    activating = {f"POST /automations/{UNKNOWN}/activate"}
+    activating = {f"POST /automations/{UNKNOWN}/{rest}" for rest in ("activate", "pause", "resume")}
     assert await allowed("sql:read") == set()
     assert await allowed("events:read") == reading
     assert await allowed("automations:publish") == reading | publishing | activating

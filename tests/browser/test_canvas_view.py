@@ -65,6 +65,25 @@ def test_what_is_written_in_python_shows_and_both_at_once_lose_nothing(page: Pag
         expect(page.get_by_label("Title", exact=True)).to_have_value("Thanks!!")
 
 
+CENTRED = """() => {
+    const middle = (name) => { const box = document.querySelector(name).getBoundingClientRect(); return box.x + box.width / 2; };
+    return Math.abs(middle(".react-flow__node[data-id=if_amountusd]") - middle(".react-flow")) < 2;
+}"""
+
+
+def test_a_frame_that_grows_shows_the_graph_until_somebody_looks_elsewhere(page: Page) -> None:
+    page.set_viewport_size({"width": 700, "height": 700})
+    with bare(page, greeting()):
+        page.wait_for_function(CENTRED)
+        page.set_viewport_size({"width": 1300, "height": 700})
+        page.wait_for_function(CENTRED)
+        page.get_by_role("button", name="zoom in").click()
+        zoomed = page.locator(".react-flow__viewport").get_attribute("style")
+        page.set_viewport_size({"width": 1200, "height": 700})
+        page.wait_for_function("document.querySelector('.ewc').getBoundingClientRect().right <= 1200")
+        assert page.locator(".react-flow__viewport").get_attribute("style") == zoomed
+
+
 def test_two_views_show_the_same(page: Page) -> None:
     automation = greeting()
     with bare(page, automation, views=2) as shown:

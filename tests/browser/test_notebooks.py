@@ -15,6 +15,10 @@ LAST = {
     "02_catalog": "Events of the last 30 days",
     "03_sql_and_reports": "customers",
     "04_segments": "signed-up-no-deposit",
+    "05_build_on_canvas": "Added the tag “depositor”",
+    "06_test_before_you_send": "1 failed",
+    "07_publish_and_watch": "automation: rollback",
+    "08_automations_in_git": "brought-a-friend",
 }
 STDERR = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']"
 
@@ -28,7 +32,7 @@ def test_the_other_notebooks_run_and_are_drawn(page: Page, lab: Lab, pictures: P
         page.evaluate("window.jupyterapp.shell.collapseLeft()")
         use_theme(page, "JupyterLab Light")
         assert page.evaluate(RUN_ALL) is True
-        page.set_viewport_size({"width": 1240, "height": 12_000})  # Lab draws only the cells in view
+        page.set_viewport_size({"width": 1240, "height": 16_000})  # Lab draws only the cells in view
         expect(page.locator(".jp-CodeCell").last).to_contain_text(last)
         assert all(image.evaluate(DRAWN) for image in page.locator(".ewb img").all())
         assert page.locator(STDERR).count() == 0

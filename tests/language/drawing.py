@@ -63,6 +63,7 @@ settings = st.fixed_dictionaries(
         "goal": _data(event=st.sampled_from(EVENTS), filters=filters),
         "quietHours": st.sampled_from([{"from": "22:00", "to": "08:00"}, {"from": "09:30", "to": "10:30"}]),
         "frequencyCap": _data(messages=st.integers(1, 2), seconds=SECONDS),
+        "holdout": st.sampled_from([30, 50]),
     },
 )  # fmt: skip
 

@@ -27,26 +27,31 @@ Cells: TypeAlias = dict[str, str]
 
 @pytest.fixture(scope="module")
 def runs(running: Running) -> Iterator[dict[str, tuple[Cells, Cells]]]:
-    """Every notebook, run together with all the others, and then so once more; by its number."""
+    """Every notebook, run beside all the others, and then once more in its kernel; by its number."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DATABASE_URL", raising=False)
         for name, value in running.environment().items():
             patch.setenv(name, value)
-        first, again = (asyncio.run(execute_all(running)) for _ in range(2))
-        yield {number: (first[number], again[number]) for number in first}
+        yield asyncio.run(execute_all(running))
 
 
-async def execute_all(running: Running) -> dict[str, Cells]:
-    executed = await asyncio.gather(*(execute(text, running) for text in TEXTS.values()))
+async def execute_all(running: Running) -> dict[str, tuple[Cells, Cells]]:
+    executed = await asyncio.gather(*(execute_twice(text, running) for text in TEXTS.values()))
     return dict(zip(TEXTS, executed, strict=True))
 
 
-async def execute(text: str, running: Running) -> Cells:
+async def execute_twice(text: str, running: Running) -> tuple[Cells, Cells]:
     notebook = nbformat.reads(text.replace(*A_TENTH), 4)
     client = NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(running.folder)}}
     )
+    await client.async_execute(cleanup_kc=False)
+    first = cells_of(notebook)
     await client.async_execute()
+    return first, cells_of(notebook)
+
+
+def cells_of(notebook: nbformat.NotebookNode) -> Cells:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.id for cell in cells if any(each.get("name") == "stderr" for each in cell.outputs)] == []
     return {cell.id: "\n".join(map(shown, cell.outputs)) for cell in cells}
@@ -130,6 +135,65 @@ def test_segments(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "Your account manager is one tap away." in cells["member"]
         assert "Would add the tag" in cells["other"]
         assert "signed-up-no-deposit" in cells["list"]
+
+
+def test_drawing(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["05"]:
+        assert "data:image/svg+xml;base64," in cells["finished"]
+        assert "(quiet from 22:00 to 08:00)" in cells["words"]
+        assert cells["live-send"].count("waiting") >= 2
+        assert "Added the tag “depositor”" in cells["live-deposit"]
+    assert "Empty so far" in runs["05"][0]["told"]
+
+
+def test_testing_before_sending(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["06"]:
+        assert "After 2 hours: nothing sent or changed yet" in cells["walk"]
+        assert "added the tag “trader”" in cells["trade"]
+        assert "Your 250 USD in USDC are waiting." in cells["silent"]
+        assert "With premium you trade at a lower fee." in cells["premium"]
+        assert "Never taken: if_plan → send_email (yes)." in cells["month"]
+        assert re.search(r"! \d+ entries failed for good: the contact has no wallet", cells["month"])
+        assert re.search(r"failed for good +0 +[1-9]", cells["compare"])
+        assert "Never taken" not in cells["compare"]
+        assert re.search(r"\([1-9]\d*, 0\)", cells["gains"])
+        assert "@example." in cells["who"]
+        assert "Would have started" in cells["segment"]
+        assert "5 passed" in cells["tests-run"]
+        assert "sent: nothing" in cells["tests-draft"]
+        assert "1 failed" in cells["tests-draft"]
+    assert "published, version 1, off" in runs["06"][1]["draft"]
+
+
+def test_publishing_and_watching(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["07"]:
+        assert "hold out 25 % of contacts" in cells["write"]
+        assert "248 accepted" in cells["people"]
+        assert "Held out (25 %): reached by" in cells["live"]
+        assert "More contacts reach the goal with it than without." in cells["stats"]
+        assert re.search(r"template_error +send_inapp", cells["dead"])
+        assert "tried again" in cells["dead-replay"]
+        assert re.search(r"(\d+) entries: \1 completed\.", cells["dead-after"])
+        assert "paused" in cells["pause"]
+        assert re.search(r"(\d+) entries: \1 completed\.", cells["paused"])
+        assert "1 difference from version" in cells["change"]
+        assert "automation: rollback" in cells["audit"]
+    first, again = runs["07"]
+    assert "new, nothing is published yet" in first["plan"]
+    assert "no difference from version 3" in again["plan"]
+
+
+def test_automations_in_git(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["08"]:
+        assert "new: thanks-for-the-friend.json" in cells["pull"]
+        assert "Thank you!" in cells["file"]
+        assert "title: “Thanks for bringing a friend”, before: “Thank you!”" in cells["plan"]
+        assert "updated: thanks-for-the-friend.json" in cells["apply"]
+        assert "nothing was changed, because" in cells["conflict-here"]
+        assert "updated: thanks-for-the-friend.json" in cells["conflict-solved"]
+        assert "updated: thanks-for-the-friend.json" in cells["conflict-applied"]
+        assert "Beside the words" not in cells["sentences"]
+        assert '.add_tag("brought-a-friend")' in cells["python"]
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)

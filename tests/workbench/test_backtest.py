@@ -118,6 +118,12 @@ def test_a_draft_is_compared_with_what_is_published(wb: Workbench, lived: Automa
         before.gains()
 
 
+def test_a_draft_begun_before_the_publication_is_compared_with_it(wb: Workbench) -> None:
+    begun = wb.automation("begun before").on("deposit").add_tag("x")
+    wb.automation("begun before").on("deposit").add_tag("y").publish().deactivate()
+    assert begun.backtest(days=2, against="published").before is not None
+
+
 def test_the_cap_counts_the_messages_of_other_automations(wb: Workbench, lived: Automation) -> None:
     draft = wb.automation("capped").on("bt:bought").send_inapp("Hi", "there")
     assert draft.backtest(days=1).totals.messages == 6
@@ -131,6 +137,21 @@ def test_a_sample_is_of_contacts_and_always_the_same(wb: Workbench) -> None:
     assert half.sort("contact").equals(again.sort("contact"))
     assert 0.3 < half.height / whole.height < 0.7
     assert whole.join(half, on=whole.columns, how="semi").height == half.height
+
+
+def test_a_segment_is_its_members_of_now(wb: Workbench) -> None:
+    draft = wb.automation("of members").on("deposit").send_inapp("Hi", "{{ amountUsd }}").frequency_cap(2, per="1d")
+    rows = wb.sql(
+        "SELECT contact_id, count(*) AS n FROM app_events WHERE event = 'deposit' GROUP BY 1 HAVING count(*) = 3"
+    )
+    wb.audience(rows, name="three-times")
+    backtest = draft.backtest(days=90, segment="three-times")
+    assert {*backtest.contacts()["contact"]} == {*rows["contact_id"]}
+    assert backtest.totals.entries == 3 * rows.height
+    assert f"of {rows.height} members of three-times" in repr(backtest)
+    assert "of those who are in the segment three-times now." in repr(backtest)
+    part = draft.backtest(days=90, segment="three-times", sample=0.5)
+    assert {*part.contacts()["contact"]} < {*rows["contact_id"]}
 
 
 def test_processes_change_nothing(wb: Workbench) -> None:
@@ -172,6 +193,8 @@ def test_what_could_not_be_known_is_said_in_particular(wb: Workbench) -> None:
     assert "your key sees them masked" in said
     assert "It is not saved yet" in said
     assert "Never taken:" in said
+    there = wb.automation("there").on("deposit").when("contact.email").then(lambda b: b.add_tag("reachable"))
+    assert "masked" not in " ".join(there.backtest(days=2).remarks)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +209,8 @@ def test_what_could_not_be_known_is_said_in_particular(wb: Workbench) -> None:
         (lambda a: a.backtest(against="published"), "was never published"),
         (lambda a: a.backtest(against="draft"), "was never published"),
         (lambda a: a.backtest(processes=-1), "processes=-1"),
+        (lambda a: a.backtest(segment="whale"), "nobody has defined the segment 'whale'"),
+        (lambda a: a.backtest(segment=7), "not the name of a segment"),
         (lambda a: Automation.from_json(a.to_json()).backtest(), "not connected"),
     ],
 )

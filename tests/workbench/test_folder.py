@@ -77,7 +77,7 @@ def edit(name: str, old: str, new: str) -> None:
 
 def test_what_is_pulled_is_the_same_and_reads_well(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
-    assert command("pull") == (0, "new: thanks.json (Thanks)\n0 automations unchanged.\n", "")
+    assert command("pull") == (0, "new: thanks.json (Thanks)\n", "")
     assert Path(HERE, "thanks.json").read_text() == (
         "{\n"
         '  "name": "Thanks",\n'
@@ -111,6 +111,17 @@ def test_what_is_pulled_is_the_same_and_reads_well(wb: Workbench, command: Comma
     )
     assert command("plan") == (0, "1 automation as on the server.\n", "")
     assert command("pull")[1] == "1 automation unchanged.\n"
+
+
+def test_one_of_many_is_pulled_by_its_name(wb: Workbench, command: Command) -> None:
+    thanks(wb).publish()
+    thanks(wb, "Other").publish()
+    assert command("pull", "--name", "Thanks") == (0, "new: thanks.json (Thanks)\n", "")
+    thanks(wb, "Other").delay("1h").publish()
+    assert command("plan")[0] == 0
+    assert "1 automation of the server not in this folder" in command("plan")[1]
+    code, _, error = command("pull", "--name", "Thank")
+    assert (code, error) == (1, "workbench: no automation is called 'Thank'; without --name, all of them are pulled\n")
 
 
 def test_an_edit_is_planned_applied_and_then_there(wb: Workbench, command: Command) -> None:

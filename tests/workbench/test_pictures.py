@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.workbench.test_writing import branching, new, thanks
 from workbench import Automation
-from workbench.display.graph import draw
+from workbench.display.graph import Taken, draw
 from workbench.display.layout import place
 
 NODES = st.integers(1, 12).map(lambda count: [str(number) for number in range(count)])
@@ -73,3 +73,18 @@ def test_a_broken_draft_is_drawn_with_what_is_wrong() -> None:
     automation = new().on("deposit").send_inapp(title="{{", body="x")
     assert "Cannot be published" in automation._repr_html_()
     assert "send_inapp" in automation._repr_html_()
+
+
+def test_an_email_in_html_is_told_by_its_words() -> None:
+    automation = new().on("x").send_email("Hi", "<h2>Ready?</h2><p>{{ name }} is <b>here</b></p>")
+    words = "".join(ElementTree.fromstring(automation.svg()).itertext())
+    assert "Ready? {{ name }} is here" in words
+    assert "<b>" not in words
+
+
+def test_a_share_is_shown_whole_beside_a_long_label() -> None:
+    trigger, graph = new().on("x").wait_for("y", within="1d").then(lambda b: b.exit()).add_tag("z")._draft.language()
+    shares = {("wait_for_y", "matched"): "72%", ("wait_for_y", "timeout"): "28%"}
+    drawn = draw(trigger, graph, Taken({}, shares=shares))[0]
+    assert ">it came 72%<" in drawn
+    assert ">28%<" in drawn

@@ -17,6 +17,7 @@ from api.language.trigger import Trigger, fires, flat_context, read_trigger
 from api.query.functions import refuse
 from tests.language.drawing import graph_of
 from workbench.backtest.selection import Selection, select
+from workbench.backtest.source import Whom
 from workbench.statements import statement
 
 KEYS = ("a", "b", "a.b", "event", "email")
@@ -102,8 +103,8 @@ def test_a_wildcard_reads_every_event() -> None:
 
 
 def test_addresses_are_opened_only_for_those_who_look() -> None:
-    def looks(*nodes: dict[str, Any], asks: str = "a") -> bool:
-        trigger = triggered([{"path": asks, "operator": "exists"}])
+    def looks(*nodes: dict[str, Any], asks: str = "a", operator: str = "exists") -> bool:
+        trigger = triggered([{"path": asks, "operator": operator, "value": "a@b.co"}])
         return select([Automation(trigger, graph_of({"nodes": [*nodes], "edges": []}))]).addresses
 
     push = {"id": "m", "type": "send_inapp", "data": {"title": "{{ a }}", "body": "{{ contact.plan }}"}}
@@ -111,12 +112,13 @@ def test_addresses_are_opened_only_for_those_who_look() -> None:
     assert looks(push | {"data": {"title": "{{ contact.email }}", "body": "x"}})
     assert looks(push | {"data": {"title": "{{ email | default('') }}", "body": "x"}})
     assert looks({"id": "e", "type": "send_email", "data": {"subject": "a", "body": "b"}})
-    assert looks(asks="email")
+    assert looks(asks="email", operator="eq")
+    assert not looks(asks="email")
 
 
-@pytest.mark.parametrize("sample", [False, True])
-def test_a_server_that_lists_its_functions_takes_every_question(sample: bool) -> None:
+@pytest.mark.parametrize("whom", [Whom(), Whom(0.5, "whales")])
+def test_a_server_that_lists_its_functions_takes_every_question(whom: Whom) -> None:
     asked = {"path": "a.b", "operator": "eq", "value": 1}
     for selection in (Selection(), select([Automation(triggered([asked]), Graph())])):
         for name in ("begin", "days", "events", "contacts", "messages"):
-            assert refuse(statement(f"backtest_{name}", sample=sample, selection=selection, own=True)) is None
+            assert refuse(statement(f"backtest_{name}", whom=whom, selection=selection, own=True)) is None

@@ -74,20 +74,26 @@ def test_a_verb_writes_the_node_of_the_design(write: Any, written: dict[str, Any
         (lambda a: a.goal("Paid", where={"a": {"exists": True}}), "goal", {"event": "paid", "filters": [{"path": "a", "operator": "exists"}]}),
         (lambda a: a.quiet_hours("22:00", "08:00"), "quietHours", {"from": "22:00", "to": "08:00", "timezoneAttribute": "timezone"}),
         (lambda a: a.frequency_cap(3, per="1d"), "frequencyCap", {"messages": 3, "seconds": 86_400}),
+        (lambda a: a.goal("paid").holdout(10), "holdout", 10),
     ],
 )  # fmt: skip
 def test_a_rule_is_a_setting_of_the_graph(write: Any, name: str, written: dict[str, Any]) -> None:
     automation = write(new().on("deposit")).add_tag("x")
-    assert automation.to_json()["graph"]["settings"] == {name: written}
+    assert automation.to_json()["graph"]["settings"][name] == written
     assert automation.check() == ()
 
 
 def test_rules_stand_together_and_survive_reading() -> None:
     automation = (
-        winback().once().goal("purchase").quiet_hours("22:00", "08:00", timezone="tz").frequency_cap(1, per="1w")
+        winback()
+        .once()
+        .goal("purchase")
+        .quiet_hours("22:00", "08:00", timezone="tz")
+        .frequency_cap(1, per="1w")
+        .holdout(10)
     )
     payload = automation.to_json()
-    assert list(payload["graph"]["settings"]) == ["reentry", "goal", "quietHours", "frequencyCap"]
+    assert list(payload["graph"]["settings"]) == ["reentry", "goal", "quietHours", "frequencyCap", "holdout"]
     assert Automation.from_json(payload).to_json() == payload
     assert "settings" not in automation.on("trade").to_json()["graph"]
     assert not errors(automation.check())
@@ -138,6 +144,7 @@ def test_a_branch_may_be_told_before_the_other() -> None:
         (lambda a: a.quiet_hours("22", "08:00"), "quietHours.from must be a time of day"),
         (lambda a: a.quiet_hours("22:00", "22:00"), "must differ"),
         (lambda a: a.frequency_cap(0, per="1d"), "frequencyCap.messages must be"),
+        (lambda a: a.holdout(60), "holdout must be a whole percentage from 1 to 50"),
         (lambda a: a.goal("two words"), "not an event name"),
         (lambda a: new().once(), "say first which event"),
         (lambda a: a.when("a", eq=1).once(), r"say \.then"),

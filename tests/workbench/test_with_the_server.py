@@ -284,6 +284,14 @@ def test_an_entry_without_a_wallet_keeps_trying_and_waiting_ends_in_time(wb: Wor
         automation.entries().latest.replay()
 
 
+def test_an_entry_is_watched_until_it_waits(wb: Workbench) -> None:
+    automation = wb.automation("patient").on("patient:event").delay("3d").add_tag("x").publish()
+    receipt = wb.events.send("patient:event", wallet_address=WALLET)
+    assert automation.watch(receipt, until="waiting").state.value == "waiting"
+    with pytest.raises(DraftError, match='until="ended" or until="waiting"'):
+        automation.watch(receipt, until="tomorrow")  # type: ignore[arg-type]
+
+
 def test_a_dead_entry_can_be_replayed(wb: Workbench) -> None:
     automation = greeting(wb, "dead").publish()
     entry = automation.watch(wb.events.send("dead:event", wallet_address=WALLET, payload={}))

@@ -109,6 +109,15 @@ def test_equal_steps_get_numbered_ids() -> None:
     assert [node["id"] for node in automation.to_json()["graph"]["nodes"]] == ["trigger", "send_inapp", "send_inapp_2"]
 
 
+def test_an_automation_that_was_read_goes_on_as_if_it_had_just_been_written() -> None:
+    read = Automation.from_json(branching().to_json())
+    assert read.delay("1h").to_json() == branching().delay("1h").to_json()
+    forked = new().on("deposit").when("a").then(lambda b: b.add_tag("x")).wait_for("trade", within="1d")
+    assert Automation.from_json(forked.to_json()).exit().to_json() == forked.exit().to_json()
+    open_branch = new().on("deposit").when("a").then(lambda b: b.add_tag("x"))
+    assert "Beside" not in Automation.from_json(open_branch.to_json()).add_tag("y").describe()
+
+
 def test_every_operator_is_written_in_the_contracts_words() -> None:
     automation = (
         new()
@@ -118,6 +127,7 @@ def test_every_operator_is_written_in_the_contracts_words() -> None:
         .where("c", is_in=("x", "y"))
         .where("d", contains="z")
         .where("e", exists=True)
+        .where("f")
     )
     assert automation.to_json()["triggerSpec"]["filters"] == [
         {"path": "a", "operator": "eq", "value": None},
@@ -125,6 +135,16 @@ def test_every_operator_is_written_in_the_contracts_words() -> None:
         {"path": "c", "operator": "in", "value": ["x", "y"]},
         {"path": "d", "operator": "contains", "value": "z"},
         {"path": "e", "operator": "exists"},
+        {"path": "f", "operator": "exists"},
+    ]
+
+
+def test_a_condition_without_an_operator_asks_whether_there_is_a_value() -> None:
+    asked, bare = new().on("x").when("a", exists=True), new().on("x").when("a").and_("b")
+    written = [each.then(lambda b: b.add_tag("t")).to_json()["graph"]["nodes"][1]["data"] for each in (asked, bare)]
+    assert [each["filters"] for each in written] == [
+        [{"path": "a", "operator": "exists"}],
+        [{"path": "a", "operator": "exists"}, {"path": "b", "operator": "exists"}],
     ]
 
 
@@ -208,7 +228,6 @@ def test_whatever_is_written_reads_back_can_be_told_and_drawn(steps) -> None:
         (lambda: new().add_tag("x"), "say first what starts"),
         (lambda: new().where("a", eq=1), "say first which event"),
         (lambda: new().on("two words"), "not an event name"),
-        (lambda: thanks().where("a"), "say one thing about 'a'"),
         (lambda: thanks().where("a", eq=1, neq=2), "say one thing about 'a'"),
         (lambda: thanks().where("a", exists=False), "otherwise"),
         (lambda: thanks().where("a", is_in="abc"), "takes a list"),

@@ -6,7 +6,7 @@ import polars as pl
 
 from api.language.graph import Graph
 from api.language.trigger import Trigger
-from workbench.backtest.source import Ground
+from workbench.backtest.source import Ground, Whom
 from workbench.backtest.tables import Tables, Totals
 from workbench.display.graph import STAYING, Mark, Taken
 from workbench.display.page import moment
@@ -14,21 +14,28 @@ from workbench.display.table import Column
 from workbench.display.words import HANDLE_WORDS, starting
 
 
-def about(name: str, ground: Ground, trigger: Trigger, sample: float) -> str:
+def about(name: str, ground: Ground, trigger: Trigger) -> str:
     """Say what was tried on which events."""
-    window = ground.window
-    share = f", for {sample:.2%} of the contacts" if sample < 1 else ""
-    since, until = (moment(each)[:16] for each in (window.since, window.until))
-    return f"{name}: on every {starting(trigger)}, from {since} to {until} UTC{share}."
+    since, until = (moment(each)[:16] for each in (ground.window.since, ground.window.until))
+    return f"{name}: on every {starting(trigger)}, from {since} to {until} UTC{_whose(ground.whom)}."
 
 
-def figures(totals: Totals, before: Totals | None, against: str, contacts: int) -> tuple[list[Column], list[list[str]]]:
+def _whose(whom: Whom) -> str:
+    if whom.segment is None:
+        return f", for {whom.sample:.2%} of the contacts" if whom.sampled else ""
+    share = f" for {whom.sample:.2%} of them" if whom.sampled else ""
+    return f", of those who are in the segment {whom.segment} now{',' if share else ''}{share}"
+
+
+def figures(
+    totals: Totals, before: Totals | None, against: str, ground: Ground
+) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows; beside the totals stand those of what it is compared with."""
     sides = [totals] if before is None else [totals, before]
     columns = [Column("what"), Column("would have been", number=True)]
     if before is not None:
         columns[1:] = [Column("this one", number=True), Column(against, number=True)]
-    told = [_told(each, contacts) for each in sides]
+    told = [_told(each, ground) for each in sides]
     rows = [
         [what, *(each[what] for each in told)]
         for what in told[0]
@@ -40,13 +47,13 @@ def figures(totals: Totals, before: Totals | None, against: str, contacts: int) 
 _SHOWN = ("entries", "contacts in it", "contacts who get a message")
 
 
-def _told(totals: Totals, contacts: int) -> dict[str, str]:
+def _told(totals: Totals, ground: Ground) -> dict[str, str]:
     mean = totals.messages / totals.reached if totals.reached else 0.0
     counts = {
         "entries": totals.entries,
         "contacts in it": totals.contacts,
         "contacts who get a message": totals.reached,
-        f"of all {contacts:,} contacts": f"{totals.reached / contacts:.1%}" if totals.reached else 0,
+        f"of {_counted(ground)}": f"{totals.reached / ground.contacts:.1%}" if totals.reached else 0,
         "messages in the app": totals.inapp,
         "emails": totals.emails,
         "webhooks": totals.webhooks,
@@ -58,6 +65,14 @@ def _told(totals: Totals, contacts: int) -> dict[str, str]:
         "still under way": totals.waiting,
     }
     return {what: each if isinstance(each, str) else f"{each:,}" for what, each in counts.items()}
+
+
+def _counted(ground: Ground) -> str:
+    """Return how many contacts there are, of those whose events count."""
+    of_segment = f" of {ground.whom.segment}" if ground.whom.segment is not None else ""
+    if ground.whom.sampled:
+        return f"{ground.contacts:,} contacts{of_segment} in the sample"
+    return f"{ground.contacts:,} members{of_segment}" if of_segment else f"all {ground.contacts:,} contacts"
 
 
 def branches(graph: Graph, followed: Mapping[tuple[str, str | None], int]) -> pl.DataFrame:

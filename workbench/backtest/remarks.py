@@ -53,10 +53,11 @@ def _wrong(known: Knowing, tables: Tables) -> Iterator[str]:
 
 def _untold(known: Knowing) -> Iterator[str]:
     looks = {node.id: {path for path in decides_by(node) if path.startswith("contact.")} for node in known.graph.nodes}
-    for node_id, paths in looks.items():
-        if paths:
-            yield f"{node_id} decides by {both(sorted(paths))} of today."
-    if own := sorted(_written(known.graph) & {path for paths in looks.values() for path in paths}):
+    deciding = [node_id for node_id, paths in looks.items() if paths]
+    asked = set().union(*looks.values())
+    if deciding:
+        yield f"{both(deciding)} {'decides' if len(deciding) == 1 else 'decide'} by {both(sorted(asked))} of today."
+    if own := sorted(_written(known.graph) & asked):
         yield f"It changes {both(own)} itself, and decides by it: contacts that went through it for real have that already."
     if known.lived.masked and decides_by_addresses(known.automation):
         yield "It decides by email addresses, and your key sees them masked (no pii:read): these decisions may be wrong."

@@ -32,7 +32,6 @@ class Happened(msgspec.Struct, frozen=True):
     ground: Ground
     automations: tuple[Automation, ...]
     lived: Lived
-    sample: float
 
 
 class Called(msgspec.Struct, frozen=True):
@@ -72,7 +71,7 @@ class Backtest:
 
     @property
     def reach(self) -> float:
-        """The share of all contacts (0 to 1) that would have got a message."""
+        """The share of the contacts (0 to 1; of all, of the sample, of the segment) that would have got a message."""
         contacts = self._happened.ground.contacts
         return self.totals.reached / contacts if contacts else 0.0
 
@@ -177,7 +176,7 @@ class Backtest:
         ).html()
 
     def _about(self) -> str:
-        said = about(self._called.name, self._happened.ground, self._automation.trigger, self._happened.sample)
+        said = about(self._called.name, self._happened.ground, self._automation.trigger)
         if self._rival is None:
             return said
         gains, losses = self.gains().height, self.losses().height
@@ -188,7 +187,7 @@ class Backtest:
         )
 
     def _figures(self) -> tuple[list[Column], list[list[str]]]:
-        return figures(self.totals, self.before, self._called.against, self._happened.ground.contacts)
+        return figures(self.totals, self.before, self._called.against, self._happened.ground)
 
     def _compared(self) -> Tables:
         if self._rival is None:

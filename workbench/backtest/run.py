@@ -17,13 +17,14 @@ from workbench.backtest.lives import CONTACTS, EVENTS, MESSAGES
 from workbench.backtest.order import Lived, Order, Subject
 from workbench.backtest.result import Happened
 from workbench.backtest.selection import select
-from workbench.backtest.source import Source, Window
+from workbench.backtest.source import Source, Whom, Window
 from workbench.backtest.spool import Spool
 from workbench.connection import Connection
 from workbench.display.progress import Progress
 from workbench.display.words import counted
 from workbench.errors import DraftError, RefusedError, StoppedError
 from workbench.periods import During, read_period
+from workbench.segments import require
 
 BUCKET = 10_000  # events that are lived through at a time
 _ALONE = 20_000  # fewer events than this are lived through here: starting processes would take longer
@@ -32,10 +33,10 @@ _READING = 0.35  # of the time that all takes, roughly
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What is asked for: a period, a share of the contacts, and how many processes may help (None: as many as there are cores)."""
+    """What is asked for: a period, whose events, and how many processes may help (None: as many as there are cores)."""
 
     during: During
-    sample: float = 1.0
+    whom: Whom = Whom()
     processes: int | None = None
 
 
@@ -53,7 +54,7 @@ class Subjects(msgspec.Struct, frozen=True):
 
 def run(connection: Connection, subjects: Subjects, asked: Asked) -> Happened:
     """Return what would have happened. Raise StoppedError when it is interrupted: nothing is kept then."""
-    _check(asked)
+    _check(connection, asked)
     folder = Folder()
     try:
         return _happened(connection, subjects, asked, folder)
@@ -72,9 +73,9 @@ _STOPPED = (
 _UNREAD = "the events could not be read; fewer days, or sample=0.1 for a tenth of the contacts, are less to read"
 
 
-def _check(asked: Asked) -> None:
-    """Raise DraftError for what cannot be asked for."""
-    sample, processes = asked.sample, asked.processes
+def _check(connection: Connection, asked: Asked) -> None:
+    """Raise DraftError for what cannot be asked for, NotThereError for a segment that nobody has defined."""
+    sample, processes = asked.whom.sample, asked.processes
     if not sample or not _is_between(sample, 0, 1, (int, float)):
         raise DraftError(
             f"sample={sample!r} must be more than 0 and at most 1; sample=0.1 takes a tenth of the contacts"
@@ -82,6 +83,8 @@ def _check(asked: Asked) -> None:
     if processes is not None and not _is_between(processes, 0, _MOST_PROCESSES, (int,)):
         raise DraftError(f"processes={processes!r} must be a whole number from 0 to {_MOST_PROCESSES}")
     read_period(asked.during)
+    if asked.whom.segment is not None:
+        require(connection, asked.whom.segment)
 
 
 def _is_between(number: float, least: float, most: float, kinds: tuple[type, ...]) -> bool:
@@ -90,7 +93,7 @@ def _is_between(number: float, least: float, most: float, kinds: tuple[type, ...
 
 def _happened(connection: Connection, subjects: Subjects, asked: Asked, folder: Folder) -> Happened:
     automations = tuple(each.automation() for each in subjects.all())
-    source = Source(connection, select(automations), asked.sample)
+    source = Source(connection, select(automations), asked.whom)
     ground = source.ground(read_period(asked.during))
     slices = source.slices(ground.window)
     order = Order(str(folder.path), ground.window.until, subjects.all())
@@ -104,7 +107,7 @@ def _happened(connection: Connection, subjects: Subjects, asked: Asked, folder: 
         for each in crew.live(range(reading.buckets)):
             lived = _with(lived, each)
             line.lived(lived.events)
-    return Happened(folder, ground, automations, lived, asked.sample)
+    return Happened(folder, ground, automations, lived)
 
 
 def _crew(order: Order, processes: int | None, events: int) -> "closing[Crew]":

@@ -5,6 +5,7 @@ A path finds a literal key first and descends into objects otherwise, so each is
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -76,19 +77,23 @@ def select(automations: Iterable[Automation]) -> Selection:
 
 def decides_by(node: Node) -> set[str]:
     """Return the paths that a condition asks about, or a wait in the event that it waits for."""
-    match node.action:
-        case Condition(filters=filters) | WaitForEvent(filters=filters):
-            return {each.path for each in filters}
-        case _:
-            return set()
+    return {each.path for each in _filters(node)}
 
 
 def decides_by_addresses(automation: Automation) -> bool:
-    """Return whether a filter of the automation asks about an email address."""
+    """Return whether a filter of the automation asks what an email address is; whether there is one is known without."""
     graph = automation.graph or Graph()
     goal = graph.settings.goal.filters if graph.settings.goal is not None else ()
-    asked = {each.path for each in (*automation.trigger.filters, *goal)}
-    return not _ADDRESSES.isdisjoint(asked.union(*map(decides_by, graph.nodes)))
+    asked = (*automation.trigger.filters, *goal, *chain.from_iterable(map(_filters, graph.nodes)))
+    return any(each.path in _ADDRESSES and each.operator != "exists" for each in asked)
+
+
+def _filters(node: Node) -> tuple[Filter, ...]:
+    match node.action:
+        case Condition(filters=filters) | WaitForEvent(filters=filters):
+            return filters
+        case _:
+            return ()
 
 
 def _sees_addresses(automation: Automation) -> bool:

@@ -29,20 +29,39 @@ class Window(msgspec.Struct, frozen=True):
     until: datetime
 
 
+class Whom(msgspec.Struct, frozen=True):
+    """Whose events count: those of a share of the contacts (above 0, up to 1), and of the members that a segment has now."""
+
+    sample: float = 1.0
+    segment: str | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether some contacts are left out by chance."""
+        return self.sample < 1
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What the conditions on contacts are bound to."""
+        share = {"sampled": round(self.sample * _HASHES)} if self.sampled else {}
+        return share | ({"segment": self.segment} if self.segment is not None else {})
+
+
 class Ground(msgspec.Struct, frozen=True):
-    """Where it takes place: the time, and how many contacts there are (of a sample: in it)."""
+    """Where it takes place: the time, and how many contacts there are of those whose events count."""
 
     window: Window
     contacts: int
+    whom: Whom = Whom()
 
 
 class Source:
     """The stored events that may matter, their contacts, and the messages that others sent them."""
 
-    def __init__(self, connection: Connection, selection: Selection, sample: float) -> None:
+    def __init__(self, connection: Connection, selection: Selection, whom: Whom) -> None:
         self._connection = connection
         self._selection = selection
-        self._sample = sample
+        self._whom = whom
 
     def ground(self, period: Period) -> Ground:
         """Return the time that is meant, by the server's clock, and how many contacts there are."""
@@ -51,7 +70,7 @@ class Source:
         since = period.get("since") or begin["at"][0] - timedelta(days=period["days"])
         if since >= until:
             raise DraftError(f"the period is empty: it begins on {moment(since)} and ends on {moment(until)} (UTC)")
-        return Ground(Window(since, until), begin["contacts"][0])
+        return Ground(Window(since, until), begin["contacts"][0], self._whom)
 
     def slices(self, window: Window) -> list[tuple[Window, int]]:
         """Return the time in parts that can be asked for at once, each with its number of events."""
@@ -103,9 +122,7 @@ class Source:
         return _written(window) | (logs.params if logs is not None else {})
 
     def _question(self, name: str, params: dict[str, Any], structure: dict[str, Any]) -> Question:
-        sampled = self._sample < 1
-        text = statement(name, sample=sampled, **structure)
-        return Question(text, params | ({"sampled": round(self._sample * _HASHES)} if sampled else {}))
+        return Question(statement(name, whom=self._whom, **structure), params | self._whom.params)
 
     def _all(self, name: str, params: dict[str, Any], **structure: Any) -> pl.DataFrame:
         return sql(self._connection, self._question(name, params, structure))

@@ -10,7 +10,7 @@ from workbench.backtest.result import Backtest, Called
 from workbench.backtest.run import Asked, Subjects, run
 from workbench.connection import Connection
 from workbench.errors import DraftError, NotThereError
-from workbench.publish import Record
+from workbench.publish import Record, find
 
 Against: TypeAlias = Literal["published"] | int
 
@@ -22,6 +22,8 @@ def backtested(
     if not draft.nodes:
         raise DraftError('say first which event: .on("deposit")')
     payload = draft.payload()
+    if against is not None:
+        record = find(connection, draft.name) or record  # it may have been published since the draft was begun
     own = record.id if record is not None else None
     trigger, graph = payload["triggerSpec"], payload["graph"]
     version = None if against is None else _version(connection, draft.name, record, against)

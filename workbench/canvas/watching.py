@@ -12,7 +12,7 @@ from workbench.display.words import counted, outcome
 from workbench.publish import Record
 
 _PAUSE, _SHARE = 2.0, 20  # seconds at least; counting takes no more than a twentieth of the time
-_ON_THE_WAY = ("waiting",)
+_STAYED = ("waiting", "held_out")
 _FAILED = ("failed", "refused")
 
 
@@ -62,7 +62,7 @@ def _live(earlier: list[dict[str, Any]]) -> dict[str, int]:
 
 def _counts(live: int, outcomes: Mapping[str, int]) -> JsonObject:
     failed = sum(count for word, count in outcomes.items() if word in _FAILED)
-    passed = sum(count for word, count in outcomes.items() if word not in (*_FAILED, *_ON_THE_WAY))
+    passed = sum(count for word, count in outcomes.items() if word not in (*_FAILED, *_STAYED))
     told = [{"says": outcome(word), "count": count} for word, count in sorted(outcomes.items())]
     return {"live": live, "passed": passed, "failed": failed, "outcomes": told}
 

@@ -1,6 +1,7 @@
 """What stands on a node's card: its kind, a title, a few lines, a colour and an icon. One look for pictures and the canvas."""
 
 import json
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -32,6 +33,7 @@ WIDTH = 280
 _TEXT = WIDTH - 64
 _TITLE, LINE = 15.5, 12  # sizes for measuring; titles are 14, but bold
 _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMW@%…—")
+_TAG = re.compile(r"<[^<>]*>")
 _LOOKS: dict[str, Any] = json.loads(files("workbench.display").joinpath("looks.json").read_text("utf-8"))
 
 ICONS: dict[str, str] = _LOOKS["icons"]
@@ -96,8 +98,10 @@ def _texts(  # noqa: C901, PLR0911, PLR0912  a table: one line or two per kind
             asked = _wrapped(words.conditions(trigger.filters), LINE, 3)
             title, lines = _starting(node, trigger)
             return _wrapped(title, _TITLE, 2), [*lines, *asked, *rules]
-        case SendInapp(title=title, body=body) | SendEmail(subject=title, body=body):
+        case SendInapp(title=title, body=body):
             return _wrapped(title, _TITLE, 2), _wrapped(body, LINE, 3)
+        case SendEmail(subject=title, body=body, html=html):
+            return _wrapped(title, _TITLE, 2), _wrapped(_TAG.sub(" ", body) if html else body, LINE, 3)
         case SendWebhook(url=url):
             return _wrapped(url, _TITLE, 1), []
         case AddTag(tag=tag) | RemoveTag(tag=tag):

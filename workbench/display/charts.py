@@ -178,17 +178,23 @@ def _message_performance(frame: pl.DataFrame) -> Any:
 
 
 def _backtest(frame: pl.DataFrame) -> Any:
-    named = frame.rename({name: name.replace("_", " ") for name in frame.columns})
-    long = named.unpivot(index="day", variable_name="what", value_name="count")
-    return (
+    long = frame.unpivot(index="day", variable_name="name", value_name="count").with_columns(
+        what=pl.col("name").str.strip_suffix("_before"),
+        which=pl.when(pl.col("name").str.ends_with("_before")).then(pl.lit("before")).otherwise(pl.lit("this one")),
+    )
+    top = alt.Legend(orient="top")
+    lines = (
         _chart(long, height=_HEIGHT)
         .mark_line(point=frame.height < 40)
         .encode(
             x=alt.X("day:T", title=None),
             y=alt.Y("count:Q", title=None),
-            color=alt.Color("what:N", title=None, sort=None, scale=_PALETTE, legend=alt.Legend(orient="top")),
+            color=alt.Color("what:N", title=None, sort=None, scale=_PALETTE, legend=top),
         )
     )
+    if long["which"].n_unique() == 1:
+        return lines
+    return lines.encode(strokeDash=alt.StrokeDash("which:N", title=None, sort=None, legend=top))
 
 
 def _bars(frame: pl.DataFrame, name: str, value: str, title: str) -> Any:

@@ -196,8 +196,7 @@ def _wire(
         x, y = at, bottom
     commands.append(_curve(x, y, end.x + WIDTH / 2, end.y - 7))
     share = path.shares.get((edge.source, edge.handle), "") if path else ""
-    label = written.label(source, edge.handle, share)
-    label = written.cut(label, _LABEL, WIDTH / (len(source.handles) + 1) - _LABEL_ROOM / 2)
+    label = _fitting(written.label(source, edge.handle, share), share, WIDTH / (len(source.handles) + 1))
     return _Wire(
         path=" ".join(commands),
         label=label,
@@ -206,6 +205,12 @@ def _wire(
         label_width=written.long(label, _LABEL) + _LABEL_ROOM,
         look=_look(edge, path),
     )
+
+
+def _fitting(label: str, share: str, width: float) -> str:
+    """Return what fits at a way out: of a label that is too long the share, which counts, or else its beginning."""
+    room = width - _LABEL_ROOM / 2
+    return share if share and written.long(label, _LABEL) > room else written.cut(label, _LABEL, room)
 
 
 def _look(edge: Edge, path: Taken | None) -> Literal["plain", "strong", "faded"]:

@@ -315,7 +315,7 @@ def _is_span(seconds: Any) -> bool:
     return type(seconds) is int and 1 <= seconds <= MAX_WAIT.total_seconds()
 
 
-def _settings(written: JsonObject) -> Iterable[tuple[str, JsonObject]]:
+def _settings(written: JsonObject) -> Iterable[tuple[str, Any]]:
     """Yield the settings as the verbs write them; those that they cannot write are left out."""
     for name, value in written.items():
         found = _setting(name, value)
@@ -323,7 +323,7 @@ def _settings(written: JsonObject) -> Iterable[tuple[str, JsonObject]]:
             yield name, found
 
 
-def _setting(name: str, value: Any) -> JsonObject | None:  # noqa: PLR0911  a table: one line per setting
+def _setting(name: str, value: Any) -> JsonObject | int | None:  # noqa: PLR0911  a table: one line per setting
     """Return a setting that the language takes, as the verbs write it; None for one that says nothing, or more than they can."""
     if read_settings({name: value}, "").problems:
         return None
@@ -339,5 +339,7 @@ def _setting(name: str, value: Any) -> JsonObject | None:  # noqa: PLR0911  a ta
             return {"from": start, "to": end, "timezoneAttribute": value.get("timezoneAttribute") or TIMEZONE}
         case "frequencyCap", {"messages": messages, "seconds": seconds}:
             return {"messages": messages, "seconds": seconds}
+        case "holdout", int():
+            return value
         case _:
             return None

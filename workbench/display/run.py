@@ -16,6 +16,7 @@ LOOKS = {
     State.DEAD: "bad",
     State.CANCELLED: "warn",
     State.RETRYING: "warn",
+    State.PAUSED: "warn",
     None: "warn",
 }
 Why = tuple[str, tuple[Verdict, ...]]

@@ -181,7 +181,7 @@ def _rules(settings: Mapping[str, Any]) -> list[str]:
     return [rule(setting, each) for setting, each in settings.items()]
 
 
-def rule(setting: str, each: Mapping[str, Any]) -> str:
+def rule(setting: str, each: Any) -> str:
     """Write one setting, as an outline has it."""
     match setting:
         case "reentry" if each["policy"] == "once_per":
@@ -194,6 +194,8 @@ def rule(setting: str, each: Mapping[str, Any]) -> str:
             zone = each["timezoneAttribute"]
             clock = f", on the clock of {path(zone)}" if zone != "timezone" else ""
             return f"quiet from {each['from']} to {each['to']}{clock}"
+        case "holdout":
+            return f"hold out {each} % of contacts"
         case _:
             return f"at most {counted(each['messages'], 'message')} in {span(each['seconds'])}"
 

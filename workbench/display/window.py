@@ -59,6 +59,13 @@ class TailWindow(_Window):
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'tail.css').read_text()}"
 
 
+class LiveWindow(_Window):
+    """The figures of one automation. Asks `look`, and `replay` (`cause`)."""
+
+    _esm = f"{(_STATIC / 'page.js').read_text()}\n{(_STATIC / 'live.js').read_text()}"
+    _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'live.css').read_text()}"
+
+
 def show(window: _Window, static: str) -> None:
     """Show a widget, and below it what stands for it in a copy of the notebook, hidden while the widget lives."""
     display: Any = IPython.display  # it has no types

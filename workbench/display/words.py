@@ -59,6 +59,7 @@ OUTCOME_WORDS = {
     "timed_out": "the event did not come in time",
     "skipped": "skipped",
     "refused": "not let in",
+    "held_out": "held out",
     "goal": "goal reached",
     "branched": "decided",
     "exited": "stopped",
@@ -68,6 +69,8 @@ OUTCOME_WORDS = {
     "no_published_version": "nothing published, so nothing was done",
     "reentry": "the contact was here before",
     "loop_guard": "the automation starts itself over and over",
+    "holdout": "held out, to compare with the others",
+    "overdue": "it came due while the automation was paused",
     "automation_inactive": "the automation was switched off",
     "automation_archived": "the automation was put away",
     "contact_erased": "the contact was erased",
@@ -94,11 +97,17 @@ CAUSE_WORDS = {
 }
 
 _SEGMENTS = "contact.segments"
+_ENDINGS: dict[tuple[State | str | None, str | None], str] = {
+    (State.COMPLETED, "no_published_version"): "Nothing is published, so nothing was done.",
+    (State.COMPLETED, "holdout"): "Held out, to be compared with the others: nothing was done.",
+    (State.EXITED, "goal"): "Stopped: the goal is reached.",
+}
 _PLAIN_ENDINGS: dict[State | str | None, str] = {
     State.COMPLETED: "Completed.",
     State.EXITED: "Stopped at an exit.",
     State.WAITING: "Waiting.",
     State.RUNNING: "Running.",
+    State.PAUSED: "It rests until the automation is resumed.",
 }
 
 
@@ -212,10 +221,8 @@ def ended(word: str | None) -> str:
 
 def ending(state: State | str | None, word: str | None, error: str | None) -> str:
     """Say where an entry stands, and why."""
-    if state == State.COMPLETED and word == "no_published_version":
-        return "Nothing is published, so nothing was done."
-    if state == State.EXITED and word == "goal":
-        return "Stopped: the goal is reached."
+    if (told := _ENDINGS.get((state, word))) is not None:
+        return told
     match state:
         case State.CANCELLED:
             return f"Cancelled: {outcome(word)}."
@@ -311,6 +318,7 @@ def rules(settings: Settings) -> list[str]:
         *([f"until {goal.event}{_where(goal.filters)}"] if goal else []),
         *([f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}"] if hours else []),
         *([f"at most {counted(cap.messages, 'message')} in {duration(cap.period)}"] if cap else []),
+        *([f"hold out {settings.holdout} % of contacts"] if settings.holdout else []),
     ]
 
 

@@ -1,5 +1,6 @@
 """The server's automations written into a folder. What was edited there and not applied yet stays as it is."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -7,7 +8,7 @@ import msgspec
 
 from workbench import publish
 from workbench.connection import Connection
-from workbench.errors import DraftError
+from workbench.errors import DraftError, NotThereError
 from workbench.folder.file import file_name, files_of, read_file
 from workbench.folder.lock import Known, Lock
 from workbench.folder.server import There, everything
@@ -24,16 +25,25 @@ class Pulled(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def pull(folder: Path, connection: Connection, *, overwrite: bool = False) -> list[Pulled]:
-    """Write a file for each automation, and return what became of each.
+def pull(folder: Path, connection: Connection, *, names: Collection[str] = (), overwrite: bool = False) -> list[Pulled]:
+    """Write a file for each automation, or for those of some names, and return what became of each.
 
     A file that was edited stays (`kept`); where the server's changed as well, both are left alone (`conflict`) unless `overwrite`.
+    Raises NotThereError for a name that no automation has.
     """
+    held = everything(connection)
+    _require(names, {there.record.name for there in held})
     folder.mkdir(parents=True, exist_ok=True)
     pulling = _Pulling(folder, Lock(folder, connection.url), connection, overwrite=overwrite)
-    held = everything(connection)
-    pulled = [pulling.one(there) for there in reversed(held)]  # the oldest first, so that files keep their names
+    wanted = [there for there in reversed(held) if not names or there.record.name in names]
+    pulled = [pulling.one(there) for there in wanted]  # the oldest first, so that files keep their names
     return [*pulled, *pulling.gone({there.record.id for there in held})]
+
+
+def _require(names: Collection[str], there: Collection[str]) -> None:
+    for name in names:
+        if name not in there:
+            raise NotThereError(f"no automation is called {name!r}; without --name, all of them are pulled")
 
 
 class _Pulling:

@@ -46,7 +46,7 @@ def pulled(items: Sequence[Pulled]) -> list[str]:
         for line in (f"{item.deed}: {item.file} ({item.name})", *(f"  {note}" for note in item.notes))
     ]
     same = sum(item.deed == "same" for item in items)
-    return [*lines, f"{counted(same, 'automation')} unchanged."]
+    return [*lines, *([f"{counted(same, 'automation')} unchanged."] if same or not lines else [])]
 
 
 def as_json(items: Sequence[Item | Pulled], **more: Any) -> str:

@@ -145,7 +145,7 @@ def _ways(step: Step, *, even_empty: bool) -> list[Call]:
     return [*then, *([Call("otherwise", (Along(tuple(_block(no))),))] if no else [])]
 
 
-def _rule(name: str, value: JsonObject) -> Call:
+def _rule(name: str, value: Any) -> Call:
     match name:
         case "reentry" if value["policy"] == "once_per":
             return Call("once_per", (), {"days": value["days"]})
@@ -157,6 +157,8 @@ def _rule(name: str, value: JsonObject) -> Call:
         case "quietHours":
             zone = value["timezoneAttribute"]
             return Call("quiet_hours", (value["from"], value["to"]), {"timezone": zone} if zone != "timezone" else {})
+        case "holdout":
+            return Call("holdout", (value,))
         case _:
             return Call("frequency_cap", (value["messages"],), {"per": _span(value["seconds"])})
 

@@ -325,7 +325,13 @@ def _share(scanner: Scanner) -> JsonObject:
 def _rule(line: Scanner) -> JsonObject:
     line.take("(")
     opening = line.take(
-        "once per contact", "once in ", "not while it runs for the contact", "until ", "quiet from ", "at most "
+        "once per contact",
+        "once in ",
+        "not while it runs for the contact",
+        "until ",
+        "quiet from ",
+        "at most ",
+        "hold out ",
     )
     found = _RULES[opening](line)
     line.take(")")
@@ -358,6 +364,12 @@ def _cap(line: Scanner) -> JsonObject:
     return {"frequencyCap": {"messages": messages, "seconds": line.span()}}
 
 
+def _holdout(line: Scanner) -> JsonObject:
+    percent = line.whole()
+    line.take(" % of contacts")
+    return {"holdout": percent}
+
+
 _RULES: dict[str, Callable[[Scanner], JsonObject]] = {
     "once per contact": lambda _: {"reentry": {"policy": "once"}},
     "once in ": _once_per,
@@ -365,6 +377,7 @@ _RULES: dict[str, Callable[[Scanner], JsonObject]] = {
     "until ": _goal,
     "quiet from ": _quiet,
     "at most ": _cap,
+    "hold out ": _holdout,
 }
 
 

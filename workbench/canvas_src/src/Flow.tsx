@@ -14,7 +14,7 @@ import {
   type NodeChange,
   type Viewport,
 } from "@xyflow/react";
-import { useCallback, useEffect, useMemo, useRef, useState, type DragEvent } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState, type DragEvent, type RefObject } from "react";
 import { useStage, useView } from "./use";
 import { WIDTH, add, connect, isTrigger, keysById, mayConnect, move, pointOf, type Cards } from "./graph";
 import { StepCard, type StepData, type StepNode } from "./StepCard";
@@ -35,6 +35,7 @@ export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put:
   const known = useRef(new Map<string, { parts: unknown[]; data: StepData }>());
   const dragging = useRef(false);
   const frame = useRef<HTMLDivElement>(null);
+  useHome(frame);
 
   const open = useMemo(() => openWays(sheet, cardOf), [sheet.nodes, sheet.edges, cardOf]);
   const wanted = useMemo<StepNode[]>(() => {
@@ -151,7 +152,6 @@ export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put:
       zoomActivationKeyCode={["Control", "Meta"]}
       minZoom={0.1}
       maxZoom={1.6}
-      onInit={(instance) => void instance.setViewport(home(instance.getNodesBounds(nodes), frame.current!))}
       colorMode={dark ? "dark" : "light"}
       defaultEdgeOptions={EDGE}
       aria-label="The automation as a graph"
@@ -161,6 +161,22 @@ export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put:
       {sheet.nodes.size >= MAP_FROM && <MiniMap<StepNode> pannable zoomable nodeColor={(node) => node.data.card.color} />}
     </ReactFlow>
   );
+}
+
+/** Shows where one looks at first, also in a frame that gets its size later, until somebody looks elsewhere. */
+function useHome(frame: RefObject<HTMLDivElement | null>) {
+  const flow = useReactFlow<StepNode>();
+  const shown = useRef<Viewport>(null);
+  useEffect(() => {
+    const sized = new ResizeObserver(() => {
+      const { clientWidth, clientHeight } = frame.current!;
+      if (!clientWidth || !clientHeight || (shown.current && !same(shown.current, flow.getViewport()))) return;
+      shown.current = home(flow.getNodesBounds(flow.getNodes()), frame.current!);
+      void flow.setViewport(shown.current);
+    });
+    sized.observe(frame.current!);
+    return () => sized.disconnect();
+  }, [flow, frame]);
 }
 
 export const FIT = { maxZoom: 1, padding: 0.12 };

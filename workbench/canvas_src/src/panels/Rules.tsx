@@ -1,4 +1,4 @@
-// What holds for the automation as a whole: who enters again, the goal, quiet hours, the cap (`graph.settings`).
+// What holds for the automation as a whole: who enters again, the goal, quiet hours, the cap, the holdout (`graph.settings`).
 import { useId } from "react";
 import { Combo } from "../fields/Combo";
 import { Labelled } from "../fields/Control";
@@ -23,16 +23,17 @@ export function Rules() {
   const id = useId();
   const settings = isObject(sheet.beside.settings) ? sheet.beside.settings : {};
   const of = (name: string) => remarks.filter((each) => each.field === `settings.${name}` || each.field.startsWith(`settings.${name}.`));
-  const set = (name: string, value: Obj | undefined) => {
+  const set = (name: string, value: Obj | number | undefined) => {
     const now = desk.current().sheet.beside.settings;
     desk.edit({ beside: { settings: put(isObject(now) ? now : {}, name, value) } }, `settings/${name}`);
   };
   const object = (name: string) => (isObject(settings[name]) ? settings[name] : undefined);
   const [reentry, goal, quiet, cap] = ["reentry", "goal", "quietHours", "frequencyCap"].map(object);
+  const holdout = settings.holdout;
   const waited = typeof goal?.event === "string" ? [goal.event] : [];
   const policy = String(reentry?.policy ?? "always");
   return (
-    <details className="ewc-rules" open={[reentry, goal, quiet, cap].some(Boolean)}>
+    <details className="ewc-rules" open={[reentry, goal, quiet, cap, holdout].some(Boolean)}>
       <summary>Rules for the whole automation</summary>
       <Labelled label="A contact enters" htmlFor={`${id}-reentry`} remarks={of("reentry")}>
         <span className="ewc-row">
@@ -60,6 +61,11 @@ export function Rules() {
         <Labelled label="At most so many messages in" htmlFor={`${id}-cap`} remarks={of("frequencyCap")} hint="Of all automations together; what is too much is skipped.">
           <input type="number" min={1} max={1000} aria-label="Messages" value={Number(cap?.messages ?? 3)} disabled={readOnly} onChange={(event) => set("frequencyCap", { ...cap, messages: Math.round(Number(event.target.value)) })} />
           <Span id={`${id}-cap`} label="the cap" value={cap?.seconds} disabled={readOnly} onChange={(seconds) => set("frequencyCap", { ...cap, seconds })} />
+        </Labelled>
+      </Switched>
+      <Switched label="Holdout" on={holdout ?? undefined} set={(on) => set("holdout", on ? 10 : undefined)} disabled={readOnly}>
+        <Labelled label="Percent of contacts that get nothing" htmlFor={`${id}-holdout`} remarks={of("holdout")} hint="Always the same ones. The goal is counted for them, too: the difference is what this automation brings.">
+          <input id={`${id}-holdout`} type="number" min={1} max={50} aria-label="Percent held out" value={Number(holdout ?? 10)} disabled={readOnly} onChange={(event) => set("holdout", Math.round(Number(event.target.value)))} />
         </Labelled>
       </Switched>
     </details>

@@ -1,0 +1,184 @@
+"""Pause and resume: nothing is lost, nothing happens meanwhile, and whoever dies in between changes neither."""
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from api.authoring import automations
+from api.authoring.automations import Author
+from api.authoring.refusal import Refusal
+from api.clock import uuid7
+from api.engine.facts import asked_of, look
+from api.engine.graphs import Graphs
+from api.engine.leases import LEASE
+from api.engine.record import Stale, record
+from api.engine.walk import advance_some
+from api.language.retry import uniform
+from api.store import engine as store
+from api.store.calls import COMMIT, run
+from tests.delivery.conftest import endpoint, status
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+WAIT = {"id": "d", "type": "delay", "data": {"seconds": 60}}
+TAG = {"id": "g", "type": "add_tag", "data": {"tag": "late"}}
+AWAIT = {"id": "w", "type": "wait_for_event", "data": {"event": "bought", "timeoutSeconds": 3600}}
+
+
+def author(bench: Bench) -> Author:
+    now = bench.clock.now_us()
+    return Author(bench.org_id, uuid7(now), now)
+
+
+async def pause(bench: Bench, automation_id: str) -> None:
+    row = await automations.pause(bench.database, author(bench), automation_id)
+    assert not isinstance(row, Refusal)
+    assert row.paused_at is not None
+
+
+async def resume(bench: Bench, automation_id: str, *, cancel_overdue: bool = False) -> None:
+    who = author(bench)
+    row = await automations.resume(bench.database, who, automation_id, cancel_overdue=cancel_overdue)
+    assert not isinstance(row, Refusal)
+    assert row.paused_at is None
+
+
+async def waiting(bench: Bench, *nodes: dict[str, Any], events: int = 1) -> str:
+    """Let so many events come, and their entries go as far as they do at once."""
+    steps = [TRIGGER, *nodes]
+    edges = [(a["id"], b["id"]) for a, b in pairwise(steps)]
+    automation_id = await bench.automation(steps, edges)
+    for number in range(events):
+        await bench.send(f"k{number}", {"walletAddress": f"0x{number}"})
+    await bench.drive()
+    return automation_id
+
+
+async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again(bench: Bench) -> None:
+    automation_id = await waiting(bench, TAG, events=0)
+    await pause(bench, automation_id)
+    await bench.send("a")
+    await resume(bench, automation_id)
+    await bench.send("b")
+    assert await bench.drive() == 1
+    assert await bench.entries() == [("completed", "completed")]
+
+
+async def test_what_comes_due_rests_once_and_goes_on_when_resumed(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG)
+    await pause(bench, automation_id)
+    assert await bench.drive() == 0
+    bench.clock.ahead += timedelta(minutes=2)
+    assert await bench.drive() == 1
+    assert await bench.entries("state, node_id, attempts") == [("paused", "d", 0)]
+    assert await bench.drive() == 0
+    await resume(bench, automation_id)
+    assert await bench.drive() == 1
+    assert await bench.entries() == [("completed", "completed")]
+    assert await bench.steps() == ["entered", "waiting", "waited", "tagged"]
+    moves = await bench.fetch("SELECT from_state, to_state FROM entry_transitions ORDER BY seq")
+    assert moves[2:] == [
+        ("waiting", "running"),
+        ("running", "paused"),
+        ("paused", "pending"),
+        ("pending", "running"),
+        ("running", "completed"),
+    ]
+
+
+async def test_what_is_not_due_yet_keeps_its_time(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG)
+    await pause(bench, automation_id)
+    await resume(bench, automation_id)
+    assert await bench.drive() == 0
+    bench.clock.ahead += timedelta(minutes=2)
+    assert await bench.drive() == 1
+    assert await bench.entries() == [("completed", "completed")]
+
+
+async def test_what_came_due_can_be_cancelled_instead_seen_by_an_engine_or_not(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG, events=2)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    assert await bench.driver.drive(bench.org_id, "ready", 1) == 1
+    await resume(bench, automation_id, cancel_overdue=True)
+    assert await bench.drive() == 0
+    assert await bench.entries() == [("cancelled", "overdue")] * 2
+
+
+async def test_an_event_that_came_meanwhile_ends_the_wait_for_it(bench: Bench) -> None:
+    automation_id = await waiting(bench, AWAIT)
+    await pause(bench, automation_id)
+    await bench.take_in({"event": "bought", "contact": {"walletAddress": "0x0"}})
+    assert await bench.drive() == 1
+    assert await bench.entries("state") == [("paused",)]
+    bench.clock.ahead += timedelta(hours=2)
+    await resume(bench, automation_id)
+    await bench.drive()
+    assert await bench.steps() == ["entered", "waiting", "matched"]
+
+
+async def test_a_message_that_is_tried_again_rests_too_and_keeps_its_id(bench: Bench) -> None:
+    async with endpoint(status(500), status(200)) as server:
+        automation_id = await waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
+        await pause(bench, automation_id)
+        bench.clock.ahead += timedelta(minutes=1)
+        await bench.drive()
+        assert await bench.entries("state, attempts") == [("paused", 1)]
+        assert len(server.requests) == 1
+        await resume(bench, automation_id)
+        await bench.drive()
+        first, second = (request.headers["webhook-id"] for request in server.requests)
+    assert first == second
+    assert await bench.entries("state, attempts") == [("completed", 2)]
+
+
+@pytest.mark.parametrize("stop", [automations.deactivate, automations.archive])
+async def test_switched_off_it_is_no_longer_paused_and_what_rested_is_cancelled(bench: Bench, stop: Any) -> None:
+    automation_id = await waiting(bench, WAIT)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    await bench.drive()
+    row = await stop(bench.database, author(bench), automation_id)
+    assert (row.active, row.paused_at) == (False, None)
+    assert await bench.entries("state") == [("cancelled",)]
+    refused = await automations.pause(bench.database, author(bench), automation_id)
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "conflict"
+
+
+async def test_a_worker_that_died_while_it_was_paused_loses_nothing(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    async with bench.database.transaction() as tx:  # the worker claims, and is gone
+        now = bench.clock.now()
+        claims, _ = await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
+    assert len(claims) == 1
+    bench.clock.ahead += LEASE
+    assert await bench.driver.rescue(bench.org_id, 10) == 1
+    await bench.drive()
+    assert await bench.entries("state") == [("paused",)]
+    await resume(bench, automation_id)
+    await bench.drive()
+    assert await bench.steps() == ["entered", "waiting", "waited", "tagged"]
+
+
+async def test_an_entry_does_not_come_to_rest_in_an_automation_that_was_resumed_meanwhile(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    now, graphs, retries = bench.clock.now(), Graphs(bench.database), uniform((10.0,))
+    async with bench.database.transaction() as tx:
+        claims, _ = await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
+    await graphs.learn(bench.org_id, claims)
+    asked = [asked_of(bench.org_id, claim, graphs) for claim in claims]
+    async with bench.database.transaction() as tx:
+        seen = await look(tx, bench.org_id, bench.keyring.of(bench.org_id), asked, retries, now)
+    done = advance_some(bench.org_id, claims, graphs, seen)
+    assert [each.run.state for each in done] == ["paused"]
+    await resume(bench, automation_id)
+    async with bench.database.transaction() as tx:
+        assert await record(tx, bench.org_id, bench.keyring, done, seen) == Stale()

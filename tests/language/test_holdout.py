@@ -1,0 +1,86 @@
+"""Holdouts: sticky, of the size that was asked for, with nothing done; the same for engine, simulation and backtest."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from api.language.advance import advance
+from api.language.check import check
+from api.language.contact import Contact
+from api.language.event import Event, Identifiers, read_event
+from api.language.facts import Facts
+from api.language.graph import Graph, read_graph
+from api.language.run import Run, State
+from api.language.simulate import Automation, simulate
+from api.language.split import HOLDOUT, share
+from api.language.trigger import Trigger
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+NODES = [{"id": "t", "type": "app_event"}, {"id": "g", "type": "add_tag", "data": {"tag": "seen"}}]
+
+
+def graph(**settings: object) -> Graph:
+    found = read_graph({"nodes": NODES, "edges": [{"source": "t", "target": "g"}], "settings": settings})
+    assert isinstance(found, Graph)
+    return found
+
+
+def event() -> Event:
+    found = read_event(b'{"event": "paid", "contact": {"externalId": "u"}}', 0)
+    assert isinstance(found, Event)
+    return found
+
+
+def outcome(contact_id: str, holdout: int) -> str | None:
+    run = Run("e", "a", State.RUNNING, attempt=1)
+    return advance(graph(holdout=holdout), run, Facts("paid", Identifiers(), {}, Contact(contact_id)), NOW).run.outcome
+
+
+def test_the_contacts_with_the_smallest_numbers_are_held_out_and_stay_so_when_it_grows() -> None:
+    contacts = [str(number) for number in range(1_000)]
+    held = {each for each in contacts if outcome(each, 10) == "holdout"}
+    assert held == {each for each in contacts if share("a", HOLDOUT, each) < 10}
+    assert 70 < len(held) < 130
+    assert held < {each for each in contacts if outcome(each, 20) == "holdout"}
+
+
+def test_who_is_held_out_gets_nothing_and_counts_as_let_in() -> None:
+    contact = next(str(number) for number in range(100) if share("a", HOLDOUT, str(number)) < 50)
+    trace = simulate(Automation(Trigger(), graph(holdout=50), "a"), event(), Contact(contact), NOW)
+    assert (trace.state, trace.outcome, trace.tags) == (State.COMPLETED, "holdout", ())
+    assert [(step.node_id, step.outcome) for step in trace.steps] == [("t", "held_out")]
+    run = Run("e", "a", State.RUNNING, attempt=1)
+    assert advance(graph(holdout=50), run, Facts("paid", Identifiers(), {}, Contact(contact)), NOW).run.step == 1
+
+
+def test_a_described_contact_that_is_nobody_is_not_held_out() -> None:
+    automations = [Automation(Trigger(), graph(holdout=50), str(number)) for number in range(20)]
+    nobody = Contact("00000000-0000-8000-8000-000000000000")
+    assert {simulate(each, event(), nobody, NOW).outcome for each in automations} == {"completed"}
+
+
+def test_nobody_is_held_out_of_what_has_begun() -> None:
+    facts = Facts("paid", Identifiers(), {}, Contact("6"))
+    begun = Run("e", "a", State.RUNNING, "g", step=1, attempt=1)
+    assert advance(graph(holdout=50), begun, facts, NOW).run.outcome == "completed"
+
+
+@pytest.mark.parametrize("wrong", [0, 51, True, 10.5, "10", {"percent": 10}])
+def test_a_holdout_is_a_whole_percentage_up_to_half(wrong: object) -> None:
+    (problem,) = graph(holdout=wrong).settings.problems
+    assert str(problem) == "graph.settings.holdout: must be a whole percentage from 1 to 50"
+
+
+def test_without_a_goal_there_is_nothing_to_compare() -> None:
+    fields = [each.field for each in check(Trigger(), graph(holdout=10)) if each.field]
+    assert "graph.settings.holdout" in fields
+    compared = check(Trigger(), graph(holdout=10, goal={"event": "bought"}))
+    assert "graph.settings.holdout" not in [each.field for each in compared]
+
+
+def test_a_paused_run_rests_where_it_is_without_using_up_an_attempt() -> None:
+    run = Run("e", "a", State.RUNNING, "g", step=1, attempt=2, since=NOW)
+    facts = Facts("paid", Identifiers(), {}, Contact("c"), paused=True)
+    assert advance(graph(), run, facts, NOW).run == Run("e", "a", State.PAUSED, "g", step=1, attempt=1, since=NOW)
+    stopped = Facts("paid", Identifiers(), {}, Contact("c"), cancelled="automation_inactive", paused=True)
+    assert advance(graph(), run, stopped, NOW).run.state is State.CANCELLED

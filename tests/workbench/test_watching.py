@@ -1,0 +1,143 @@
+"""Watching at the notebook: what runs, what rests, what it brings about."""
+
+from datetime import date
+
+import pytest
+
+from api.language.lift import Lift, Side, lift
+from tests.acceptance.conftest import until
+from tests.running import Running
+from workbench import Automation, RefusedError, Workbench
+from workbench.watch.rate import Day, GoalRate
+
+WALLET = "0xAbCd000000000000000000000000000000004321"
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+def send(wb: Workbench, event: str, *people: str) -> None:
+    for person in people:
+        assert wb.events.send(event, external_id=person).accepted
+
+
+def ended(automation: Automation, how_many: int) -> None:
+    """Wait until so many entries have ended."""
+    until(lambda: sum(each.ended for each in automation.entries()) == how_many, "they ended")
+
+
+def test_an_automation_is_paused_and_goes_on(wb: Workbench) -> None:
+    automation = wb.automation("pausing").on("pausing:event").delay(minutes=10).publish().pause()
+    assert "paused" in repr(automation)
+    assert wb.automation("pausing").simulate({"contact": {"walletAddress": WALLET}}).note.startswith("It is paused")
+    send(wb, "pausing:event", "p1")
+    assert "(published, version 1, active)" in repr(automation.resume())
+    send(wb, "pausing:event", "p2")
+    until(lambda: len(automation.entries(state="waiting")) == 1, "the second waits")
+    assert len(automation.entries()) == 1
+
+
+def test_what_is_off_cannot_be_paused_and_a_wrong_word_is_refused(wb: Workbench) -> None:
+    automation = wb.automation("pausing-off").on("pausing-off:event").add_tag("x").publish().deactivate()
+    with pytest.raises(RefusedError, match="nothing to pause"):
+        automation.pause()
+    with pytest.raises(RefusedError, match="must be run or cancel"):
+        automation.resume(overdue="later")  # type: ignore[arg-type]
+
+
+def test_who_changed_what_is_a_frame(wb: Workbench) -> None:
+    automation = wb.automation("audited").on("audited:event").add_tag("x").publish()
+    automation.add_tag("y").publish()
+    mine = automation.audit()
+    assert mine["action"].to_list() == [
+        "automation.publish",
+        "automation.update",
+        "automation.publish",
+        "automation.create",
+    ]
+    assert mine["to_version"].to_list() == [2, None, 1, None]
+    assert mine["from_version"].to_list() == [1, None, None, None]
+    assert "1 → 2" in repr(mine)
+    assert "automation: publish" in mine._repr_html_()
+    assert "audited" in wb.audit(3, action="automation.publish")["subject"].to_list()
+    assert wb.audit(3, action="nothing").is_empty()
+
+
+def test_stats_say_who_stands_where_what_failed_and_what_it_brings(wb: Workbench) -> None:
+    automation = (
+        wb.automation("figures")
+        .on("figures:event")
+        .goal("figures:bought")
+        .holdout(50)
+        .delay(days=1)
+        .add_tag("late")
+        .publish()
+    )
+    people = [f"figures-{number}" for number in range(12)]
+    send(wb, "figures:event", *people)
+    until(lambda: len([each for each in automation.entries() if each.state != "pending"]) == 12, "all begun")
+    send(wb, "figures:bought", *people[:4])
+    until(lambda: automation.stats().goal.treated.reached + automation.stats().goal.held_out.reached == 4, "counted")
+    stats = automation.stats()
+    held = stats.states["completed"]
+    assert (stats.goal.treated.contacts, stats.goal.held_out.contacts) == (12 - held, held)
+    until(lambda: automation.stats().states["exited"] == stats.goal.treated.reached, "the goal ends them")
+    stats = automation.stats()
+    steps = {each.node_id: each for each in stats.steps}
+    assert steps["delay_1_day"].live == stats.states["waiting"] == 12 - held - stats.goal.treated.reached
+    assert steps["trigger"].outcomes["held_out"] == held
+    for shown in (repr(stats), stats._repr_html_()):
+        assert "Goal figures:bought: reached by" in shown
+        assert "Held out (50 %): reached by" in shown
+        assert "not enough to tell" in shown
+        assert "wait 1 day" in shown
+    counts = {(step, outcome): count for step, outcome, count in stats.frame().rows()}
+    assert counts["delay_1_day", "live"] == steps["delay_1_day"].live
+
+
+def test_the_live_view_has_failures_tried_again(wb: Workbench) -> None:
+    automation = wb.automation("live").on("live:event").send_inapp(title="Hi {{ who }}", body="!").publish()
+    assert wb.events.send("live:event", wallet_address=WALLET).accepted
+    until(lambda: len(automation.entries(state="dead")) == 1, "it failed")
+    live = automation.live()
+    told = live.answer({"ask": "look"})
+    assert told["dead"]["rows"][0][0] == "template_error"
+    assert told["lines"][:1] == ["1 entry: 1 dead."]
+    assert live.answer({"ask": "replay", "cause": "template_error"})["said"].startswith("1 entry is tried again")
+    until(lambda: automation.entries().latest.attempts == 1 and automation.entries().latest.ended, "it failed again")
+    assert "1 dead" in repr(live)
+
+
+def test_stats_of_what_was_never_published_are_empty(wb: Workbench) -> None:
+    stats = wb.automation("unwatched").on("unwatched:event").add_tag("x").save().stats()
+    assert "No entries yet." in repr(stats)
+    assert "No goal" in stats._repr_html_()
+
+
+def rate(treated: Side, held_out: Side, **more: object) -> GoalRate:
+    values = {"holdout": 10, "since_version": 3, "within_seconds": 604_800, "lift": lift(treated, held_out)} | more
+    return GoalRate("bought", 30, treated=treated, held_out=held_out, **values)  # type: ignore[arg-type]
+
+
+def test_a_lift_is_told_with_its_interval_or_not_at_all() -> None:
+    assert rate(Side(1_000, 200), Side(100, 9)).lines() == [
+        "Goal bought: reached by 200 of 1,000 contacts (20.0%) within 7 days of entering, in the last 30 days.",
+        "Held out (10 %, since version 3): reached by 9 of 100 contacts (9.0%).",
+        "Lift: +11.0 points (95 % interval: +3.4 to +15.9). More contacts reach the goal with it than without.",
+    ]
+    assert "no difference can be told" in rate(Side(1_000, 100), Side(100, 9)).lines()[2]
+    assert rate(Side(9, 9), Side()).lines()[1:] == [
+        "Held out (10 %, since version 3): reached by nobody yet (0 contacts).",
+        "Lift: not enough to tell. It takes 30 contacts on each side, and 5 that reach the goal.",
+    ]
+    assert len(rate(Side(1, 1), Side(), lift=None).lines()) == 1
+    assert Lift("too_few") == lift(Side(9, 9), Side())
+
+
+def test_the_goal_is_told_day_by_day() -> None:
+    days = (Day(date(2026, 11, 20), Side(4, 1), Side()), Day(date(2026, 11, 21), Side(), Side(2, 1)))
+    columns, rows = rate(Side(4, 1), Side(2, 1), by_day=days).table()
+    assert [each.title for each in columns][4] == "held out: contacts"
+    assert rows == [("2026-11-21", "0", "0", "", "2", "1", "50.0%"), ("2026-11-20", "4", "1", "25.0%", "0", "0", "")]
