@@ -179,7 +179,7 @@ WITH dropped AS (
     SELECT e.id, e.state
     FROM started s
     JOIN entries e ON e.org_id = s.org_id AND e.id = s.id
-    WHERE e.state || '' IN ('pending', 'running', 'waiting', 'retrying')
+    WHERE e.state || '' IN ('pending', 'running', 'waiting', 'retrying', 'paused')
     ORDER BY e.id
     FOR UPDATE OF e
 ), moved AS (
