@@ -47,6 +47,7 @@ def test_the_tutorial_shows_what_it_says(running: Running, followed: str, monkey
         assert "Completed." in cells["mint"]
         assert "1000000000000000000000 tokens for you" in cells["mint"]
         assert "Transfer" in cells["sql"]
+        assert ":Transfer" in cells["chains"]
         assert "Backtest: 1 event" in cells["backtest"]
         assert "1000000000000000000000 tokens for you" in cells["backtest"]
         assert "started “Tokens have arrived”" in cells["explain"]
