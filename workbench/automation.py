@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
-from api.language.catalog import check_against, events_of, segments_of
+from api.language.catalog import check_against, events_of, is_on_chain, segments_of
 from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
 from workbench.audit import audit
 from workbench.author import Draft, from_json
 from workbench.catalog import Catalog, seen
+from workbench.chains import chained
 from workbench.connection import Connection
 from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.graph import draw, picture
@@ -325,6 +326,8 @@ class Automation(Rules):
             known = seen(self._place.catalog, events_of(trigger, graph))
             if segments_of(graph):
                 known = msgspec.structs.replace(known, segments=known_names(self._connected()))
+            if is_on_chain(trigger, graph):
+                known = msgspec.structs.replace(known, chained=chained(self._connected()))
             return [*check_against(known, trigger, graph)]
         except WorkbenchError:
             return []  # the automation can be looked at without a server

@@ -87,6 +87,8 @@ def _named(before: JsonObject, after: JsonObject) -> list[Change]:
 
 def _trigger(before: JsonObject, after: JsonObject) -> list[Change]:
     old, new = (outline_of("", each["triggerSpec"], {}) for each in (before, after))
+    if bool(old.logs) != bool(new.logs):
+        return [Change("changed", "trigger", _told(_begins(before), _begins(after)))]
     found = []
     if set(old.events) != set(new.events):
         starts = [words.either([name(each) for each in outline.events]) or "any event" for outline in (old, new)]
@@ -140,7 +142,7 @@ def _steps(old: Mapping[str, JsonObject], new: Mapping[str, JsonObject], renamed
 
 def _fields(old: JsonObject, new: JsonObject) -> list[str]:
     """Return what is different about one step, a field each."""
-    if old["type"] != new["type"]:
+    if old["type"] != new["type"] and not (is_trigger(old["type"]) and is_trigger(new["type"])):
         return [f"another kind of step: {_told(_said(old), _said(new))}"]
     before, after = old.get("data") or {}, new.get("data") or {}
     mirrored = _MIRRORED if is_trigger(old["type"]) else {"actionType"}

@@ -16,7 +16,7 @@ TABLES = {
     "automation_entries": "id automation_id automation_version contact_id event_id state outcome node_id attempts last_error "
     "created_at updated_at",
     "dead_letters": "entry_id automation_id automation automation_version contact_id event_id node_id cause last_error attempts died_at",
-    "onchain_events": "id contact_id chain_id contract event tx_hash log_index block_number block_time args removed",
+    "onchain_events": "id contact_id chain_id contract event tx_hash log_index block_number block_time args removed signature block_hash created_at",
     "segment_members": "segment contact_id entered_at",
     "segments": "name kind size refreshed_at last_error failing_since created_at updated_at",
     "segment_sizes": "segment at size entered departed",

@@ -9,6 +9,7 @@ from workbench.audit import audit
 from workbench.author import Draft
 from workbench.automation import Automation, Place
 from workbench.catalog import Catalog
+from workbench.chains import Chains, chains
 from workbench.connection import Connection
 from workbench.contacts import Contact, Identified, contact
 from workbench.dead_letters import DeadLetters, dead_letters
@@ -190,6 +191,11 @@ class Workbench(Reports):
     def logs(self, contract: str | None = None, event: str | None = None, limit: int = 20) -> Logs:
         """Return the newest logs of the chains that are followed (at most 500); each is a sample for `.simulate(…)`."""
         return logs(self._connection, contract, event, limit)
+
+    @property
+    def chains(self) -> Chains:
+        """The chains that are read, how far, and the contract events that were kept, by the names that waits have for them."""
+        return chains(self._connection)
 
     @property
     def automations(self) -> Automations:

@@ -12,6 +12,7 @@ from api.chain.watching import Watch, Watched
 from api.ingest.arrival import Arrival
 from api.ingest.identifiers import People
 from api.keyring import Keyring
+from api.language.abi import Declared
 from api.language.codec import Json, decode
 from api.language.event import Event, Identifiers
 from api.language.onchain import PLACE, payload_of
@@ -50,10 +51,10 @@ class Sighting(msgspec.Struct, gc=False):
         """What a wait for it is called."""
         return f"{self.contract}:{self.event.lower()}"
 
-    def payload(self, chain_id: int) -> dict[str, Json]:
-        """Return what filters and texts see of it."""
+    def payload(self, chain_id: int, declared: Declared) -> dict[str, Json]:
+        """Return what filters see of it who name its parameters like this."""
         where = (chain_id, self.contract, self.tx_hash, self.log_index, self.block_number)
-        return payload_of(dict(zip(PLACE, where, strict=True)), self.args)
+        return payload_of(dict(zip(PLACE, where, strict=True)), self.args, declared)
 
 
 def sighted(watched: Watched, logs: Iterable[Log]) -> list[Sighting]:

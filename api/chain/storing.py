@@ -164,7 +164,7 @@ class Keeper:
         if known.email is not None and needs_email(trigger):
             email = self._keyring.of(arrival.org_id).open_email(known.email)
         who = identifiers_of(arrival.event.identifiers, Identifiers(known.wallet, email, known.external_id))
-        payload = match.sighting.payload(chain_id)
+        payload = match.sighting.payload(chain_id, match.watch.declared)
         return matches(trigger.filters, flat_context(match.sighting.event, contact_id, who, payload))
 
 

@@ -189,7 +189,8 @@ def _of_stored(reader: Reader, known: _Known, event: EventRow, entry: Entered | 
     payload, named, removed = decode(event.payload), trigger.names_event(event.event), False
     if event.log is not None:
         named, removed = _is_meant(trigger, event.log, payload, own.wallet), event.log.removed
-        payload = payload_of(dict(zip(PLACE, event.log.place, strict=True)), payload)
+        declared = None if trigger.source is None else trigger.source.declared
+        payload = payload_of(dict(zip(PLACE, event.log.place, strict=True)), payload, declared)
     context = flat_context(event.event, known.contact.id, identifiers_of(sent, own), payload)
     why = why_stored(trigger, standing, Came(named, context, event.dry, removed), entry)
     which = _Named(event.id, event.event, at)

@@ -6,13 +6,14 @@ contact's lock when the decision is recorded. Where the two differ, the decision
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from api.engine.graphs import Graphs
 from api.keyring import OrgKeys
+from api.language.abi import Declared, read_signature
 from api.language.advance import LOOP_LIMIT, LOOP_WINDOW, Needs, needs
 from api.language.codec import Json, decode
 from api.language.contact import Contact
@@ -222,9 +223,15 @@ def _sent(open_email: OpenEmail, event: EventRow | LogRow) -> Identifiers:
 
 def _payload(event: EventRow | LogRow) -> dict[str, Json]:
     if isinstance(event, LogRow):
-        return payload_of(dict(zip(PLACE, event.place, strict=True)), decode(event.args))
+        return payload_of(dict(zip(PLACE, event.place, strict=True)), decode(event.args), _declared(event.signature))
     payload: dict[str, Json] = decode(event.payload)
     return payload
+
+
+@lru_cache(maxsize=1_024)
+def _declared(signature: str | None) -> Declared | None:
+    found = None if signature is None else read_signature(signature)
+    return found if isinstance(found, Declared) else None
 
 
 def _opened(open_email: OpenEmail, sealed: str | None) -> str | None:

@@ -27,6 +27,7 @@ from api.language.event import Identifiers
 from api.language.facts import Arrival, Facts, Past, after
 from api.language.filter import Filter, matches
 from api.language.graph import Graph
+from api.language.onchain import payload_of
 from api.language.retry import DEFAULT_POLICY, RetryPolicy
 from api.language.run import TERMINAL, Run, State, Step
 from api.language.simulate import Automation
@@ -40,8 +41,8 @@ MOST_ARRIVALS = 1_000  # the newest that an entry looks at, as in the engine
 class Stored(msgspec.Struct, frozen=True):
     """An event as it was stored. `at`: when the service received it; `sent`: what it carried; `payload`: JSON text.
 
-    `source`: of a log that may start an entry of its contact, which logs are meant (`OnChain.key`). As something to wait for, a log is an
-    event of its own, without a source, by the name that waits have for it.
+    `source`: of a log that may start an entry of its contact, which logs are meant (`OnChain.key`); its parameters are in `args` of the
+    payload then. As something to wait for, a log is an event of its own, without a source, by the name that waits have for it.
     """
 
     id: str
@@ -165,7 +166,7 @@ class _Course:
         if self._open and event.source is None and event.name in self._prepared.awaited:
             yield from self._arrive(event)
         if self._is_meant(event):
-            payload = decode(event.payload)
+            payload = self._payload(event)
             if self._fires(event, payload):
                 yield from self._begin(event, payload)
 
@@ -174,6 +175,11 @@ class _Course:
         if event.source is None or source is None:
             return event.source is None and self._trigger.names_event(event.name)
         return event.source == source.key and event.sent.wallet == self._contact.identifiers.wallet
+
+    def _payload(self, event: Stored) -> dict[str, Any]:
+        payload: dict[str, Any] = decode(event.payload)
+        source = self._trigger.source
+        return payload if source is None else payload_of(payload, payload.pop("args"), source.declared)
 
     def _arrive(self, event: Stored) -> Iterator[Entry]:
         arrival = Arrival(event.at, event.name, event.sent, decode(event.payload), event.id)

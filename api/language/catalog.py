@@ -16,15 +16,23 @@ from api.language.spelling import meant, nearest
 from api.language.trigger import BUILT_INS, Trigger
 
 
+class Chained(msgspec.Struct, frozen=True):
+    """Which chains are read, and the logs that were kept, by the names that waits have for them."""
+
+    chains: frozenset[int] = frozenset()
+    logs: frozenset[str] = frozenset()
+
+
 class Seen(msgspec.Struct, frozen=True):
     """Which events came in the last 30 days, the paths in the payloads of those that were looked into, and the segments there are.
 
-    `segments` is None when nobody asked for them.
+    `segments` and `chained` are None when nobody asked for them.
     """
 
     events: tuple[str, ...] = ()
     paths: Mapping[str, frozenset[str]] = {}
     segments: tuple[str, ...] | None = None
+    chained: Chained | None = None
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -46,6 +54,11 @@ def segments_of(graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, _ in _named_segments(graph)))
 
 
+def is_on_chain(trigger: Trigger, graph: Graph) -> bool:
+    """Return whether an automation looks at chains."""
+    return trigger.source is not None or next(_awaited_logs(graph), None) is not None
+
+
 def check_against(seen: Seen, trigger: Trigger, graph: Graph) -> tuple[Remark, ...]:
     """Return warnings about events and values that an automation counts on, and that are not what it takes them for."""
     return (
@@ -53,6 +66,7 @@ def check_against(seen: Seen, trigger: Trigger, graph: Graph) -> tuple[Remark, .
         *_unknown_paths(seen, trigger, graph),
         *_hidden(seen, trigger, graph),
         *_unknown_segments(seen, graph),
+        *_unread(seen, trigger, graph),
     )
 
 
@@ -89,6 +103,25 @@ def _unknown_segments(seen: Seen, graph: Graph) -> Iterator[Remark]:
             yield Remark("warning", f"nobody has defined the segment {name!r}{told}", node_id)
 
 
+def _unread(seen: Seen, trigger: Trigger, graph: Graph) -> Iterator[Remark]:
+    """Warn of chains that nobody reads, and of logs to wait for that nobody keeps."""
+    source, known = trigger.source, seen.chained
+    if known is None:
+        return
+    if source is not None and source.chain_id not in known.chains:
+        message = f"nobody reads chain {source.chain_id} here: WORKBENCH_EVM_RPC has to name a node of it"
+        yield Remark("warning", message, None, "triggerSpec.chainId")
+    own = set() if source is None else {f"{source.contract}:{source.declared.name.lower()}"}
+    for name, node_id, field in _awaited_logs(graph):
+        if name not in known.logs | own:
+            message = f"no log {name} was seen: it has to be kept, by an automation that starts from it or `workbench chain watch`"
+            yield Remark("warning", message, node_id, field)
+
+
+def _awaited_logs(graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
+    yield from (each for each in _awaited(graph) if LOG_NAME.fullmatch(each[0]))
+
+
 def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
     """Yield every segment that a condition asks for, with its node."""
     for node in graph.nodes:
@@ -101,10 +134,15 @@ def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
 def _named(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
     """Yield every custom event that is named, with the node or the field that names it: the catalog has no logs of chains."""
     yield from ((name, None, "triggerSpec") for name in sorted(trigger.names))
-    if graph.settings.goal is not None and not LOG_NAME.fullmatch(graph.settings.goal.event):
+    yield from (each for each in _awaited(graph) if not LOG_NAME.fullmatch(each[0]))
+
+
+def _awaited(graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
+    """Yield every event that is waited for, with the node or the field that names it."""
+    if graph.settings.goal is not None:
         yield graph.settings.goal.event, None, "graph.settings.goal"
     for node in graph.nodes:
-        if isinstance(node.action, WaitForEvent) and not LOG_NAME.fullmatch(node.action.event):
+        if isinstance(node.action, WaitForEvent):
             yield node.action.event, node.id, None
 
 

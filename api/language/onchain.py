@@ -46,9 +46,17 @@ class OnChain(msgspec.Struct, frozen=True):
         return (self.chain_id, self.contract, self.declared.canonical) == (chain_id, contract, signature)
 
 
-def payload_of(place: Mapping[str, Json], args: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the payload of a log: where it happened (`PLACE`), and over that its parameters."""
-    return {**place, **args}
+def payload_of(
+    place: Mapping[str, Json], args: Mapping[str, Json], declared: Declared | None = None
+) -> dict[str, Json]:
+    """Return the payload of a log: where it happened (`PLACE`), and over that its parameters.
+
+    `declared`: as who names them; a log that several follow has its parameters by all their names. None: all of these.
+    """
+    own = (
+        args if declared is None else {each.name: args[each.name] for each in declared.parameters if each.name in args}
+    )
+    return {**place, **own}
 
 
 def wallet_in(source: OnChain, args: Mapping[str, Json]) -> str | None:

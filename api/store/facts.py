@@ -36,12 +36,16 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class LogRow(msgspec.Struct, frozen=True):
-    """The log that started an entry; `args` is JSON text, `place` where it happened (`language.onchain.PLACE`)."""
+    """The log that started an entry; `args` is JSON text, `place` where it happened (`language.onchain.PLACE`).
+
+    `signature`: of the version that the entry runs, None when it runs none.
+    """
 
     name: str
     args: bytes
     wallet: str | None
     place: tuple[int, str, str, int, int]
+    signature: str | None
 
 
 class ContactRow(msgspec.Struct, frozen=True):
@@ -91,7 +95,7 @@ def load_logs(org_id: int, claims: Sequence[Claim]) -> Call[dict[str, LogRow]]:
     """Ask for the logs that started claimed entries, by the entry's id."""
     return Call(
         _SQL["load_logs"],
-        lambda rows: {row[0]: LogRow(row[1], row[2], row[3], row[4:]) for row in rows},
+        lambda rows: {row[0]: LogRow(row[1], row[2], row[3], row[4:9], row[9]) for row in rows},
         org_id=org_id,
         ids=uuids([claim.entry_id for claim in claims]),
         event_ids=uuids([claim.event_id for claim in claims]),

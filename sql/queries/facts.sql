@@ -14,14 +14,14 @@ FROM k CROSS JOIN LATERAL (
 ) AS v;
 
 -- load_logs --
--- The logs that started claimed entries, by the entry, with the wallet in the parameter that its version says.
+-- The logs that started claimed entries, by the entry, with the wallet in the parameter that its version says, and its signature.
 WITH k AS MATERIALIZED (
     SELECT :org_id ::bigint AS org_id, *
     FROM unnest(:ids ::uuid[], :event_ids ::uuid[], :automation_ids ::uuid[], :versions ::integer[])
         AS k (id, event_id, automation_id, version)
 )
 SELECT k.id::text, o.event, o.args, o.args ->> (v.trigger_spec ->> 'walletArg'), o.chain_id, o.contract, o.tx_hash, o.log_index,
-       o.block_number
+       o.block_number, v.trigger_spec ->> 'signature'
 FROM k
 JOIN onchain_events o ON o.org_id = k.org_id AND o.id = k.event_id
 LEFT JOIN automation_versions v ON v.org_id = k.org_id AND v.automation_id = k.automation_id AND v.version = k.version;

@@ -25,7 +25,7 @@ created_at >= :since AND created_at < :until
 {% macro logs(selection, sample) %}
 {% set seen = "o.created_at >= :since AND o.created_at < :until AND NOT o.removed" %}
 {% for start in selection.logs.starts %}
-SELECT c.id AS contact_id, o.created_at, o.id, o.event, {{ place() }} || o.args AS payload,
+SELECT c.id AS contact_id, o.created_at, o.id, o.event, {{ place() }} || jsonb_build_object('args', o.args) AS payload,
        c.wallet_address AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, :{{ start.key }}::text AS source
 FROM onchain_events o JOIN contacts c ON c.wallet_address = o.args ->> :{{ start.wallet }}
 WHERE {{ seen }}

@@ -94,6 +94,18 @@ class Token:
         """Transfer to `count` wallets, the first of which has the number `first`."""
         return self._call("scatter(uint256,uint256)", _word(first) + _word(count))
 
+    def scattering(self, first: int, count: int) -> dict[str, str]:
+        """Return the transaction that does that."""
+        return {"to": self.address, "data": self._selector("scatter(uint256,uint256)") + _word(first) + _word(count)}
+
+    def together(self, *transactions: dict[str, str]) -> None:
+        """Put transactions into one block."""
+        self._node.ask("evm_setAutomine", False)
+        for each in transactions:
+            self._node.ask("eth_sendTransaction", {"from": OWNER, "gas": hex(50_000_000)} | each)
+        self._node.mine()
+        self._node.ask("evm_setAutomine", True)
+
     def note(self, tag: str, text: str, numbers: list[int]) -> str:
         parts = [_text(tag), _text(text), _word(len(numbers)) + "".join(map(_word, numbers))]
         offsets, at = "", 32 * len(parts)

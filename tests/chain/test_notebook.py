@@ -11,6 +11,7 @@ import pytest
 from tests.chain.anvil import Anvil
 from tests.notebooks.test_notebooks import ON_CHAIN, execute
 from tests.running import Running
+from tests.workbench.test_canvas import Heard
 
 pytestmark = pytest.mark.filterwarnings(
     "default::ResourceWarning", "default::DeprecationWarning"
@@ -46,7 +47,17 @@ def test_the_tutorial_shows_what_it_says(running: Running, followed: str, monkey
         assert "Completed." in cells["mint"]
         assert "1000000000000000000000 tokens for you" in cells["mint"]
         assert "Transfer" in cells["sql"]
+        assert ":Transfer" in cells["chains"]
         assert "Backtest: 1 event" in cells["backtest"]
         assert "1000000000000000000000 tokens for you" in cells["backtest"]
         assert "started “Tokens have arrived”" in cells["explain"]
         assert "true" in cells["reorg"]
+    canvas = Heard(running.workbench().automation("Tokens have arrived"))
+    newest = canvas.ask("samples")[0]
+    tried = {"event": newest["event"], "payload": newest["payload"], "person": newest["contactId"]}
+    assert newest["contactId"]
+    assert [each["title"] for each in canvas.ask("simulate", tried=tried)["messages"]] == [
+        "1000000000000000000000 tokens for you"
+    ]
+    (value,) = [each for each in canvas.ask("choices")["paths"].popitem()[1] if each["path"] == "value"]
+    assert value == {"path": "value", "types": ["uint256"], "samples": ["“1000000000000000000000”"]}

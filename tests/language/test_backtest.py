@@ -238,7 +238,7 @@ TOKEN = "0x" + "c0" * 20
 
 def log(after: timedelta, value: str, wallet: str = "0xa", signature: str = "deposit(address,uint256)") -> Stored:
     """Return a log as one that may start an entry."""
-    payload = encode({"to": wallet, "value": value})
+    payload = encode({"chainId": 1, "args": {"to": wallet, "value": value}})
     return Stored(f"l{value}", "deposit", BEGIN + after, Identifiers(wallet), payload, f"1:{TOKEN}:{signature}")
 
 

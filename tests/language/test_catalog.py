@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.language.catalog import Seen, check_against, events_of, segments_of
+from api.language.catalog import Chained, Seen, check_against, events_of, is_on_chain, segments_of
 from api.language.codec import normalise
 from api.language.filter import Filter
 from api.language.graph import Graph, read_graph
-from api.language.trigger import Trigger
+from api.language.trigger import Trigger, read_trigger
 
 SEEN = Seen(
     ("deposit", "purchase", "trade"),
@@ -147,3 +147,38 @@ def test_a_segment_that_nobody_defined_is_said_with_the_nearest() -> None:
     ]
     assert said(trigger(), shape) == []  # nobody knows which there are
     assert segments_of(shape) == ("wales", "whales", "x")
+
+
+TOKEN = f"0x{'c0' * 20}"
+
+
+def on_chain(chain_id: int = 1) -> Trigger:
+    spec = {
+        "type": "onchain_event",
+        "chainId": chain_id,
+        "contract": TOKEN,
+        "signature": "A(address to)",
+        "walletArg": "to",
+    }
+    found = read_trigger(spec)
+    assert isinstance(found, Trigger)
+    return found
+
+
+def test_chains_that_nobody_reads_and_logs_that_nobody_keeps() -> None:
+    waits = graph(
+        {"type": "wait_for_event", "data": {"event": f"{TOKEN}:B", "timeoutSeconds": 1}}, goal={"event": f"{TOKEN}:A"}
+    )
+    assert is_on_chain(trigger(), waits)
+    assert not is_on_chain(trigger(), graph(WAIT))
+    seen = Seen(("deposit",), chained=Chained(frozenset({1}), frozenset()))
+    assert [(node, field) for node, field, _ in said(on_chain(5), waits, seen)] == [
+        (None, "triggerSpec.chainId"),
+        ("0", None),
+    ]
+    assert [(node, field) for node, field, _ in said(trigger(), waits, seen)] == [
+        (None, "graph.settings.goal"),
+        ("0", None),
+    ]
+    kept = Seen(("deposit",), chained=Chained(frozenset({1}), frozenset({f"{TOKEN}:a", f"{TOKEN}:b"})))
+    assert said(on_chain(), waits, kept) == []

@@ -8,6 +8,7 @@ import pytest
 from workbench.abi import abi
 from workbench.author import Draft
 from workbench.automation import Automation
+from workbench.changes import changes
 from workbench.errors import DraftError
 
 CONTRACT = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
@@ -49,6 +50,16 @@ def test_sentences_and_python_say_all_of_it(changes: dict[str, Any]) -> None:
     assert "eside" not in told + written.to_python()
     assert Automation.from_sentences(told, name="Thanks").to_json() == written.to_json()
     assert ".on_chain(" in written.to_python()
+
+
+def test_a_plan_says_that_another_sort_of_thing_starts_it() -> None:
+    before, after = Automation(Draft("Thanks")).on("deposit"), thanks()
+    (start, step) = changes(before.to_json(), after.to_json()).lines()[:2]
+    assert start.startswith(f"  ~ trigger: When contract {CONTRACT} on chain 1 logs ")
+    assert start.endswith(", before: When a deposit event arrives")
+    assert step.startswith("  + send_inapp")
+    (moved,) = changes(after.to_json(), thanks(to_contact="from").to_json()).lines()
+    assert moved == "  ~ trigger: walletArg: “from”, before: “to”"
 
 
 def test_sentences_that_no_contract_logs_are_refused_by_line() -> None:

@@ -387,3 +387,12 @@ def test_importing_the_workbench_is_quick_and_loads_no_polars() -> None:
     seconds, polars = min(runs, key=lambda run: float(run.stdout.split()[0])).stdout.split()
     assert polars == "False"
     assert float(seconds) < 1.0
+
+
+def test_a_chain_that_nobody_reads_is_said(wb: Workbench) -> None:
+    assert "No chain is read here" in repr(wb.chains)
+    assert "No chain is read here" in wb.chains._repr_html_()
+    written = wb.automation("On chain").on_chain(
+        contract=f"0x{'c0' * 20}", event="A(address to)", to_contact="to", chain_id=7
+    )
+    assert "nobody reads chain 7 here" in " ".join(each.message for each in written.add_tag("x").check())

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api.language.catalog import Seen, check_against, events_of, segments_of
+from api.language.catalog import Chained, Seen, check_against, events_of, is_on_chain, segments_of
 from api.language.check import Remark
 from api.language.codec import decode
 from api.language.graph import Graph
@@ -17,6 +17,7 @@ from api.language.trigger import BUILT_INS, Trigger
 from workbench import surroundings
 from workbench.author import JsonObject
 from workbench.catalog import Catalog, EventShape
+from workbench.chains import chained
 from workbench.connection import Connection
 from workbench.display.words import value
 from workbench.errors import WorkbenchError
@@ -65,13 +66,14 @@ class Known:
     def objections(self, trigger: Trigger, graph: Graph) -> list[Remark]:
         """Return warnings about events and values that nobody has sent, and segments that nobody has defined."""
         names = [name for name, _ in self._events()]
-        if not names:
+        on_chain = self._chained() if is_on_chain(trigger, graph) else None
+        if not names and on_chain is None:
             return []
         looked_at = [each for each in events_of(trigger, graph) if each in names][:_MOST_LOOKED_AT]
         shapes = {name: shape for name in looked_at if (shape := self._shape(name)) is not None}
         paths = {name: frozenset(each.path for each in shape.paths) for name, shape in shapes.items()}
         segments = self._segments() if segments_of(graph) else None
-        return [*check_against(Seen(tuple(names), paths, segments), trigger, graph)]
+        return [*check_against(Seen(tuple(names), paths, segments, on_chain), trigger, graph)]
 
     def _events(self) -> list[tuple[str, int]]:
         return self._once("events", lambda: [(each.event, each.count) for each in self._catalog or ()], [])
@@ -90,6 +92,10 @@ class Known:
         if connection is None:
             return None
         return self._once("segments", lambda: known_names(connection), None)
+
+    def _chained(self) -> Chained | None:
+        connection = self._connection
+        return None if connection is None else self._once("chains", lambda: chained(connection), None)
 
     def logs(self, source: OnChain) -> list[list[Any]]:
         """Return the newest logs that an automation starts from: parameters as JSON, when, the wallet, and its contact if known."""

@@ -1,0 +1,93 @@
+"""What is read of chains: how far, what hinders it, and the contract events that were kept."""
+
+import msgspec
+
+from api.language.catalog import Chained
+from workbench.connection import Connection
+from workbench.display.page import moment
+from workbench.display.table import Column, plain, table
+from workbench.errors import WorkbenchError
+
+
+class Chain(msgspec.Struct, frozen=True, rename="camel"):
+    """One chain: up to which block it was read, its newest block, when that was, and what hinders its follower."""
+
+    chain_id: int
+    block_number: int | None = None
+    head: int | None = None
+    read_at: str | None = None
+    trouble: str | None = None
+
+
+class ContractEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """An event of a contract, and how often it is among the newest logs."""
+
+    chain_id: int
+    contract: str
+    event: str
+    signature: str
+    count: int
+
+    @property
+    def name(self) -> str:
+        """What a wait or a goal calls it."""
+        return f"{self.contract}:{self.event}"
+
+
+class Chains(msgspec.Struct, frozen=True):
+    """The chains that are read, and the events among the newest 100,000 logs of the organization."""
+
+    chains: tuple[Chain, ...] = ()
+    events: tuple[ContractEvent, ...] = ()
+
+    def seen(self) -> Chained:
+        """Return what automations are checked against."""
+        return Chained(
+            frozenset(each.chain_id for each in self.chains), frozenset(each.name.lower() for each in self.events)
+        )
+
+    def __repr__(self) -> str:
+        return f"{plain(_CHAINS, self._read(), _UNREAD)}\n\n{plain(_EVENTS, self._kept())}"
+
+    def _repr_html_(self) -> str:
+        kept = "as waits call it: .wait_for(name, within=…); its logs: wb.logs(contract=…)"
+        return table(_CHAINS, self._read(), empty=_UNREAD) + table(
+            _EVENTS, self._kept(), note=kept if self.events else ""
+        )
+
+    def _read(self) -> list[tuple[str, str, str, str, str]]:
+        return [
+            (str(each.chain_id), _block(each.block_number), _block(each.head), moment(each.read_at), each.trouble or "")
+            for each in self.chains
+        ]
+
+    def _kept(self) -> list[tuple[str, str, str, str]]:
+        return [(str(each.chain_id), each.name, each.signature, f"{each.count:,}") for each in self.events]
+
+
+_CHAINS = (
+    Column("chain"),
+    Column("read up to", number=True),
+    Column("newest block", number=True),
+    Column("at (UTC)"),
+    Column("trouble"),
+)
+_EVENTS = (Column("chain"), Column("name"), Column("signature"), Column("logs", number=True))
+_UNREAD = "No chain is read here: `workbench chain` needs a node in WORKBENCH_EVM_RPC."
+
+
+def _block(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def chains(connection: Connection) -> Chains:
+    """Return what is read of chains."""
+    return msgspec.convert(connection.get("/chain"), Chains)
+
+
+def chained(connection: Connection) -> Chained | None:
+    """Return what automations are checked against, None when it cannot be had."""
+    try:
+        return chains(connection).seen()
+    except WorkbenchError:
+        return None
