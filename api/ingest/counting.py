@@ -8,7 +8,7 @@ are dated before they are committed, by the second in a batch and by years in an
 2. Who has read it before is waited for. Every writer claims idempotency keys first, which locks that table against nobody, but
    visibly, until its transaction ends; so the chore looks who holds such a lock, and waits until all of them have ended.
 3. Then it counts, and takes what was noted for the same time out of the notes: one statement, so both or neither are seen.
-4. An organization for which nothing came is closed for ever: whatever comes is noted, and what is noted wakes it. It may be noted and
+4. An organization for which nothing came lately is closed for ever: whatever comes is noted, and what is noted wakes it. It may be noted and
    counted as a row, since a note counts only for what lies before `counted_until`. So those that are idle cost nothing.
 
 Live ingest only adds notes. An import adds to its own, of hours that are counted: there would be thousands of them otherwise.
@@ -129,13 +129,17 @@ async def _count(database: Database, org_id: int, reached: Reached) -> None:
     One that takes too long is tried again with less, down to a slot. Whatever is in the way, it is the others' turn then.
     """
     since, span = reached.counted_until, _HOUR
+    behind = reached.closed_until - since > _HOUR  # who is new, or just woke, may be about to send more
     while since < reached.closed_until:
         until = min(_slot(since + span), reached.closed_until)
         began = monotonic_ns()
         try:
             async with database.transaction() as tx:
-                if not await store.count_closed(tx, org_id, since, until):
+                found = await store.count_closed(tx, org_id, since, until)
+                if found is None:
                     return
+                if not found and not behind:
+                    await store.rest(tx, org_id)
         except TooSlowError:
             _log.warning("counting_slow", extra={"org_id": org_id, "minutes": (until - since) // _MINUTE})
             if until - since <= _SLOT:
