@@ -8,11 +8,12 @@ are dated before they are committed, by the second in a batch and by years in an
 2. Who has read it before is waited for. Every writer claims idempotency keys first, which locks that table against nobody, but
    visibly, until its transaction ends; so the chore looks who holds such a lock, and waits until all of them have ended.
 3. Then it counts, and takes what was noted for the same time out of the notes: one statement, so both or neither are seen.
-4. An organization for which nothing came is closed for ever: whatever comes is noted, and what is noted wakes it. It may be noted and
+4. An organization for which nothing came lately is closed for ever: whatever comes is noted, and what is noted wakes it. It may be noted and
    counted as a row, since a note counts only for what lies before `counted_until`. So those that are idle cost nothing.
 
 Live ingest only adds notes. An import adds to its own, of hours that are counted: there would be thousands of them otherwise.
-Nobody waits for the chore, but imports of the same organization for one step of it. It may stop anywhere, and several may run: `counted_until` moves in the transaction that counts.
+Nobody waits for the chore, but imports of the same organization for one step of it. It may stop anywhere, and several may run:
+`counted_until` moves in the transaction that counts.
 Events are stored and never deleted, and keep their name and their date; whoever changes that by hand deletes the rows of the
 organization in `event_counting`, `event_hours`, `event_days` and `late_events`, with nobody writing, and they are counted again.
 """
@@ -28,7 +29,7 @@ from api.clock import from_us, monotonic_ns, to_us
 from api.store import counting as store
 from api.store.calls import Call, run
 from api.store.counting import Late, Reached
-from api.store.database import Database, TooSlowError, Transaction
+from api.store.database import ConflictError, Database, TooSlowError, Transaction
 from api.store.locks import COUNTING, try_turn
 
 KEPT = timedelta(days=31)  # the catalog looks back 30
@@ -125,22 +126,28 @@ async def _writers_have_ended(database: Database) -> bool:
 async def _count(database: Database, org_id: int, reached: Reached) -> None:
     """Count what is closed, in steps that grow as long as they are quick: the first ones are a month of an unknown size.
 
-    One that takes too long is tried again with less, down to a slot; after that it is the others' turn.
+    One that takes too long is tried again with less, down to a slot. Whatever is in the way, it is the others' turn then.
     """
     since, span = reached.counted_until, _HOUR
+    behind = reached.closed_until - since > _HOUR  # who is new, or just woke, may be about to send more
     while since < reached.closed_until:
         until = min(_slot(since + span), reached.closed_until)
         began = monotonic_ns()
         try:
             async with database.transaction() as tx:
-                if not await store.count_closed(tx, org_id, since, until):
+                found = await store.count_closed(tx, org_id, since, until)
+                if found is None:
                     return
+                if not found and not behind:
+                    await store.rest(tx, org_id)
         except TooSlowError:
             _log.warning("counting_slow", extra={"org_id": org_id, "minutes": (until - since) // _MINUTE})
             if until - since <= _SLOT:
                 return
             span = (until - since) / 2
             continue
+        except ConflictError:
+            return  # with an import, say, that is adding to its notes: next time
         quick = monotonic_ns() - began < _QUICK_NS
         since, span = until, span * 8 if quick else max(span / 8, min(span, _HOUR))
 

@@ -55,18 +55,21 @@ async def writers(tx: Transaction) -> set[str]:
     return {row[0] for row in await (await tx.execute(_SQL["writers"])).fetchall()}
 
 
-async def count_closed(tx: Transaction, org_id: int, since: datetime, until: datetime) -> bool:
-    """Count the events dated between two moments; False: another process is at it, or was faster.
+async def count_closed(tx: Transaction, org_id: int, since: datetime, until: datetime) -> int | None:
+    """Count the events dated between two moments; return in how many hours of how many names there were some.
 
-    An organization that had none, and for which nothing is noted, rests from now on.
+    None: another process is at it, or was faster.
     """
     span = {"org_id": org_id, "since": since, "until": until}
     if not await try_turn(tx, COUNTING, org_id) or not (await tx.execute(_SQL["advance"], span)).rowcount:
-        return False
+        return None
     await tx.execute(_SQL["hold_notes"], span)
-    if not (await tx.execute(_SQL["count_closed"], span)).rowcount:
-        await tx.execute(_SQL["rest"], {"org_id": org_id, "resting": RESTING})
-    return True
+    return (await tx.execute(_SQL["count_closed"], span)).rowcount
+
+
+async def rest(tx: Transaction, org_id: int) -> None:
+    """Let an organization rest for which all is counted and nothing noted."""
+    await tx.execute(_SQL["rest"], {"org_id": org_id, "resting": RESTING})
 
 
 def note_late(counts: Mapping[Late, int], source: str | None = None) -> Call[None]:

@@ -57,6 +57,7 @@ async def test_no_definition_escapes(acme: Team, attempt: str) -> None:
         "SELECT id AS contact_id FROM workbench.contacts",
         "SELECT contact_id FROM found",
         "SELECT contact_id FROM pg_temp.wanted",
+        "SELECT contact_id FROM workbench.audience_parts",
         "COPY (SELECT id AS contact_id FROM contacts) TO STDOUT",
         "WITH x AS (INSERT INTO segment_members VALUES ('a', gen_random_uuid(), now()) RETURNING 1) SELECT id AS contact_id FROM contacts",
     ],
