@@ -211,12 +211,11 @@ class Reports(ABC):
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
         params = values | bounds | ({"by": path} if path else {})
-        keys = {f"{each}_key": ".".join(params[each]) for each in ("by", "value") if len(params.get(each, ())) > 1}
-        dotted = [each.removesuffix("_key") for each in keys]
+        dotted = [each for each in ("by", "value") if len(params.get(each, ())) > 1]
+        params |= {f"{each}_key": ".".join(params[each]) for each in dotted}
         text = statement(name, period=period, by=of, dotted=dotted, **structure)
         if ":now" not in text:
             params.pop("now", None)
-        params |= keys
         rows = sql(self._connection, Question(text, params, as_of))
         return report(rows, name, title, self._doubts(rows, values, path if of == "event" else None))
 
@@ -239,11 +238,10 @@ def _nothing(rows: "Result") -> bool:
     """Return whether nobody took a step, came back, or did anything that was asked for."""
     if "step" in rows.columns:
         return 0 in rows["contacts"]
+    if "share" in rows.columns and "number" in rows.columns:  # whoever began is back at once
+        return not rows.filter(rows["number"] > 0)["contacts"].sum()
     counts = next(name for name in ("converted", "events", "contacts") if name in rows.columns)
-    later = (
-        rows[counts] if "number" not in rows.columns or counts == "events" else rows.filter(rows["number"] > 0)[counts]
-    )
-    return not later.sum()
+    return not rows[counts].sum()
 
 
 def _long_enough(during: During, every: Every, periods: int) -> During:

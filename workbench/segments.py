@@ -263,12 +263,15 @@ class Segments(Sequence[Segment]):
         return [each.name for each in self._look()]
 
     def __repr__(self) -> str:
-        return plain(_COLUMNS, [_row(each) for each in self._look()], _NONE)
+        return _text(self._look.anew())
 
     def _repr_html_(self) -> str:
-        rows = [(*row[:2], trend(each.daily), *row[2:]) for each in self._look() for row in [_row(each)]]
-        columns = (*_COLUMNS[:2], Column("30 days"), *_COLUMNS[2:])
-        return table(columns, rows, title="Segments", note=_NOTE if rows else "", empty=_NONE)
+        return _page(self._look.anew())
+
+    def _repr_mimebundle_(self, **_formats: Any) -> dict[str, str]:
+        """Return both at once: they are asked for once, and anew, for a cell may have defined one just now."""
+        known = self._look.anew()
+        return {"text/plain": _text(known), "text/html": _page(known)}
 
     def _find(self, name: str) -> _Known | None:
         if not isinstance(name, str):
@@ -280,6 +283,16 @@ class Segments(Sequence[Segment]):
 
     def _made(self, method: str, path: str, body: Mapping[str, Any], query: str = "") -> Segment:
         return Segment(self._connection, _filled(self._connection, method, path, body, query))
+
+
+def _text(known: Sequence[_Known]) -> str:
+    return plain(_COLUMNS, [_row(each) for each in known], _NONE)
+
+
+def _page(known: Sequence[_Known]) -> str:
+    rows = [(*row[:2], trend(each.daily), *row[2:]) for each in known for row in [_row(each)]]
+    columns = (*_COLUMNS[:2], Column("30 days"), *_COLUMNS[2:])
+    return table(columns, rows, title="Segments", note=_NOTE if rows else "", empty=_NONE)
 
 
 class Preview:
