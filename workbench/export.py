@@ -17,8 +17,7 @@ from workbench import surroundings
 from workbench.connection import Connection
 from workbench.display.progress import Progress
 from workbench.errors import DraftError, UnavailableError, UnknownOutcomeError, UnreachableError
-from workbench.query import Question, sql
-from workbench.statements import statement
+from workbench.query import named
 from workbench.stream import write_parquet
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class _Export:
         """Return the rows of a named query; one that finds the server away or busy is asked again."""
         for tries_left in reversed(range(_TRIES)):
             try:
-                return sql(self._connection, Question(statement(name), values))
+                return named(self._connection, name, values)
             except (UnavailableError, UnknownOutcomeError, UnreachableError):
                 if not tries_left:
                     raise

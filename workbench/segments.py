@@ -13,9 +13,8 @@ from workbench.display.table import Column, plain, table
 from workbench.display.words import both, counted, duration
 from workbench.errors import DraftError, NotThereError, RefusedError, StaleError, WorkbenchError, spoken
 from workbench.fresh import Fresh
-from workbench.query import Question, sql, sql_error
+from workbench.query import Question, named, sql_error
 from workbench.spans import seconds_of
-from workbench.statements import statement
 from workbench.values import bound, unboxed
 
 if TYPE_CHECKING:
@@ -97,13 +96,13 @@ class Segment:
 
     def members(self) -> "Result":
         """Return a polars frame of the contacts in it: contact_id, entered_at, external_id, email, wallet_address."""
-        return sql(self._connection, Question(statement("segment_members"), {"segment": self.name}))
+        return named(self._connection, "segment_members", {"segment": self.name})
 
     def history(self) -> "Report":
         """Return how large it was after each change, and at the last refresh: a frame (at, size, entered, departed) that draws itself."""
         from workbench.display.report import report
 
-        rows = sql(self._connection, Question(statement("segment_sizes"), {"segment": self.name}))
+        rows = named(self._connection, "segment_sizes", {"segment": self.name})
         return report(rows, "segment_sizes", f"Contacts in {self.name}")
 
     def refresh(self) -> Self:
