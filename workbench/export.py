@@ -7,7 +7,7 @@ events were added to, whose contacts were erased or merged or have other identif
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,7 @@ from workbench import surroundings
 from workbench.connection import Connection
 from workbench.display.progress import Progress
 from workbench.errors import DraftError, UnavailableError, UnknownOutcomeError, UnreachableError
-from workbench.query import Question, sql
-from workbench.statements import statement
+from workbench.query import named
 from workbench.stream import write_parquet
 
 if TYPE_CHECKING:
@@ -92,17 +91,17 @@ class _Export:
         self._write(table, self._path / table / "part-0.parquet", {})
 
     def _month(self, month: datetime, since: datetime, until: datetime) -> None:
-        span = {"since": since, "until": until}
-        events, *others, address = self._ask("export_month", span).row(0)
-        masked = address is not None and _MASK in address
-        fingerprint = " ".join(map(str, (events, *others, "masked" if masked else "clear")))
+        weeks = [self._ask("export_span", {"since": start, "until": end}).row(0) for start, end in _weeks(since, until)]
+        events, cleaned, contacts = (sum(int(week[column]) for week in weeks) for column in range(3))
+        masked = any(_MASK in (address or "") for *_, address in weeks)
+        fingerprint = f"{events} {cleaned} {contacts} {'masked' if masked else 'clear'}"
         file = self._path / "events" / f"month={month:%Y-%m}" / "part-0.parquet"
         if events and fingerprint == _fingerprint(file):
             self._kept += 1
             self._masked |= masked
             self._rows["events"] += events
         elif events:
-            self._write("events", file, span, {_FINGERPRINT: fingerprint})
+            self._write("events", file, {"since": since, "until": until}, {_FINGERPRINT: fingerprint})
 
     def _write(self, table: str, file: Path, values: dict[str, Any], metadata: dict[str, str] | None = None) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +131,7 @@ class _Export:
         """Return the rows of a named query; one that finds the server away or busy is asked again."""
         for tries_left in reversed(range(_TRIES)):
             try:
-                return sql(self._connection, Question(statement(name), values))
+                return named(self._connection, name, values)
             except (UnavailableError, UnknownOutcomeError, UnreachableError):
                 if not tries_left:
                     raise
@@ -147,6 +146,16 @@ def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, dateti
         following = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
         yield month, following
         month = following
+
+
+def _weeks(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Cut a month, and whatever lies before it, into spans that are short enough for one statement."""
+    start = since
+    for days in (28, 21, 14, 7, 0):
+        end = until - timedelta(days=days)
+        if end > start:
+            yield start, end
+            start = end
 
 
 def _fingerprint(file: Path) -> str | None:

@@ -10,6 +10,7 @@ import msgspec
 from workbench.arrow import CutShortError, batches
 from workbench.connection import Answer, Connection
 from workbench.errors import DraftError, SqlError, UnknownOutcomeError
+from workbench.statements import statement
 
 if TYPE_CHECKING:  # polars takes 0.3 s to load; whoever never asks SQL does not pay for it
     from workbench.result import Result
@@ -49,6 +50,11 @@ def sql(connection: Connection, question: Question) -> "Result":
 
     with answered(connection, question) as (answer, pieces):
         return result(batches(pieces), answer.headers, Origin(question.text, question.params))
+
+
+def named(connection: Connection, name: str, values: Mapping[str, Any]) -> "Result":
+    """Return all rows of a query of `sql/reports`; raise what `sql` raises."""
+    return sql(connection, Question(statement(name), values))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import msgspec
 
 from workbench import periods, surroundings
 from workbench.connection import Connection
+from workbench.doubts import doubts
 from workbench.errors import DraftError, spoken
 from workbench.periods import MOST_DAYS, moment_of
 from workbench.periods import whole as _count
@@ -68,7 +69,7 @@ class Reports(ABC):
         values = {f"step_{number}": name for number, name in enumerate(names, 1)}
         return self._report(
             "funnel",
-            f"Funnel within {within}",
+            f"Funnel within {within}{f' by {by}' if by else ''}",
             {"steps": list(range(1, len(names) + 1))},
             {**values, "within": _span(within, "within")},
             during,
@@ -210,13 +211,37 @@ class Reports(ABC):
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
         params = values | bounds | ({"by": path} if path else {})
-        keys = {f"{each}_key": ".".join(params[each]) for each in ("by", "value") if len(params.get(each, ())) > 1}
-        dotted = [each.removesuffix("_key") for each in keys]
+        dotted = [each for each in ("by", "value") if len(params.get(each, ())) > 1]
+        params |= {f"{each}_key": ".".join(params[each]) for each in dotted}
         text = statement(name, period=period, by=of, dotted=dotted, **structure)
         if ":now" not in text:
             params.pop("now", None)
-        params |= keys
-        return report(sql(self._connection, Question(text, params, as_of)), name, title)
+        rows = sql(self._connection, Question(text, params, as_of))
+        return report(rows, name, title, self._doubts(rows, values, path if of == "event" else None))
+
+    def _doubts(self, rows: "Result", values: dict[str, Any], by: list[str] | None) -> list[str]:
+        """Return why little was found, where a name may be the reason."""
+        events = [values[name] for name in values if name in _EVENTS or name.startswith("step_")]
+        if rows.is_empty() or _nothing(rows):
+            return doubts(self._connection, events)
+        if "value" in values and not rows["total"].drop_nulls().len():
+            return doubts(self._connection, [values["event"]], ".".join(values["value"]), number=True)
+        if by is not None and rows["part"].drop_nulls().is_empty():
+            return doubts(self._connection, events[:1], ".".join(by))
+        return []
+
+
+_EVENTS = ("start", "event", "back", "goal")
+
+
+def _nothing(rows: "Result") -> bool:
+    """Return whether nobody took a step, came back, or did anything that was asked for."""
+    if "step" in rows.columns:
+        return 0 in rows["contacts"]
+    if "share" in rows.columns and "number" in rows.columns:  # whoever began is back at once
+        return not rows.filter(rows["number"] > 0)["contacts"].sum()
+    counts = next(name for name in ("converted", "events", "contacts") if name in rows.columns)
+    return not rows[counts].sum()
 
 
 def _long_enough(during: During, every: Every, periods: int) -> During:

@@ -13,9 +13,8 @@ from workbench.display.table import Column, plain, table
 from workbench.display.words import both, counted, duration
 from workbench.errors import DraftError, NotThereError, RefusedError, StaleError, WorkbenchError, spoken
 from workbench.fresh import Fresh
-from workbench.query import Question, sql, sql_error
+from workbench.query import Question, named, sql_error
 from workbench.spans import seconds_of
-from workbench.statements import statement
 from workbench.values import bound, unboxed
 
 if TYPE_CHECKING:
@@ -97,13 +96,13 @@ class Segment:
 
     def members(self) -> "Result":
         """Return a polars frame of the contacts in it: contact_id, entered_at, external_id, email, wallet_address."""
-        return sql(self._connection, Question(statement("segment_members"), {"segment": self.name}))
+        return named(self._connection, "segment_members", {"segment": self.name})
 
     def history(self) -> "Report":
         """Return how large it was after each change, and at the last refresh: a frame (at, size, entered, departed) that draws itself."""
         from workbench.display.report import report
 
-        rows = sql(self._connection, Question(statement("segment_sizes"), {"segment": self.name}))
+        rows = named(self._connection, "segment_sizes", {"segment": self.name})
         return report(rows, "segment_sizes", f"Contacts in {self.name}")
 
     def refresh(self) -> Self:
@@ -263,12 +262,15 @@ class Segments(Sequence[Segment]):
         return [each.name for each in self._look()]
 
     def __repr__(self) -> str:
-        return plain(_COLUMNS, [_row(each) for each in self._look()], _NONE)
+        return _text(self._look.anew())
 
     def _repr_html_(self) -> str:
-        rows = [(*row[:2], trend(each.daily), *row[2:]) for each in self._look() for row in [_row(each)]]
-        columns = (*_COLUMNS[:2], Column("30 days"), *_COLUMNS[2:])
-        return table(columns, rows, title="Segments", note=_NOTE if rows else "", empty=_NONE)
+        return _page(self._look.anew())
+
+    def _repr_mimebundle_(self, **_formats: Any) -> dict[str, str]:
+        """Return both at once: they are asked for once, and anew, for a cell may have defined one just now."""
+        known = self._look.anew()
+        return {"text/plain": _text(known), "text/html": _page(known)}
 
     def _find(self, name: str) -> _Known | None:
         if not isinstance(name, str):
@@ -280,6 +282,16 @@ class Segments(Sequence[Segment]):
 
     def _made(self, method: str, path: str, body: Mapping[str, Any], query: str = "") -> Segment:
         return Segment(self._connection, _filled(self._connection, method, path, body, query))
+
+
+def _text(known: Sequence[_Known]) -> str:
+    return plain(_COLUMNS, [_row(each) for each in known], _NONE)
+
+
+def _page(known: Sequence[_Known]) -> str:
+    rows = [(*row[:2], trend(each.daily), *row[2:]) for each in known for row in [_row(each)]]
+    columns = (*_COLUMNS[:2], Column("30 days"), *_COLUMNS[2:])
+    return table(columns, rows, title="Segments", note=_NOTE if rows else "", empty=_NONE)
 
 
 class Preview:

@@ -73,14 +73,14 @@ def check_against(seen: Seen, trigger: Trigger, graph: Graph) -> tuple[Remark, .
 def _unknown_events(seen: Seen, trigger: Trigger, graph: Graph) -> Iterator[Remark]:
     for name, node_id, field in _named(trigger, graph):
         if name not in seen.events:
-            yield Remark("warning", _never_came(name, seen), node_id, field)
+            yield Remark("warning", never_came(name, seen.events), node_id, field)
 
 
 def _unknown_paths(seen: Seen, trigger: Trigger, graph: Graph) -> Iterator[Remark]:
     for asked in dict.fromkeys(_asked(trigger, graph)):
         known = _paths(asked.events, seen)
         if known is not None and not _was_sent(asked.path, known):
-            yield Remark("warning", _never_sent(asked.path, asked.events, known), asked.node_id, asked.field)
+            yield Remark("warning", never_sent(asked.path, asked.events, known), asked.node_id, asked.field)
 
 
 def _hidden(seen: Seen, trigger: Trigger, graph: Graph) -> Iterator[Remark]:
@@ -187,11 +187,13 @@ def _was_sent(path: str, known: Collection[str]) -> bool:
     return path in known or any(each.startswith(f"{path}.") or path.startswith(f"{each}.") for each in known)
 
 
-def _never_came(name: str, seen: Seen) -> str:
-    return f"no event {name!r} came in the last 30 days{meant(name, seen.events)}"
+def never_came(name: str, events: Collection[str]) -> str:
+    """Say that an event never came, and which of those that did may be meant."""
+    return f"no event {name!r} came in the last 30 days{meant(name, events)}"
 
 
-def _never_sent(path: str, events: tuple[str, ...], known: Collection[str]) -> str:
+def never_sent(path: str, events: tuple[str, ...], known: Collection[str]) -> str:
+    """Say that a path was never in any of these events, and which of those known may be meant."""
     near = nearest(path, known)
     told = f": did you mean {near!r}?" if near else f'; wb.catalog["{events[0]}"] shows what was'
     return f"{path!r} was never seen in {_either(events)}{told}"

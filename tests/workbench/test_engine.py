@@ -1,6 +1,7 @@
-"""Without a login, `wb.engine()` says how to get one."""
+"""Without a login, `wb.engine()` says how to get one; with one it holds no session that it does not use."""
 
 import pytest
+from sqlalchemy import NullPool
 
 from workbench import DraftError, Workbench
 
@@ -16,3 +17,8 @@ def test_what_is_missing_is_said(dsn: str, sentence: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("WORKBENCH_DSN", dsn)
     with pytest.raises(DraftError, match=sentence):
         Workbench().engine()
+
+
+def test_no_session_is_held_between_two_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_DSN", "postgresql://reader:x@127.0.0.1:9/workbench")
+    assert isinstance(Workbench("http://127.0.0.1:9").engine().pool, NullPool)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.running import Running
 from workbench import DraftError, SqlError, Workbench
+from workbench.doubts import doubts
 
 NAMES = ("visit", "signup", "deposit", "trade")
 DAY = timedelta(days=1)
@@ -225,6 +226,35 @@ def test_steps_that_nobody_took_have_their_rows(wb: Workbench) -> None:
     frame = wb.funnel(["nobody:did", "nor:this"])
     assert frame.select("step", "contacts", "of_first").rows() == [(1, 0, None), (2, 0, None)]
     assert "0" in frame._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("ask", "doubt"),
+    [
+        (lambda wb: wb.funnel(["story:visit", "story:signp"]), "'story:signp' came in the last 30 days; did you mean 'story:signup'?"),
+        (lambda wb: wb.retention("story:visits"), "did you mean 'story:visit'?"),
+        (lambda wb: wb.retention("story:visit", "story:trad"), "did you mean 'story:trade'?"),
+        (lambda wb: wb.cohorts("story:visit", "story:trad"), "did you mean 'story:trade'?"),
+        (lambda wb: wb.time_to_convert("story:visit", "story:trad"), "did you mean 'story:trade'?"),
+        (lambda wb: wb.revenue("story:deposit", "amont"), "'amont' was never seen in story:deposit: did you mean 'amount'?"),
+        (lambda wb: wb.revenue("story:deposit", "method"), "'method' in story:deposit was never a number, but text"),
+        (lambda wb: wb.revenue("story:deposit", "amount", by="methd"), "did you mean 'method'?"),
+    ],
+)  # fmt: skip
+def test_a_name_that_may_be_wrong_is_doubted(wb: Workbench, story: list[Happened], ask: Any, doubt: str) -> None:
+    report = ask(wb)
+    (said,) = report.look.doubts
+    assert said.endswith(doubt)
+    assert said in str(report)
+    assert "Worth a look" in report._repr_html_()
+
+
+def test_right_names_are_not_doubted(wb: Workbench, story: list[Happened]) -> None:
+    for report in (wb.funnel(["story:visit", "story:signup"]), wb.revenue("story:deposit", "amount"), wb.paths()):
+        assert report.look is not None
+        assert not report.look.doubts
+    alone = Workbench(wb.url, "wb_nobody")
+    assert doubts(alone._connection, ["story:vist"]) == []
 
 
 def test_cohorts_have_room_for_their_periods(wb: Workbench) -> None:

@@ -49,6 +49,9 @@ def test_all_segments_are_a_table_and_a_sequence(wb: Workbench) -> None:
     wb.segments.define("listed", sql=BIG, least=0)
     assert "listed" in wb.segments
     assert "listed" in wb.segments._ipython_key_completions_()
+    wb.segments.define("listed-later", sql=BIG, least=300)
+    assert all("listed-later" in shown for shown in wb.segments._repr_mimebundle_().values())
+    wb.segments["listed-later"].delete()
     assert len(wb.segments) == len(wb.segments.names) == len(list(wb.segments))
     (line,) = [line for line in repr(wb.segments).splitlines() if line.startswith("listed ")]
     assert line.split()[1:3] == ["5", "0"]

@@ -24,7 +24,8 @@ _WIDTH, _HEIGHT = 560, 200
 _WIDEST, _CELL = 960, 40  # a cell in which a number fits
 _FONT = "Verdana, DejaVu Sans, sans-serif"  # named, so that a page draws what was measured here: labels are not cut
 _UTC = alt.Scale(type="utc")
-_PALETTE = alt.Scale(range=[_BLUE, "#27875a", "#a9690c", "#c6423a", _GREY])
+_COLOURS = [_BLUE, "#27875a", "#a9690c", "#c6423a", _GREY]
+_PALETTE = alt.Scale(range=_COLOURS)
 _OUTCOMES = alt.Scale(domain=["sent", "failed", "skipped", "unknown"], range=["#27875a", "#c6423a", _GREY, "#a9690c"])
 
 
@@ -60,19 +61,25 @@ def _funnel(frame: pl.DataFrame) -> Any:
         said=pl.when(pl.col("of_first").is_not_null()).then(_percent("of_first")),
     )
     if "part" in frame.columns:
-        return (
-            _chart(named)
-            .mark_bar()
-            .encode(
-                x=alt.X("of_first:Q", axis=alt.Axis(format="%"), title="of the first step"),
-                y=alt.Y("step:N", sort=steps, title=None),
-                yOffset=alt.YOffset("part:N"),
-                color=alt.Color("part:N", title=None, scale=_PALETTE),
-            )
-        )
+        return _split_funnel(named.with_columns(pl.col("part").fill_null("(without)")), steps)
     base = _chart(named).encode(y=alt.Y("step:N", sort=steps, title=None))
     bars = base.mark_bar(color=_BLUE).encode(x=alt.X("contacts:Q", title="contacts"))
     labels = base.mark_text(align="left", dx=6, color=_GREY).encode(x="contacts:Q", text="said:N")
+    return alt.LayerChart(layer=[bars, labels])
+
+
+def _split_funnel(named: pl.DataFrame, steps: list[str]) -> Chart:
+    """Draw the largest parts, which come first, side by side; the others are in the table."""
+    largest = named["part"].unique(maintain_order=True).head(len(_COLOURS)).to_list()
+    base = _chart(named.filter(pl.col("part").is_in(largest)), height=alt.Step(18, **{"for": "offset"})).encode(
+        x=alt.X("of_first:Q", axis=alt.Axis(format="%"), title="of the first step"),
+        y=alt.Y("step:N", sort=steps, title=None, scale=alt.Scale(paddingInner=0.15, paddingOuter=0.05)),
+        yOffset=alt.YOffset("part:N", sort=largest),
+    )
+    legend = None if named["part"].n_unique() == len(largest) else f"the {len(largest)} largest"
+    beside = alt.Legend(offset=52)  # room for the labels of whole bars
+    bars = base.mark_bar().encode(color=alt.Color("part:N", title=legend, sort=largest, scale=_PALETTE, legend=beside))
+    labels = base.mark_text(align="left", dx=4, fontSize=10, color=_GREY).encode(text="said:N")
     return alt.LayerChart(layer=[bars, labels])
 
 

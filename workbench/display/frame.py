@@ -20,6 +20,7 @@ class Look(msgspec.Struct, frozen=True):
     title: str
     empty: str
     note: str = ""
+    doubts: Sequence[str] = ()
 
 
 class ShownFrame(pl.DataFrame):
@@ -30,7 +31,8 @@ class ShownFrame(pl.DataFrame):
     def __str__(self) -> str:
         if self.look is None:
             return super().__str__()
-        return f"{self.look.title}\n{plain(self.look.columns, self.look.rows, self.look.empty)}"
+        table = plain(self.look.columns, self.look.rows, self.look.empty)
+        return "\n".join(filter(None, (self.look.title, table, self.look.note, *self.look.doubts)))
 
     __repr__ = __str__
 

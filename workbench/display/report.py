@@ -3,6 +3,7 @@
 Importing this module loads polars.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -54,15 +55,15 @@ class Report(ShownFrame, Result):
         return html("report.html.j2", look=self.look, picture=picture, report=self, at=moment(self.watermark))
 
 
-def report(rows: Result, name: str, title: str) -> Report:
-    """Return what a query returned as the answer to a question."""
+def report(rows: Result, name: str, title: str, doubts: Sequence[str] = ()) -> Report:
+    """Return what a query returned as the answer to a question, with sentences that doubt it."""
     result = Report(rows)
-    result.look, result._name = _look(rows, title), name
+    result.look, result._name = _look(rows, title, doubts), name
     result.origin = rows.origin
     return result
 
 
-def _look(frame: pl.DataFrame, title: str) -> Look:
+def _look(frame: pl.DataFrame, title: str, doubts: Sequence[str]) -> Look:
     columns = [
         Column(_WORDS.get(name, name.replace("_", " ")), number=kind.is_numeric())
         for name, kind in frame.schema.items()
@@ -72,7 +73,7 @@ def _look(frame: pl.DataFrame, title: str) -> Look:
         for row in frame.head(MOST_ROWS).iter_rows()
     ]
     note = f"{MOST_ROWS} of {counted(frame.height, 'row')}; all are in the frame." if frame.height > MOST_ROWS else ""
-    return Look(columns, rows, title, "Nothing of that kind happened in the period.", note)
+    return Look(columns, rows, title, "Nothing of that kind happened in the period.", note, doubts)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -1,5 +1,6 @@
--- What tells whether the file of a month is still right: how many events it has, and what changes when one is added, cleaned of what an
--- erased contact did, or moved by a merge, or when a contact's identifiers change. `address` is masked for whom addresses are masked.
+-- What tells whether a file of the events of some time is still right: how many there are, and what changes when one is added, cleaned of
+-- what an erased contact did, or moved by a merge, or when a contact's identifiers change. Sums of parts of the time are those of the whole.
+-- `address` is masked for whom addresses are masked.
 SELECT coalesce(sum(e.events), 0)::bigint AS events, coalesce(sum(e.cleaned), 0)::bigint AS cleaned,
        coalesce(sum(e.events * k.digest), 0)::text AS contacts, max(c.email) AS address
 FROM (SELECT contact_id, count(*) AS events, count(*) FILTER (WHERE idempotency_key = '') AS cleaned
