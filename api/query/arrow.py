@@ -49,7 +49,7 @@ class NoArrowError(Exception):
 
 
 class ArrowStream:
-    """Writes one stream: `batch` for each batch, then `end`. Compressed, it has a third of the size."""
+    """Writes one stream: `batch` for each batch, then `end`. Compressed, events are a third of their size."""
 
     media_type = MEDIA_TYPE
     compression: str | None = "zstd"
@@ -87,6 +87,16 @@ class PlainArrowStream(ArrowStream):
     compression = None
 
 
+def arrow_type(column: Column) -> pa.DataType:
+    """Return the Arrow type of a column."""
+    if column.oid == _NUMERIC:
+        digits, scale = _declared(column.modifier)
+        return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS and 0 <= scale <= digits else pa.string()
+    if column.oid in LISTS:
+        return pa.list_(pa.string())
+    return _PLAIN.get(column.oid, pa.string())
+
+
 class _Sink:
     """A file of which Arrow needs no more. A BytesIO grows as it is written to, and copies; that takes twice as long."""
 
@@ -104,16 +114,6 @@ class _Sink:
         taken = b"".join(self._pieces)
         self._pieces.clear()
         return taken
-
-
-def arrow_type(column: Column) -> pa.DataType:
-    """Return the Arrow type of a column."""
-    if column.oid == _NUMERIC:
-        digits, scale = _declared(column.modifier)
-        return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS and 0 <= scale <= digits else pa.string()
-    if column.oid in LISTS:
-        return pa.list_(pa.string())
-    return _PLAIN.get(column.oid, pa.string())
 
 
 def _declared(modifier: int) -> tuple[int, int]:

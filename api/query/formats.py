@@ -8,7 +8,7 @@ from api.query.arrow import MEDIA_TYPE, ArrowStream, NoArrowError, PlainArrowStr
 from api.query.run import Answer, Batch, Cells, Column
 from api.query.written import CsvText, JsonText
 
-__all__ = ["FORMATS", "NoArrowError", "Written", "form", "stream"]
+__all__ = ["FORMATS", "NoArrowError", "Written", "form_for", "stream"]
 
 _PIECE_BYTES = 128 * 1024
 
@@ -32,10 +32,11 @@ class Written(Protocol):
 FORMATS: dict[str, type[Written]] = {"application/json": JsonText, MEDIA_TYPE: ArrowStream, "text/csv": CsvText}
 
 
-def form(media_type: str, encodings: str) -> type[Written]:
-    """Return the form of a media type for a client that takes these content codings."""
-    chosen = FORMATS[media_type]
-    return PlainArrowStream if chosen is ArrowStream and encodings == "identity" else chosen
+def form_for(media_type: str, codings: str) -> type[Written]:
+    """Return the form of a media type for a client with this `Accept-Encoding`."""
+    if media_type == MEDIA_TYPE and codings.strip().lower() == "identity":
+        return PlainArrowStream
+    return FORMATS[media_type]
 
 
 async def stream(answer: Answer, form: type[Written]) -> AsyncIterator[bytes]:

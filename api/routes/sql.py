@@ -6,7 +6,7 @@ from typing import Any
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.language.problem import Problem
-from api.query.formats import FORMATS, Written, form, stream
+from api.query.formats import FORMATS, Written, form_for, stream
 from api.query.run import Answer, Question
 from api.routes.answers import RefusedError
 from api.routes.entrance import json_body, parts, require
@@ -21,16 +21,16 @@ _log = logging.getLogger("workbench.sql")
 async def ask(request: Request) -> HTTPResponse | None:
     """Answer one SELECT; the first rows are waited for, so whatever is wrong with the statement is a 400."""
     principal = await require(request, "sql:read")
-    written = _form(request)
+    form = _form(request)
     text, params, as_of = _read(json_body(request))
     question = Question(principal.org_id, text, params, "pii:read" in principal.scopes, as_of)
-    return await answered(request, _answer(request, question, written))
+    return await answered(request, _answer(request, question, form))
 
 
-async def _answer(request: Request, question: Question, written: type[Written]) -> None:
+async def _answer(request: Request, question: Question, form: type[Written]) -> None:
     async with parts(request).gateway.ask(question) as found:
         mark = {} if found.watermark is None else {"Watermark": found.watermark}
-        await _send(request, found, written, {"Query-Hash": question.hash} | mark)
+        await _send(request, found, form, {"Query-Hash": question.hash} | mark)
 
 
 def _form(request: Request) -> type[Written]:
@@ -38,7 +38,7 @@ def _form(request: Request) -> type[Written]:
     accepted = request.accept.match(*FORMATS)
     if not accepted:
         raise RefusedError(406, f"Accept must allow one of {', '.join(FORMATS)}")
-    return form(accepted.mime, request.headers.get("accept-encoding", ""))
+    return form_for(accepted.mime, request.headers.get("accept-encoding", ""))
 
 
 def _read(body: Any) -> tuple[str, object, str | None]:
@@ -53,11 +53,11 @@ def _read(body: Any) -> tuple[str, object, str | None]:
     return text, body.get("params"), as_of
 
 
-async def _send(request: Request, found: Answer, written: type[Written], headers: dict[str, str]) -> None:
+async def _send(request: Request, found: Answer, form: type[Written], headers: dict[str, str]) -> None:
     """Send the answer; once it has begun, a failure can only break the connection, so that no half looks whole."""
-    pieces = stream(found, written)
+    pieces = stream(found, form)
     first = await anext(pieces)
-    response = await request.respond(content_type=written.media_type, headers=headers)
+    response = await request.respond(content_type=form.media_type, headers=headers)
     try:
         await response.send(first)
         async for piece in pieces:

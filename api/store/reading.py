@@ -40,7 +40,6 @@ _FIRST_ROWS = 16
 _MOST_ROWS = 4096
 _TARGET_BYTES = 2_000_000
 _CHUNKS = 8  # of a FETCH
-_CHUNK_CELLS = 4096
 _CONNECT_PAUSE_SECONDS = 0.05
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
@@ -159,7 +158,7 @@ class Reading:
         pgconn, batch = self._connection.pgconn, self._blocks.batch()
         with self._step():
             pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % wanted, ())
-            pgconn.set_chunked_rows_mode(max(1, min(wanted // _CHUNKS, _CHUNK_CELLS // (len(self.columns) or 1))))
+            pgconn.set_chunked_rows_mode(max(1, wanted // _CHUNKS))
             await self._connection.wait(generators.send(pgconn))
             arrived = poll()
             arrived.register(pgconn.socket, POLLIN)

@@ -35,9 +35,9 @@ class Column(msgspec.Struct, frozen=True):
 class Batch:
     """Rows as they come, a block at a time; `nbytes` is what they hold."""
 
-    def __init__(self, none: pa.StructArray) -> None:
+    def __init__(self, empty: pa.StructArray) -> None:
         self.rows = self.nbytes = 0
-        self._blocks = [none]
+        self._blocks = [empty]
 
     def add(self, block: pa.StructArray) -> None:
         """Take some more rows."""

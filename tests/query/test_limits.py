@@ -1,6 +1,7 @@
 """A query that asks too much is stopped, says so, and leaves nothing behind."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -194,3 +195,21 @@ async def test_a_hundred_thousand_rows_stream(world):
     frame = polars.read_ipc_stream((await world.ann.post(statement, accept=ARROW)).content)
     assert frame.height == 100_000
     assert frame["x"].to_list() == list(range(1, 100_001))
+
+
+async def test_others_have_their_turn_while_rows_are_read(database, keyring, filled):
+    turns, rows = 0, 20_000
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+            time.sleep(0.005)  # noqa: ASYNC251 - meanwhile Postgres sends more rows than are read in one turn
+
+    question = Question(1, f"SELECT x, x, x, x FROM generate_series(1, {rows}) x", None, clear_emails=False)
+    async with Gateway(database, keyring).ask(question) as answer:
+        other = asyncio.create_task(others())
+        assert sum([batch.rows async for batch in answer.batches()]) == rows
+        other.cancel()
+    assert turns >= rows // 512

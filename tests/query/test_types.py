@@ -144,3 +144,27 @@ async def test_an_unknown_form_is_406(world):
 )
 def test_an_array_is_read_as_postgres_writes_it(cell, expected):
     assert elements(cell) == expected
+
+
+@pytest.mark.parametrize(("codings", "is_small"), [("identity", False), ("gzip, deflate", True), ("", True)])
+async def test_arrow_is_compressed_unless_the_client_takes_nothing_packed(world, codings, is_small):
+    headers = {"Authorization": f"Bearer {world.ann.key}", "Accept": ARROW, "Accept-Encoding": codings}
+    body = {"sql": "SELECT repeat('a', 100) AS x FROM generate_series(1, 1000)"}
+    response = await world.ann.client.post("/api/v1/sql", json=body, headers=headers)
+    assert pa.ipc.open_stream(response.content).read_all()["x"].to_pylist() == ["a" * 100] * 1000
+    assert (len(response.content) < 10_000) is is_small
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/csv", ARROW])
+async def test_rows_of_any_width_come_whole_and_in_order(world, accept):
+    wide = ", ".join(f"CASE WHEN x % 3 > 0 THEN x + {n} END AS c{n}" for n in range(300))
+    response = await world.ann.post(f"SELECT {wide} FROM generate_series(1, 400) x", accept=accept)
+    match accept:
+        case "application/json":
+            rows = response.json()["rows"]
+        case "text/csv":
+            lines = list(csv.reader(io.StringIO(response.text)))[1:]
+            rows = [[int(cell) if cell else None for cell in line] for line in lines]
+        case _:
+            rows = [list(row.values()) for row in pa.ipc.open_stream(response.content).read_all().to_pylist()]
+    assert rows == [[x + n if x % 3 else None for n in range(300)] for x in range(1, 401)]

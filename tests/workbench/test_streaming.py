@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 import pytest
@@ -93,7 +93,10 @@ def test_a_file_is_whole_or_as_it_was(wb: Workbench, tmp_path: Path, query: str)
 class _Proxy(BaseHTTPRequestHandler):
     """Passes on all of an Arrow stream but its last bytes, and says that this was the whole answer."""
 
+    codings: ClassVar[list[str | None]] = []
+
     def do_POST(self) -> None:
+        self.codings.append(self.headers["Accept-Encoding"])
         stream = BytesIO()
         pl.DataFrame({"x": [1, 2]}).write_ipc_stream(stream)
         short = stream.getvalue()[:-8]
@@ -119,6 +122,17 @@ def test_an_answer_without_its_end_is_an_error_even_if_the_connection_says_it_is
         proxied.sql("SELECT 1")
     with pytest.raises(SqlError, match="the answer broke off"):
         list(proxied.sql("SELECT 1", stream=True))
+
+
+def test_only_on_the_same_machine_are_rows_asked_for_uncompressed(proxied: Workbench) -> None:
+    elsewhere = Workbench(
+        proxied.url.replace("127.0.0.1", "127.1"), "wb_x"
+    )  # the same address, by a name we do not know
+    _Proxy.codings.clear()
+    for wb in (proxied, elsewhere):
+        with pytest.raises(SqlError):
+            wb.sql("SELECT 1")
+    assert [coding == "identity" for coding in _Proxy.codings] == [True, False]
 
 
 MEASURED = """
