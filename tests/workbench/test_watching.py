@@ -7,7 +7,7 @@ import pytest
 from api.language.lift import Lift, Side, lift
 from tests.acceptance.conftest import until
 from tests.running import Running
-from workbench import Automation, RefusedError, Workbench
+from workbench import Automation, DraftError, RefusedError, Workbench
 from workbench.watch.rate import Day, GoalRate
 
 WALLET = "0xAbCd000000000000000000000000000000004321"
@@ -141,3 +141,28 @@ def test_the_goal_is_told_day_by_day() -> None:
     columns, rows = rate(Side(4, 1), Side(2, 1), by_day=days).table()
     assert [each.title for each in columns][4] == "held out: contacts"
     assert rows == [("2026-11-21", "0", "0", "", "2", "1", "50.0%"), ("2026-11-20", "4", "1", "25.0%", "0", "0", "")]
+
+
+def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> None:
+    automation = (
+        wb.automation("tested")
+        .on("tested:event")
+        .send_inapp(title="Hi {{ name }}", body="!")
+        .send_email(subject="Hi", body="{{ name }}")
+    )
+    event = {"contact": {"walletAddress": WALLET, "email": "someone@example.com"}, "payload": {"name": "Ann"}}
+    sent = automation.send_test(event, email="me@example.com")
+    assert [(each.node_id, each.outcome, each.reason) for each in sent] == [
+        ("send_inapp", "skipped", "no_address"),
+        ("send_email", "sent", None),
+    ]
+    for shown in (repr(sent), sent._repr_html_()):
+        assert "you gave no address for it" in shown
+    assert [each.node_id for each in automation.send_test(event, wallet_address="0xMe", node="send_inapp")] == [
+        "send_inapp"
+    ]
+    assert len(automation.entries()) == 0
+    with pytest.raises(DraftError, match="where to"):
+        automation.send_test(event)
+    with pytest.raises(RefusedError, match=r"to\.email"):
+        automation.send_test(event, email="nobody")
