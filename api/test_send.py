@@ -37,11 +37,10 @@ from api.store.authoring import lock_automation
 from api.store.calls import run as call
 from api.store.database import Database, Transaction
 from api.store.inbox import announce_messages
-from api.store.test_sends import PushRow, add_test_push, count_test_sends, forget_test_pushes
+from api.store.test_sends import PushRow, add_test_push, count_test_sends
 
 MOST_A_MINUTE = 10  # of an organization
 MOST_MESSAGES = 20
-KEPT = timedelta(days=1)
 MARK = "[Test] "
 MAX_WALLET = 128
 
@@ -189,7 +188,6 @@ class _Sending:
 
     async def _push(self, tx: Transaction, messages: Iterable[Message]) -> None:
         wallet, author = self._to.wallet, self._author
-        await forget_test_pushes(tx, author.org_id, author.now - KEPT)
         for index, each in enumerate(messages):
             if isinstance(each, InappMessage) and wallet is not None:
                 self._pushed[index] = push_id = uuid7(author.now_us + index)

@@ -1,11 +1,13 @@
 """Test sends in Postgres: the statements of `sql/queries/test_sends.sql`."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
 from api.store.database import Transaction
 from api.store.statements import load
+
+KEPT = timedelta(days=1)
 
 _SQL = load("test_sends")
 
@@ -35,6 +37,7 @@ async def add_test_push(tx: Transaction, push: PushRow) -> None:
     await tx.execute(_SQL["add_test_push"], msgspec.structs.asdict(push))
 
 
-async def forget_test_pushes(tx: Transaction, org_id: int, before: datetime) -> None:
-    """Delete those of before a moment."""
-    await tx.execute(_SQL["forget_test_pushes"], {"org_id": org_id, "before": before})
+async def forget_test_pushes(tx: Transaction, org_id: int, now: datetime, most: int) -> int:
+    """Delete up to `most` in-app messages that no wallet took for a day; return how many that were."""
+    values = {"org_id": org_id, "before": now - KEPT, "most": most}
+    return (await tx.execute(_SQL["forget_test_pushes"], values)).rowcount

@@ -10,5 +10,6 @@ INSERT INTO test_pushes (org_id, id, contact_id, wallet_address, title, body, ex
 VALUES (:org_id, :id, :contact_id, :wallet, :title, :body, :extra ::jsonb, :created_at);
 
 -- forget_test_pushes --
--- Delete those that nobody took for long.
-DELETE FROM test_pushes WHERE org_id = :org_id AND created_at < :before;
+-- Delete those that nobody took for a day, the oldest first.
+DELETE FROM test_pushes WHERE org_id = :org_id AND id IN (
+    SELECT id FROM test_pushes WHERE org_id = :org_id AND created_at < :before ORDER BY created_at LIMIT :most);
