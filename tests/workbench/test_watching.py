@@ -7,7 +7,7 @@ import pytest
 from api.language.lift import Lift, Side, lift
 from tests.acceptance.conftest import until
 from tests.running import Running
-from workbench import Automation, DraftError, RefusedError, Workbench
+from workbench import Automation, DraftError, NotThereError, RefusedError, Workbench
 from workbench.watch.rate import Day, GoalRate
 
 WALLET = "0xAbCd000000000000000000000000000000004321"
@@ -166,3 +166,24 @@ def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> Non
         automation.send_test(event)
     with pytest.raises(RefusedError, match=r"to\.email"):
         automation.send_test(event, email="nobody")
+
+
+def test_versions_tell_their_differences(wb: Workbench) -> None:
+    first = wb.automation("versions").on("versions:event").goal("bought").add_tag("x").publish()
+    second = first.holdout(10).delay(days=1).publish()
+    second.rollback(1)
+    versions = second.versions()
+    assert repr(versions.diff(1, 2)) == (
+        "Version 2 against version 1: 3 differences\n"
+        "  ~ settings: hold out 10 % of contacts\n"
+        "  + delay_1_day: Wait 1 day\n"
+        "  → add_tag_x: leads to delay_1_day, before: nowhere"
+    )
+    assert not versions.diff(1)
+    assert repr(versions.diff(1)) == "Version 3 against version 1: no difference"
+    assert "hold out 10 %" in versions.diff(1, 2)._repr_html_()
+    for shown in (repr(versions), versions._repr_html_()):
+        assert "the first" in shown
+        assert "Wait 1 day" in shown
+    with pytest.raises(NotThereError, match="no version 9"):
+        versions.diff(9)
