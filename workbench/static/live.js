@@ -59,9 +59,12 @@ function live(model, el) {
     if (!ended) timer = setTimeout(again, Math.max(EVERY_MS, (performance.now() - began) * SHARE));
   }
 
+  /** Ask again, but not while nobody looks, text is being marked, or a button is about to be pressed: drawing would take it away. */
   function again() {
     const seen = document.visibilityState === "visible" && root.offsetParent !== null;
-    if (seen && !root.contains(document.getSelection()?.focusNode ?? null)) look({ ask: "look" });
+    const marked = document.getSelection();
+    const busy = (marked && !marked.isCollapsed && root.contains(marked.focusNode)) || (document.activeElement?.tagName === "BUTTON" && root.contains(document.activeElement));
+    if (seen && !busy) look({ ask: "look" });
     else timer = setTimeout(again, EVERY_MS);
   }
 
