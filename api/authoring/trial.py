@@ -84,7 +84,7 @@ def policy_of(delays: tuple[float, ...] | None) -> RetryPolicy:
 def read_trial(body: bytes, now: datetime) -> Trial | Problems:
     """Return the trial in a body, at `now` unless it says otherwise, or everything that is wrong with it."""
     fields = read_fields(body)
-    return fields if isinstance(fields, tuple) else _trial(fields, now)
+    return fields if isinstance(fields, tuple) else trial_in(fields, now)
 
 
 def read_whole_trial(body: bytes, now: datetime) -> WholeTrial | Problems:
@@ -100,14 +100,32 @@ def read_whole_trial(body: bytes, now: datetime) -> WholeTrial | Problems:
     shape = read_graph(value) if graph is not None else ()
     for found in (trigger, shape):
         fields.problems.extend(found if isinstance(found, tuple) else ())
-    trial = _trial(fields, now)
+    trial = trial_in(fields, now)
     if isinstance(trial, Trial) and isinstance(trigger, Trigger) and isinstance(shape, Graph):
         return WholeTrial(trial, Automation(trigger, shape))
     return tuple(fields.problems)
 
 
+class Prepared(msgspec.Struct, frozen=True):
+    """What is tried, on whom, with which event."""
+
+    automation: Automation
+    contact: Contact
+    event: Event
+
+
 async def try_stored(database: Database, around: Surroundings, automation_id: str, trial: Trial) -> Trace | Refusal:
     """Return what the draft, or the version the trial names, would do."""
+    return await _tried(await prepare(database, around, automation_id, trial), around, trial)
+
+
+async def try_given(database: Database, around: Surroundings, automation: Automation, trial: Trial) -> Trace | Refusal:
+    """Return what an automation that is stored nowhere would do."""
+    return await _tried(await _prepare(database, around, automation, trial), around, trial)
+
+
+async def prepare(database: Database, around: Surroundings, automation_id: str, trial: Trial) -> Prepared | Refusal:
+    """Return the draft, or the version the trial names, with its event and the contact that this is about."""
     async with database.transaction() as tx:
         row = await store.find_automation(tx, around.org_id, automation_id)
         if row is None:
@@ -116,22 +134,20 @@ async def try_stored(database: Database, around: Surroundings, automation_id: st
     if isinstance(source, Refusal):
         return source
     automation = await asyncio.to_thread(_automation, row, source)
-    if isinstance(automation, Refusal):
-        return automation
-    return await try_given(database, around, automation, trial)
+    return automation if isinstance(automation, Refusal) else await _prepare(database, around, automation, trial)
 
 
-async def try_given(database: Database, around: Surroundings, automation: Automation, trial: Trial) -> Trace | Refusal:
-    """Return what an automation would do, stored or not."""
-    event = _tried(automation.trigger, trial)
+async def _prepare(
+    database: Database, around: Surroundings, automation: Automation, trial: Trial
+) -> Prepared | Refusal:
+    event = _started_by(automation.trigger, trial)
     if isinstance(event, Refusal):
         return event
     async with database.transaction() as tx:
-        contact = await _contact(tx, around, trial, event)
-    return await asyncio.to_thread(_run, automation, contact, around, trial, event)
+        return Prepared(automation, await _contact(tx, around, trial, event), event)
 
 
-def _tried(trigger: Trigger, trial: Trial) -> Event | Refusal:
+def _started_by(trigger: Trigger, trial: Trial) -> Event | Refusal:
     if isinstance(trial.event, Event):
         return trial.event
     if trigger.source is None:
@@ -140,12 +156,16 @@ def _tried(trigger: Trigger, trial: Trial) -> Event | Refusal:
     return found if isinstance(found, Event) else invalid(found)
 
 
-def _run(automation: Automation, contact: Contact, around: Surroundings, trial: Trial, event: Event) -> Trace:
+async def _tried(prepared: Prepared | Refusal, around: Surroundings, trial: Trial) -> Trace | Refusal:
+    return prepared if isinstance(prepared, Refusal) else await asyncio.to_thread(run, prepared, around, trial)
+
+
+def run(prepared: Prepared, around: Surroundings, trial: Trial) -> Trace:
     """Simulate with what is true, as the engine would; what the caller may not see is masked in the answer only."""
     given = Given(later=trial.later, retries=around.retries, until=trial.until)
-    trace = simulate(automation, event, contact, trial.now, given)
-    email = contact.identifiers.email
-    if email is None or around.shows_email or trial.contact is not None or email == event.identifiers.email:
+    trace = simulate(prepared.automation, prepared.event, prepared.contact, trial.now, given)
+    email = prepared.contact.identifiers.email
+    if email is None or around.shows_email or trial.contact is not None or email == prepared.event.identifiers.email:
         return trace
     return without_email(trace, email)
 
@@ -176,7 +196,8 @@ async def _contact(tx: Transaction, around: Surroundings, trial: Trial, event: E
     return await stored_contact(tx, around.org_id, around.keys, event.identifiers) or contact_of(None)
 
 
-def _trial(fields: Fields, now: datetime) -> Trial | Problems:
+def trial_in(fields: Fields, now: datetime) -> Trial | Problems:
+    """Return the trial among the fields of a body, or everything that is wrong with it."""
     given = fields.moment("now") or now
     if not EARLIEST <= given <= LATEST:
         fields.refuse("now", f"must be from {EARLIEST.year} to {LATEST.year}")

@@ -25,6 +25,7 @@ Reason: TypeAlias = Literal[
     "reentry",
     "loop_guard",
     "dropped",
+    "held_out",
     "no_entry",
 ]
 
@@ -111,6 +112,7 @@ _OUTCOMES: Mapping[str | None, Reason] = {
     "no_published_version": "unpublished",
     "reentry": "reentry",
     "loop_guard": "loop_guard",
+    "holdout": "held_out",
     "automation_inactive": "inactive",
     "automation_archived": "archived",
     "chain_reorg": "dropped",
