@@ -13,6 +13,7 @@ from api.access.watch import keep_bounded
 from api.clock import Clock
 from api.contacts.erasure import keep_erased
 from api.contacts.settling import keep_settled
+from api.engine.outside import transports
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
 from api.ingest.notices import Notices
@@ -38,6 +39,7 @@ from api.routes import (
     recent,
     segments,
     sql,
+    test_sends,
     timeline,
     unsubscribe,
     usage,
@@ -64,7 +66,7 @@ _SANIC = {
 }
 
 _ROUTES = (
-    *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage, audit),
+    *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage, audit, test_sends),
     *(sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk),
 )
 
@@ -109,6 +111,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         sessions,
         Feed(dsn, sessions, clock),
         Desk(Database(dsn, size=3, statement_ms=60_000), gateway, keyring, SEGMENT_SECONDS),
+        transports(settings),
     )
     app.ctx.reception = Reception(identify, ROOM)
     for module in _ROUTES:
@@ -151,6 +154,7 @@ def _start_and_stop(app: App) -> None:
         await parts.notices.stop()
         await parts.feed.stop()
         await parts.verifier.close()
+        await parts.ways.close()
         await parts.segments.database.close()
         await parts.database.close()
 

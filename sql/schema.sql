@@ -461,6 +461,22 @@ CREATE TABLE workbench.inapp_challenges (
 );
 CREATE INDEX inapp_challenges_by_end ON workbench.inapp_challenges (org_id, expires_at);
 
+-- In-app messages that somebody sent to a wallet of their own to try an automation: kept apart from messages, so that nothing counts
+-- them; deleted when they are acknowledged, or after a day. `contact_id`: of whom the texts may speak.
+CREATE TABLE workbench.test_pushes (
+    org_id          bigint NOT NULL,
+    id              uuid NOT NULL,
+    contact_id      uuid,
+    wallet_address  text NOT NULL,
+    title           text NOT NULL,
+    body            text NOT NULL,
+    extra           jsonb NOT NULL,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
+CREATE INDEX test_pushes_by_wallet ON workbench.test_pushes (org_id, wallet_address, created_at);
+CREATE INDEX test_pushes_by_age ON workbench.test_pushes (org_id, created_at);
+
 -- Segments ----------------------------------------------------------------------------------------------------------
 
 -- A name for contacts: those that a query finds, asked again and again, or those of a frame, frozen.
@@ -552,6 +568,7 @@ ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.messages ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.message_outcomes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.test_pushes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.automations ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import msgspec
 
@@ -25,6 +25,7 @@ from workbench.periods import During
 from workbench.plan import Plan, planned
 from workbench.publish import Record, Versions
 from workbench.segments import known_names
+from workbench.send_test import Addresses, TestSent, send_test
 from workbench.simulate import Simulation, Trial, simulated
 from workbench.texts.besides import Besides
 from workbench.texts.forms import as_python, described, spoken_lines, understood, with_besides
@@ -192,6 +193,16 @@ class Automation(Rules):
 
         asked = Asked(during, Whom(sample, segment), processes)
         return backtested(self._connected(), self._draft, self._place.record, against, asked)
+
+    @spoken('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')
+    def send_test(self, event: Mapping[str, Any], *, node: str | None = None, **to: Unpack[Addresses]) -> TestSent:
+        """Send what it would send for `event` to yourself: to `email`, `wallet_address`, or `url` for webhooks; return what became of it.
+
+        `event` is as for `.simulate`; the texts are those that its contact would get. They are marked as tests, nobody else gets them, and
+        nothing counts them. `node` means one message alone. The draft is saved for that, not published.
+        """
+        self.save()
+        return send_test(self._connected(), self._saved().id, self._draft, event, cast("dict[str, str]", to), node)
 
     # Publishing
 

@@ -1,6 +1,7 @@
 """Automations on the server: find, save, publish, switch on and off. Whoever saves says which revision they started from."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -9,10 +10,12 @@ from api.language.check import Remark, errors
 from api.language.codec import normalise
 from api.language.problem import Problem
 from workbench.author import Draft, from_json
+from workbench.changes import Changes, changes
 from workbench.connection import Connection
-from workbench.display.page import moment
+from workbench.display.page import html, moment
 from workbench.display.table import Column, plain, table
-from workbench.errors import DraftError, PublishError, RefusedError, StaleError
+from workbench.display.words import counted
+from workbench.errors import DraftError, NotThereError, PublishError, RefusedError, StaleError, spoken
 from workbench.impact import Impact
 
 Verb = Literal["activate", "deactivate", "archive", "pause"]
@@ -74,6 +77,34 @@ class Version(msgspec.Struct, frozen=True, rename="camel"):
     trigger_spec: dict[str, Any] = {}
     graph: dict[str, Any] = {}
 
+    def payload(self) -> dict[str, Any]:
+        """Return what it says, without the name: that is not pinned."""
+        return {"triggerSpec": self.trigger_spec, "graph": self.graph}
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What one version does otherwise than another, in sentences. Shows itself. True when there is a difference."""
+
+    before: int
+    after: int
+    changes: Changes
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def headline(self) -> str:
+        """Say how much is different."""
+        number = len(self.changes.items)
+        said = counted(number, "difference") if number else "nothing that matters differs"
+        return f"Version {self.after} against version {self.before}: {said if self.changes else 'no difference'}"
+
+    def __repr__(self) -> str:
+        return "\n".join([self.headline(), *self.changes.lines()])
+
+    def _repr_html_(self) -> str:
+        headline, changes = self.headline(), self.changes
+        return html("plan.html.j2", headline=headline, note="", picture="", changes=changes, impact=None)
+
 
 class Deed(msgspec.Struct, frozen=True, rename="camel"):
     """What was done to an automation; `by` is the name of the key that did it, or its id."""
@@ -98,17 +129,43 @@ class Versions(Sequence[Version]):
     def __len__(self) -> int:
         return len(self._versions)
 
+    @spoken(".diff(1, 2) or .diff(1), against the newest")
+    def diff(self, before: int, after: int | None = None) -> Difference:
+        """Return what version `after` (the newest unless told) does otherwise than `before`; raise NotThereError for an unknown one."""
+        newest = self._versions[0].version if self._versions else 0
+        old, new = self._numbered(before), self._numbered(newest if after is None else after)
+        return Difference(old.version, new.version, changes(old.payload(), new.payload()))
+
+    def _numbered(self, number: int) -> Version:
+        found = next((each for each in self._versions if each.version == number), None)
+        if found is None:
+            known = counted(len(self), "version") if self else "no version"
+            raise NotThereError(f"there is no version {number} here, but {known}")
+        return found
+
     def __repr__(self) -> str:
         return plain(_VERSIONS, self._rows(), "Never published.")
 
     def _repr_html_(self) -> str:
-        return table(_VERSIONS, self._rows(), empty="Never published.")
+        note = "Two of them against each other: .diff(1, 2)" if len(self) > 1 else ""
+        return table(_VERSIONS, self._rows(), note=note, empty="Never published.")
 
-    def _rows(self) -> list[tuple[int, str]]:
-        return [(each.version, moment(each.published_at)) for each in self]
+    def _rows(self) -> list[tuple[int, str, str]]:
+        befores = {later.version: earlier for later, earlier in pairwise(self._versions)}
+        return [(each.version, moment(each.published_at), _changed(befores.get(each.version), each)) for each in self]
 
 
-_VERSIONS = (Column("version", number=True), Column("published at (UTC)"))
+_VERSIONS = (Column("version", number=True), Column("published at (UTC)"), Column("against the one before"))
+_SHOWN = 3  # differences in a row of the table
+
+
+def _changed(before: Version | None, version: Version) -> str:
+    """Say what a version changed, in a line."""
+    if before is None:
+        return "the first" if version.version == 1 else ""
+    found = changes(before.payload(), version.payload())
+    more = [f"and {len(found.items) - _SHOWN} more"] if len(found.items) > _SHOWN else []
+    return "; ".join([*map(str, found.items[:_SHOWN]), *more]) or "nothing that matters"
 
 
 class Automations(Sequence[Record]):

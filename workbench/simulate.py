@@ -279,7 +279,7 @@ def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simu
     trigger, graph = draft.language()
     at = _moment(trial.now)
     described = _described(trial.contact)
-    whole = _completed(trial.event, trigger, trial.contact)
+    whole = completed(trial.event, trigger, trial.contact)
     later = [_coming(each, whole) for each in trial.later]
     given = Given(later=_read_later(later, at), until=None if trial.until is None else at + trial.until)
     email_from = ""
@@ -337,7 +337,7 @@ def _described(contact: Mapping[str, Any] | None) -> Contact:
     raise DraftError("; ".join(map(str, read)))
 
 
-def _completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, Any] | None) -> JsonObject:
+def completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, Any] | None) -> JsonObject:
     """Fill in what goes without saying: the event's name when only one is meant, and the contact given beside it."""
     if not isinstance(event, Mapping):
         raise DraftError(

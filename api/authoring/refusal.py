@@ -6,11 +6,14 @@ import msgspec
 
 from api.language.problem import Problem, Problems
 
-Reason = Literal["unknown", "conflict", "invalid"]
+Reason = Literal["unknown", "conflict", "invalid", "limited"]
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """`unknown`: there is no such thing for this organization; `conflict`: not in its present state; `invalid`: bad input."""
+    """`unknown`: there is no such thing for this organization; `conflict`: not in its present state; `invalid`: bad input.
+
+    `limited`: too often in a short time.
+    """
 
     reason: Reason
     problems: Problems
@@ -24,6 +27,11 @@ def unknown(what: str) -> Refusal:
 def conflict(sentence: str, field: str = "") -> Refusal:
     """Return the refusal of what the present state does not allow."""
     return Refusal("conflict", (Problem(field, sentence),))
+
+
+def limited(sentence: str) -> Refusal:
+    """Return the refusal of what was asked too often."""
+    return Refusal("limited", (Problem("", sentence),))
 
 
 def invalid(problems: Problems) -> Refusal:

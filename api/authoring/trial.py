@@ -77,7 +77,7 @@ def policy_of(delays: tuple[float, ...] | None) -> RetryPolicy:
 def read_trial(body: bytes, now: datetime) -> Trial | Problems:
     """Return the trial in a body, at `now` unless it says otherwise, or everything that is wrong with it."""
     fields = read_fields(body)
-    return fields if isinstance(fields, tuple) else _trial(fields, now)
+    return fields if isinstance(fields, tuple) else trial_in(fields, now)
 
 
 def read_whole_trial(body: bytes, now: datetime) -> WholeTrial | Problems:
@@ -93,14 +93,29 @@ def read_whole_trial(body: bytes, now: datetime) -> WholeTrial | Problems:
     shape = read_graph(value) if graph is not None else ()
     for found in (trigger, shape):
         fields.problems.extend(found if isinstance(found, tuple) else ())
-    trial = _trial(fields, now)
+    trial = trial_in(fields, now)
     if isinstance(trial, Trial) and isinstance(trigger, Trigger) and isinstance(shape, Graph):
         return WholeTrial(trial, Automation(trigger, shape))
     return tuple(fields.problems)
 
 
+class Prepared(msgspec.Struct, frozen=True):
+    """What is tried on whom."""
+
+    automation: Automation
+    contact: Contact
+
+
 async def try_stored(database: Database, around: Surroundings, automation_id: str, trial: Trial) -> Trace | Refusal:
     """Return what the draft, or the version the trial names, would do."""
+    prepared = await prepare(database, around, automation_id, trial)
+    if isinstance(prepared, Refusal):
+        return prepared
+    return await asyncio.to_thread(run, prepared.automation, prepared.contact, around, trial)
+
+
+async def prepare(database: Database, around: Surroundings, automation_id: str, trial: Trial) -> Prepared | Refusal:
+    """Return the draft, or the version the trial names, and the contact that its event is about."""
     async with database.transaction() as tx:
         row = await store.find_automation(tx, around.org_id, automation_id)
         if row is None:
@@ -110,19 +125,17 @@ async def try_stored(database: Database, around: Surroundings, automation_id: st
     if isinstance(source, Refusal):
         return source
     automation = await asyncio.to_thread(_automation, row, source)
-    if isinstance(automation, Refusal):
-        return automation
-    return await asyncio.to_thread(_run, automation, contact, around, trial)
+    return automation if isinstance(automation, Refusal) else Prepared(automation, contact)
 
 
 async def try_given(database: Database, around: Surroundings, automation: Automation, trial: Trial) -> Trace:
     """Return what an automation that is stored nowhere would do."""
     async with database.transaction() as tx:
         contact = await _contact(tx, around, trial)
-    return await asyncio.to_thread(_run, automation, contact, around, trial)
+    return await asyncio.to_thread(run, automation, contact, around, trial)
 
 
-def _run(automation: Automation, contact: Contact, around: Surroundings, trial: Trial) -> Trace:
+def run(automation: Automation, contact: Contact, around: Surroundings, trial: Trial) -> Trace:
     """Simulate with what is true, as the engine would; what the caller may not see is masked in the answer only."""
     given = Given(later=trial.later, retries=around.retries, until=trial.until)
     trace = simulate(automation, trial.event, contact, trial.now, given)
@@ -158,7 +171,8 @@ async def _contact(tx: Transaction, around: Surroundings, trial: Trial) -> Conta
     return await stored_contact(tx, around.org_id, around.keys, trial.event.identifiers) or contact_of(None)
 
 
-def _trial(fields: Fields, now: datetime) -> Trial | Problems:
+def trial_in(fields: Fields, now: datetime) -> Trial | Problems:
+    """Return the trial among the fields of a body, or everything that is wrong with it."""
     given = fields.moment("now") or now
     if not EARLIEST <= given <= LATEST:
         fields.refuse("now", f"must be from {EARLIEST.year} to {LATEST.year}")

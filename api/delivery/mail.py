@@ -11,7 +11,7 @@ from api.delivery.outcome import MayLeave, Outcome, always
 class Mail(msgspec.Struct, frozen=True):
     """One email to one address. `html`: the body is HTML; `unsubscribe_url`: where one POST ends all such mail.
 
-    `created_at` is the moment of the message, not of an attempt: every attempt has the same bytes.
+    `created_at` is the moment of the message, not of an attempt: every attempt has the same bytes. `test`: a header says that it is one.
     """
 
     id: str
@@ -21,6 +21,7 @@ class Mail(msgspec.Struct, frozen=True):
     body: str
     html: bool
     unsubscribe_url: str
+    test: bool = False
 
 
 class Mailer(Protocol):

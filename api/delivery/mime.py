@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from api.delivery.mail import Mail
+from api.delivery.outcome import TEST_HEADER
 from api.language.event import normal_email
 
 _ENCODED_WORD = re.compile(r"=\?[^?\s]*\?[bq]\?", re.IGNORECASE)
@@ -86,6 +87,8 @@ def compose(mail: Mail, sender: Address) -> bytes:
     message["List-Unsubscribe"] = f"<{mail.unsubscribe_url}>"
     message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
     message["Auto-Submitted"] = "auto-generated"
+    if mail.test:
+        message[TEST_HEADER] = "true"
     message.set_content(plain_text(mail.body) if mail.html else mail.body, cte="quoted-printable")
     if mail.html:
         message.add_alternative(mail.body, subtype="html", cte="quoted-printable")

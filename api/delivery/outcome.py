@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+TEST_HEADER = "X-Event-Workbench-Test"  # of an email or webhook that somebody sent to try an automation
+
 Reason: TypeAlias = Literal[
     "accepted",  # the other side took it
     "busy",  # too many deliveries wait for this endpoint, or for a connection: nothing was tried

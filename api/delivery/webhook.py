@@ -21,7 +21,7 @@ import msgspec
 from api.delivery import signing
 from api.delivery.guard import ForbiddenError, Guard, GuardedNetwork
 from api.delivery.lanes import Bounds, FullError, Lanes
-from api.delivery.outcome import Failed, MayLeave, Outcome, Retry, Sent, Unknown, always
+from api.delivery.outcome import TEST_HEADER, Failed, MayLeave, Outcome, Retry, Sent, Unknown, always
 from api.delivery.retry_after import retry_after
 from api.language.action import is_address
 from api.settings import Settings
@@ -43,13 +43,14 @@ _log = logging.getLogger("workbench.delivery")
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A delivery: whose, the text that is sent, and the secrets it is signed with, the newest first."""
+    """A delivery: whose, the text that is sent, and the secrets it is signed with, the newest first. `test`: a header says so."""
 
     org_id: int
     id: str
     url: str
     body: str
     secrets: tuple[str, ...]
+    test: bool = False
 
 
 class Webhooks:
@@ -172,6 +173,7 @@ def _request(hook: Hook, now: datetime) -> httpcore.Request | None:
             ("user-agent", AGENT),
             ("content-type", "application/json"),
             ("content-length", str(len(body))),
+            *([(TEST_HEADER.lower(), "true")] if hook.test else []),
             *signing.headers(hook.secrets, hook.id, int(now.timestamp()), body).items(),
         ],
         content=body,

@@ -108,7 +108,12 @@ def simulate(automation: Automation, event: Event, contact: Contact, now: dateti
 
 def _graph_for(contact: Contact, graph: Graph | None) -> Graph | None:
     """Return what the contact goes through: one that is nobody's is never held out, since on which side it falls means nothing."""
-    if graph is None or contact.id != SIMULATED or not graph.settings.holdout:
+    return without_holdout(graph) if graph is not None and contact.id == SIMULATED else graph
+
+
+def without_holdout(graph: Graph) -> Graph:
+    """Return the graph as those go through it who are treated."""
+    if not graph.settings.holdout:
         return graph
     return msgspec.structs.replace(graph, settings=msgspec.structs.replace(graph.settings, holdout=0))
 

@@ -25,7 +25,7 @@ PUBLISH = ("automations:publish",)
 SWITCH_ON = ("automations:write", "automations:publish")
 
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
-_STATUS: dict[Reason, int] = {"unknown": 404, "conflict": 409, "invalid": 400}
+_STATUS: dict[Reason, int] = {"unknown": 404, "conflict": 409, "invalid": 400, "limited": 429}
 _T = TypeVar("_T")
 
 
@@ -56,9 +56,10 @@ def is_id(text: str) -> bool:
 
 
 def settled(value: _T | Refusal) -> _T:
-    """Return what a use case returned; a refusal becomes 404, 409 or 400."""
+    """Return what a use case returned; a refusal becomes 404, 409, 400 or 429."""
     if isinstance(value, Refusal):
-        raise RefusedError(_STATUS[value.reason], value.problems)
+        code = "RATE_LIMITED" if value.reason == "limited" else None
+        raise RefusedError(_STATUS[value.reason], value.problems, code)
     return value
 
 

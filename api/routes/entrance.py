@@ -7,6 +7,7 @@ from sanic import Request
 
 from api.access.verify import Principal, Unauthorized, Verifier
 from api.clock import Clock
+from api.engine.outside import Transports
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
 from api.ingest.notices import Notices
@@ -36,6 +37,7 @@ class Parts(msgspec.Struct, frozen=True):
     sessions: Sessions
     feed: Feed
     segments: Desk
+    ways: Transports
 
 
 def parts(request: Request) -> Parts:

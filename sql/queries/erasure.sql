@@ -9,7 +9,12 @@ SELECT erased_at, merged_into::text, EXISTS (
 FROM contacts WHERE org_id = :org_id AND id = :contact_id;
 
 -- forget_sign_in --
--- Drop what the wallets of a contact were asked to sign.
+-- Drop what the wallets of a contact were asked to sign, and what authors sent to themselves about it.
+WITH tests AS (
+    DELETE FROM test_pushes t USING contacts c
+    WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id) AND t.org_id = :org_id
+        AND (t.contact_id = c.id OR t.wallet_address = c.wallet_address)
+)
 DELETE FROM inapp_challenges n USING contacts c
 WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id) AND n.org_id = :org_id AND n.wallet_address = c.wallet_address;
 

@@ -65,3 +65,15 @@ async def test_what_a_wallet_never_signed_is_forgotten(acme: Org, globex: Org, i
         )
     await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(minutes=1))
     assert await intake.rows("SELECT org_id FROM inapp_challenges") == [(globex.id,)]
+
+
+async def test_a_test_that_no_wallet_took_is_forgotten(acme: Org, globex: Org, intake: Intake) -> None:
+    for org in (acme, globex):
+        await intake.rows(
+            "INSERT INTO test_pushes VALUES (%(org_id)s, gen_random_uuid(), NULL, '0xa', 't', 'b', '{}', now())",
+            org_id=org.id,
+        )
+    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(hours=23))
+    assert len(await intake.rows("SELECT org_id FROM test_pushes")) == 2
+    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(hours=25))
+    assert await intake.rows("SELECT org_id FROM test_pushes") == [(globex.id,)]

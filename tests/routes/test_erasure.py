@@ -54,6 +54,7 @@ async def fill(org: Org, contact_id: str) -> None:
         "INSERT INTO segment_members VALUES ({org}, 'big-spenders', '{contact}', now())",
         "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time)"
         " VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', 'h', 0, 1, now())",
+        "INSERT INTO test_pushes VALUES ({org}, '{contact}', '{contact}', '0xme', '{canary}', '{canary}', '{{}}', now())",
         "INSERT INTO inapp_challenges VALUES ({org}, 'nonce', '0xann', '{contact}', 'https://page.example', 1, now())",
     ):
         await org.service.rows(statement.format(**ids).replace("%", "%%"))

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", ["automations-as-code.md"])
+@pytest.mark.parametrize("document", ["automations-as-code.md", "watch.md"])
 def test_a_document_prints_what_it_says(document: str, running: Running, monkeypatch: Any) -> None:
     for name in ("WORKBENCH_URL", "WORKBENCH_KEY"):
         monkeypatch.setenv(name, running.environment()[name])

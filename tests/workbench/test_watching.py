@@ -7,7 +7,7 @@ import pytest
 from api.language.lift import Lift, Side, lift
 from tests.acceptance.conftest import until
 from tests.running import Running
-from workbench import Automation, RefusedError, Workbench
+from workbench import Automation, DraftError, NotThereError, RefusedError, Workbench
 from workbench.watch.rate import Day, GoalRate
 
 WALLET = "0xAbCd000000000000000000000000000000004321"
@@ -141,3 +141,49 @@ def test_the_goal_is_told_day_by_day() -> None:
     columns, rows = rate(Side(4, 1), Side(2, 1), by_day=days).table()
     assert [each.title for each in columns][4] == "held out: contacts"
     assert rows == [("2026-11-21", "0", "0", "", "2", "1", "50.0%"), ("2026-11-20", "4", "1", "25.0%", "0", "0", "")]
+
+
+def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> None:
+    automation = (
+        wb.automation("tested")
+        .on("tested:event")
+        .send_inapp(title="Hi {{ name }}", body="!")
+        .send_email(subject="Hi", body="{{ name }}")
+    )
+    event = {"contact": {"walletAddress": WALLET, "email": "someone@example.com"}, "payload": {"name": "Ann"}}
+    sent = automation.send_test(event, email="me@example.com")
+    assert [(each.node_id, each.outcome, each.reason) for each in sent] == [
+        ("send_inapp", "skipped", "no_address"),
+        ("send_email", "sent", None),
+    ]
+    for shown in (repr(sent), sent._repr_html_()):
+        assert "you gave no address for it" in shown
+    assert [each.node_id for each in automation.send_test(event, wallet_address="0xMe", node="send_inapp")] == [
+        "send_inapp"
+    ]
+    assert len(automation.entries()) == 0
+    with pytest.raises(DraftError, match="where to"):
+        automation.send_test(event)
+    with pytest.raises(RefusedError, match=r"to\.email"):
+        automation.send_test(event, email="nobody")
+
+
+def test_versions_tell_their_differences(wb: Workbench) -> None:
+    first = wb.automation("versions").on("versions:event").goal("bought").add_tag("x").publish()
+    second = first.holdout(10).delay(days=1).publish()
+    second.rollback(1)
+    versions = second.versions()
+    assert repr(versions.diff(1, 2)) == (
+        "Version 2 against version 1: 3 differences\n"
+        "  ~ settings: hold out 10 % of contacts\n"
+        "  + delay_1_day: Wait 1 day\n"
+        "  → add_tag_x: leads to delay_1_day, before: nowhere"
+    )
+    assert not versions.diff(1)
+    assert repr(versions.diff(1)) == "Version 3 against version 1: no difference"
+    assert "hold out 10 %" in versions.diff(1, 2)._repr_html_()
+    for shown in (repr(versions), versions._repr_html_()):
+        assert "the first" in shown
+        assert "Wait 1 day" in shown
+    with pytest.raises(NotThereError, match="no version 9"):
+        versions.diff(9)
