@@ -89,7 +89,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
 _REASONS = {
     "not_there_yet": "the automation did not exist yet",
     "archived": "the automation was put away",
-    "inactive": "the automation was switched off",
+    "inactive": "the automation was switched off or paused",
+    "held_out": "the contact is held out, to be compared with the others",
     "dry_run": "it was a dry run, which starts nothing",
     "unpublished": "nothing was published, so nothing was done",
     "loop_guard": "the automation starts itself over and over",

@@ -134,7 +134,7 @@ async def resume(
 ) -> AutomationRow | Refusal:
     """Let a paused automation go on, with what came due meanwhile; or cancel that, as `overdue`.
 
-    All in one transaction (some 20,000 overdue entries a second): cut short, it is paused still.
+    All in one transaction (some 10,000 overdue entries a second): cut short, it is paused still.
     """
     async with database.transaction() as tx:
         row = await _locked(tx, author, automation_id)

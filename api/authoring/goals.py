@@ -6,8 +6,9 @@ Only versions since the holdout has its size are counted: before that, others we
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
 from itertools import groupby, takewhile
 
 import msgspec
@@ -28,7 +29,7 @@ from api.store import authoring, goals
 from api.store.authoring import VersionRow
 from api.store.contacts import known_contacts
 from api.store.database import Database, Transaction
-from api.store.goals import Entered, EntrantRow, Reached
+from api.store.goals import Entered, EntrantsRow, GoalEventRow
 
 COUNTED = 100_000
 MOST_EVENTS = 100  # of one contact, where filters choose among them
@@ -79,18 +80,6 @@ class _Measured(msgspec.Struct, frozen=True):
     since_version: int
     within: timedelta
 
-    def reached(self) -> Reached:
-        filtered = bool(self.goal.filters)
-        return Reached(self.goal.event, self.within, MOST_EVENTS if filtered else 1, filtered)
-
-
-class _Entrant(msgspec.Struct, frozen=True):
-    """A contact that entered, on a day."""
-
-    day: date
-    held_out: bool
-    reached: bool
-
 
 async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) -> GoalView | Refusal:
     """Return the goal rate of an automation, over its newest 100,000 entries of these days."""
@@ -102,11 +91,17 @@ async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) 
     if measured is None:
         return GoalView(None, asked.days)
     since_id = uuid7_from(to_us(asked.now - timedelta(days=asked.days)), bytes(8))
-    entered = Entered(org_id, asked.automation_id, since_id, measured.since_version, COUNTED)
+    known = (org_id, asked.automation_id, since_id, measured.since_version, COUNTED)
+    entered = Entered(*known, measured.goal.event, measured.within)
     async with database.transaction() as tx:
-        rows = await goals.entrants(tx, entered, measured.reached())
-        contacts = await _contacts(tx, org_id, keys, rows) if measured.goal.filters else {}
-    return await asyncio.to_thread(_view, measured, asked.days, _Judge(measured.goal, contacts, keys), rows)
+        counted = await goals.count_entrants(tx, entered)
+        if not measured.goal.filters:
+            return _view(measured, asked.days, counted)
+        rows = await goals.list_goal_events(tx, entered, MOST_EVENTS)
+        contacts = await _contacts(tx, org_id, keys, rows)
+    reached = await asyncio.to_thread(_reached, _Judge(measured.goal, contacts, keys), rows)
+    judged = [msgspec.structs.replace(each, came=reached[each.day, each.held_out]) for each in counted]
+    return _view(measured, asked.days, judged)
 
 
 def _measured(versions: Sequence[VersionRow]) -> _Measured | None:
@@ -123,9 +118,9 @@ def _settings(row: VersionRow) -> Settings:
     return read_settings(decode(row.graph).get("settings"), "settings")
 
 
-async def _contacts(tx: Transaction, org_id: int, keys: OrgKeys, rows: Sequence[EntrantRow]) -> dict[str, Contact]:
-    """Return the contacts that an event of the goal's name came from: filters may look at them."""
-    ids = list({row.contact_id for row in rows if row.came_at is not None})
+async def _contacts(tx: Transaction, org_id: int, keys: OrgKeys, rows: Sequence[GoalEventRow]) -> dict[str, Contact]:
+    """Return the contacts of these events: filters may look at them."""
+    ids = list({row.contact_id for row in rows})
     found: dict[str, Contact] = {}
     for start in range(0, len(ids), _CONTACTS_AT_ONCE):
         found |= await known_contacts(tx, org_id, keys, ids[start : start + _CONTACTS_AT_ONCE])
@@ -140,25 +135,29 @@ class _Judge:
         self._contacts = contacts
         self._keys = keys
 
-    def is_goal(self, row: EntrantRow) -> bool:
-        """Return whether an entrant's event reaches the goal; one without an event does not."""
-        if row.came_at is None or not self._goal.filters:
-            return row.came_at is not None
+    def is_goal(self, row: GoalEventRow) -> bool:
+        """Return whether an event reaches the goal."""
         contact = self._contacts.get(row.contact_id)
-        if contact is None or row.payload is None:
+        if contact is None:
             return False
         email = None if row.email is None else self._keys.open_email(row.email)
         sent = Identifiers(row.wallet, email, row.external_id)
-        arrival = Arrival(row.came_at, self._goal.event, sent, decode(row.payload))
+        arrival = Arrival(row.at, self._goal.event, sent, decode(row.payload))
         facts = Facts(self._goal.event, sent, arrival.payload, contact)
         return matches(self._goal.filters, facts.context_of(arrival))
 
 
-def _view(measured: _Measured, days: int, judge: _Judge, rows: Sequence[EntrantRow]) -> GoalView:
-    sides: dict[tuple[date, bool], Side] = {}
-    for each in _entrants(judge, rows):
-        key = each.day, each.held_out
-        sides[key] = sides.get(key, Side()) + Side(1, int(each.reached))
+def _reached(judge: _Judge, rows: Sequence[GoalEventRow]) -> Counter[tuple[date, bool]]:
+    """Return how many contacts reached the goal, by day and side."""
+    found: Counter[tuple[date, bool]] = Counter()
+    for _, group in groupby(rows, lambda row: row.contact_id):
+        events = list(group)
+        found[events[0].day, events[0].held_out] += any(map(judge.is_goal, events))
+    return found
+
+
+def _view(measured: _Measured, days: int, rows: Sequence[EntrantsRow]) -> GoalView:
+    sides = {(row.day, row.held_out): Side(row.contacts, row.came) for row in rows}
     treated = sum((side for (_, held_out), side in sides.items() if not held_out), Side())
     held_out = sum((side for (_, held_out), side in sides.items() if held_out), Side())
     by_day = [
@@ -176,10 +175,3 @@ def _view(measured: _Measured, days: int, judge: _Judge, rows: Sequence[EntrantR
         lift(treated, held_out) if measured.holdout else None,
         tuple(by_day),
     )
-
-
-def _entrants(judge: _Judge, rows: Sequence[EntrantRow]) -> Iterator[_Entrant]:
-    for _, group in groupby(rows, lambda row: row.contact_id):
-        first, *others = group
-        reached = any(judge.is_goal(row) for row in (first, *others))
-        yield _Entrant(first.entered_at.astimezone(UTC).date(), first.held_out, reached)

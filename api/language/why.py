@@ -24,6 +24,7 @@ Reason: TypeAlias = Literal[
     "unpublished",
     "reentry",
     "loop_guard",
+    "held_out",
     "no_entry",
 ]
 
@@ -103,6 +104,7 @@ _OUTCOMES: Mapping[str | None, Reason] = {
     "no_published_version": "unpublished",
     "reentry": "reentry",
     "loop_guard": "loop_guard",
+    "holdout": "held_out",
     "automation_inactive": "inactive",
     "automation_archived": "archived",
 }

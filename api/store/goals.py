@@ -1,6 +1,7 @@
-"""Who entered an automation and what they did then: the statement of `sql/queries/goals.sql`."""
+"""Who entered an automation and what they did then: the statements of `sql/queries/goals.sql`."""
 
-from datetime import datetime, timedelta
+import asyncio
+from datetime import date, datetime, timedelta
 
 import msgspec
 
@@ -8,41 +9,58 @@ from api.store.database import Transaction
 from api.store.statements import load
 
 _SQL = load("goals")
+_AT_ONCE = 500  # rows, between which others have their turn
 
 
 class Entered(msgspec.Struct, frozen=True):
-    """Which entries count: the newest `most` of an automation since `since_id`, of `version` or a later one."""
+    """Which entries count: the newest `most` of an automation since `since_id`, of `version` or a later one.
+
+    `goal`: the event that is looked for, within `horizon` of the entry.
+    """
 
     org_id: int
     automation_id: str
     since_id: str
     version: int
     most: int
-
-
-class Reached(msgspec.Struct, frozen=True):
-    """Which events are looked for: up to `most_events` of a name, each within `horizon` of the entry; `filtered`: with payloads."""
-
     goal: str
     horizon: timedelta
-    most_events: int
-    filtered: bool
 
 
-class EntrantRow(msgspec.Struct, frozen=True):
-    """A contact that entered at a moment, and one event of the goal's name (none: `came_at` is None). `email` is sealed."""
+class EntrantsRow(msgspec.Struct, frozen=True):
+    """How many contacts entered on a day on one side, and how many of them sent an event of the goal's name."""
+
+    day: date
+    held_out: bool
+    contacts: int
+    came: int
+
+
+class GoalEventRow(msgspec.Struct, frozen=True):
+    """An event of the goal's name, of a contact that entered on a day. `email` is sealed, `payload` JSON text."""
 
     contact_id: str
+    day: date
     held_out: bool
-    entered_at: datetime
-    came_at: datetime | None
+    at: datetime
     wallet: str | None
     email: str | None
     external_id: str | None
-    payload: bytes | None
+    payload: bytes
 
 
-async def entrants(tx: Transaction, entered: Entered, reached: Reached) -> list[EntrantRow]:
-    """Return the contacts that entered, a row for each event, by contact and time."""
-    values = msgspec.structs.asdict(entered) | msgspec.structs.asdict(reached)
-    return [EntrantRow(*row) async for row in await tx.execute(_SQL["entrants"], values)]
+async def count_entrants(tx: Transaction, entered: Entered) -> list[EntrantsRow]:
+    """Return the contacts that entered, by day and side."""
+    cursor = await tx.execute(_SQL["count_entrants"], msgspec.structs.asdict(entered))
+    return [EntrantsRow(*row) async for row in cursor]
+
+
+async def list_goal_events(tx: Transaction, entered: Entered, most_events: int) -> list[GoalEventRow]:
+    """Return their events, up to so many of each contact, by contact and time."""
+    values = msgspec.structs.asdict(entered) | {"most_events": most_events}
+    cursor = await tx.execute(_SQL["list_goal_events"], values)
+    found: list[GoalEventRow] = []
+    while rows := await cursor.fetchmany(_AT_ONCE):
+        found += [GoalEventRow(*row) for row in rows]
+        await asyncio.sleep(0)
+    return found

@@ -45,6 +45,9 @@ def test_who_is_on_the_way_is_counted_and_shown_before_publishing(page: Page, ru
         expect(page.get_by_test_id("notice")).to_contain_text("Published")
         page.get_by_role("button", name="Pause").click()
         page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        page.get_by_role("button", name="Resume").click()
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_role("dialog").get_by_role("button", name="Switch off").click()
         expect(page.get_by_role("button", name="Activate")).to_be_visible()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from workbench.display.window import CatalogWindow, TailWindow
+from workbench.display.window import CatalogWindow, LiveWindow, TailWindow
 
 pytestmark = pytest.mark.browser
 
@@ -57,7 +57,12 @@ SHOW = """async ([source, css, traits, answers]) => {
 }"""
 
 
-def show(page: Page, window: type[CatalogWindow] | type[TailWindow], answers: dict[str, Any], **traits: str) -> None:
+def show(
+    page: Page,
+    window: type[CatalogWindow] | type[TailWindow] | type[LiveWindow],
+    answers: dict[str, Any],
+    **traits: str,
+) -> None:
     page.clock.install()
     page.set_content("<body></body>")
     page.evaluate(SHOW, [window._esm, window._css, {"event": "", "own_id": "me"} | traits, answers])
@@ -143,7 +148,9 @@ def test_a_failure_is_said_in_the_words_of_the_kernel(page: Page) -> None:
 
 
 @pytest.mark.parametrize("window", [CatalogWindow, TailWindow])
-def test_a_kernel_that_was_stopped_is_said(page: Page, window: type[CatalogWindow] | type[TailWindow]) -> None:
+def test_a_kernel_that_was_stopped_is_said(
+    page: Page, window: type[CatalogWindow] | type[TailWindow] | type[LiveWindow]
+) -> None:
     show(page, window, {"list": LISTED, "hello": HELLO})
     page.evaluate("() => void (window.model.send = () => { throw new Error(0); })")
     if window is CatalogWindow:
@@ -193,3 +200,43 @@ def test_a_widget_that_is_taken_away_leaves_nothing(page: Page, window: Callable
     expect(page.locator("tbody")).to_be_visible()
     page.evaluate("window.end()")
     assert page.locator("body *").count() == 0
+
+
+STATS = {
+    "title": EVIL,
+    "pills": [["paused", "warn"]],
+    "lines": ["12 entries: 2 dead.", EVIL],
+    "steps": {"heads": ["step", "there now"], "numbers": [1], "rows": [[EVIL, "7"]]},
+    "dead": {"heads": ["cause", "step"], "numbers": [], "rows": [["no_wallet", EVIL]]},
+    "days": {"heads": ["entered on", "rate"], "numbers": [1], "rows": [["2026-11-22", "12.5%"]]},
+    "percents": [10, 13],
+    "dates": ["2026-11-21", "2026-11-22"],
+    "said": "",
+}
+
+
+def test_live_figures_are_asked_for_again_and_failures_tried_again(page: Page) -> None:
+    show(page, LiveWindow, {"look": STATS, "replay": STATS | {"said": "2 entries are tried again."}})
+    expect(page.locator(".head")).to_contain_text(EVIL)
+    expect(page.locator(".lines p").nth(1)).to_have_text(EVIL)
+    expect(page.locator(".live svg.spark")).to_be_visible()
+    page.locator("summary").click()
+    expect(page.get_by_text("12.5%")).to_be_visible()
+    page.clock.run_for(4_000)
+    page.wait_for_function("() => window.sent.length === 2")
+    expect(page.get_by_text("12.5%")).to_be_visible()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("status")).to_have_text("2 entries are tried again.")
+    assert [each["ask"] for each in page.evaluate("window.sent")] == ["look", "look", "replay"]
+    assert page.evaluate("window.sent.at(-1).cause") == "no_wallet"
+    assert page.locator("script, img").count() == 0
+    page.evaluate("window.end()")
+    page.clock.run_for(10_000)
+    assert len(page.evaluate("window.sent")) == 3
+
+
+def test_live_figures_that_cannot_be_had_say_so_and_are_asked_for_again(page: Page) -> None:
+    show(page, LiveWindow, {"look": {"error": EVIL}})
+    expect(page.get_by_role("status")).to_have_text(EVIL)
+    page.clock.run_for(4_000)
+    page.wait_for_function("() => window.sent.length === 2")

@@ -65,6 +65,13 @@ def test_who_changed_what_is_a_frame(wb: Workbench) -> None:
     assert wb.audit(3, action="nothing").is_empty()
 
 
+def held_out(wb: Workbench, automation: Automation) -> str:
+    """Return the external id of a contact that is held out."""
+    entry = next(each for each in automation.entries() if each.outcome == "holdout")
+    (found,) = wb.sql("SELECT external_id FROM contacts WHERE id = :id", id=entry.contact_id)["external_id"]
+    return str(found)
+
+
 def test_stats_say_who_stands_where_what_failed_and_what_it_brings(wb: Workbench) -> None:
     automation = (
         wb.automation("figures")
@@ -93,6 +100,8 @@ def test_stats_say_who_stands_where_what_failed_and_what_it_brings(wb: Workbench
         assert "Held out (50 %): reached by" in shown
         assert "not enough to tell" in shown
         assert "wait 1 day" in shown
+    explained = wb.contact(external_id=held_out(wb, automation)).explain(automation)
+    assert "held out, to be compared" in repr(explained)
     counts = {(step, outcome): count for step, outcome, count in stats.frame().rows()}
     assert counts["delay_1_day", "live"] == steps["delay_1_day"].live
 

@@ -105,4 +105,6 @@ def _mark(outcomes: frozenset[str]) -> Mark:
     """Return the mark of a node: done when anybody went on from it."""
     if outcomes - STAYING:
         return "done"
-    return "failed" if outcomes & {"failed", "refused"} else "goal" if "goal" in outcomes else "waiting"
+    if outcomes & {"failed", "refused"}:
+        return "failed"
+    return "goal" if "goal" in outcomes else "waiting" if "waiting" in outcomes else "skipped"

@@ -42,6 +42,12 @@ class Drawn(Protocol):
     def deactivate(self) -> object:
         """Switch it off."""
 
+    def pause(self) -> object:
+        """Let it stand still."""
+
+    def resume(self) -> object:
+        """Let it go on."""
+
     def _pills(self) -> list[tuple[str, str]]: ...
 
     def _archived(self) -> list[Remark]: ...

@@ -161,18 +161,29 @@ class Canvas(AnyWidget):
                 automation.deactivate,
                 "Switched off: no event starts it, and whoever waits in it is cancelled.",
             ),
+            "pause": (
+                automation.pause,
+                "Paused: no event starts it, and whoever is on the way rests until you resume it.",
+            ),
+            "resume": (automation.resume, "Resumed: events start it again, and whoever rested goes on."),
             "reload": (self._reload, "This is what the server has."),
         }
         if what not in deeds:
             raise DraftError(f"a canvas cannot {what!r}")
         do, said = deeds[what]
         do()
+        if what == "publish" and self._is_paused():
+            said = "Published. It is paused: events start it once you resume it."
         self._stale = ""
         self._watch.soon()
         with _LOCK:
             self._show_remarks()
         self._copy.refresh(automation)
         return said
+
+    def _is_paused(self) -> bool:
+        record = self._automation._place.record
+        return record is not None and record.paused_at is not None
 
     def _reload(self) -> None:
         """Put what the server has in place of the draft."""
@@ -242,6 +253,7 @@ class Canvas(AnyWidget):
             "pills": [{"text": text, "look": look} for text, look in self._automation._pills()],
             "published": record is not None and record.published_version is not None,
             "active": record is not None and record.active,
+            "paused": self._is_paused(),
             "archived": record is not None and record.archived_at is not None,
             "connected": self._automation._place.connection is not None,
             "stale": self._stale,

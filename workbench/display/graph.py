@@ -82,11 +82,12 @@ def taken(steps: Iterable[Step]) -> Taken:
 _MARKS: dict[str, Mark] = {
     "failed": "failed",
     "refused": "failed",
+    "held_out": "skipped",
     "waiting": "waiting",
     "skipped": "skipped",
     "goal": "goal",
 }
-STAYING = frozenset({"failed", "refused", "waiting", "goal"})  # outcomes after which no way is followed
+STAYING = frozenset({"failed", "refused", "held_out", "waiting", "goal"})  # outcomes after which no way is followed
 
 
 Chosen: TypeAlias = Mapping[str, Point] | None

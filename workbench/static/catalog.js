@@ -109,7 +109,7 @@ function catalog(model, el) {
     return [
       h("div", { class: "bar" }, h("div", { class: "head grow" }, shape.title), buttons(shape.code), only ? null : h("button", { onclick: close, title: "Close (Escape)" }, "✕")),
       h("div", { class: "soft" }, shape.note),
-      h("div", { class: "wide" }, spark(shape.perDay, shape.days, 310, 40)),
+      h("div", { class: "wide" }, spark(shape.perDay, shape.days, { width: 310, height: 40 })),
       shape.drift.map((text) => h("div", { class: "note" }, h("b", {}, "Changed lately: "), text)),
       shape.paths.length ? paths(shape.paths) : h("p", {}, "Its payload is empty."),
       shape.samples.length ? samples(shape.samples) : null,

@@ -18,20 +18,21 @@ function live(model, el) {
   const endHush = hush(root);
   el.append(root);
 
-  function table({ heads, rows }, buttons = () => []) {
+  function table({ heads, numbers, rows }, buttons = () => []) {
+    const side = (_, index) => (numbers.includes(index) ? "num" : null);
     const more = buttons(rows[0] ?? []).length > 0;
     return h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, heads.map((name) => h("th", {}, name)), more && h("th", {}))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", { class: /^[\d,.%+-]+$/.test(cell) ? "num" : null }, cell)), more && h("td", {}, buttons(row))))),
+      h("thead", {}, h("tr", {}, heads.map((name, index) => h("th", { class: side(name, index) }, name)), more && h("th", {}))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: side(cell, index) }, cell)), more && h("td", {}, buttons(row))))),
     );
   }
 
   function draw(told) {
     head.replaceChildren(told.title, ...told.pills.map(([text, look]) => h("span", { class: `pill ${look}` }, text)));
     lines.replaceChildren(...told.lines.map((line) => h("p", {}, line)));
-    if (told.percents.length > 1) lines.append(spark(told.percents, told.dates));
+    if (told.percents.length > 1) lines.append(spark(told.percents, told.dates, { unit: " %" }));
     const parts = [h("div", { class: "scroll" }, table(told.steps))];
     if (told.dead.rows.length) parts.push(h("div", { class: "part" }, "Failed for good"), h("div", { class: "scroll dead" }, table(told.dead, ([cause]) => (cause ? [h("button", { onclick: () => replay(cause) }, "Try again")] : []))));
     if (told.days.rows.length) parts.push(h("details", { open: opened, ontoggle: (event) => (opened = event.currentTarget.open) }, h("summary", {}, "The goal, day by day"), table(told.days)));
@@ -59,9 +60,12 @@ function live(model, el) {
     if (!ended) timer = setTimeout(again, Math.max(EVERY_MS, (performance.now() - began) * SHARE));
   }
 
+  /** Ask again, but not while nobody looks, text is being marked, or a button is about to be pressed: drawing would take it away. */
   function again() {
     const seen = document.visibilityState === "visible" && root.offsetParent !== null;
-    if (seen && !root.contains(document.getSelection()?.focusNode ?? null)) look({ ask: "look" });
+    const marked = document.getSelection();
+    const busy = (marked && !marked.isCollapsed && root.contains(marked.focusNode)) || (document.activeElement?.tagName === "BUTTON" && root.contains(document.activeElement));
+    if (seen && !busy) look({ ask: "look" });
     else timer = setTimeout(again, EVERY_MS);
   }
 

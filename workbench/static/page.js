@@ -24,8 +24,8 @@ function hush(element) {
   return () => element.removeEventListener("keydown", stop);
 }
 
-/** Draw a bar for each count. */
-function spark(counts, days, width = 124, height = 22) {
+/** Draw a bar for each count; `unit` is said behind the highest. */
+function spark(counts, days, { width = 124, height = 22, unit = " a day" } = {}) {
   const make = (tag, attributes) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -35,7 +35,7 @@ function spark(counts, days, width = 124, height = 22) {
   const step = width / Math.max(counts.length, 1);
   const picture = make("svg", { width, height, role: "img", class: "spark" });
   const title = make("title", {});
-  title.textContent = counts.length ? `${days[0]} to ${days[days.length - 1]}, at most ${most.toLocaleString("en")} a day` : "";
+  title.textContent = counts.length ? `${days[0]} to ${days[days.length - 1]}, at most ${most.toLocaleString("en")}${unit}` : "";
   picture.append(title, make("rect", { class: "ground", y: height - 1, width, height: 1 }));
   counts.forEach((count, index) => {
     if (!count) return;

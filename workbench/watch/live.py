@@ -1,10 +1,11 @@
 """The figures of an automation in a widget: the page asks for them every few seconds, and can have failures tried again."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench import surroundings
+from workbench.display.table import Column
 from workbench.errors import DraftError
 from workbench.watch.figures import Stats
 
@@ -44,16 +45,22 @@ class Live:
 
 def _shown(stats: Stats) -> dict[str, Any]:
     """Return what a page shows: texts and numbers."""
-    columns, steps = stats.table()
-    days, rates = stats.goal.table()
-    dead, letters = stats.dead.table()
     return {
         "title": stats.name,
         "pills": [list(each) for each in stats.pills()],
         "lines": [stats.headline(), *stats.goal.lines()],
-        "steps": {"heads": [each.title for each in columns], "rows": [list(row) for row in steps]},
-        "dead": {"heads": [each.title for each in dead], "rows": [[str(cell) for cell in row] for row in letters]},
-        "days": {"heads": [each.title for each in days], "rows": [list(row) for row in rates]},
+        "steps": _table(*stats.table()),
+        "dead": _table(*stats.dead.table()),
+        "days": _table(*stats.goal.table()),
         "percents": stats.goal.percents(),
         "dates": [each.day.isoformat() for each in stats.goal.by_day if each.treated.contacts],
+    }
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return a table as a page takes it; `numbers`: the places of the columns that stand right."""
+    return {
+        "heads": [each.title for each in columns],
+        "numbers": [place for place, each in enumerate(columns) if each.number],
+        "rows": [[str(cell) for cell in row] for row in rows],
     }

@@ -101,7 +101,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
     test: () => void test(),
     save: () => void desk.do("save"),
     publish: () => ask("publish"),
-    switch: () => (status.active ? ask("pause") : void desk.do("activate")),
+    switch: () => (status.active && !status.paused ? ask("pause") : void desk.do(status.paused ? "resume" : "activate")),
     help: () => ask("help"),
   };
   const acts: Record<Act, () => void> = {
@@ -174,7 +174,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
         </div>
         {asked === "publish" && <PublishDialog close={() => ask(null)} go={go} />}
         {asked === "help" && <Help close={() => ask(null)} />}
-        {asked === "pause" && <Question title="Pause it?" text="No event starts it until it is activated again, and whoever is waiting in it is cancelled." yes="Pause" act={() => void desk.do("deactivate")} close={() => ask(null)} />}
+        {asked === "pause" && <Question title="Pause it?" text="No event starts it until you resume it, and whoever is on the way rests until then. Switching it off cancels them instead." yes="Pause" act={() => void desk.do("pause")} other="Switch off" otherwise={() => void desk.do("deactivate")} close={() => ask(null)} />}
         {asked === "reload" && <Question title="Load the server's?" text="What you changed here since you opened it is dropped." yes="Load it" act={() => void desk.do("reload")} close={() => ask(null)} />}
         {asked === "overwrite" && <Question title="Replace the server's with yours?" text="What somebody else saved meanwhile is replaced by what you see here. What is published stays as it is." yes="Replace it" act={() => void desk.do("save", { overwrite: true })} close={() => ask(null)} />}
       </div>

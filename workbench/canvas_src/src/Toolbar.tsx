@@ -39,7 +39,7 @@ export function Toolbar({ view, deeds, testing, overview }: { view: View; deeds:
       {!readOnly && status.connected && (
         <>
           <button type="button" className="ewc-button" onClick={deeds.save}>Save</button>
-          {status.published && <button type="button" className="ewc-button" onClick={deeds.switch}>{status.active ? "Pause" : "Activate"}</button>}
+          {status.published && <button type="button" className="ewc-button" onClick={deeds.switch}>{status.paused ? "Resume" : status.active ? "Pause" : "Activate"}</button>}
           <button type="button" className="ewc-button ewc-primary" onClick={deeds.publish}>Publish</button>
         </>
       )}

@@ -96,6 +96,7 @@ export interface Status {
   pills: { text: string; look: string }[];
   published: boolean;
   active: boolean;
+  paused: boolean;
   archived: boolean;
   connected: boolean;
   stale: string;

@@ -58,13 +58,14 @@ export function PublishDialog({ close, go }: { close: () => void; go: (key: stri
   );
 }
 
-/** A question before something is dropped or stopped. */
-export function Question({ title, text, yes, act, close }: { title: string; text: string; yes: string; act: () => void; close: () => void }) {
+/** A question before something is dropped or stopped; `other` is another way to do it. */
+export function Question({ title, text, yes, act, other, otherwise, close }: { title: string; text: string; yes: string; act: () => void; other?: string; otherwise?: () => void; close: () => void }) {
   return (
     <Dialog title={title} close={close}>
       <p>{text}</p>
       <div className="ewc-ends">
         <button type="button" className="ewc-button" onClick={close}>Not now</button>
+        {other && <button type="button" className="ewc-button" onClick={() => { otherwise?.(); close(); }}>{other}</button>}
         <button type="button" className="ewc-button ewc-primary" onClick={() => { act(); close(); }}>{yes}</button>
       </div>
     </Dialog>
