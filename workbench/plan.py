@@ -69,6 +69,8 @@ def planned(draft: Draft, record: Record | None, connection: Connection, against
     Raises NotThereError when there is no such version.
     """
     now = publish.find(connection, draft.name)
+    if now is None and against is not None:
+        raise NotThereError(f"{draft.name!r} is not on the server, so it has no version {against} to compare with")
     if now is None:
         return Plan(draft, None, changes(None, draft.payload()))
     version = _version(connection, now, against)

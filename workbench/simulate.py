@@ -233,6 +233,10 @@ def _why(missed: Missed) -> str:
     return f"it asks whether {words.condition(failed)}; {words.found(failed)}"
 
 
+_EVENT = frozenset({"event", "contact", "attributes", "payload", "idempotencyKey", "occurredAt", "test"})
+_CONTACT = frozenset({"id", "email", "walletAddress", "externalId", "attributes", "tags", "segments", "optedOut"})
+
+
 class Trial(msgspec.Struct, frozen=True):
     """What is tried: an event as a caller writes it, of whom it is, when it comes, and which of its contact's come later."""
 
@@ -333,6 +337,11 @@ def _written(value: object) -> Any:
 
 def _described(contact: Mapping[str, Any] | None) -> Contact:
     """Return the contact as the language reads it; raise DraftError naming the field that is wrong."""
+    unknown = sorted(map(str, contact.keys() - _CONTACT)) if isinstance(contact, Mapping) else []
+    if unknown:
+        raise DraftError(
+            f'contact.{unknown[0]}: what is known of a contact stands in "attributes": {{"{unknown[0]}": …}}'
+        )
     read = read_contact(contact)
     if isinstance(read, Contact):
         return read
@@ -348,6 +357,9 @@ def completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, 
     whole = dict(event)
     if trigger.source is not None:
         return _sample(whole, trigger.source)
+    beside = sorted(map(str, whole.keys() - _EVENT))
+    if beside and "payload" not in whole:
+        raise DraftError(f'{beside[0]} is no part of an event: its values stand in "payload": {{"{beside[0]}": …}}')
     if "event" not in whole and len(trigger.names) == 1:
         whole["event"] = next(iter(trigger.names))
     if "event" not in whole:

@@ -1,4 +1,4 @@
-"""Spans of time as people write them: `"2d"`, `"1h 30m"`, `timedelta(days=2)`."""
+"""Spans of time as people write them: `"2d"`, `"1h 30m"`, `"3 days"`, `timedelta(days=2)`."""
 
 import re
 from datetime import timedelta
@@ -6,8 +6,9 @@ from datetime import timedelta
 from workbench.errors import DraftError
 
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?\s*[wdhms]\s*)+", re.IGNORECASE)
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhms])", re.IGNORECASE)
+_ONE = r"(\d+(?:\.\d+)?)\s*(weeks?|w|days?|d|hours?|h|minutes?|min|m|seconds?|s)\s*"
+_SPAN = re.compile(rf"\s*(?:{_ONE})+", re.IGNORECASE)
+_PART = re.compile(_ONE, re.IGNORECASE)
 
 
 def seconds_of(span: object, what: str) -> int:
@@ -23,7 +24,7 @@ def _read(text: str) -> timedelta | None:
         return None
     try:
         return sum(
-            (timedelta(**{_UNITS[unit.lower()]: float(number)}) for number, unit in _PART.findall(text)), timedelta()
+            (timedelta(**{_UNITS[unit[0].lower()]: float(number)}) for number, unit in _PART.findall(text)), timedelta()
         )
     except OverflowError:
         return None

@@ -66,6 +66,7 @@ def test_steps_are_a_frame() -> None:
         ({"contact": {}}, WALLET, "contact: needs at least one"),
         ({"payload": 1}, WALLET, "payload: must be an object"),
         ({"event": ""}, WALLET, "event: must be 1 to 64"),
+        ({"amountUsd": 100}, WALLET, 'amountUsd is no part of an event: its values stand in "payload"'),
     ],
 )
 def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
@@ -79,6 +80,7 @@ def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
         ("ada", "contact: must be an object"),
         ({"walletAddress": 1}, r"contact\.walletAddress: must be a string"),
         ({"email": "nope"}, r"contact\.email: not a valid email"),
+        ({**WALLET, "plan": "pro"}, r'contact\.plan: what is known of a contact stands in "attributes"'),
         ({"externalId": "1", "attributes": {"plan": object()}}, r"contact\.attributes: must hold"),
     ],
 )

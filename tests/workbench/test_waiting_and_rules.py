@@ -163,13 +163,13 @@ def test_percentages_that_do_not_sum_up_are_said_at_the_check() -> None:
 
 @pytest.mark.parametrize(
     ("span", "seconds"),
-    [("30s", 30), ("15m", 900), ("2h", 7_200), ("3d", 259_200), ("1w", 604_800), ("1h 30m", 5_400), ("1.5H", 5_400), (timedelta(days=1), 86_400)],
+    [("30s", 30), ("15m", 900), ("2h", 7_200), ("3d", 259_200), ("1w", 604_800), ("1h 30m", 5_400), ("1.5H", 5_400), ("3 days", 259_200), ("1 Hour 30 minutes", 5_400), (timedelta(days=1), 86_400)],
 )  # fmt: skip
 def test_a_span_is_written_as_people_do(span: Any, seconds: int) -> None:
     assert seconds_of(span, "x") == seconds
 
 
-@pytest.mark.parametrize("span", ["", "d", "3", "-1d", "1y", "0s", "9" * 400 + "d", None, 5, timedelta(0)])
+@pytest.mark.parametrize("span", ["", "d", "3", "-1d", "1y", "3 months", "0s", "9" * 400 + "d", None, 5, timedelta(0)])
 def test_what_is_no_span_is_refused(span: Any) -> None:
     with pytest.raises(DraftError, match="not a span"):
         seconds_of(span, "x")

@@ -22,7 +22,7 @@ from workbench.backtest.spool import Spool
 from workbench.connection import Connection
 from workbench.display.progress import Progress
 from workbench.display.words import counted
-from workbench.errors import DraftError, RefusedError, StoppedError
+from workbench.errors import DraftError, RefusedError
 from workbench.periods import During, read_period
 from workbench.segments import require
 
@@ -53,23 +53,18 @@ class Subjects(msgspec.Struct, frozen=True):
 
 
 def run(connection: Connection, subjects: Subjects, asked: Asked) -> Happened:
-    """Return what would have happened. Raise StoppedError when it is interrupted: nothing is kept then."""
+    """Return what would have happened. Nothing is kept when it is interrupted."""
     _check(connection, asked)
     folder = Folder()
     try:
         return _happened(connection, subjects, asked, folder)
     except BaseException as error:
         folder.remove()
-        if isinstance(error, KeyboardInterrupt):
-            raise StoppedError(_STOPPED) from None
         if isinstance(error, RefusedError):
             raise RefusedError(f"{_UNREAD}: {error}", error.problems, error.request_id) from None
         raise
 
 
-_STOPPED = (
-    "the backtest was stopped, and nothing is kept of it; sample=0.1 takes a tenth of the contacts and is done sooner"
-)
 _UNREAD = "the events could not be read; fewer days, or sample=0.1 for a tenth of the contacts, are less to read"
 
 

@@ -185,23 +185,21 @@ def _message_performance(frame: pl.DataFrame) -> Any:
 
 
 def _backtest(frame: pl.DataFrame) -> Any:
+    compared = "entries_before" in frame.columns
     long = frame.unpivot(index="day", variable_name="name", value_name="count").with_columns(
-        what=pl.col("name").str.strip_suffix("_before"),
-        which=pl.when(pl.col("name").str.ends_with("_before")).then(pl.lit("before")).otherwise(pl.lit("this one")),
+        what=pl.col("name").str.strip_suffix("_before"), before=pl.col("name").str.ends_with("_before")
     )
-    top = alt.Legend(orient="top")
+    legend = alt.Legend(orient="top", title="dashed: before" if compared else None)
     lines = (
         _chart(long, height=_HEIGHT)
         .mark_line(point=frame.height < 40)
         .encode(
             x=alt.X("day:T", title=None),
             y=alt.Y("count:Q", title=None),
-            color=alt.Color("what:N", title=None, sort=None, scale=_PALETTE, legend=top),
+            color=alt.Color("what:N", sort=None, scale=_PALETTE, legend=legend),
         )
     )
-    if long["which"].n_unique() == 1:
-        return lines
-    return lines.encode(strokeDash=alt.StrokeDash("which:N", title=None, sort=None, legend=top))
+    return lines.encode(strokeDash=alt.StrokeDash("before:N", legend=None)) if compared else lines
 
 
 def _bars(frame: pl.DataFrame, name: str, value: str, title: str) -> Any:
