@@ -5,6 +5,7 @@ counts from there, so an API host whose wall clock is ten minutes off, or steps 
 """
 
 import os
+import struct
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -62,6 +63,12 @@ def uuid7(at_us: int) -> str:
     return _millis_text(millis) + _MICROS_TEXTS[micros] + _CHANCE.take()
 
 
+def uuid7_bytes(at_us: int) -> bytes:
+    """Return the bytes of such a UUID; for moments far apart at a fraction of the price of the text."""
+    millis, micros = divmod(at_us, 1000)
+    return _FIRST_HALF(millis << 16 | 0x7000 | micros * 4096 // 1000) + bytes.fromhex(_CHANCE.take().replace("-", ""))
+
+
 def uuid7_from(at_us: int, chance: bytes) -> str:
     """Return the version 7 UUID of a moment and eight bytes of chance, with the sub-millisecond part in `rand_a`."""
     millis, micros = divmod(at_us, 1000)
@@ -85,6 +92,7 @@ def _millis_text(millis: int) -> str:
     return f"{millis >> 16:08x}-{millis & 0xFFFF:04x}-"
 
 
+_FIRST_HALF = struct.Struct(">Q").pack
 _MICROS_TEXTS = [f"{0x7000 | micros * 4096 // 1000:04x}-" for micros in range(1000)]
 
 

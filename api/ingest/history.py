@@ -20,15 +20,13 @@ from operator import attrgetter
 import msgspec
 
 from api.clock import Clock, monotonic_ns
-from api.ingest.arrival import Arrival
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
 from api.ingest.months import Months
 from api.ingest.past import NOTHING, Past, Piece, store_past
-from api.ingest.past_arrival import PastReader
+from api.ingest.past_arrival import PastArrival, PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
-from api.ingest.returning import People
 from api.ingest.writing import refusal_of
 from api.keyring import Keyring
 from api.language.problem import Problems
@@ -85,7 +83,7 @@ async def import_history(
             locks = await most_locks(tx)
         if org_id is None:
             raise UnknownOrganizationError(f"there is no organization named {org_name}")
-        past = Past(org_id, People(org_id), locks // 2)
+        past = Past(org_id, locks // 2)
         run = _Run(database, clock, past, PastReader(org_id, keyring.of(org_id)), rejects)
         told = _Told(listener, sources)
         with _seldom_collected():
@@ -155,7 +153,7 @@ class _Chunk(msgspec.Struct):
     rows: int = 0
     last: int = 0
     share: float = 0.0
-    arrivals: list[tuple[int, Arrival, bytes]] = []
+    arrivals: list[tuple[int, PastArrival, bytes]] = []
     refusals: list[Refusal] = []
     done: int = 0
     told: int = 0
@@ -214,7 +212,7 @@ class _File:
         read, now_us = self._run.reader.read, self._run.clock.now_us()
         for line, text, problems in rows:
             arrival = problems or read(text, now_us)
-            if isinstance(arrival, Arrival):
+            if isinstance(arrival, PastArrival):
                 chunk.arrivals.append((line, arrival, text))
             else:
                 chunk.refusals.append(self._refusal(line, text, arrival))
@@ -250,7 +248,7 @@ class _File:
             piece = await self._advance(chunk, [], Piece(1, 0, 0))
         self._run.adapt(len(given), piece.taken, since_ns)
 
-    async def _commit(self, chunk: _Chunk, arrivals: list[Arrival]) -> Piece:
+    async def _commit(self, chunk: _Chunk, arrivals: list[PastArrival]) -> Piece:
         for tries_left in reversed(range(TRIES)):
             try:
                 return await self._advance(chunk, arrivals)
@@ -260,7 +258,7 @@ class _File:
                 self._run.past.repeats = True  # the usual reason
         raise AssertionError("the loop above returns or raises")
 
-    async def _advance(self, chunk: _Chunk, arrivals: list[Arrival], piece: Piece = NOTHING) -> Piece:
+    async def _advance(self, chunk: _Chunk, arrivals: list[PastArrival], piece: Piece = NOTHING) -> Piece:
         """Store arrivals, and note how far the file is then, in one transaction."""
         run, at = self._run, self._run.clock.now()
         async with run.database.transaction() as tx:

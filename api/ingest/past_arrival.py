@@ -1,14 +1,43 @@
-"""From a row of history to a valid event with its keys: as `arrival`, with no bound on its age and with its own moment."""
+"""From a row of history to a valid event with its keys: as `arrival`, with no bound on its age and with its own moment.
 
-from api.clock import uuid7
+What is stored of it is put into bytes at once, while Postgres is busy with those before.
+"""
+
+import msgspec
+
+from api.clock import uuid7_bytes
 from api.ingest.arrival import Arrival
-from api.ingest.identifiers import People, body_digest, idempotency_key
+from api.ingest.identifiers import body_digest, idempotency_key, keys_of
 from api.keyring import OrgKeys
 from api.language.codec import encode
-from api.language.event import read_event
+from api.language.event import Identifiers, read_event
+from api.language.identity import Key
 from api.language.problem import Problem, Problems
+from api.store.past_rows import event_row, key_row, who_fields
 
 PEOPLE_REMEMBERED = 200_000  # in a history many come again
+
+
+class Person(msgspec.Struct, eq=False, gc=False):
+    """A combination of identifiers: their keys, the sealed email, and the fields of an event that carries them.
+
+    `contact_id`: the contact that owned all of them when that was last asked (empty: nobody, as far as is known), whose row had
+    last been written at `updated_us` then.
+    """
+
+    keys: tuple[Key, ...]
+    email: str | None
+    fields: bytes
+    contact_id: str = ""
+    updated_us: int = 0
+
+
+class PastArrival(Arrival, kw_only=True, gc=False):
+    """A valid event of history: who sent it, and the rows of its idempotency key and of itself (see `store.past_rows`)."""
+
+    person: Person
+    key_row: bytes
+    event_row: bytes
 
 
 class PastReader:
@@ -16,9 +45,9 @@ class PastReader:
 
     def __init__(self, org_id: int, org_keys: OrgKeys) -> None:
         self._org_id, self._org_keys = org_id, org_keys
-        self._people = People(PEOPLE_REMEMBERED)
+        self._people: dict[Identifiers, Person] = {}
 
-    def read(self, raw: bytes, now_us: int) -> Arrival | Problems:
+    def read(self, raw: bytes, now_us: int) -> PastArrival | Problems:
         """Return the arrival of the event in the JSON text `raw`, judged at `now_us`, or what is wrong with it."""
         event = read_event(raw, now_us, history=True)
         if isinstance(event, tuple):
@@ -28,18 +57,32 @@ class PastReader:
             return (Problem("occurredAt", "is required in an import"),)
         if event.test:
             return (Problem("test", "a dry run is not history"),)
+        org_id = self._org_id
         key = event.idempotency_key or idempotency_key(self._org_keys, event, occurred_us, None)
-        keys, email = self._people.indexed(self._org_id, self._org_keys, event.identifiers)
-        return Arrival(
-            self._org_id,
+        key_digest, body = self._org_keys.key_digest(key), body_digest(raw)
+        event_id = uuid7_bytes(max(occurred_us, 0))
+        person = self._people.get(event.identifiers) or self._meet(event.identifiers)
+        return PastArrival(
+            org_id,
             event,
-            uuid7(max(occurred_us, 0)),
+            event_id.hex(),
             key,
-            self._org_keys.key_digest(key),
-            body_digest(raw),
+            key_digest,
+            body,
             occurred_us,
-            keys,
-            email,
+            person.keys,
+            person.email,
             encode(event.attributes).decode() if event.attributes else "",
-            dry=False,
+            False,
+            person=person,
+            key_row=key_row(org_id, bytes.fromhex(key_digest), event_id, bytes.fromhex(body)),
+            event_row=event_row(org_id, event_id, event, occurred_us, key, person.fields),
         )
+
+    def _meet(self, who: Identifiers) -> Person:
+        if len(self._people) >= PEOPLE_REMEMBERED:
+            self._people.clear()
+        email = None if who.email is None else self._org_keys.seal_email(who.email)
+        person = Person(keys_of(self._org_keys, who), email, who_fields(who.wallet, email, who.external_id))
+        self._people[who] = person
+        return person
