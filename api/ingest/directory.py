@@ -193,6 +193,15 @@ class Directory:
             if contact_id not in org.created
         ]
 
+    def changed(self) -> set[str]:
+        """Return the contacts that existed and will be written."""
+        return {
+            contact_id
+            for org in self._orgs.values()
+            for contact_id in (*org.gained, *org.lost, *org.attributes)
+            if contact_id not in org.created
+        }
+
     def conflicts(self, at_us: int) -> ConflictRows:
         """Return the identifiers that pointed elsewhere."""
         rows = ConflictRows()

@@ -27,6 +27,7 @@ from api.ingest.past import NOTHING, Past, Piece, store_past
 from api.ingest.past_arrival import PastArrival, PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
+from api.ingest.returning import Memory
 from api.ingest.writing import refusal_of
 from api.keyring import Keyring
 from api.language.problem import Problems
@@ -83,7 +84,7 @@ async def import_history(
             locks = await most_locks(tx)
         if org_id is None:
             raise UnknownOrganizationError(f"there is no organization named {org_name}")
-        past = Past(org_id, locks // 2)
+        past = Past(org_id, Memory(org_id), locks // 2)
         run = _Run(database, clock, past, PastReader(org_id, keyring.of(org_id)), rejects)
         told = _Told(listener, sources)
         with _seldom_collected():

@@ -14,11 +14,11 @@ from api.ingest.counting import note_past
 from api.ingest.directory import Directory
 from api.ingest.lookup import place_strangers
 from api.ingest.past_arrival import PastArrival
-from api.ingest.returning import recognise
+from api.ingest.returning import Memory
 from api.ingest.writing import contact_writes
 from api.store import history
 from api.store.calls import Call, run
-from api.store.clusters import own_number
+from api.store.clusters import number_added, own_number
 from api.store.counting import reached
 from api.store.database import Transaction
 from api.store.ingest import ContactRows
@@ -36,28 +36,28 @@ NOTHING = Piece(0, 0, 0)
 
 
 class Past(msgspec.Struct):
-    """An organization whose history is stored: how many identifiers, and again contacts, a piece may lock.
+    """An organization whose history is stored: who was met, and how many identifiers, and again contacts, a piece may lock.
 
     `repeats`: whether keys are to be looked for because some have come before; else they are claimed at once, and a piece with one
     that is held fails as a whole (ConflictError).
     """
 
     org_id: int
+    memory: Memory
     most_locks: int
     repeats: bool = False
 
 
 async def store_past(tx: Transaction, past: Past, arrivals: list[PastArrival], at: datetime) -> Piece:
     """Store the first of the arrivals whose key is new, in their order, at `at`."""
-    org_id = past.org_id
     fresh = await _fresh(tx, past, arrivals)
     if not fresh:
         return Piece(len(arrivals), 0, len(arrivals))
     directory = Directory(fresh)
-    await recognise(tx, org_id, directory, fresh)
+    await past.memory.recognise(tx, directory, fresh)
     most = _lockable(fresh, past.most_locks)
     taken = len(arrivals) if most == len(fresh) else arrivals.index(fresh[most])
-    await _store(tx, org_id, directory, fresh[:most], at)
+    await _store(tx, past, directory, fresh[:most], at)
     return Piece(taken, most, taken - most)
 
 
@@ -88,15 +88,18 @@ def _lockable(fresh: list[PastArrival], most_locks: int) -> int:
     return len(fresh)
 
 
-async def _store(tx: Transaction, org_id: int, directory: Directory, fresh: list[PastArrival], at: datetime) -> None:
+async def _store(tx: Transaction, past: Past, directory: Directory, fresh: list[PastArrival], at: datetime) -> None:
+    org_id = past.org_id
     await history.add_keys(tx, sorted([each.key_row for each in fresh]), at)
     (counted,) = await run(tx, reached(org_id))
     if strangers := [each for each in fresh if not each.contact_id]:
         written = {each.contact_id for each in fresh if each.contact_id and each.news}
         await place_strangers(tx, directory, fresh, strangers, written, to_us(at))
     directory.fold(fresh)
+    number = await own_number(tx)
+    past.memory.wrote(number - await number_added(tx), directory.changed())
     rows, contact_ids = [each.event_row for each in fresh], [each.contact_id for each in fresh]
-    await history.add_past_events(tx, rows, contact_ids, await own_number(tx))
+    await history.add_past_events(tx, rows, contact_ids, number)
     await run(tx, *contact_writes(directory, at, add_contacts=lambda rows, at: _add_contacts(rows, fresh, at)))
     await note_past(tx, org_id, [(each.event.name, each.occurred_us) for each in fresh], counted, at)
 

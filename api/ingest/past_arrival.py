@@ -22,7 +22,7 @@ class Person(msgspec.Struct, eq=False, gc=False):
     """A combination of identifiers: their keys, the sealed email, and the fields of an event that carries them.
 
     `contact_id`: the contact that owned all of them when that was last asked (empty: nobody, as far as is known), whose row had
-    last been written at `updated_us` then.
+    last been written at `updated_us` then; `known_in`: the transaction that asked (see `returning`).
     """
 
     keys: tuple[Key, ...]
@@ -30,6 +30,7 @@ class Person(msgspec.Struct, eq=False, gc=False):
     fields: bytes
     contact_id: str = ""
     updated_us: int = 0
+    known_in: int = 0
 
 
 class PastArrival(Arrival, kw_only=True, gc=False):

@@ -3,15 +3,17 @@
 Events and their keys are written by COPY, a block at a time: Postgres takes one in while we write the next.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
+from typing import Self
 
 import msgspec
 from psycopg import errors
 
 from api.clock import to_us
 from api.store.arrays import plain, quoted, records, uuids
-from api.store.calls import Call, nothing, statements
+from api.store.calls import Call, Rows, nothing, statements
 from api.store.database import ConflictError, Transaction
 from api.store.ingest import ContactRows, Owner, contact_columns
 from api.store.migrate import add_months
@@ -21,6 +23,18 @@ from api.store.statements import load
 _SQL = load("history")
 _CALLS = statements("history")
 _BLOCK = 1_000  # rows of keys, a third as many of events: some hundred kilobytes
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Which transactions had ended: all that were numbered below `next`, but for those `running`."""
+
+    next: int
+    running: frozenset[int]
+
+    def only(self, own: Container[int], since: Self) -> bool:
+        """Return whether none but one's `own` transactions have ended since an earlier snapshot."""
+        others = chain(range(since.next, self.next), since.running)
+        return all(number in own or number in self.running for number in others)
 
 
 class Returning(msgspec.Struct, gc=False):
@@ -51,6 +65,18 @@ async def most_locks(tx: Transaction) -> int:
     row = await (await tx.execute(_SQL["most_locks"])).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def snapshot() -> Call[Snapshot | None]:
+    """Ask which transactions have ended; None where that does not tell what others wrote (see `snapshot` in the SQL)."""
+    return Call(_CALLS["snapshot"], _snapshot)
+
+
+def _snapshot(rows: Rows) -> Snapshot | None:
+    if not rows:
+        return None
+    _, upper, running = rows[0][0].split(":")
+    return Snapshot(int(upper), frozenset(map(int, filter(None, running.split(",")))))
 
 
 def find_held_keys(org_id: int, digests: Sequence[str]) -> Call[set[int]]:

@@ -10,6 +10,10 @@ SELECT current_setting('max_locks_per_transaction')::integer * current_setting('
 -- Let the transaction wait for no lock longer than others would notice.
 SET LOCAL lock_timeout = '200ms';
 
+-- snapshot --
+-- Which transactions have ended. No row on Citus, whose nodes number their transactions each for itself.
+SELECT pg_current_snapshot()::text WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'citus');
+
 -- find_held_keys --
 -- Which of these idempotency keys are held already; `position` counts from 0.
 SELECT k.position - 1

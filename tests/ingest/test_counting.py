@@ -15,6 +15,7 @@ from api.ingest.counting import count_events
 from api.ingest.matching import Triggers
 from api.ingest.past import Past, store_past
 from api.ingest.past_arrival import PastArrival, PastReader
+from api.ingest.returning import Memory
 from api.ingest.transaction import store_batch
 from api.language.codec import encode
 from api.store import catalog
@@ -34,7 +35,7 @@ class Organization:
     def __init__(self, org: Org) -> None:
         self.org, self.intake = org, org.intake
         self.now = org.intake.clock.now()
-        self.past = Past(org.id, most_locks=1_000)
+        self.past = Past(org.id, Memory(org.id), most_locks=1_000)
         self._triggers = Triggers(org.intake.keyring)
 
     def arrivals(self, *names: str) -> list[Arrival]:
