@@ -38,10 +38,10 @@ NEWEST = timedelta(minutes=5)
 
 EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d[Tt]([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII)
-_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d", re.ASCII)
+_MINUTE = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _LOCAL = re.compile(r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+(?![0-9]+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_NUMBERS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_ALIKE = bytes.maketrans(b"123456789E[", b"000000000e{")  # digits, exponents, what opens a level
 
 
 class Identifiers(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +102,7 @@ _UsualAttributes = dict[
 
 class _UsualBody(msgspec.Struct, rename="camel", gc=False):
     event: Annotated[str, Meta(pattern=f"^{EVENT_NAME.pattern}$")]
-    contact: _UsualContact
+    contact: msgspec.Raw
     attributes: Annotated[_UsualAttributes, Meta(max_length=MAX_ATTRIBUTES)] | None = None
     payload: msgspec.Raw = _NULL
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY)] | None = None
@@ -111,6 +111,7 @@ class _UsualBody(msgspec.Struct, rename="camel", gc=False):
 
 
 _USUAL = msgspec.json.Decoder(_UsualBody)
+_USUAL_CONTACT = msgspec.json.Decoder(_UsualContact)
 _ANY = msgspec.json.Decoder()
 _BODY = msgspec.json.Decoder(_Body)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -145,28 +146,35 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
     """Return a valid event whose text is ASCII without escapes, so that characters are bytes; None when it needs a judge."""
     try:
         body = _USUAL.decode(raw)
-        payload = bytes(body.payload)
-        if payload == b"null":
-            payload = b"{}"
-        elif payload[0] != 123 or _needs_a_look(payload):
-            return None
+        who = _usual_identifiers(bytes(body.contact))
     except (ValueError, RecursionError):
         return None
-    contact = body.contact
-    problems: list[Problem] = []
-    who = _usual_identifiers(contact.wallet_address, contact.email, contact.external_id)
-    moment_us = None if body.occurred_at is None else _moment(body.occurred_at, now_us, history, problems)
-    if who is None or problems:
+    payload = bytes(body.payload)
+    if payload == b"null":
+        payload = b"{}"
+    elif payload[0] != 123 or _needs_a_look(payload):
+        return None
+    moment_us = None if body.occurred_at is None else read_moment(body.occurred_at)
+    if who is None or (body.occurred_at is not None and _misdated(moment_us, now_us, history)):
         return None
     attributes: dict[str, Json] = {**body.attributes} if body.attributes else {}
     return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
 
 
+_MOST_CONTACT_TEXT = 1_024  # bytes of one that is remembered
+
+
 @lru_cache(maxsize=65_536)  # most events come from contacts that came before
-def _usual_identifiers(wallet: str | None, email: str | None, external_id: str | None) -> Identifiers | None:
+def _known_identifiers(contact: bytes) -> Identifiers | None:
+    sent = _USUAL_CONTACT.decode(contact)
     problems: list[Problem] = []
-    who = _identifiers(_Contact(email, wallet, external_id), problems)
+    who = _identifiers(_Contact(sent.email, sent.wallet_address, sent.external_id), problems)
     return None if problems else who
+
+
+def _usual_identifiers(contact: bytes) -> Identifiers | None:
+    """Return the identifiers of a valid contact, given its JSON text; None, or ValueError, for any other."""
+    return _known_identifiers(contact) if len(contact) <= _MOST_CONTACT_TEXT else None
 
 
 def _read(raw: bytes, now_us: int, history: bool) -> Event | Problems:
@@ -356,12 +364,14 @@ def _needs_a_look(raw: bytes) -> bool:
 
     No number leaves the range unless it has 200 digits in a row, or an exponent.
     """
-    if len(raw) > MAX_PAYLOAD_BYTES or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH or b"\\u" in raw:
-        return True
-    alike = raw.translate(_NUMBERS_ALIKE)
-    if len(raw) >= 200 and b"0" * 200 in alike:
-        return True
-    return b"0e" in alike and _has_odd_exponent(raw)
+    alike = raw.translate(_ALIKE)
+    return (
+        len(raw) > MAX_PAYLOAD_BYTES
+        or alike.count(b"{") > MAX_DEPTH
+        or b"\\u" in alike
+        or (b"0e" in alike and _has_odd_exponent(raw))
+        or (len(raw) >= 200 and b"0" * 200 in alike)
+    )
 
 
 def _has_odd_exponent(raw: bytes) -> bool:
@@ -390,15 +400,20 @@ def _looked_at(raw: bytes, problems: list[Problem]) -> bytes:
 
 def _moment(text: str, now_us: int, history: bool, problems: list[Problem]) -> int | None:
     moment_us = read_moment(text)
-    if moment_us is None:
-        problems.append(
-            Problem("occurredAt", "must be an RFC 3339 date and time with a zone, like 2026-11-20T10:00:00Z")
-        )
-    elif not history and moment_us < now_us - _OLDEST_US:
-        problems.append(Problem("occurredAt", "is older than 7 days"))
-    elif moment_us > now_us + _NEWEST_US:
-        problems.append(Problem("occurredAt", "is more than 5 minutes in the future"))
+    if reason := _misdated(moment_us, now_us, history):
+        problems.append(Problem("occurredAt", reason))
     return moment_us
+
+
+def _misdated(moment_us: int | None, now_us: int, history: bool) -> str | None:
+    """Say why an event cannot have occurred then (None: no moment), or return None."""
+    if moment_us is None:
+        return "must be an RFC 3339 date and time with a zone, like 2026-11-20T10:00:00Z"
+    if moment_us > now_us + _NEWEST_US:
+        return "is more than 5 minutes in the future"
+    if moment_us < now_us - _OLDEST_US and not history:
+        return "is older than 7 days"
+    return None
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -408,7 +423,7 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the ye
 def read_moment(text: str) -> int | None:
     """Return the microseconds since the epoch of an RFC 3339 moment, or None; digits past the sixth are dropped.
 
-    Days and times of day come again and again, so each is read once; fractions do not.
+    Days and minutes of a day come again and again, so each is read once.
     """
     zone, fraction_us = text[19:26], 0
     if zone[:1] == ".":
@@ -417,10 +432,11 @@ def read_moment(text: str) -> int | None:
         if not (fraction.isdigit() and fraction.isascii()):
             return None
         fraction_us = int(fraction[:6].ljust(6, "0"))
-    midnight_us, time_us = _midnight_us(text[:11] + zone), _time_us(text[11:19])
-    if midnight_us is None or time_us is None:
+    midnight_us, minute_us = _midnight_us(text[:11] + zone), _minute_us(text[11:16])
+    second_us = _SECONDS_US.get(text[16:19])
+    if midnight_us is None or minute_us is None or second_us is None:
         return None
-    moment_us = midnight_us + time_us + fraction_us
+    moment_us = midnight_us + minute_us + second_us + fraction_us
     return moment_us if _FIRST_US <= moment_us <= _LAST_US else None
 
 
@@ -435,11 +451,12 @@ def _midnight_us(text: str) -> int | None:
         return None
 
 
-@lru_cache(maxsize=86_400)
-def _time_us(text: str) -> int | None:
-    if not _TIME.fullmatch(text):
-        return None
-    return (int(text[:2]) * 3_600 + int(text[3:5]) * 60 + int(text[6:])) * 1_000_000
+@lru_cache(maxsize=2_048)
+def _minute_us(text: str) -> int | None:
+    return (int(text[:2]) * 60 + int(text[3:])) * 60_000_000 if _MINUTE.fullmatch(text) else None
+
+
+_SECONDS_US = {f":{second:02}": second * 1_000_000 for second in range(60)}
 
 
 def _us(span: timedelta) -> int:
