@@ -210,9 +210,10 @@ class _File:
         return chunk if chunk.rows else None
 
     def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
-        read, now_us = self._run.reader.read, self._run.clock.now_us()
+        sound = [text for _, text, problems in rows if not problems]
+        read = iter(self._run.reader.read(sound, self._run.clock.now_us()))
         for line, text, problems in rows:
-            arrival = problems or read(text, now_us)
+            arrival: PastArrival | Problems = problems or next(read)
             if isinstance(arrival, PastArrival):
                 chunk.arrivals.append((line, arrival, text))
             else:

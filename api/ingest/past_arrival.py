@@ -3,14 +3,16 @@
 What is stored of it is put into bytes at once, while Postgres is busy with those before.
 """
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
-from api.clock import uuid7_bytes
+from api.clock import uuid7s
 from api.ingest.arrival import Arrival
 from api.ingest.identifiers import body_digest, idempotency_key, keys_of
 from api.keyring import OrgKeys
 from api.language.codec import encode
-from api.language.event import Identifiers, read_event
+from api.language.event import Event, Identifiers, read_events
 from api.language.identity import Key
 from api.language.problem import Problem, Problems
 from api.store.past_rows import event_row, key_row, who_fields
@@ -48,37 +50,42 @@ class PastReader:
         self._org_id, self._org_keys = org_id, org_keys
         self._people: dict[Identifiers, Person] = {}
 
-    def read(self, raw: bytes, now_us: int) -> PastArrival | Problems:
-        """Return the arrival of the event in the JSON text `raw`, judged at `now_us`, or what is wrong with it."""
-        event = read_event(raw, now_us, history=True)
-        if isinstance(event, tuple):
-            return event
-        occurred_us = event.occurred_at_us
-        if occurred_us is None:
-            return (Problem("occurredAt", "is required in an import"),)
-        if event.test:
-            return (Problem("test", "a dry run is not history"),)
-        org_id = self._org_id
-        key = event.idempotency_key or idempotency_key(self._org_keys, event, occurred_us, None)
-        key_digest, body = self._org_keys.key_digest(key), body_digest(raw)
-        event_id = uuid7_bytes(max(occurred_us, 0))
-        person = self._people.get(event.identifiers) or self._meet(event.identifiers)
-        return PastArrival(
-            org_id,
-            event,
-            event_id.hex(),
-            key,
-            key_digest,
-            body,
-            occurred_us,
-            person.keys,
-            person.email,
-            encode(event.attributes).decode() if event.attributes else "",
-            False,
-            person=person,
-            key_row=key_row(org_id, bytes.fromhex(key_digest), event_id, bytes.fromhex(body)),
-            event_row=event_row(org_id, event_id, event, occurred_us, key, person.fields),
-        )
+    def read(self, raws: Sequence[bytes], now_us: int) -> list[PastArrival | Problems]:
+        """Return the arrivals of the events in JSON texts, judged at `now_us`, or what is wrong with each."""
+        judged = [_undated(each) or each for each in read_events(raws, now_us, history=True)]
+        sound = [(raw, event) for raw, event in zip(raws, judged, strict=True) if isinstance(event, Event)]
+        arrivals = iter(self._arrivals(*zip(*sound, strict=True)) if sound else ())
+        return [next(arrivals) if isinstance(each, Event) else each for each in judged]
+
+    def _arrivals(self, raws: Sequence[bytes], events: Sequence[Event]) -> Iterator[PastArrival]:
+        org_id, people = self._org_id, self._people
+        ats_us = [event.occurred_at_us or 0 for event in events]
+        keys = [self._key(event) for event in events]
+        key_digests = list(map(self._org_keys.key_digest, keys))
+        ids = uuid7s([max(at_us, 0) for at_us in ats_us])
+        for event, at_us, key, key_digest, body, event_id in zip(
+            events, ats_us, keys, key_digests, map(body_digest, raws), ids, strict=True
+        ):
+            person = people.get(event.identifiers) or self._meet(event.identifiers)
+            yield PastArrival(
+                org_id,
+                event,
+                event_id.hex(),
+                key,
+                key_digest,
+                body,
+                at_us,
+                person.keys,
+                person.email,
+                encode(event.attributes).decode() if event.attributes else "",
+                False,
+                person=person,
+                key_row=key_row(org_id, bytes.fromhex(key_digest), event_id, bytes.fromhex(body)),
+                event_row=event_row(org_id, event_id, event, at_us, key, person.fields),
+            )
+
+    def _key(self, event: Event) -> str:
+        return event.idempotency_key or idempotency_key(self._org_keys, event, event.occurred_at_us or 0, None)
 
     def _meet(self, who: Identifiers) -> Person:
         if len(self._people) >= PEOPLE_REMEMBERED:
@@ -87,3 +94,12 @@ class PastReader:
         person = Person(keys_of(self._org_keys, who), email, who_fields(who.wallet, email, who.external_id))
         self._people[who] = person
         return person
+
+
+def _undated(event: Event | Problems) -> Problems:
+    """Return what keeps a valid event from being history."""
+    if isinstance(event, tuple):
+        return ()
+    if event.occurred_at_us is None:
+        return (Problem("occurredAt", "is required in an import"),)
+    return (Problem("test", "a dry run is not history"),) if event.test else ()

@@ -7,7 +7,7 @@ problem. The usual road never refuses, so there is one judge.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -126,8 +126,28 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Pro
     """
     if len(raw) > MAX_EVENT_TEXT:
         return (Problem("", f"is larger than {MAX_EVENT_TEXT} bytes"),)
-    if b"\\" not in raw and raw.isascii() and (usual := _read_usual(raw, now_us, history)) is not None:
-        return usual
+    usual = _read_usual(raw, now_us, history)
+    return _read_unusual(raw, now_us, history) if usual is None else usual
+
+
+def read_events(raws: Sequence[bytes], now_us: int, *, history: bool = False) -> list[Event | Problems]:
+    """Return what `read_event` returns for each of many texts, at a lower price."""
+    bodies = [_usual_body(raw) for raw in raws]
+    payloads = [b"" if body is None else bytes(body.payload) for body in bodies]
+    sound = _all_sound(payloads)
+    usual = [
+        None
+        if body is None or not (sound or not _needs_a_look(payload))
+        else _usual_event(body, payload, now_us, history)
+        for body, payload in zip(bodies, payloads, strict=True)
+    ]
+    return [
+        read_event(raw, now_us, history=history) if event is None else event
+        for raw, event in zip(raws, usual, strict=True)
+    ]
+
+
+def _read_unusual(raw: bytes, now_us: int, history: bool) -> Event | Problems:
     try:
         if not raw.isascii():
             raw.decode()  # what is stored undecoded must be UTF-8 too
@@ -143,20 +163,37 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Pro
 
 
 def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
-    """Return a valid event whose text is ASCII without escapes, so that characters are bytes; None when it needs a judge."""
-    try:
-        body = _USUAL.decode(raw)
-        who = _usual_identifiers(bytes(body.contact))
-    except (ValueError, RecursionError):
+    """Return a valid event, or None for one that needs a judge."""
+    body = _usual_body(raw)
+    if body is None:
         return None
     payload = bytes(body.payload)
-    if payload == b"null":
+    return None if _needs_a_look(payload) else _usual_event(body, payload, now_us, history)
+
+
+def _usual_body(raw: bytes) -> _UsualBody | None:
+    """Return the body of a text that is ASCII without escapes, so that characters are bytes."""
+    if b"\\" in raw or not raw.isascii() or len(raw) > MAX_EVENT_TEXT:
+        return None
+    try:
+        return _USUAL.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _usual_event(body: _UsualBody, payload: bytes, now_us: int, history: bool) -> Event | None:
+    who = _usual_identifiers(bytes(body.contact))
+    if who is None:
+        return None
+    if payload[0] != 123:
+        if payload != b"null":
+            return None
         payload = b"{}"
-    elif payload[0] != 123 or _needs_a_look(payload):
-        return None
-    moment_us = None if body.occurred_at is None else read_moment(body.occurred_at)
-    if who is None or (body.occurred_at is not None and _misdated(moment_us, now_us, history)):
-        return None
+    moment_us = None
+    if body.occurred_at is not None:
+        moment_us = read_moment(body.occurred_at)
+        if _misdated(moment_us, now_us, history):
+            return None
     attributes: dict[str, Json] = {**body.attributes} if body.attributes else {}
     return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
 
@@ -164,17 +201,28 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
 _MOST_CONTACT_TEXT = 1_024  # bytes of one that is remembered
 
 
-@lru_cache(maxsize=65_536)  # most events come from contacts that came before
-def _known_identifiers(contact: bytes) -> Identifiers | None:
-    sent = _USUAL_CONTACT.decode(contact)
-    problems: list[Problem] = []
-    who = _identifiers(_Contact(sent.email, sent.wallet_address, sent.external_id), problems)
-    return None if problems else who
+_MOST_KNOWN = 65_536
+_known: dict[bytes, Identifiers | None] = {}  # most events come from contacts that came before
 
 
 def _usual_identifiers(contact: bytes) -> Identifiers | None:
-    """Return the identifiers of a valid contact, given its JSON text; None, or ValueError, for any other."""
-    return _known_identifiers(contact) if len(contact) <= _MOST_CONTACT_TEXT else None
+    """Return the identifiers of a valid contact, given its JSON text; None for any other."""
+    who = _known.get(contact)
+    if who is None and len(contact) <= _MOST_CONTACT_TEXT:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        who = _known[contact] = _read_contact(contact)
+    return who
+
+
+def _read_contact(contact: bytes) -> Identifiers | None:
+    try:
+        sent = _USUAL_CONTACT.decode(contact)
+    except ValueError:
+        return None
+    problems: list[Problem] = []
+    who = _identifiers(_Contact(sent.email, sent.wallet_address, sent.external_id), problems)
+    return None if problems else who
 
 
 def _read(raw: bytes, now_us: int, history: bool) -> Event | Problems:
@@ -371,6 +419,21 @@ def _needs_a_look(raw: bytes) -> bool:
         or b"\\u" in alike
         or (b"0e" in alike and _has_odd_exponent(raw))
         or (len(raw) >= 200 and b"0" * 200 in alike)
+    )
+
+
+_BETWEEN = b"\x1e"  # stands in no JSON text
+_OTHERS = bytes(byte for byte in range(256) if byte not in b"{" + _BETWEEN)
+
+
+def _all_sound(payloads: Sequence[bytes]) -> bool:
+    """Whether none of many payloads without escapes needs a look, as far as one look at all of them together can tell."""
+    alike = _BETWEEN.join(payloads).translate(_ALIKE)
+    return (
+        max(map(len, payloads), default=0) <= MAX_PAYLOAD_BYTES
+        and b"0e" not in alike
+        and b"0" * 200 not in alike
+        and b"{" * (MAX_DEPTH + 1) not in alike.translate(None, _OTHERS)
     )
 
 

@@ -48,13 +48,12 @@ class Organization:
     def dated(self, *dated: tuple[str, datetime]) -> list[PastArrival]:
         """Return such events as an import reads them."""
         reader, now_us = PastReader(self.org.id, self.intake.keyring.of(self.org.id)), self.intake.clock.now_us()
-        arrivals = []
-        for name, at in dated:
-            key = uuid7(self.intake.clock.unique_now_us())
-            read = reader.read(encode(event(key, event=name, external_id=key, occurredAt=at.isoformat())), now_us)
-            assert isinstance(read, PastArrival)
-            arrivals.append(read)
-        return arrivals
+        keys = [uuid7(self.intake.clock.unique_now_us()) for _ in dated]
+        sent = [
+            event(key, event=name, external_id=key, occurredAt=at.isoformat())
+            for key, (name, at) in zip(keys, dated, strict=True)
+        ]
+        return [each for each in reader.read(list(map(encode, sent)), now_us) if isinstance(each, PastArrival)]
 
     async def store(self, at: datetime, *names: str, database: Database | None = None) -> None:
         """Store events as a batch of ingest does that was received at a moment."""
