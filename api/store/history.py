@@ -6,7 +6,7 @@ Events and their keys are written by COPY, a block at a time: Postgres takes one
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 from psycopg import errors
@@ -17,12 +17,13 @@ from api.store.calls import Call, Rows, nothing, statements
 from api.store.database import ConflictError, Transaction
 from api.store.ingest import ContactRows, Owner, contact_columns
 from api.store.migrate import add_months
-from api.store.past_rows import END, SIGNATURE, id_field, moment_field, number_field
+from api.store.past_rows import END, SIGNATURE, moment_field, number_field
 from api.store.statements import load
 
 _SQL = load("history")
 _CALLS = statements("history")
-_BLOCK = 1_000  # rows of keys, a third as many of events: some hundred kilobytes
+_BLOCK = 250  # rows: some ten kilobytes or more
+_Part = TypeVar("_Part")
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -130,7 +131,7 @@ async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None
     """Claim idempotency keys (`past_rows.key_row`), sorted; raise ConflictError when one was claimed since it was looked for."""
     end = moment_field(to_us(at))
     try:
-        await _copy(tx, "add_keys", [end.join([*block, b""]) for block in _blocks(rows)])
+        await _copy(tx, "add_keys", (end.join([*block, b""]) for block in _blocks(rows)))
     except errors.UniqueViolation:
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
@@ -138,10 +139,13 @@ async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None
 async def add_past_events(tx: Transaction, rows: Sequence[bytes], contact_ids: Sequence[str], number: int) -> None:
     """Store events of the past (`past_rows.event_row`) of contacts, by the transaction of that number."""
     end = number_field(number)
-    whole = [
-        part for row, contact_id in zip(rows, contact_ids, strict=True) for part in (row, id_field(contact_id), end)
-    ]
-    await _copy(tx, "add_past_events", [b"".join(block) for block in _blocks(whole)])
+    blocks = zip(_blocks(rows), _blocks(contact_ids), strict=True)
+    await _copy(tx, "add_past_events", (_events_block(some, ids, end) for some, ids in blocks))
+
+
+def _events_block(rows: Sequence[bytes], contact_ids: Sequence[str], end: bytes) -> bytes:
+    raw = bytes.fromhex("".join(contact_ids).replace("-", ""))
+    return b"".join([part for n, row in enumerate(rows) for part in (row, raw[16 * n : 16 * n + 16], end)])
 
 
 async def _copy(tx: Transaction, statement: str, blocks: Iterable[bytes]) -> None:
@@ -152,7 +156,7 @@ async def _copy(tx: Transaction, statement: str, blocks: Iterable[bytes]) -> Non
         await copy.write(END)
 
 
-def _blocks(parts: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+def _blocks(parts: Sequence[_Part]) -> Iterable[Sequence[_Part]]:
     return (parts[start : start + _BLOCK] for start in range(0, len(parts), _BLOCK))
 
 

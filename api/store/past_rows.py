@@ -19,24 +19,18 @@ def key_row(org_id: int, key_digest: bytes, event_id: bytes, body_digest: bytes)
 
 
 def event_row(org_id: int, event_id: bytes, event: Event, at_us: int, idempotency_key: str, who: bytes) -> bytes:
-    """Return the row of an event without its contact and number; it occurred, and is said to have been created, at `at_us`.
+    """Return the row of an event up to the sixteen bytes of its contact's id, after which its number is to come.
 
-    `who`: the `who_fields` of the identifiers it carries.
+    It occurred, and is said to have been created, at `at_us`; `who`: the `who_fields` of the identifiers it carries.
     """
     at, payload, key = at_us - _EPOCH_US, event.payload, idempotency_key.encode()
     begin = _EVENT(12, 8, org_id, 16, event_id, 8, at, 8, at, len(payload) + 1, _JSONB)
-    return b"".join((begin, payload, _LENGTH(len(key)), key, _name_field(event.name), who))
+    return b"".join((begin, payload, _LENGTH(len(key)), key, _name_field(event.name), who, _SIXTEEN))
 
 
 def who_fields(wallet: str | None, email: str | None, external_id: str | None) -> bytes:
     """Return the identifiers as an event carries them; `email` is sealed."""
     return _text_field(wallet) + _text_field(email) + _text_field(external_id)
-
-
-@lru_cache(maxsize=65_536)
-def id_field(contact_id: str) -> bytes:
-    """Return the field of a contact's id."""
-    return _SIXTEEN + bytes.fromhex(contact_id.replace("-", ""))
 
 
 def moment_field(at_us: int) -> bytes:
