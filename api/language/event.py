@@ -198,7 +198,7 @@ def _usual_event(body: _UsualBody, payload: bytes, now_us: int, history: bool) -
     return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
 
 
-_MOST_CONTACT_TEXT = 1_024  # bytes of one that is remembered
+_MOST_CONTACT_TEXT = 512  # bytes of one that is remembered
 
 
 _MOST_KNOWN = 65_536
