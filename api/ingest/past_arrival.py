@@ -52,9 +52,12 @@ class PastReader:
 
     def read(self, raws: Sequence[bytes], now_us: int) -> list[PastArrival | Problems]:
         """Return the arrivals of the events in JSON texts, judged at `now_us`, or what is wrong with each."""
-        judged = [_undated(each) or each for each in read_events(raws, now_us, history=True)]
-        sound = [(raw, event) for raw, event in zip(raws, judged, strict=True) if isinstance(event, Event)]
-        arrivals = iter(self._arrivals(*zip(*sound, strict=True)) if sound else ())
+        judged = [_as_history(each) for each in read_events(raws, now_us, history=True)]
+        events = [each for each in judged if isinstance(each, Event)]
+        if len(events) == len(raws):
+            return list(self._arrivals(raws, events))
+        texts = [raw for raw, each in zip(raws, judged, strict=True) if isinstance(each, Event)]
+        arrivals = self._arrivals(texts, events)
         return [next(arrivals) if isinstance(each, Event) else each for each in judged]
 
     def _arrivals(self, raws: Sequence[bytes], events: Sequence[Event]) -> Iterator[PastArrival]:
@@ -96,10 +99,10 @@ class PastReader:
         return person
 
 
-def _undated(event: Event | Problems) -> Problems:
-    """Return what keeps a valid event from being history."""
+def _as_history(event: Event | Problems) -> Event | Problems:
+    """Return the event, or what keeps it from being history."""
     if isinstance(event, tuple):
-        return ()
+        return event
     if event.occurred_at_us is None:
         return (Problem("occurredAt", "is required in an import"),)
-    return (Problem("test", "a dry run is not history"),) if event.test else ()
+    return (Problem("test", "a dry run is not history"),) if event.test else event

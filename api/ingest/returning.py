@@ -56,17 +56,15 @@ class Memory:
         self._seen = seen
         self._own.clear()
 
-    def _is_known(self, person: Person) -> bool:
-        return person.known_in >= self._alone_since and self._wrote.get(person.contact_id, 0) < person.known_in
-
     async def _remember(self, tx: Transaction, arrivals: Sequence[PastArrival]) -> None:
         """Recognise those whose contact is as it was. What their attributes bring is the store's to say."""
+        alone_since, wrote = self._alone_since, self._wrote
         doubted: dict[Person, None] = {}
         for each in arrivals:
             person = each.person
-            each.contact_id = person.contact_id
-            each.news = not person.contact_id or bool(each.attributes)
-            if not (each.news or self._is_known(person)):
+            each.contact_id = contact_id = person.contact_id
+            each.news = not contact_id or bool(each.attributes)
+            if not each.news and not alone_since <= person.known_in > wrote.get(contact_id, 0):
                 doubted[person] = None
         if doubted and await self._have_changed(tx, list(doubted)):
             for each in arrivals:
