@@ -145,6 +145,10 @@ class _Run:
             self.most = min(2 * self.most, CHUNK) if taken == given else max(taken + taken // 4, FEWEST)
 
 
+_Read = tuple[int, PastArrival, bytes]
+"""The line of a valid event, and its text."""
+
+
 class _Chunk(msgspec.Struct):
     """What one reading of up to CHUNK rows gave: the last line, and by line the events with their text, and the refusals.
 
@@ -154,7 +158,7 @@ class _Chunk(msgspec.Struct):
     rows: int = 0
     last: int = 0
     share: float = 0.0
-    arrivals: list[tuple[int, PastArrival, bytes]] = []
+    arrivals: list[_Read] = []
     refusals: list[Refusal] = []
     done: int = 0
     told: int = 0
@@ -188,21 +192,23 @@ class _File:
         return self._report
 
     async def _store_rows(self, rows: Rows) -> None:
-        reading = iter(rows)
-        ahead = asyncio.create_task(self._read(reading))
+        reading, stored = iter(rows), list[_Read]()
+        ahead = asyncio.create_task(self._read(reading, stored))
         try:
             while chunk := await ahead:
                 chunk.share = rows.share
-                ahead = asyncio.create_task(self._read(reading))
+                ahead = asyncio.create_task(self._read(reading, stored))
                 await self._store_chunk(chunk)
+                stored = chunk.arrivals
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
 
-    async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
-        """Read up to CHUNK rows; None at the end."""
+    async def _read(self, rows: Iterator[Row], stored: list[_Read]) -> _Chunk | None:
+        """Read up to CHUNK rows; None at the end. `stored` is let go meanwhile: all at once, Postgres would wait for it."""
         chunk = _Chunk()
         while chunk.rows < CHUNK and (some := list(islice(rows, STEP))):
+            del stored[-STEP:]
             self._read_step(some, chunk)
             chunk.rows += len(some)
             chunk.last = some[-1][0]
