@@ -5,7 +5,9 @@ counts from there, so an API host whose wall clock is ten minutes off, or steps 
 """
 
 import os
+import struct
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -62,6 +64,14 @@ def uuid7(at_us: int) -> str:
     return _millis_text(millis) + _MICROS_TEXTS[micros] + _CHANCE.take()
 
 
+def uuid7s(ats_us: Sequence[int]) -> list[bytes]:
+    """Return such UUIDs of many moments, as bytes."""
+    firsts = struct.pack(f">{len(ats_us)}Q", *[at // 1000 << 16 | 0x7000 | at % 1000 * 4096 // 1000 for at in ats_us])
+    chance = bytearray(os.urandom(len(firsts)))
+    chance[::8] = chance[::8].translate(_VARIANT)
+    return [firsts[start : start + 8] + chance[start : start + 8] for start in range(0, len(firsts), 8)]
+
+
 def uuid7_from(at_us: int, chance: bytes) -> str:
     """Return the version 7 UUID of a moment and eight bytes of chance, with the sub-millisecond part in `rand_a`."""
     millis, micros = divmod(at_us, 1000)
@@ -85,13 +95,12 @@ def _millis_text(millis: int) -> str:
     return f"{millis >> 16:08x}-{millis & 0xFFFF:04x}-"
 
 
+_VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))
 _MICROS_TEXTS = [f"{0x7000 | micros * 4096 // 1000:04x}-" for micros in range(1000)]
 
 
 class _Chance:
     """The last 64 bits of ids, as text; one call of the kernel serves five hundred. Threads may share it."""
-
-    _VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))
 
     def __init__(self) -> None:
         self._pool: list[str] = []
@@ -101,7 +110,7 @@ class _Chance:
             return self._pool.pop()
         except IndexError:
             fresh = bytearray(os.urandom(4_000))
-            fresh[::8] = fresh[::8].translate(self._VARIANT)
+            fresh[::8] = fresh[::8].translate(_VARIANT)
             text = fresh.hex()
             self._pool = [f"{text[start : start + 4]}-{text[start + 4 : start + 16]}" for start in range(16, 8_000, 16)]
             return f"{text[:4]}-{text[4:16]}"

@@ -90,7 +90,11 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process and its children, those that ended too, have used."""
-    return sum(_own_cpu(each) for each in (pid, *_children(pid)))
+    children = _children(pid)
+    spent = sum(_own_cpu(each) for each in (pid, *children))
+    return (
+        spent if _children(pid) == children else cpu_seconds(pid)
+    )  # one that ends meanwhile is counted twice or not at all
 
 
 def machine_cpu_seconds() -> float:

@@ -4,6 +4,7 @@
 """
 
 import itertools
+from collections.abc import Sequence
 
 import msgspec
 
@@ -55,12 +56,12 @@ class _Organization:
 class Directory:
     """Who is who for the events of one micro-batch."""
 
-    def __init__(self, arrivals: list[Arrival]) -> None:
-        self._orgs: dict[int, _Organization] = {arrival.org_id: _Organization() for arrival in arrivals}
+    def __init__(self, arrivals: Sequence[Arrival]) -> None:
+        self._orgs = {org_id: _Organization() for org_id in {arrival.org_id for arrival in arrivals}}
         self._conflicts: list[tuple[Arrival, Conflict]] = []
         self._recognised: dict[str, Owner] = {}
 
-    def recognise(self, arrivals: list[Arrival], owners: list[Owner]) -> None:
+    def recognise(self, arrivals: Sequence[Arrival], owners: list[Owner]) -> None:
         """Give arrivals the contact that owns all they sent; `owners`: of their leading identifiers.
 
         The others are strangers (no contact yet): `place` is for them, once what they sent is locked and known.
@@ -78,7 +79,7 @@ class Directory:
         self._recognised[owner.contact_id] = owner
         return True
 
-    def involved(self, arrivals: list[Arrival]) -> list[Arrival]:
+    def involved(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Return, in order, the strangers and those recognised on a contact that strangers may change."""
         touched = {contact_id for org in self._orgs.values() for contact_id in org.known}
         for contact_id in touched:
@@ -102,7 +103,7 @@ class Directory:
                 known = org.known[owner.contact_id] = Known(owner.wallet, owner.email, owner.external_id)
                 org.has[owner.contact_id] = known.kinds()
 
-    def unclear(self, arrivals: list[Arrival]) -> list[tuple[int, Key]]:
+    def unclear(self, arrivals: Sequence[Arrival]) -> list[tuple[int, Key]]:
         """Return the keys that still have to be looked up, once the leading key of every arrival is known.
 
         A contact owns the identifiers in its columns, so one that has all that was sent needs no further look.
@@ -122,7 +123,7 @@ class Directory:
         contact_id = arrival.contact_id
         return self._recognised.get(contact_id) or self._orgs[arrival.org_id].known.get(contact_id) or Known()
 
-    def place(self, arrivals: list[Arrival], at_us: int) -> None:
+    def place(self, arrivals: Sequence[Arrival], at_us: int) -> None:
         """Give each arrival its contact, in order, noting what has to be written."""
         for arrival in arrivals:
             org = self._orgs[arrival.org_id]
@@ -135,7 +136,7 @@ class Directory:
                 _gain(org, arrival, resolution)
             self._conflicts += [(arrival, conflict) for conflict in resolution.conflicts]
 
-    def fold(self, arrivals: list[Arrival]) -> None:
+    def fold(self, arrivals: Sequence[Arrival]) -> None:
         """Note the attributes to write: those of every arrival on a contact to which one brings something new, in order."""
         written = {arrival.contact_id for arrival in arrivals if arrival.news}
         if not written:
@@ -145,7 +146,7 @@ class Directory:
                 attributes = self._orgs[arrival.org_id].attributes
                 attributes.setdefault(arrival.contact_id, {}).update(arrival.event.attributes)
 
-    def imagine(self, arrivals: list[Arrival], at_us: int) -> None:
+    def imagine(self, arrivals: Sequence[Arrival], at_us: int) -> None:
         """Give dry runs the contact they would have; nothing is noted."""
         for arrival in arrivals:
             org = self._orgs[arrival.org_id]
@@ -191,6 +192,15 @@ class Directory:
             for contact_id, attributes in org.attributes.items()
             if contact_id not in org.created
         ]
+
+    def changed(self) -> set[str]:
+        """Return the contacts that existed and will be written."""
+        return {
+            contact_id
+            for org in self._orgs.values()
+            for contact_id in (*org.gained, *org.lost, *org.attributes)
+            if contact_id not in org.created
+        }
 
     def conflicts(self, at_us: int) -> ConflictRows:
         """Return the identifiers that pointed elsewhere."""

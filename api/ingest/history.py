@@ -20,15 +20,14 @@ from operator import attrgetter
 import msgspec
 
 from api.clock import Clock, monotonic_ns, uuid7
-from api.ingest.arrival import Arrival
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
 from api.ingest.months import Months
 from api.ingest.past import NOTHING, Past, Piece, store_past
-from api.ingest.past_arrival import PastReader
+from api.ingest.past_arrival import PastArrival, PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
-from api.ingest.returning import People
+from api.ingest.returning import Memory
 from api.ingest.writing import refusal_of
 from api.keyring import Keyring
 from api.language.problem import Problems
@@ -86,7 +85,7 @@ async def import_history(
             locks = await most_locks(tx)
         if org_id is None:
             raise UnknownOrganizationError(f"there is no organization named {org_name}")
-        past = Past(org_id, People(org_id), locks // 2, uuid7(clock.unique_now_us()))
+        past = Past(org_id, Memory(org_id), locks // 2, uuid7(clock.unique_now_us()))
         run = _Run(database, clock, past, PastReader(org_id, keyring.of(org_id)), rejects)
         told = _Told(listener, sources)
         with _seldom_collected():
@@ -147,6 +146,10 @@ class _Run:
             self.most = min(2 * self.most, CHUNK) if taken == given else max(taken + taken // 4, FEWEST)
 
 
+_Read = tuple[int, PastArrival, bytes]
+"""The line of a valid event, and its text."""
+
+
 class _Chunk(msgspec.Struct):
     """What one reading of up to CHUNK rows gave: the last line, and by line the events with their text, and the refusals.
 
@@ -156,7 +159,7 @@ class _Chunk(msgspec.Struct):
     rows: int = 0
     last: int = 0
     share: float = 0.0
-    arrivals: list[tuple[int, Arrival, bytes]] = []
+    arrivals: list[_Read] = []
     refusals: list[Refusal] = []
     done: int = 0
     told: int = 0
@@ -190,21 +193,23 @@ class _File:
         return self._report
 
     async def _store_rows(self, rows: Rows) -> None:
-        reading = iter(rows)
-        ahead = asyncio.create_task(self._read(reading))
+        reading, stored = iter(rows), list[_Read]()
+        ahead = asyncio.create_task(self._read(reading, stored))
         try:
             while chunk := await ahead:
                 chunk.share = rows.share
-                ahead = asyncio.create_task(self._read(reading))
+                ahead = asyncio.create_task(self._read(reading, stored))
                 await self._store_chunk(chunk)
+                stored = chunk.arrivals
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
 
-    async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
-        """Read up to CHUNK rows; None at the end."""
+    async def _read(self, rows: Iterator[Row], stored: list[_Read]) -> _Chunk | None:
+        """Read up to CHUNK rows; None at the end. `stored` is let go meanwhile: all at once, Postgres would wait for it."""
         chunk = _Chunk()
         while chunk.rows < CHUNK and (some := list(islice(rows, STEP))):
+            del stored[-STEP:]
             self._read_step(some, chunk)
             chunk.rows += len(some)
             chunk.last = some[-1][0]
@@ -212,10 +217,11 @@ class _File:
         return chunk if chunk.rows else None
 
     def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
-        read, now_us = self._run.reader.read, self._run.clock.now_us()
+        sound = [text for _, text, problems in rows if not problems]
+        read = iter(self._run.reader.read(sound, self._run.clock.now_us()))
         for line, text, problems in rows:
-            arrival = problems or read(text, now_us)
-            if isinstance(arrival, Arrival):
+            arrival: PastArrival | Problems = problems or next(read)
+            if isinstance(arrival, PastArrival):
                 chunk.arrivals.append((line, arrival, text))
             else:
                 chunk.refusals.append(self._refusal(line, text, arrival))
@@ -251,7 +257,7 @@ class _File:
             piece = await self._advance(chunk, [], Piece(1, 0, 0))
         self._run.adapt(len(given), piece.taken, since_ns)
 
-    async def _commit(self, chunk: _Chunk, arrivals: list[Arrival]) -> Piece:
+    async def _commit(self, chunk: _Chunk, arrivals: list[PastArrival]) -> Piece:
         for tries_left in reversed(range(TRIES)):
             try:
                 return await self._advance(chunk, arrivals)
@@ -263,7 +269,7 @@ class _File:
                 self._run.past.repeats = True
         raise AssertionError("the loop above returns or raises")
 
-    async def _advance(self, chunk: _Chunk, arrivals: list[Arrival], piece: Piece = NOTHING) -> Piece:
+    async def _advance(self, chunk: _Chunk, arrivals: list[PastArrival], piece: Piece = NOTHING) -> Piece:
         """Store arrivals, and note how far the file is then, in one transaction."""
         run, at = self._run, self._run.clock.now()
         async with run.database.transaction() as tx:

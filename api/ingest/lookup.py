@@ -1,6 +1,6 @@
 """Asking the store who owns the identifiers of a batch: mostly one per event, for contacts that come back as they were."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory
@@ -43,7 +43,7 @@ async def _owners(tx: Transaction, keys: list[tuple[int, Key]]) -> list[Owner]:
     return owners
 
 
-def all_keys(arrivals: list[Arrival]) -> list[tuple[int, Key]]:
+def all_keys(arrivals: Sequence[Arrival]) -> list[tuple[int, Key]]:
     """Return (organization, key) of every identifier of `arrivals`, once each."""
     return list(dict.fromkeys((each.org_id, key) for each in arrivals for key in each.keys))
 
@@ -51,8 +51,8 @@ def all_keys(arrivals: list[Arrival]) -> list[tuple[int, Key]]:
 async def place_strangers(
     tx: Transaction,
     directory: Directory,
-    fresh: list[Arrival],
-    strangers: list[Arrival],
+    fresh: Sequence[Arrival],
+    strangers: Sequence[Arrival],
     written: Collection[str],
     at_us: int,
 ) -> None:

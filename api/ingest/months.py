@@ -1,6 +1,7 @@
 """The partitions of `events` that a history needs."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from api.clock import from_us
@@ -22,7 +23,7 @@ class Months:
         self._days: set[int] = set()
         self._known: set[datetime] = set()
 
-    async def add(self, arrivals: list[Arrival]) -> None:
+    async def add(self, arrivals: Sequence[Arrival]) -> None:
         """Make sure that every month of the arrivals has its partition."""
         days = {each.occurred_us // _DAY_US for each in arrivals} - self._days
         self._days |= days

@@ -10,15 +10,15 @@ from datetime import datetime
 import msgspec
 
 from api.clock import to_us
-from api.ingest.arrival import Arrival
 from api.ingest.counting import note_past
 from api.ingest.directory import Directory
 from api.ingest.lookup import place_strangers
-from api.ingest.returning import People
+from api.ingest.past_arrival import PastArrival
+from api.ingest.returning import Memory
 from api.ingest.writing import contact_writes
 from api.store import history
 from api.store.calls import Call, run
-from api.store.clusters import own_number
+from api.store.clusters import number_added, own_number
 from api.store.counting import reached
 from api.store.database import Transaction
 from api.store.ingest import ContactRows
@@ -43,28 +43,28 @@ class Past(msgspec.Struct):
     """
 
     org_id: int
-    people: People
+    memory: Memory
     most_locks: int
     source: str | None = None
     repeats: bool = False
 
 
-async def store_past(tx: Transaction, past: Past, arrivals: list[Arrival], at: datetime) -> Piece:
+async def store_past(tx: Transaction, past: Past, arrivals: list[PastArrival], at: datetime) -> Piece:
     """Store the first of the arrivals whose key is new, in their order, at `at`."""
     fresh = await _fresh(tx, past, arrivals)
     if not fresh:
         return Piece(len(arrivals), 0, len(arrivals))
     directory = Directory(fresh)
-    await past.people.recognise(tx, directory, fresh)
+    await past.memory.recognise(tx, directory, fresh)
     most = _lockable(fresh, past.most_locks)
     taken = len(arrivals) if most == len(fresh) else arrivals.index(fresh[most])
     await _store(tx, past, directory, fresh[:most], at)
     return Piece(taken, most, taken - most)
 
 
-async def _fresh(tx: Transaction, past: Past, arrivals: list[Arrival]) -> list[Arrival]:
+async def _fresh(tx: Transaction, past: Past, arrivals: list[PastArrival]) -> list[PastArrival]:
     """Return the arrivals whose key nobody holds; of those with the same key, the first."""
-    first: dict[str, Arrival] = {}
+    first: dict[str, PastArrival] = {}
     for each in arrivals:
         first.setdefault(each.key_digest, each)
     if past.repeats:
@@ -76,7 +76,7 @@ async def _fresh(tx: Transaction, past: Past, arrivals: list[Arrival]) -> list[A
     return list(first.values())
 
 
-def _lockable(fresh: list[Arrival], most_locks: int) -> int:
+def _lockable(fresh: list[PastArrival], most_locks: int) -> int:
     """Return how many of the arrivals, at least one, need no more locks than a transaction may take."""
     locks: set[object] = set()
     for number, each in enumerate(fresh):
@@ -89,39 +89,25 @@ def _lockable(fresh: list[Arrival], most_locks: int) -> int:
     return len(fresh)
 
 
-async def _store(tx: Transaction, past: Past, directory: Directory, fresh: list[Arrival], at: datetime) -> None:
+async def _store(tx: Transaction, past: Past, directory: Directory, fresh: list[PastArrival], at: datetime) -> None:
     org_id = past.org_id
-    keys = sorted([(each.key_digest, each.event_id, each.body_digest) for each in fresh])
-    await history.add_keys(tx, org_id, keys, at)
+    await history.add_keys(tx, sorted([each.key_row for each in fresh]), at)
     (counted,) = await run(tx, reached(org_id))
     if strangers := [each for each in fresh if not each.contact_id]:
         written = {each.contact_id for each in fresh if each.contact_id and each.news}
         await place_strangers(tx, directory, fresh, strangers, written, to_us(at))
     directory.fold(fresh)
-    await history.add_past_events(tx, org_id, list(map(_past_event, fresh)), await own_number(tx))
+    number = await own_number(tx)
+    past.memory.wrote(number - await number_added(tx), directory.changed())
+    rows, contact_ids = [each.event_row for each in fresh], [each.contact_id for each in fresh]
+    await history.add_past_events(tx, rows, contact_ids, number)
     await run(tx, *contact_writes(directory, at, add_contacts=lambda rows, at: _add_contacts(rows, fresh, at)))
     await note_past(tx, (org_id, past.source), [(each.event.name, each.occurred_us) for each in fresh], counted, at)
 
 
-def _add_contacts(rows: ContactRows, fresh: list[Arrival], at: datetime) -> Call[None]:
+def _add_contacts(rows: ContactRows, fresh: list[PastArrival], at: datetime) -> Call[None]:
     """Return the call that stores new contacts, dated by the earliest of their events."""
     first_us: dict[str, int] = {}
     for each in fresh:
         first_us[each.contact_id] = min(each.occurred_us, first_us.get(each.contact_id, each.occurred_us))
     return history.add_past_contacts(rows, first_us, at)
-
-
-def _past_event(arrival: Arrival) -> history.PastEvent:
-    event = arrival.event
-    who = event.identifiers
-    return (
-        arrival.event_id,
-        arrival.contact_id,
-        event.name,
-        arrival.occurred_us,
-        event.payload,
-        arrival.idempotency_key,
-        who.wallet,
-        arrival.email,
-        who.external_id,
-    )

@@ -7,7 +7,7 @@ problem. The usual road never refuses, so there is one judge.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -38,13 +38,11 @@ NEWEST = timedelta(minutes=5)
 
 EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 LOG_NAME = re.compile(r"0x[0-9a-fA-F]{40}:[A-Za-z_$][\w$]{0,127}", re.ASCII)
-_MOMENT = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(?P<fraction>\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
-    re.ASCII,
-)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d[Tt]([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII)
+_MINUTE = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _LOCAL = re.compile(r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+(?![0-9]+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
+_ALIKE = bytes.maketrans(b"123456789E[", b"000000000e{")  # digits, exponents, what opens a level
 
 
 class Identifiers(msgspec.Struct, frozen=True, gc=False):
@@ -114,7 +112,7 @@ _UsualAttributes = dict[
 
 class _UsualBody(msgspec.Struct, rename="camel", gc=False):
     event: Annotated[str, Meta(pattern=f"^{EVENT_NAME.pattern}$")]
-    contact: _UsualContact
+    contact: msgspec.Raw
     attributes: Annotated[_UsualAttributes, Meta(max_length=MAX_ATTRIBUTES)] | None = None
     payload: msgspec.Raw = _NULL
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY)] | None = None
@@ -123,6 +121,7 @@ class _UsualBody(msgspec.Struct, rename="camel", gc=False):
 
 
 _USUAL = msgspec.json.Decoder(_UsualBody)
+_USUAL_CONTACT = msgspec.json.Decoder(_UsualContact)
 _ANY = msgspec.json.Decoder()
 _BODY = msgspec.json.Decoder(_Body)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -137,8 +136,28 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Pro
     """
     if len(raw) > MAX_EVENT_TEXT:
         return (Problem("", f"is larger than {MAX_EVENT_TEXT} bytes"),)
-    if b"\\" not in raw and raw.isascii() and (usual := _read_usual(raw, now_us, history)) is not None:
-        return usual
+    usual = _read_usual(raw, now_us, history)
+    return _read_unusual(raw, now_us, history) if usual is None else usual
+
+
+def read_events(raws: Sequence[bytes], now_us: int, *, history: bool = False) -> list[Event | Problems]:
+    """Return what `read_event` returns for each of many texts, at a lower price."""
+    bodies = [_usual_body(raw) for raw in raws]
+    payloads = [b"" if body is None else bytes(body.payload) for body in bodies]
+    sound = _all_sound(payloads)
+    usual = [
+        None
+        if body is None or not (sound or not _needs_a_look(payload))
+        else _usual_event(body, payload, now_us, history)
+        for body, payload in zip(bodies, payloads, strict=True)
+    ]
+    return [
+        read_event(raw, now_us, history=history) if event is None else event
+        for raw, event in zip(raws, usual, strict=True)
+    ]
+
+
+def _read_unusual(raw: bytes, now_us: int, history: bool) -> Event | Problems:
     try:
         if not raw.isascii():
             raw.decode()  # what is stored undecoded must be UTF-8 too
@@ -154,30 +173,65 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Pro
 
 
 def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
-    """Return a valid event whose text is ASCII without escapes, so that characters are bytes; None when it needs a judge."""
+    """Return a valid event, or None for one that needs a judge."""
+    body = _usual_body(raw)
+    if body is None:
+        return None
+    payload = bytes(body.payload)
+    return None if _needs_a_look(payload) else _usual_event(body, payload, now_us, history)
+
+
+def _usual_body(raw: bytes) -> _UsualBody | None:
+    """Return the body of a text that is ASCII without escapes, so that characters are bytes."""
+    if b"\\" in raw or not raw.isascii() or len(raw) > MAX_EVENT_TEXT:
+        return None
     try:
-        body = _USUAL.decode(raw)
-        payload = bytes(body.payload)
-        if payload == b"null":
-            payload = b"{}"
-        elif payload[0] != 123 or _needs_a_look(payload):
-            return None
+        return _USUAL.decode(raw)
     except (ValueError, RecursionError):
         return None
-    contact = body.contact
-    problems: list[Problem] = []
-    who = _usual_identifiers(contact.wallet_address, contact.email, contact.external_id)
-    moment_us = None if body.occurred_at is None else _moment(body.occurred_at, now_us, history, problems)
-    if who is None or problems:
+
+
+def _usual_event(body: _UsualBody, payload: bytes, now_us: int, history: bool) -> Event | None:
+    who = _usual_identifiers(bytes(body.contact))
+    if who is None:
         return None
+    if payload[0] != 123:
+        if payload != b"null":
+            return None
+        payload = b"{}"
+    moment_us = None
+    if body.occurred_at is not None:
+        moment_us = read_moment(body.occurred_at)
+        if _misdated(moment_us, now_us, history):
+            return None
     attributes: dict[str, Json] = {**body.attributes} if body.attributes else {}
     return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
 
 
-@lru_cache(maxsize=65_536)  # most events come from contacts that came before
-def _usual_identifiers(wallet: str | None, email: str | None, external_id: str | None) -> Identifiers | None:
+_MOST_CONTACT_TEXT = 512  # bytes of one that is remembered
+
+
+_MOST_KNOWN = 65_536
+_known: dict[bytes, Identifiers | None] = {}  # most events come from contacts that came before
+
+
+def _usual_identifiers(contact: bytes) -> Identifiers | None:
+    """Return the identifiers of a valid contact, given its JSON text; None for any other."""
+    who = _known.get(contact)
+    if who is None and len(contact) <= _MOST_CONTACT_TEXT:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        who = _known[contact] = _read_contact(contact)
+    return who
+
+
+def _read_contact(contact: bytes) -> Identifiers | None:
+    try:
+        sent = _USUAL_CONTACT.decode(contact)
+    except ValueError:
+        return None
     problems: list[Problem] = []
-    who = _identifiers(_Contact(email, wallet, external_id), problems)
+    who = _identifiers(_Contact(sent.email, sent.wallet_address, sent.external_id), problems)
     return None if problems else who
 
 
@@ -366,18 +420,36 @@ def _payload(raw: bytes, problems: list[Problem]) -> bytes:
 def _needs_a_look(raw: bytes) -> bool:
     """Whether anything in the text of an object may break a rule: such payloads are rare, the others are not judged.
 
-    No number leaves the range unless it has 200 digits in a row, or an exponent; of those, large ones overflow a float here.
+    No number leaves the range unless it has 200 digits in a row, or an exponent.
     """
-    if (
+    alike = raw.translate(_ALIKE)
+    return (
         len(raw) > MAX_PAYLOAD_BYTES
-        or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
-        or b"\\u" in raw
-        or (len(raw) >= 200 and b"0" * 200 in raw.translate(_DIGITS_ALIKE))
-        or b"e-" in raw  # of these a float makes 0, however large they are
-        or b"0e" in raw
-        or b"E-" in raw
-        or b"0E" in raw
-    ):
+        or alike.count(b"{") > MAX_DEPTH
+        or b"\\u" in alike
+        or (b"0e" in alike and _has_odd_exponent(raw))
+        or (len(raw) >= 200 and b"0" * 200 in alike)
+    )
+
+
+_BETWEEN = b"\x1e"  # stands in no JSON text
+_OTHERS = bytes(byte for byte in range(256) if byte not in b"{" + _BETWEEN)
+
+
+def _all_sound(payloads: Sequence[bytes]) -> bool:
+    """Whether none of many payloads without escapes needs a look, as far as one look at all of them together can tell."""
+    alike = _BETWEEN.join(payloads).translate(_ALIKE)
+    return (
+        max(map(len, payloads), default=0) <= MAX_PAYLOAD_BYTES
+        and b"0e" not in alike
+        and b"0" * 200 not in alike
+        and b"{" * (MAX_DEPTH + 1) not in alike.translate(None, _OTHERS)
+    )
+
+
+def _has_odd_exponent(raw: bytes) -> bool:
+    """Whether an exponent may be too large: large ones overflow a float, negative ones and those of zero do not."""
+    if b"e-" in raw or b"0e" in raw or b"E-" in raw or b"0E" in raw:
         return True
     try:
         _ANY.decode(raw)
@@ -401,15 +473,20 @@ def _looked_at(raw: bytes, problems: list[Problem]) -> bytes:
 
 def _moment(text: str, now_us: int, history: bool, problems: list[Problem]) -> int | None:
     moment_us = read_moment(text)
-    if moment_us is None:
-        problems.append(
-            Problem("occurredAt", "must be an RFC 3339 date and time with a zone, like 2026-11-20T10:00:00Z")
-        )
-    elif not history and moment_us < now_us - _us(OLDEST):
-        problems.append(Problem("occurredAt", "is older than 7 days"))
-    elif moment_us > now_us + _us(NEWEST):
-        problems.append(Problem("occurredAt", "is more than 5 minutes in the future"))
+    if reason := _misdated(moment_us, now_us, history):
+        problems.append(Problem("occurredAt", reason))
     return moment_us
+
+
+def _misdated(moment_us: int | None, now_us: int, history: bool) -> str | None:
+    """Say why an event cannot have occurred then (None: no moment), or return None."""
+    if moment_us is None:
+        return "must be an RFC 3339 date and time with a zone, like 2026-11-20T10:00:00Z"
+    if moment_us > now_us + _NEWEST_US:
+        return "is more than 5 minutes in the future"
+    if moment_us < now_us - _OLDEST_US and not history:
+        return "is older than 7 days"
+    return None
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -417,19 +494,46 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the ye
 
 
 def read_moment(text: str) -> int | None:
-    """Return the microseconds since the epoch of an RFC 3339 moment, or None; digits past the sixth are dropped."""
-    found = _MOMENT.fullmatch(text)
-    if found is None:
+    """Return the microseconds since the epoch of an RFC 3339 moment, or None; digits past the sixth are dropped.
+
+    Days and minutes of a day come again and again, so each is read once.
+    """
+    zone, fraction_us = text[19:26], 0
+    if zone[:1] == ".":
+        zone = text[-1] if text[-1] in "Zz" else text[-6:]
+        fraction = text[20 : len(text) - len(zone)]
+        if not (fraction.isdigit() and fraction.isascii()):
+            return None
+        fraction_us = int(fraction[:6].ljust(6, "0"))
+    midnight_us, minute_us = _midnight_us(text[:11] + zone), _minute_us(text[11:16])
+    second_us = _SECONDS_US.get(text[16:19])
+    if midnight_us is None or minute_us is None or second_us is None:
         return None
-    fraction = found["fraction"]
-    if fraction is not None and len(fraction) > 7:
-        text = text.replace(fraction, fraction[:7], 1)
+    moment_us = midnight_us + minute_us + second_us + fraction_us
+    return moment_us if _FIRST_US <= moment_us <= _LAST_US else None
+
+
+@lru_cache(maxsize=16_384)
+def _midnight_us(text: str) -> int | None:
+    """Return the beginning of a day in a zone: `2026-11-20T+02:00`."""
+    if not _DAY.fullmatch(text):
+        return None
     try:
-        moment_us = _us(datetime.fromisoformat(text.upper()) - _EPOCH)
+        return _us(datetime.fromisoformat(f"{text[:10]}T00:00:00{text[11:].upper()}") - _EPOCH)
     except ValueError:  # no such day
         return None
-    return moment_us if _FIRST_US <= moment_us <= _LAST_US else None
+
+
+@lru_cache(maxsize=2_048)
+def _minute_us(text: str) -> int | None:
+    return (int(text[:2]) * 60 + int(text[3:])) * 60_000_000 if _MINUTE.fullmatch(text) else None
+
+
+_SECONDS_US = {f":{second:02}": second * 1_000_000 for second in range(60)}
 
 
 def _us(span: timedelta) -> int:
     return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+_OLDEST_US, _NEWEST_US = _us(OLDEST), _us(NEWEST)

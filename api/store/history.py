@@ -1,36 +1,41 @@
 """Statements of the import (`sql/queries/history.sql`), and the months that old events need.
 
-Events and their keys are written by COPY in its binary format, a block at a time: Postgres takes one in while we write the next.
+Events and their keys are written by COPY, a block at a time: Postgres takes one in while we write the next.
 """
 
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
-from typing import TypeVar
+from itertools import chain
+from typing import Self, TypeVar
 
 import msgspec
 from psycopg import errors
 
 from api.clock import to_us
 from api.store.arrays import plain, quoted, records, uuids
-from api.store.calls import Call, nothing, statements
+from api.store.calls import Call, Rows, nothing, statements
 from api.store.database import ConflictError, Transaction
 from api.store.ingest import ContactRows, Owner, contact_columns
 from api.store.migrate import add_months
+from api.store.past_rows import END, SIGNATURE, moment_field, number_field
 from api.store.statements import load
 
 _SQL = load("history")
 _CALLS = statements("history")
+_BLOCK = 250  # rows: some ten kilobytes or more
+_Part = TypeVar("_Part")
 
 
-PastEvent = tuple[str, str, str, int, bytes, str, str | None, str | None, str | None]
-"""id, contact, name, moment it occurred and is said to have been created (microseconds), payload, idempotency key, wallet, sealed
-email, external id."""
+class Snapshot(msgspec.Struct, frozen=True):
+    """Which transactions had ended: all that were numbered below `next`, but for those `running`."""
 
+    next: int
+    running: frozenset[int]
 
-PastKey = tuple[str, str, str]
-"""Digest of an idempotency key, id of its event, digest of its body; digests are 32 hex digits."""
+    def only(self, own: Container[int], since: Self) -> bool:
+        """Return whether none but one's `own` transactions have ended since an earlier snapshot."""
+        others = chain(range(since.next, self.next), since.running)
+        return all(number in own or number in self.running for number in others)
 
 
 class Returning(msgspec.Struct, gc=False):
@@ -63,6 +68,18 @@ async def most_locks(tx: Transaction) -> int:
     return int(row[0])
 
 
+def snapshot() -> Call[Snapshot | None]:
+    """Ask which transactions have ended; None where that does not tell what others wrote (see `snapshot` in the SQL)."""
+    return Call(_CALLS["snapshot"], _snapshot)
+
+
+def _snapshot(rows: Rows) -> Snapshot | None:
+    if not rows:
+        return None
+    _, upper, running = rows[0][0].split(":")
+    return Snapshot(int(upper), frozenset(map(int, filter(None, running.split(",")))))
+
+
 def find_held_keys(org_id: int, digests: Sequence[str]) -> Call[set[int]]:
     """Ask for the positions (from 0) of the idempotency keys that somebody holds."""
     return Call(
@@ -73,14 +90,14 @@ def find_held_keys(org_id: int, digests: Sequence[str]) -> Call[set[int]]:
     )
 
 
-def find_changed_contacts(org_id: int, updated_us: Mapping[str, int]) -> Call[set[str]]:
-    """Ask for the contacts that have been written since the moments given, in microseconds, or merged."""
+def find_changed_contacts(org_id: int, ids: Sequence[str], updated_us: Iterable[int]) -> Call[set[int]]:
+    """Ask for the positions (from 0) of contacts that have been written since the moments given, in microseconds, or merged."""
     return Call(
         _CALLS["find_changed_contacts"],
-        lambda rows: {str(contact_id) for (contact_id,) in rows},
-        org_ids=_alike(org_id, len(updated_us)),
-        ids=uuids(list(updated_us)),
-        updated_us=plain(updated_us.values()),
+        lambda rows: {int(position) for (position,) in rows},
+        org_ids=_alike(org_id, len(ids)),
+        ids=uuids(ids),
+        updated_us=plain(updated_us),
     )
 
 
@@ -110,97 +127,38 @@ def add_past_contacts(rows: ContactRows, first_us: Mapping[str, int], at: dateti
     )
 
 
-async def add_keys(tx: Transaction, org_id: int, keys: Sequence[PastKey], at: datetime) -> None:
-    """Claim idempotency keys, given sorted; raise ConflictError when one was claimed since it was looked for."""
-    head, tail = _COUNT_AND_ORG.pack(5, 8, org_id), _MOMENT.pack(8, to_us(at) - _EPOCH_US)
-
-    def rows(block: Sequence[PastKey]) -> bytes:
-        ids = _sixteens([text for key in block for text in key])
-        return b"".join([b"".join((head, *ids[n : n + 3], tail)) for n in range(0, len(ids), 3)])
-
+async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None:
+    """Claim idempotency keys (`past_rows.key_row`), sorted; raise ConflictError when one was claimed since it was looked for."""
+    end = moment_field(to_us(at))
     try:
-        await _copy(tx, "add_keys", keys, rows)
+        await _copy(tx, "add_keys", (end.join([*block, b""]) for block in _blocks(rows)))
     except errors.UniqueViolation:
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
 
-async def add_past_events(tx: Transaction, org_id: int, events: Sequence[PastEvent], number: int) -> None:
-    """Store events of the past by the transaction of that number."""
-    head, tail = _COUNT_AND_ORG.pack(12, 8, org_id), _BIGINT.pack(8, number)
-
-    def rows(block: Sequence[PastEvent]) -> bytes:
-        ids = iter(_sixteens([text for each in block for text in each[:2]]))
-        return b"".join([_event_row(head, each, next(ids), next(ids), tail) for each in block])
-
-    await _copy(tx, "add_past_events", events, rows)
+async def add_past_events(tx: Transaction, rows: Sequence[bytes], contact_ids: Sequence[str], number: int) -> None:
+    """Store events of the past (`past_rows.event_row`) of contacts, by the transaction of that number."""
+    end = number_field(number)
+    blocks = zip(_blocks(rows), _blocks(contact_ids), strict=True)
+    await _copy(tx, "add_past_events", (_events_block(some, ids, end) for some, ids in blocks))
 
 
-def _event_row(head: bytes, event: PastEvent, event_id: bytes, contact_id: bytes, tail: bytes) -> bytes:
-    _, _, name, at_us, payload, key, wallet, email, external_id = event
-    raw_key, at = key.encode(), at_us - _EPOCH_US
-    return b"".join(
-        (
-            head,
-            event_id,
-            contact_id,
-            _name(name),
-            _TWO_MOMENTS(8, at, 8, at),
-            _JSON_LENGTH(len(payload) + 1, 1),
-            payload,
-            _LENGTH(len(raw_key)),
-            raw_key,
-            _who(wallet, email, external_id),
-            tail,
-        )
-    )
+def _events_block(rows: Sequence[bytes], contact_ids: Sequence[str], end: bytes) -> bytes:
+    raw = bytes.fromhex("".join(contact_ids).replace("-", ""))
+    return b"".join([part for n, row in enumerate(rows) for part in (row, raw[16 * n : 16 * n + 16], end)])
 
 
-@lru_cache(maxsize=1_024)
-def _name(name: str) -> bytes:
-    return _text(name)
-
-
-@lru_cache(maxsize=65_536)
-def _who(*identifiers: str | None) -> bytes:
-    return b"".join(map(_text, identifiers))
-
-
-_BLOCK = 500
-_SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-_END = b"\xff\xff"
-_NULL = b"\xff\xff\xff\xff"
-_SIXTEEN = b"\0\0\0\x10"
-_EPOCH_US = 946_684_800_000_000  # Postgres counts from the year 2000
-_COUNT_AND_ORG = struct.Struct(">hiq")
-_MOMENT = _BIGINT = struct.Struct(">iq")
-_TWO_MOMENTS = struct.Struct(">iqiq").pack
-_LENGTH = struct.Struct(">i").pack
-_JSON_LENGTH = struct.Struct(">iB").pack  # a version stands before the text of jsonb
-_Record = TypeVar("_Record")
-
-
-async def _copy(
-    tx: Transaction, statement: str, records: Sequence[_Record], rows: Callable[[Sequence[_Record]], bytes]
-) -> None:
+async def _copy(tx: Transaction, statement: str, blocks: Iterable[bytes]) -> None:
     async with tx.cursor() as cursor, cursor.copy(_SQL[statement]) as copy:
-        await copy.write(_SIGNATURE)
-        for start in range(0, len(records), _BLOCK):
-            await copy.write(rows(records[start : start + _BLOCK]))
-        await copy.write(_END)
+        await copy.write(SIGNATURE)
+        for block in blocks:
+            await copy.write(block)
+        await copy.write(END)
+
+
+def _blocks(parts: Sequence[_Part]) -> Iterable[Sequence[_Part]]:
+    return (parts[start : start + _BLOCK] for start in range(0, len(parts), _BLOCK))
 
 
 def _alike(org_id: int, count: int) -> str:
     return "{" + ",".join([str(org_id)] * count) + "}"
-
-
-def _sixteens(ids: Sequence[str]) -> list[bytes]:
-    """Return ids or digests as fields of sixteen bytes."""
-    raw = bytes.fromhex("".join(ids).replace("-", ""))
-    return [_SIXTEEN + raw[start : start + 16] for start in range(0, len(raw), 16)]
-
-
-def _text(value: str | None) -> bytes:
-    if value is None:
-        return _NULL
-    raw = value.encode()
-    return _LENGTH(len(raw)) + raw

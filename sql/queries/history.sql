@@ -10,6 +10,10 @@ SELECT current_setting('max_locks_per_transaction')::integer * current_setting('
 -- Let the transaction wait for no lock longer than others would notice.
 SET LOCAL lock_timeout = '200ms';
 
+-- snapshot --
+-- Which transactions have ended. No row on Citus, whose nodes number their transactions each for itself.
+SELECT pg_current_snapshot()::text WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'citus');
+
 -- find_held_keys --
 -- Which of these idempotency keys are held already; `position` counts from 0.
 SELECT k.position - 1
@@ -21,9 +25,9 @@ JOIN idempotency_keys i ON i.org_id = k.org_id AND i.key_digest = k.key_digest;
 COPY idempotency_keys (org_id, key_digest, event_id, body_digest, created_at) FROM STDIN (FORMAT binary);
 
 -- find_changed_contacts --
--- Which of these contacts have been written since, or merged; moments are microseconds since the epoch.
-SELECT k.id::text
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :updated_us ::bigint[]) AS k (org_id, id, updated_us)
+-- Which of these contacts have been written since, or merged; `position` counts from 0, moments are microseconds since the epoch.
+SELECT k.position - 1
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :updated_us ::bigint[]) WITH ORDINALITY AS k (org_id, id, updated_us, position)
 LEFT JOIN contacts c ON c.org_id = k.org_id AND c.id = k.id
 WHERE c.updated_at IS DISTINCT FROM timestamptz 'epoch' + k.updated_us * interval '1 microsecond' OR c.merged_into IS NOT NULL;
 
@@ -47,5 +51,5 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains
 
 -- add_past_events --
 -- Store events of the past, created when they occurred.
-COPY events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
-             wallet_address, email, external_id, stored_in) FROM STDIN (FORMAT binary);
+COPY events (org_id, id, occurred_at, created_at, payload, idempotency_key, event,
+             wallet_address, email, external_id, contact_id, stored_in) FROM STDIN (FORMAT binary);

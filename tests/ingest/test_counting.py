@@ -8,14 +8,16 @@ from random import Random
 
 import pytest
 
-from api.clock import to_us, uuid7
+from api.clock import uuid7
 from api.ingest import counting
 from api.ingest.arrival import Arrival
 from api.ingest.counting import count_events
 from api.ingest.matching import Triggers
 from api.ingest.past import Past, store_past
-from api.ingest.returning import People
+from api.ingest.past_arrival import PastArrival, PastReader
+from api.ingest.returning import Memory
 from api.ingest.transaction import store_batch
+from api.language.codec import encode
 from api.store import catalog
 from api.store.database import Database, Transaction
 from tests.ingest.conftest import Intake, Org, event
@@ -33,7 +35,7 @@ class Organization:
     def __init__(self, org: Org) -> None:
         self.org, self.intake = org, org.intake
         self.now = org.intake.clock.now()
-        self.past = Past(org.id, People(org.id), most_locks=1_000, source=uuid7(1))
+        self.past = Past(org.id, Memory(org.id), most_locks=1_000, source=uuid7(1))
         self._triggers = Triggers(org.intake.keyring)
 
     def arrivals(self, *names: str) -> list[Arrival]:
@@ -43,12 +45,15 @@ class Organization:
             self.org.arrival(event(key, event=name, external_id=key)) for key, name in zip(keys, names, strict=True)
         ]
 
-    def dated(self, *dated: tuple[str, datetime]) -> list[Arrival]:
+    def dated(self, *dated: tuple[str, datetime]) -> list[PastArrival]:
         """Return such events as an import reads them."""
-        arrivals = self.arrivals(*(name for name, _ in dated))
-        for arrival, (_, at) in zip(arrivals, dated, strict=True):
-            arrival.occurred_us = to_us(at)
-        return arrivals
+        reader, now_us = PastReader(self.org.id, self.intake.keyring.of(self.org.id)), self.intake.clock.now_us()
+        keys = [uuid7(self.intake.clock.unique_now_us()) for _ in dated]
+        sent = [
+            event(key, event=name, external_id=key, occurredAt=at.isoformat())
+            for key, (name, at) in zip(keys, dated, strict=True)
+        ]
+        return [each for each in reader.read(list(map(encode, sent)), now_us) if isinstance(each, PastArrival)]
 
     async def store(self, at: datetime, *names: str, database: Database | None = None) -> None:
         """Store events as a batch of ingest does that was received at a moment."""

@@ -1,6 +1,7 @@
 """Whatever arrives: an event or problems, the same on both roads, and payloads keep their value."""
 
 import json
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -8,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.language.codec import MalformedJsonError, decode, encode, mend_surrogates, unfit
-from api.language.event import Event, normal_email, read_event
+from api.language.event import Event, normal_email, read_event, read_events, read_moment
 from api.language.problem import Problem
 
 NOW_US = 1_795_000_000_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 scalars = (
     st.none()
@@ -60,6 +63,53 @@ def test_a_body_is_an_event_or_at_least_one_problem(body: dict[str, Any], ascii_
     else:
         assert found
         assert all(problem.reason for problem in found)
+
+
+usual = st.fixed_dictionaries(
+    {
+        "event": st.sampled_from(["e", "First"]),
+        "contact": st.sampled_from([{"email": "a@b.co"}, {"walletAddress": "0xA", "externalId": "u"}, {}]),
+        "payload": st.sampled_from(
+            [
+                None,
+                {"n": 1.5},
+                {"hash": "0x4e5e7"},
+                {"n": 1e300},
+                {"n": 10**399},
+                {"n": 10**400},
+                {"deep": 1},
+                {"{": "[["},
+                7,
+            ]
+        ),
+        "occurredAt": st.sampled_from(["2026-11-18T11:06:40Z", "2020-01-01T00:00:00.5+02:00", "soon", None]),
+    },
+    optional={"attributes": st.sampled_from([{"plan": "pro"}, {"rate": 0.5}, {"list": []}, None])},
+)
+odd_texts = [
+    b'{"event":"e","contact":{"externalId":"u"},"payload":{"n":1e-999}}',
+    b'{"event":"e","contact":{"externalId":"u"},"payload":{"n":1E999}}',
+    b'{"event":"e","contact":{"externalId":"u"},"payload":%b1%b}' % (b'{"a":\n' * 40, b"}" * 40),
+    b'{"event":"e","contact":{"externalId":"u", "more":"%b"},"payload":{}}' % (b"x" * 2_000),
+    b'{"event":"e","contact":{"externalId":"u"},"payload":{"t":"%b"}}' % (b"x" * 17_000),
+    b"[]",
+]
+
+
+@given(st.lists(usual.map(encode) | bodies.map(encode) | st.sampled_from(odd_texts), max_size=8), st.booleans())
+def test_many_at_once_are_judged_like_each_alone(raws: list[bytes], history: bool) -> None:
+    assert read_events(raws, NOW_US, history=history) == [read_event(raw, NOW_US, history=history) for raw in raws]
+
+
+@given(
+    st.datetimes(),
+    st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes))),
+    st.sampled_from(["auto", "milliseconds", "microseconds"]),
+)
+def test_a_moment_is_what_python_says_it_is(moment: datetime, zone: timezone, precision: str) -> None:
+    text = moment.replace(tzinfo=zone).isoformat(timespec=precision)
+    moment_us = (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
+    assert read_moment(text) == (moment_us if FIRST_US <= moment_us <= LAST_US else None)
 
 
 @given(st.binary(max_size=200))

@@ -147,7 +147,7 @@ def calls() -> list[Call[Any]]:
         facts.read_messages_at(1, [(each, NOW) for each in CLAIMS]),
         facts.read_arrivals(1, [(each, frozenset({"purchase", f"0x{'c0' * 20}:transfer"}), NOW) for each in CLAIMS]),
         history.find_held_keys(1, IDS),
-        history.find_changed_contacts(1, dict.fromkeys(IDS, 0)),
+        history.find_changed_contacts(1, IDS, [0] * len(IDS)),
         history.find_returning(1, [1] * len(IDS), IDS, [""] * len(IDS)),
     ]
 

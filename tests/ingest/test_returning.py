@@ -1,0 +1,105 @@
+"""What an import remembers of people holds until somebody writes: others at any moment, or the import itself."""
+
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+
+from api.ingest.past import Past, store_past
+from api.ingest.past_arrival import PastArrival, PastReader
+from api.ingest.returning import Memory
+from api.language.codec import encode
+from api.store.database import Database
+from api.store.history import Snapshot
+from tests.ingest.conftest import Org, event
+
+ANN = {"wallet": "w1", "email": "ann@example.com"}
+BEN = {"wallet": "w2", "email": "ann@example.com"}  # takes the address over, once he is known by his wallet
+
+
+class Import:
+    """An import of an organization, transaction by transaction."""
+
+    def __init__(self, org: Org, database: Database) -> None:
+        self._org, self._database = org, database
+        self._past = Past(org.id, Memory(org.id), most_locks=1_000)
+        self._reader, self._numbers = PastReader(org.id, org.keys), count()
+
+    async def store(self, **who: str) -> PastArrival:
+        """Store one event of somebody in a transaction of its own."""
+        sent = event(f"k{next(self._numbers)}", occurredAt="2025-03-04T05:06:07Z", **who)
+        (arrival,) = self._reader.read([encode(sent)], self._org.intake.clock.now_us())
+        assert isinstance(arrival, PastArrival)
+        async with self._database.transaction() as tx:
+            await store_past(tx, self._past, [arrival], self._org.intake.clock.now())
+        return arrival
+
+    async def meet(self, **who: str) -> PastArrival:
+        """Store events of somebody until they are remembered."""
+        await self.store(**who)
+        return await self.store(**who)
+
+
+@pytest.fixture
+async def importing(acme: Org) -> AsyncIterator[Import]:
+    database = Database(acme.intake.dsn, size=1, hot=True)
+    await database.open()
+    yield Import(acme, database)
+    await database.close()
+
+
+async def test_while_nobody_else_writes_the_store_is_not_asked_again(importing: Import) -> None:
+    met = (await importing.meet(**ANN)).person.known_in
+    assert (await importing.store(**ANN)).person.known_in == met
+
+
+async def test_when_somebody_else_wrote_the_store_is_asked_again(acme: Org, importing: Import) -> None:
+    met = (await importing.meet(**ANN)).person.known_in
+    await acme.send(event(external_id="nobody we know"))
+    assert (await importing.store(**ANN)).person.known_in > met
+
+
+async def test_an_address_that_moved_meanwhile_is_found_where_it_is(acme: Org, importing: Import) -> None:
+    ann = await importing.meet(**ANN)
+    found = await importing.meet(email=ANN["email"])
+    assert found.contact_id == ann.contact_id
+    await acme.send(event(wallet=BEN["wallet"]), event(**BEN))
+    assert (await importing.store(email=ANN["email"])).contact_id != ann.contact_id
+    assert [each.get("email") for each in await acme.contacts()] == [None, ANN["email"]]  # by wallet
+
+
+async def test_an_address_that_the_import_moved_itself_comes_back_with_its_wallet(acme: Org, importing: Import) -> None:
+    await importing.store(wallet=BEN["wallet"])
+    ann = await importing.meet(**ANN)
+    await importing.store(**BEN)
+    assert (
+        await importing.store(wallet=ANN["wallet"])
+    ).contact_id == ann.contact_id  # which is known anew, without the address
+    assert (await importing.store(**ANN)).contact_id == ann.contact_id
+    assert [each.get("email") for each in await acme.contacts()] == [ANN["email"], None]
+
+
+async def test_whoever_only_reads_is_no_reason_to_doubt(acme: Org, importing: Import) -> None:
+    met = (await importing.meet(**ANN)).person.known_in
+    assert await acme.contacts()
+    assert (await importing.store(**ANN)).person.known_in == met
+
+
+@pytest.mark.parametrize(
+    ("now", "own", "alone"),
+    [
+        (Snapshot(10, frozenset()), {9}, True),  # nothing ended since but our own
+        (Snapshot(12, frozenset()), {10, 11}, True),
+        (Snapshot(12, frozenset()), {10}, False),
+        (Snapshot(12, frozenset({11})), {10}, True),  # the other one still runs
+        (Snapshot(1_000_000_000, frozenset()), {10}, False),
+    ],
+)
+def test_a_snapshot_tells_who_ended_since_another(now: Snapshot, own: set[int], alone: bool) -> None:
+    assert now.only(own, Snapshot(10, frozenset())) is alone
+
+
+def test_whoever_ran_when_the_first_snapshot_was_taken_and_runs_no_more_has_ended() -> None:
+    earlier = Snapshot(10, frozenset({7}))
+    assert Snapshot(10, frozenset({7})).only(set(), earlier)
+    assert not Snapshot(10, frozenset()).only(set(), earlier)
