@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from typing import Any
 
@@ -43,6 +44,7 @@ from api.routes import (
     webhooks,
 )
 from api.routes.answers import RefusedError, refusal
+from api.routes.edge import Edge, begin, finish
 from api.routes.entrance import Parts, identify
 from api.segments.finding import Desk
 from api.settings import Settings
@@ -85,7 +87,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         REQUEST_TIMEOUT=10,
         RESPONSE_TIMEOUT=60,
         KEEP_ALIVE_TIMEOUT=75,
-        REQUEST_ID_HEADER="",  # ids are ours: a caller's would end in logs as it came
+        REQUEST_ID_HEADER="",  # a caller's is taken by `api.wire`, where it is sane
         FALLBACK_ERROR_FORMAT="json",
         NOISY_EXCEPTIONS=False,
     )
@@ -108,11 +110,14 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         sessions,
         Feed(dsn, sessions, clock),
         Desk(Database(dsn, size=3, statement_ms=60_000), gateway, keyring, SEGMENT_SECONDS),
+        Edge(settings.log_requests),
     )
     app.ctx.reception = Reception(identify, ROOM)
     for module in _ROUTES:
         app.blueprint(module.blueprint)
     _start_and_stop(app)
+    app.register_middleware(begin, "request")
+    app.register_middleware(functools.partial(finish, app.ctx.parts.edge), "response")
     app.error_handler.add(Exception, _answer_failure)
     return app
 

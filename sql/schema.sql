@@ -325,6 +325,7 @@ CREATE TABLE workbench.entries (
     created_at          timestamptz NOT NULL,
     updated_at          timestamptz NOT NULL,
     merged_from         uuid,                           -- like that of an event
+    request_id          text,                           -- of the request that brought the event, for logs
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, automation_id, event_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);

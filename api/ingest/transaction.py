@@ -119,6 +119,7 @@ def _add_entry(rows: store.EntryRows, arrival: Arrival, active: Active, entry_id
     rows.stints.append(active.stint)
     rows.event_ids.append(arrival.event_id)
     rows.contact_ids.append(arrival.contact_id)
+    rows.request_ids.append(arrival.request_id)
 
 
 async def _dry_run(tx: Transaction, dry: list[Arrival], matcher: Matcher, at: datetime) -> dict[str, Outcome]:
