@@ -11,6 +11,9 @@ from api.engine.loop import Engine
 from api.engine.outside import transports
 from api.keyring import Keyring
 from api.language.retry import DEFAULT_POLICY, uniform
+from api.observe.engine_process import collect
+from api.observe.process import Process
+from api.observe.tasks import told
 from api.query.run import Gateway, Limits
 from api.segments.finding import Desk
 from api.segments.freshness import PATIENCE_SECONDS, WORKERS, keep_fresh
@@ -42,7 +45,9 @@ async def _work(settings: Settings, dsn: str, secret: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, engine.stop)
     refreshing = asyncio.create_task(keep_fresh(desk, clock))
-    await engine.run()
+    databases = {"engine": database, "segments": lasting}
+    async with told(Process("engine", lambda: collect(engine, databases)), settings):
+        await engine.run()
     refreshing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await refreshing

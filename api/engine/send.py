@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from api.clock import Clock
+from api.engine.account import Account
 from api.engine.graphs import Graphs
 from api.engine.leases import Leases
 from api.engine.outbox import Parcel, address_digest
@@ -45,6 +46,7 @@ class Sending(msgspec.Struct, frozen=True):
     ways: Transports
     leases: Leases
     graphs: Graphs
+    account: Account
 
 
 class Deliveries:
@@ -54,6 +56,9 @@ class Deliveries:
         self._with = sending
         self._go_on = go_on
         self._tasks: dict[int, set[asyncio.Task[None]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tasks.values()))
 
     def room(self, org_id: int) -> int:
         """Return how many more entries of an organization may be taken on."""
@@ -134,7 +139,10 @@ class Deliveries:
         after = progress(claim, parcel.progress.run, graph, [decision], None)
         while True:
             try:
-                return after if await self._write(org_id, parcel, after, settled, now) else None
+                if not await self._write(org_id, parcel, after, settled, now):
+                    return None
+                self._with.account.note(org_id, [after])
+                return after
             except (UnavailableError, ConflictError):
                 if not self._with.leases.is_ours(claim.entry_id):
                     raise
@@ -148,6 +156,7 @@ class Deliveries:
         async with self._with.database.transaction() as tx:
             recorded = await record_sent(tx, org_id, after, settling, at)
             if isinstance(recorded, Lost):
+                self._with.account.lost += 1
                 _log.warning("lease_lost", extra={"org_id": org_id, "entries": 1})
                 return False
             if stored is not None and after.run.outcome == "gone":

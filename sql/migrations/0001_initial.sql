@@ -538,7 +538,8 @@ CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, cont
 CREATE TABLE workbench.engines (
     id          uuid PRIMARY KEY,
     started_at  timestamptz NOT NULL,
-    seen_at     timestamptz NOT NULL
+    seen_at     timestamptz NOT NULL,
+    next_due_at timestamptz                     -- when the next entry was due, then
 );
 
 -- What analysts see ---------------------------------------------------------------------------------------------------

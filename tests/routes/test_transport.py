@@ -144,7 +144,9 @@ async def test_d18_expect_100_continue_works(acme: Org) -> None:
     assert Answer(said.partition(b"\r\n\r\n")[2]).status == 202
 
 
-@pytest.mark.parametrize("sent", ["a" * 4_000, "short", "one two three", "sk_live_abcdefgh", "\xe9" * 8, "a@b.example", "-" * 8])
+@pytest.mark.parametrize(
+    "sent", ["a" * 4_000, "short", "one two three", "sk_live_abcdefgh", "\xe9" * 8, "a@b.example", "-" * 8]
+)
 @pytest.mark.parametrize("key", ["Bearer nobody", None])
 async def test_d21_an_id_that_may_not_stand_in_logs_is_replaced(acme: Org, sent: str, key: str | None) -> None:
     changes = {} if key is None else {"authorization": key}
