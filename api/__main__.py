@@ -9,12 +9,12 @@ import sys
 import msgspec
 
 from api import settings
-from api.commands import doctor, engine, import_history, key, migrate, org, origins, reader, serve, up
+from api.commands import doctor, engine, import_history, key, migrate, org, origins, reader, serve, top, up
 from api.commands.explain import explain
 from api.commands.terminal import note
 
 _ELSEWHERE = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
-_COMMANDS = (up, serve, engine, migrate, org, key, reader, origins, import_history, doctor)
+_COMMANDS = (up, serve, engine, migrate, org, key, reader, origins, import_history, top, doctor)
 
 
 def main(arguments: list[str] | None = None) -> int:

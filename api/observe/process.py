@@ -7,8 +7,8 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import InfoMetricFamily, Metric
 
 from api import logs
-from api.clock import token
-from api.observe.families import counter
+from api.clock import monotonic_ns, token
+from api.observe.families import counter, gauge
 
 Collect = Callable[[], Iterable[Metric]]
 
@@ -27,6 +27,7 @@ class Process:
         yield InfoMetricFamily(
             "workbench_process", "What process this is.", value={"role": self._role, "pid": str(os.getpid())}
         )
+        yield gauge("clock_seconds", "The clock of this process when these numbers were read.", monotonic_ns() / 1e9)
         yield counter("log_lines_dropped", "Lines of the log that could not be written.", logs.dropped())
         yield from self._own()
         yield from self._usual.collect()
