@@ -23,6 +23,7 @@ from api.ingest.recent import Followers
 from api.ingest.upkeep import keep_up
 from api.keyring import Keyring
 from api.language.problem import Problem
+from api.openapi import served
 from api.query.run import Gateway
 from api.routes import (
     automations,
@@ -66,7 +67,7 @@ _SANIC = {
 
 _ROUTES = (
     *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage),
-    *(sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk),
+    *(sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk, served),
 )
 
 App = Sanic[Any, Any]

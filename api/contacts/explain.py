@@ -49,7 +49,7 @@ class Asked(msgspec.Struct, frozen=True):
     most: int = 20
 
 
-class EntryView(msgspec.Struct, frozen=True):
+class StartedView(msgspec.Struct, frozen=True):
     """The entry that an event started."""
 
     id: str
@@ -69,7 +69,7 @@ class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):
     wants: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     version: int | None
-    entry: EntryView | None
+    entry: StartedView | None
 
 
 class ExplainedView(msgspec.Struct, frozen=True, rename="camel"):
@@ -248,5 +248,5 @@ def _view(event: _Named, trigger: Trigger, standing: Standing, why: Why, entry: 
         tuple(sorted(trigger.names)),
         why.verdicts,
         standing.version,
-        None if entry is None else EntryView(entry.id, entry.state, entry.outcome),
+        None if entry is None else StartedView(entry.id, entry.state, entry.outcome),
     )
