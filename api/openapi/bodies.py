@@ -8,12 +8,15 @@ from msgspec import Meta
 
 from api.language.codec import Json
 from api.language.event import MAX_PAYLOAD_BYTES
+from api.language.run import State
 from api.store.timeline import Happening
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=256)]
 Id = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
 Limit = Annotated[int, Meta(ge=1, le=500)]
 Flag = Literal["true", "false"]
+Absent = msgspec.UnsetType
+ABSENT = msgspec.UNSET
 
 
 class ContactBody(msgspec.Struct, rename="camel"):
@@ -64,20 +67,20 @@ class DaysQuery(msgspec.Struct):
 class RecentQuery(msgspec.Struct):
     """Which events; `follow` makes it a stream of Server-Sent Events."""
 
-    outcome: Literal["accepted", "deduplicated", "rejected", "dry_run"] | msgspec.UnsetType = msgspec.UNSET
-    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+    outcome: Literal["accepted", "deduplicated", "rejected", "dry_run"] | Absent = ABSENT
+    limit: Limit = 50
     after: Annotated[str, Meta(description="The cursor of an earlier answer, or the id of an event.")] = ""
     follow: Flag = "false"
     seconds: Annotated[int, Meta(ge=1, le=86_400)] = 86_400
 
 
 class AutomationsQuery(msgspec.Struct):
-    """Which automations."""
+    """Which automations; `before` is the last id of the page before."""
 
     name: str = ""
     archived: Flag = "false"
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
-    before: Annotated[str, Meta(description="The last id of the page before.")] = ""
+    before: Id | Absent = ABSENT
 
 
 class LimitQuery(msgspec.Struct):
@@ -86,11 +89,19 @@ class LimitQuery(msgspec.Struct):
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
 
 
+class TriggerBody(msgspec.Struct):
+    """Which events start it; see docs/automation-language.md."""
+
+    type: Literal["app_event"]
+    event: str | None = None
+    filters: list[dict[str, Any]] | None = None
+
+
 class AutomationBody(msgspec.Struct, rename="camel"):
-    """A new automation; see docs/automation-language.md for its trigger and graph."""
+    """A new automation; see docs/automation-language.md for its graph."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
-    trigger_spec: dict[str, Any]
+    trigger_spec: TriggerBody
     graph: dict[str, Any] | None = None
     active: bool | None = None
 
@@ -100,7 +111,7 @@ class EditBody(msgspec.Struct, rename="camel"):
 
     revision: Annotated[int, Meta(ge=1)]
     name: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    trigger_spec: dict[str, Any] | None = None
+    trigger_spec: TriggerBody | None = None
     graph: dict[str, Any] | None = None
     active: bool | None = None
 
@@ -143,7 +154,7 @@ class TrialBody(msgspec.Struct):
 class WholeTrialBody(TrialBody, rename="camel", kw_only=True):
     """The same, with the automation."""
 
-    trigger_spec: dict[str, Any]
+    trigger_spec: TriggerBody
     graph: dict[str, Any]
 
 
@@ -151,22 +162,22 @@ class EntriesQuery(msgspec.Struct):
     """Which entries; `after` is the last id of the page before."""
 
     limit: Limit = 50
-    state: str = ""
-    after: str = ""
+    state: State | Absent = ABSENT
+    after: Id | Absent = ABSENT
 
 
 class FindEntriesQuery(EntriesQuery, rename="camel"):
     """Which entries, of which events."""
 
     event: str = ""
-    event_id: str = ""
+    event_id: Id | Absent = ABSENT
     idempotency_key: str = ""
 
 
 class DeadQuery(msgspec.Struct, rename="camel"):
     """Of which automation."""
 
-    automation_id: str = ""
+    automation_id: Id | Absent = ABSENT
 
 
 class FindContactBody(msgspec.Struct):
@@ -178,10 +189,10 @@ class FindContactBody(msgspec.Struct):
 class ContactQuery(msgspec.Struct, rename="camel"):
     """One of them."""
 
-    id: str | msgspec.UnsetType = msgspec.UNSET
-    email: str | msgspec.UnsetType = msgspec.UNSET
-    wallet_address: str | msgspec.UnsetType = msgspec.UNSET
-    external_id: str | msgspec.UnsetType = msgspec.UNSET
+    id: Id | Absent = ABSENT
+    email: Identifier | Absent = ABSENT
+    wallet_address: Identifier | Absent = ABSENT
+    external_id: Identifier | Absent = ABSENT
 
 
 class OptOutsBody(msgspec.Struct):
@@ -202,8 +213,8 @@ class TagsBody(msgspec.Struct):
 class TimelineQuery(msgspec.Struct):
     """What, and before when."""
 
-    kind: Happening | msgspec.UnsetType = msgspec.UNSET
-    before: str = ""
+    kind: Happening | Absent = ABSENT
+    before: Annotated[str, Meta(description="A moment, or `next` of the page before.")] | Absent = ABSENT
     limit: Limit = 100
 
 
@@ -272,7 +283,7 @@ class SegmentPartBody(msgspec.Struct, rename="camel"):
 class UsageQuery(msgspec.Struct):
     """Which month of UTC, like 2026-11."""
 
-    month: str = ""
+    month: Annotated[str, Meta(pattern="^2[0-9]{3}-(0[1-9]|1[0-2])$")] | Absent = ABSENT
 
 
 class EndpointBody(msgspec.Struct):

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -57,15 +57,26 @@ def document(routes: Iterable[Route], version: str) -> Object:
 class _Schemas:
     """The schemas of all types, each under its name."""
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
-        given = [(each.body, each.answer, *each.instead.values()) for each in operations]
+    def __init__(self, operations: Collection[Operation]) -> None:
+        given = [(each.query, each.body, each.answer, *each.instead.values()) for each in operations]
         types = [Error, *(kind for each in given for kind in each if kind is not None)]
         found, self.components = msgspec.json.schema_components(types, ref_template=_REF)
+        queries = {each.query.__name__ for each in operations if each.query is not None}
+        self._queries = {name: self.components.pop(name) for name in queries}
         self._of = {id(kind): schema for kind, schema in zip(types, found, strict=True)}
 
     def of(self, kind: Any) -> Mapping[str, Any]:
         """Return the schema of a type, mostly a reference."""
         return self._of[id(kind)]
+
+    def parameters(self, query: type) -> list[Object]:
+        """Return the fields of a type as parameters of the query."""
+        schema = self._queries[query.__name__]
+        required = schema.get("required", ())
+        return [
+            {"name": name, "in": "query", "required": name in required, "schema": each}
+            for name, each in schema["properties"].items()
+        ]
 
 
 def _path(route: Route) -> str:
@@ -85,7 +96,7 @@ def _operation(name: str, route: Route, operation: Operation, schemas: _Schemas)
     if text := _description(operation.access, more.strip()):
         written["description"] = text
     if operation.query is not None:
-        written["parameters"] += _parameters(operation.query)
+        written["parameters"] += schemas.parameters(operation.query)
     if operation.body is not None:
         content = {"application/json": {"schema": schemas.of(operation.body)}}
         written["requestBody"] = {"required": operation.body_required, "content": content}
@@ -94,17 +105,6 @@ def _operation(name: str, route: Route, operation: Operation, schemas: _Schemas)
 
 def _place(name: str) -> Object:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-
-
-def _parameters(query: type) -> list[Object]:
-    """Return the fields of a type as parameters of the query."""
-    _, parts = msgspec.json.schema_components([query])
-    schema = parts[query.__name__]
-    required = schema.get("required", ())
-    return [
-        {"name": name, "in": "query", "required": name in required, "schema": each}
-        for name, each in schema["properties"].items()
-    ]
 
 
 def _responses(operation: Operation, schemas: _Schemas) -> Object:
