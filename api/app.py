@@ -35,6 +35,7 @@ from api.routes import (
     health,
     inapp,
     inapp_sdk,
+    keys,
     merges,
     recent,
     segments,
@@ -67,7 +68,7 @@ _SANIC = {
 
 _ROUTES = (
     *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage),
-    *(sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk, served),
+    *(sql, segments, health, unsubscribe, webhooks, keys, inapp, inapp_sdk, served),
 )
 
 App = Sanic[Any, Any]

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from api.access.format import Kind
 from api.language.codec import Json
 from api.language.event import MAX_PAYLOAD_BYTES
 from api.language.run import State
@@ -30,8 +31,11 @@ class ContactBody(msgspec.Struct, rename="camel"):
 class EventBody(msgspec.Struct, rename="camel"):
     """An event."""
 
-    event: Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,64}$", description="Upper case becomes lower case.")]
-    contact: ContactBody
+    event: Annotated[
+        str,
+        Meta(pattern="^[A-Za-z0-9_.:-]{1,64}$", description="Upper case becomes lower case.", examples=["deposit"]),
+    ]
+    contact: Annotated[ContactBody, Meta(examples=[{"externalId": "user_1"}])]
     attributes: Annotated[dict[str, Json] | None, Meta(description="Merged into the contact's own.")] = None
     payload: Annotated[
         dict[str, Json] | None, Meta(description=f"At most {MAX_PAYLOAD_BYTES:,} bytes as compact JSON.")
@@ -238,7 +242,7 @@ class MergeBody(msgspec.Struct):
 class SqlBody(msgspec.Struct, rename="camel"):
     """One SELECT; values as a list for `$1` or an object for `:name`. `asOf`: the watermark of an earlier answer."""
 
-    sql: str
+    sql: Annotated[str, Meta(examples=["SELECT event, count(*) FROM app_events GROUP BY 1"])]
     params: Json = None
     as_of: str | None = None
 
@@ -284,6 +288,20 @@ class UsageQuery(msgspec.Struct):
     """Which month of UTC, like 2026-11."""
 
     month: Annotated[str, Meta(pattern="^2[0-9]{3}-(0[1-9]|1[0-2])$")] | Absent = ABSENT
+
+
+class KeyBody(msgspec.Struct):
+    """A new key. Without `scopes` it has the usual ones of its kind."""
+
+    kind: Kind
+    scopes: list[str] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+
+
+class RollBody(msgspec.Struct, rename="camel"):
+    """How long the old key works on: a day unless said otherwise."""
+
+    overlap_seconds: Annotated[int, Meta(ge=0, le=2_592_000)] | None = None
 
 
 class EndpointBody(msgspec.Struct):

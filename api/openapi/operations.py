@@ -1,5 +1,6 @@
 """Every route by its name (the blueprint's and the handler's), with what cannot be read off it."""
 
+from api.access.administration import KeyView, NewKeyView
 from api.authoring.trial import TrialView
 from api.authoring.views import (
     AutomationView,
@@ -36,6 +37,7 @@ _SQL = Access(("workbench",), ("sql:read",))
 _SEGMENTS = Access(("workbench",), ("contacts:read", "sql:read", "automations:write"))
 _SIGN = Access(("live", "workbench"), ("ingest", "keys:admin"))
 _SEE_SECRET = Access(("live", "workbench"), ("ingest", "keys:admin", "automations:publish"))
+_ADMIN = Access(("workbench",), ("keys:admin",))
 _PAGE = Access(("publishable",))
 
 _REPLAYED = holding("replayed", int)
@@ -112,6 +114,10 @@ OPERATIONS = {
     "webhooks.see": Operation(access=_SEE_SECRET, answer=shapes.Secret),
     "webhooks.roll": Operation(access=_SIGN, answer=shapes.RolledSecret),
     "webhooks.open_endpoint": Operation(access=_SIGN, body=bodies.EndpointBody, answer=holding("opened", bool)),
+    "keys.list_all": Operation(access=_ADMIN, answer=holding("keys", list[KeyView])),
+    "keys.create": Operation(access=_ADMIN, body=bodies.KeyBody, answer=NewKeyView, status=201),
+    "keys.roll": Operation(access=_ADMIN, body=bodies.RollBody, body_required=False, answer=NewKeyView, status=201),
+    "keys.revoke": Operation(access=_ADMIN, answer=KeyView),
     "unsubscribe.ask": Operation(query=bodies.TokenQuery, media="text/html"),
     "unsubscribe.unsubscribe": Operation(query=bodies.TokenQuery, media="text/html"),
     "inapp.challenge": Operation(access=_PAGE, body=bodies.ChallengeBody, answer=shapes.Challenge),

@@ -39,11 +39,13 @@ def type_of(schema: Object) -> str:
 
 
 def _example_text(schema: Object, document: Object) -> str:
-    return json.dumps(_example(schema, document), indent=2)
+    return json.dumps(_example(schema, document), indent=2, ensure_ascii=False)
 
 
 def _example(schema: Object, document: Object) -> Any:
     """Return the least that fits a schema: what is required, and of that the simplest."""
+    if "examples" in schema:
+        return schema["examples"][0]
     if "$ref" in schema:
         return _example(document["components"]["schemas"][type_of(schema)], document)
     if "anyOf" in schema:

@@ -57,6 +57,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "segments.extend": {"contactIds": []},
     "segments.preview": ASKED,
     "segments.update": {"revision": 1, "everySeconds": 60},
+    "keys.create": {"kind": "live", "name": "backend"},
+    "keys.roll": {},
     "sql.ask": {"sql": "SELECT event, occurred_at, payload FROM app_events"},
 }
 """Bodies that are taken; what names a thing stands for its id."""
@@ -103,6 +105,7 @@ async def things(org: Org) -> dict[str, Any]:
         "contact_id": first,
         "other_id": second,
         "entry_id": entry_id,
+        "key_id": (await org.rows("id", "api_keys"))[0][0],
         "name": "everybody",
         "event": "deposit",
     }
