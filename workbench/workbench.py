@@ -17,6 +17,7 @@ from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
 from workbench.export import Exported, export
+from workbench.keys import Keys
 from workbench.merging import Merge, merge
 from workbench.publish import Automations
 from workbench.query import Question, sql, watermark
@@ -58,6 +59,7 @@ _HOW = (
     ("name the contacts that a query finds", 'wb.segments.define("whales", sql="SELECT contact_id FROM …")'),
     ("see the segments there are", "wb.segments"),
     ("count what was sent", "wb.usage()"),
+    ("see to the keys", "wb.keys"),
     ("take everything with you, as parquet", 'wb.export("history")'),
 )
 
@@ -175,6 +177,11 @@ class Workbench(Reports):
     def usage(self, month: str | None = None) -> "pl.DataFrame":
         """Return how many messages were sent in a month of UTC, this one unless you name another, by channel."""
         return usage(self._connection, month)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys there are; `.create(…)`, `.roll(…)`, `.revoke(…)`. Your own key needs keys:admin."""
+        return Keys(self._connection)
 
     @spoken('wb.entry("0198c0de-…")')
     def entry(self, entry_id: str) -> Entry:
