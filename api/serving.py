@@ -23,7 +23,7 @@ from sanic.http import Stage
 from sanic.http.constants import HTTP
 from sanic.server.loop import try_use_uvloop
 
-from api import logs
+from api import logs, tracing
 from api.app import App
 from api.observe.api_process import collect
 from api.observe.lag import Lag
@@ -44,6 +44,8 @@ Connect = Callable[[], ExpressConnection]
 def serve(app: App, sockets: list[socket.socket], ready: Callable[[], None] = lambda: None) -> None:
     """Serve on the first of the bound sockets, and help with the others; `ready` is called when requests are answered."""
     logs.install()
+    if app.ctx.parts.settings.tracing:
+        tracing.install("api")
     _may_open_many_files()
     gc.freeze()  # what is loaded by now stays; collections need not walk it,
     gc.set_threshold(20_000, 20, 50)  # and a request leaves no cycles to hurry after

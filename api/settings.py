@@ -50,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     log_requests: LoggedRequests = "refused"
     metrics: tuple[str, int] | None = None
+    tracing: bool = False
     evm_rpc: str | None = None
 
 
@@ -70,6 +71,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         public_url=_origin(source, "WORKBENCH_PUBLIC_URL"),
         log_requests=_logged(source, "WORKBENCH_LOG_REQUESTS"),
         metrics=_listener(source, "WORKBENCH_METRICS"),
+        tracing=bool(source.get("OTEL_EXPORTER_OTLP_ENDPOINT")),
         evm_rpc=source.get("WORKBENCH_EVM_RPC") or None,
     )
 

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from api.clock import Clock
+from api import tracing
+from api.clock import Clock, monotonic_ns
 from api.engine.account import Account
 from api.engine.graphs import Graphs
 from api.engine.leases import Leases
@@ -114,6 +115,7 @@ class Deliveries:
         if not self._with.leases.is_ours(claim.entry_id):
             _log.warning("lease_lost", extra={"org_id": org_id, "entries": 1})
             return None
+        since_ns = monotonic_ns()
         ended = await attempt(
             self._with.ways,
             self._with.keyring,
@@ -123,6 +125,8 @@ class Deliveries:
             lambda: self._with.leases.is_ours(claim.entry_id),
         )
         after = await self._recorded(org_id, parcel, ended)
+        sent = {"request_id": claim.request_id, "entry_id": claim.entry_id, "node_id": parcel.pending.effect.node_id}
+        tracing.record("deliver", since_ns, sent | {"outcome": type(ended).__name__.lower()})
         if after is None or after.run.state is not State.RUNNING:
             return None
         stand = after.run

@@ -13,6 +13,7 @@ from operator import attrgetter
 
 import msgspec
 
+from api import tracing
 from api.clock import Clock, from_us, monotonic_ns
 from api.ingest.arrival import Arrival
 from api.ingest.matching import Triggers
@@ -124,6 +125,7 @@ class Writers:
         try:
             if requests:
                 await self._write(requests)
+                tracing.record("store_batch", since_ns, {"requests": len(requests)})
         except Exception:  # noqa: BLE001  the edge of a writer: one batch must not end it
             _log.exception("writer_failed", extra={"requests": len(requests)})
         finally:

@@ -9,6 +9,7 @@ from http import HTTPMethod
 
 from sanic import HTTPResponse, Request
 
+from api import tracing
 from api.clock import monotonic_ns
 from api.logs import Budget
 from api.meters import OTHER, Tally
@@ -54,6 +55,14 @@ def finish(edge: Edge, request: Request, response: HTTPResponse) -> None:
     known: dict[str, object] = {}
     if (since_ns := getattr(request.ctx, "since_ns", None)) is not None:
         known["ms"] = round((monotonic_ns() - since_ns) / 1e6, 1)
+        tracing.record(
+            "request", since_ns, traced(route, response.status, request_id), request.headers.get("traceparent")
+        )
     if (principal := getattr(request.ctx, "principal", None)) is not None:
         known |= {"org_id": principal.org_id, "key_id": principal.key_id}
     edge.note(request.method, route, response.status, request_id, **known)
+
+
+def traced(route: str, status: int, request_id: str) -> dict[str, str | int | None]:
+    """Return what a span says of a request, in OpenTelemetry's words where it has some."""
+    return {"http.route": route, "http.response.status_code": status, "request_id": request_id}

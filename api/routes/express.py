@@ -14,10 +14,12 @@ from typing import Any
 import msgspec
 from sanic.http import Stage
 
+from api import tracing
 from api.clock import monotonic_ns, uuid7
 from api.ingest.outcome import Outcome, Refused
 from api.language.codec import encode
 from api.routes.answers import HEADERS, refusal_body
+from api.routes.edge import traced
 from api.routes.entrance import Parts
 from api.routes.events import accepted, refused
 from api.wire.connection import Connection
@@ -42,13 +44,14 @@ class _Begun(msgspec.Struct):
 class ExpressConnection(Connection):
     """A connection with an express lane. One request is under way at a time: what comes meanwhile waits in Sanic's buffer."""
 
-    __slots__ = ("_begun", "_parts", "_request_id", "_storing")
+    __slots__ = ("_begun", "_parts", "_request_id", "_since_ns", "_storing")
 
     def connection_made(self, transport: Any) -> None:
         """Begin."""
         self._begun: _Begun | None = None
         self._storing = False
         self._request_id = ""
+        self._since_ns = 0
         self._parts: Parts = self.app.ctx.parts
         super().connection_made(transport)
 
@@ -88,8 +91,9 @@ class ExpressConnection(Connection):
         if raw[end : end + 1] != b"{":
             return False
         request_id = self._request_id = given or uuid7(self._parts.clock.now_us())
+        since_ns = self._since_ns = monotonic_ns()
         self._storing = self._parts.pipeline.accept(
-            principal.org_id, raw[end:], principal.test, monotonic_ns(), self._answer, request_id
+            principal.org_id, raw[end:], principal.test, since_ns, self._answer, request_id
         )
         self._time = monotonic()
         return self._storing
@@ -136,6 +140,7 @@ class ExpressConnection(Connection):
         else:
             status, body = 202, encode(accepted(outcome))
         self._parts.edge.note("POST", _ROUTE, status, self._request_id)
+        tracing.record("request", self._since_ns, traced(_ROUTE, status, self._request_id))
         rest = f"x-request-id: {self._request_id}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         return _head(status, keep_alive) + rest + body
 
