@@ -46,7 +46,7 @@ format: $(VENV)/dev.stamp  ## rewrite the code in house format
 	$(BIN)/ruff check --fix .
 
 lock: $(VENV)/dev.stamp  ## resolve the requirements anew, newest versions that fit
-	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra server --extra lab --extra charts --extra dev -o requirements/dev.txt
+	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra server --extra lab --extra charts --extra otel --extra dev -o requirements/dev.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra server --extra lab --extra charts -c requirements/dev.txt -o requirements/up.txt
 	$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/notebook.txt
 

@@ -22,13 +22,14 @@ from api.commands import (
     reader,
     restore,
     serve,
+    top,
     up,
 )
 from api.commands.explain import explain
 from api.commands.terminal import note
 
 _ELSEWHERE = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
-_COMMANDS = (up, serve, engine, chain, migrate, org, key, reader, origins, import_history, backup, restore, doctor)
+_COMMANDS = (up, serve, engine, chain, migrate, org, key, reader, origins, import_history, backup, restore, top, doctor)
 
 
 def main(arguments: list[str] | None = None) -> int:

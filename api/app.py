@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from typing import Any
 
@@ -23,6 +24,7 @@ from api.ingest.recent import Followers
 from api.ingest.upkeep import keep_up
 from api.keyring import Keyring
 from api.language.problem import Problem
+from api.openapi import served
 from api.query.run import Gateway, Places, Turns
 from api.routes import (
     audit,
@@ -36,6 +38,7 @@ from api.routes import (
     health,
     inapp,
     inapp_sdk,
+    keys,
     merges,
     recent,
     segments,
@@ -47,6 +50,7 @@ from api.routes import (
     webhooks,
 )
 from api.routes.answers import RefusedError, refusal
+from api.routes.edge import Edge, begin, finish
 from api.routes.entrance import Parts, identify
 from api.segments.finding import Desk
 from api.settings import Settings
@@ -74,7 +78,7 @@ _SANIC = {
 
 _ROUTES = (
     *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage, audit, test_sends),
-    *(chain, sql, segments, health, unsubscribe, webhooks, inapp, inapp_sdk),
+    *(chain, sql, segments, health, unsubscribe, webhooks, keys, inapp, inapp_sdk, served),
 )
 
 App = Sanic[Any, Any]
@@ -95,7 +99,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         REQUEST_TIMEOUT=10,
         RESPONSE_TIMEOUT=60,
         KEEP_ALIVE_TIMEOUT=75,
-        REQUEST_ID_HEADER="",  # ids are ours: a caller's would end in logs as it came
+        REQUEST_ID_HEADER="",  # a caller's is taken by `api.wire`, where it is sane
         FALLBACK_ERROR_FORMAT="json",
         NOISY_EXCEPTIONS=False,
     )
@@ -119,11 +123,14 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         Feed(dsn, sessions, clock),
         _desk(dsn, gateway, keyring),
         transports(settings),
+        Edge(settings.log_requests),
     )
     app.ctx.reception = Reception(identify, ROOM)
     for module in _ROUTES:
         app.blueprint(module.blueprint)
     _start_and_stop(app)
+    app.register_middleware(begin, "request")
+    app.register_middleware(functools.partial(finish, app.ctx.parts.edge), "response")
     app.error_handler.add(Exception, _answer_failure)
     return app
 

@@ -14,7 +14,8 @@ import gc
 import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from sanic.application.state import ApplicationServerInfo
@@ -22,8 +23,13 @@ from sanic.http import Stage
 from sanic.http.constants import HTTP
 from sanic.server.loop import try_use_uvloop
 
-from api import logs
+from api import logs, tracing
 from api.app import App
+from api.observe.api_process import collect
+from api.observe.lag import Lag
+from api.observe.process import Process
+from api.observe.tasks import told
+from api.routes.entrance import Parts
 from api.routes.express import ExpressConnection
 
 BACKLOG = 4096
@@ -38,6 +44,8 @@ Connect = Callable[[], ExpressConnection]
 def serve(app: App, sockets: list[socket.socket], ready: Callable[[], None] = lambda: None) -> None:
     """Serve on the first of the bound sockets, and help with the others; `ready` is called when requests are answered."""
     logs.install()
+    if app.ctx.parts.settings.tracing:
+        tracing.install("api")
     _may_open_many_files()
     gc.freeze()  # what is loaded by now stays; collections need not walk it,
     gc.set_threshold(20_000, 20, 50)  # and a request leaves no cycles to hurry after
@@ -60,7 +68,8 @@ async def _serve(app: App, sockets: list[socket.socket], ready: Callable[[], Non
     server = await _start(app, own)
     connect = _connecting(app, server.connections)
     ready()
-    await _relieve(others, connect, told_to_stop)
+    async with _told(app):
+        await _relieve(others, connect, told_to_stop)
     last = _accept(sockets)
     server.close()
     for listening in others:
@@ -69,6 +78,17 @@ async def _serve(app: App, sockets: list[socket.socket], ready: Callable[[], Non
     await server.before_stop()
     await _drain(app, server.connections)
     await server.after_stop()
+
+
+@asynccontextmanager
+async def _told(app: App) -> AsyncIterator[None]:
+    """Publish the numbers of this process until the block ends."""
+    parts: Parts = app.ctx.parts
+    lag = Lag(parts.database, parts.clock)
+    looking = asyncio.create_task(lag.keep())
+    async with told(Process("api", lambda: collect(parts, lag)), parts.settings):
+        yield
+    looking.cancel()
 
 
 async def _start(app: App, listening: socket.socket) -> Any:  # Sanic's server, whose methods have no types

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 import msgspec
 
 Encryption = Literal["implicit", "required", "offered", "never"]
+LoggedRequests = Literal["refused", "all"]
 
 
 class SettingsError(Exception):
@@ -33,7 +34,7 @@ class SmtpServer(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator chose. Rates are events per second per organization; delays are seconds.
+    """What the operator chose. Rates are events per second per organization; delays are seconds; `metrics`: host and port.
 
     `evm_rpc`: the nodes that are followed; several of one chain stand in for each other.
     """
@@ -49,6 +50,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry_delays: tuple[float, ...] | None = None
     webhook_allow: tuple[IPv4Network | IPv6Network, ...] = ()
     public_url: str | None = None
+    log_requests: LoggedRequests = "refused"
+    metrics: tuple[str, int] | None = None
+    tracing: bool = False
     evm_rpc: tuple[str, ...] = ()
 
 
@@ -67,6 +71,9 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         retry_delays=_delays(source, "WORKBENCH_RETRY_DELAYS"),
         webhook_allow=_networks(source, "WORKBENCH_WEBHOOK_ALLOW"),
         public_url=_origin(source, "WORKBENCH_PUBLIC_URL"),
+        log_requests=_logged(source, "WORKBENCH_LOG_REQUESTS"),
+        metrics=_listener(source, "WORKBENCH_METRICS"),
+        tracing=bool(source.get("OTEL_EXPORTER_OTLP_ENDPOINT")),
         evm_rpc=_nodes(source, "WORKBENCH_EVM_RPC"),
     )
 
@@ -135,6 +142,25 @@ def _origin(source: Mapping[str, str], name: str) -> str | None:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
         raise SettingsError(f"{name}: must be an address like https://workbench.example.com")
     return text.rstrip("/")
+
+
+def _logged(source: Mapping[str, str], name: str) -> LoggedRequests:
+    text = source.get(name) or "refused"
+    for each in get_args(LoggedRequests):
+        if text == each:
+            return each  # type: ignore[no-any-return]
+    raise SettingsError(f"{name}: must be one of {', '.join(get_args(LoggedRequests))}")
+
+
+def _listener(source: Mapping[str, str], name: str) -> tuple[str, int] | None:
+    """Return host and port of `host:port`, or of `port` on this machine alone."""
+    text = source.get(name)
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise SettingsError(f"{name}: must be a port or host:port, like 127.0.0.1:9464")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _sender(source: Mapping[str, str], name: str, default: str) -> str:

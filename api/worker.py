@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import signal
 
-from api import logs
+from api import logs, tracing
 from api.clock import Clock
 from api.engine.drive import Driver
 from api.engine.loop import Engine
 from api.engine.outside import transports
 from api.keyring import Keyring
 from api.language.retry import DEFAULT_POLICY, uniform
+from api.observe.engine_process import collect
+from api.observe.process import Process
+from api.observe.tasks import told
 from api.query.run import Gateway, Limits, Places, Turns
 from api.segments.finding import Desk
 from api.segments.freshness import PATIENCE_SECONDS, WORKERS, keep_fresh
@@ -24,6 +27,8 @@ _LIMITS = Limits(step_seconds=30.0, watch_seconds=31.0, answer_seconds=PATIENCE_
 def work(settings: Settings, dsn: str, secret: str) -> None:
     """Drive entries until told to stop (SIGTERM, SIGINT); batches in hand are finished first."""
     logs.install()
+    if settings.tracing:
+        tracing.install("engine")
     asyncio.run(_work(settings, dsn, secret))
 
 
@@ -42,7 +47,9 @@ async def _work(settings: Settings, dsn: str, secret: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, engine.stop)
     refreshing = asyncio.create_task(keep_fresh(desk, clock))
-    await engine.run()
+    databases = {"engine": database, "segments": lasting}
+    async with told(Process("engine", lambda: collect(engine, databases)), settings):
+        await engine.run()
     refreshing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await refreshing

@@ -75,3 +75,23 @@ def test_a_malformed_variable_is_named(name: str, text: str) -> None:
 
 def test_the_address_of_the_api_has_no_slash_at_its_end() -> None:
     assert read({"WORKBENCH_PUBLIC_URL": "https://workbench.example/"}).public_url == "https://workbench.example"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("", None), ("9464", ("127.0.0.1", 9464)), ("0.0.0.0:9464", ("0.0.0.0", 9464)), ("[::1]:9464", ("::1", 9464))],
+)
+def test_metrics_are_told_on_this_machine_unless_said_otherwise(given: str, expected: tuple[str, int] | None) -> None:
+    assert read({"WORKBENCH_METRICS": given}).metrics == expected
+
+
+@pytest.mark.parametrize("given", ["x", "0", "99999", "127.0.0.1:", "a:b"])
+def test_an_address_for_metrics_that_is_none_is_said_so(given: str) -> None:
+    with pytest.raises(SettingsError, match="WORKBENCH_METRICS: must be a port or host:port"):
+        read({"WORKBENCH_METRICS": given})
+
+
+def test_requests_are_logged_where_refused_or_all() -> None:
+    assert [read({"WORKBENCH_LOG_REQUESTS": each}).log_requests for each in ("", "all")] == ["refused", "all"]
+    with pytest.raises(SettingsError, match="WORKBENCH_LOG_REQUESTS: must be one of refused, all"):
+        read({"WORKBENCH_LOG_REQUESTS": "none"})

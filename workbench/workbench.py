@@ -20,6 +20,7 @@ from workbench.entries import Entry
 from workbench.errors import DraftError, WorkbenchError, spoken
 from workbench.events import Events
 from workbench.export import Exported, export
+from workbench.keys import Keys
 from workbench.logs import Logs, logs
 from workbench.merging import Merge, merge
 from workbench.publish import Automations
@@ -63,6 +64,7 @@ _HOW = (
     ("name the contacts that a query finds", 'wb.segments.define("whales", sql="SELECT contact_id FROM …")'),
     ("see the segments there are", "wb.segments"),
     ("count what was sent", "wb.usage()"),
+    ("see to the keys", "wb.keys"),
     ("take everything with you, as parquet", 'wb.export("history")'),
 )
 
@@ -229,6 +231,11 @@ class Workbench(Reports):
     def audit(self, limit: int = 100, *, action: str | None = None) -> "pl.DataFrame":
         """Return who changed what, newest first, as far as your key may look at it; all of it with `keys:admin`."""
         return audit(self._connection, limit, action)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys there are; `.create(…)`, `.roll(…)`, `.revoke(…)`. Your own key needs keys:admin."""
+        return Keys(self._connection)
 
     @spoken('wb.entry("0198c0de-…")')
     def entry(self, entry_id: str) -> Entry:

@@ -7,3 +7,11 @@ refused without asking the database.
 
 class AccessError(Exception):
     """An organization or key cannot be made, found or changed; the text says why, for the person who asked."""
+
+
+class UnknownKeyError(AccessError):
+    """There is no such key."""
+
+
+class BeyondRightsError(AccessError):
+    """A key may not give away what it does not have itself."""

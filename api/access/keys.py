@@ -9,14 +9,16 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from api.access import AccessError, orgs
+from api.access import AccessError, UnknownKeyError, orgs
 from api.access.format import CHANCE_BYTES, Kind, make, parse, prefix
 from api.access.scopes import choose
 from api.access.session import session
 from api.clock import to_us, token, uuid7
 from api.keyring import Keyring
+from api.language.codec import encode
 from api.store import access as store
 from api.store.access import KeyRow
+from api.store.authoring import AuditRow, insert_audit
 from api.store.database import Transaction
 
 ROLL_OVERLAP = timedelta(hours=24)
@@ -29,7 +31,8 @@ async def create(
     """Create a key and return it, the only time it is ever shown; raise AccessError."""
     async with session(dsn) as (tx, now):
         org_id = await orgs.known(tx, org_name)
-        key, _ = await issue(tx, keyring, Wish(org_id, org_name, kind, choose(kind, scopes), name), now)
+        key, row = await issue(tx, keyring, Wish(org_id, org_name, kind, choose(kind, scopes), name), now)
+        await note(tx, row, "key.create", None, now)
     return key
 
 
@@ -48,7 +51,10 @@ async def find(dsn: str, keyring: Keyring, key_or_id: str) -> KeyRow | None:
 async def roll(dsn: str, keyring: Keyring, key_or_id: str, overlap: timedelta = ROLL_OVERLAP) -> str:
     """Return a new key like the old one, which keeps working for `overlap`; raise AccessError."""
     async with session(dsn) as (tx, now):
-        return await replace(tx, keyring, await _known(tx, keyring, key_or_id), now, overlap)
+        old = await _known(tx, keyring, key_or_id)
+        key, new = await replace(tx, keyring, old, now, overlap)
+        await note(tx, old, "key.roll", None, now, {"newKey": new.id, "endsAt": now + overlap})
+        return key
 
 
 async def revoke(dsn: str, keyring: Keyring, key_or_id: str) -> None:
@@ -56,6 +62,7 @@ async def revoke(dsn: str, keyring: Keyring, key_or_id: str) -> None:
     async with session(dsn) as (tx, now):
         row = await _known(tx, keyring, key_or_id)
         await store.revoke_key(tx, row.org_id, row.id, now)
+        await note(tx, row, "key.revoke", None, now)
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -89,22 +96,33 @@ async def issue(tx: Transaction, keyring: Keyring, wish: Wish, now: datetime) ->
     return key, row
 
 
-async def replace(tx: Transaction, keyring: Keyring, old: KeyRow, now: datetime, overlap: timedelta) -> str:
+async def replace(
+    tx: Transaction, keyring: Keyring, old: KeyRow, now: datetime, overlap: timedelta
+) -> tuple[str, KeyRow]:
     """Make a key like `old` and let `old` end after `overlap`; raise AccessError when it has ended already."""
     if old.revoked_at is not None:
         raise AccessError(f"the key was revoked on {old.revoked_at:%Y-%m-%d %H:%M} UTC; create a new one instead")
     if old.expires_at is not None and old.expires_at <= now:
         raise AccessError(f"the key ended on {old.expires_at:%Y-%m-%d %H:%M} UTC; create a new one instead")
     kind = msgspec.convert(old.kind, Kind)
-    key, _ = await issue(tx, keyring, Wish(old.org_id, old.org_name, kind, old.scopes, old.name), now)
+    key, row = await issue(tx, keyring, Wish(old.org_id, old.org_name, kind, old.scopes, old.name), now)
     await store.expire_key(tx, old.org_id, old.id, now + overlap)
-    return key
+    return key, row
+
+
+async def note(
+    tx: Transaction, key: KeyRow, action: str, by: str | None, now: datetime, more: dict[str, object] | None = None
+) -> None:
+    """Keep on record what was done to a key, `by` which; None: by the operator. Never the key itself."""
+    detail = {"kind": key.kind, "name": key.name, "scopes": key.scopes} | (more or {})
+    row = AuditRow(key.org_id, uuid7(to_us(now)), by, action, key.id, encode(detail).decode(), now)
+    await insert_audit(tx, row)
 
 
 async def _known(tx: Transaction, keyring: Keyring, key_or_id: str) -> KeyRow:
     row = await _find(tx, keyring, key_or_id)
     if row is None:
-        raise AccessError("there is no such key; give the whole key, or its id from: workbench key list --org NAME")
+        raise UnknownKeyError("there is no such key; give the whole key, or its id from: workbench key list --org NAME")
     return row
 
 

@@ -105,14 +105,13 @@ class MessageView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     id: str
     node_id: str
-    channel: str
     status: str
     created_at: datetime
     sent_at: datetime | None
     delivered_at: datetime | None
 
 
-class InappView(MessageView, frozen=True, rename="camel", kw_only=True):
+class InappView(MessageView, frozen=True, rename="camel", kw_only=True, tag_field="channel", tag="inapp"):
     """An in-app message."""
 
     wallet_address: str | None
@@ -121,7 +120,7 @@ class InappView(MessageView, frozen=True, rename="camel", kw_only=True):
     data: msgspec.Raw | None
 
 
-class EmailView(MessageView, frozen=True, rename="camel", kw_only=True):
+class EmailView(MessageView, frozen=True, rename="camel", kw_only=True, tag_field="channel", tag="email"):
     """An email; the address is masked for who may not see it."""
 
     email: str
@@ -130,7 +129,7 @@ class EmailView(MessageView, frozen=True, rename="camel", kw_only=True):
     html: bool
 
 
-class WebhookView(MessageView, frozen=True, rename="camel", kw_only=True):
+class WebhookView(MessageView, frozen=True, rename="camel", kw_only=True, tag_field="channel", tag="webhook"):
     """A webhook."""
 
     url: str
@@ -283,7 +282,7 @@ def _then(earlier: EarlierRow, active: bool) -> Then:
 
 
 def _message_view(row: MessageRow, shown: Shown) -> InappView | EmailView | WebhookView:
-    names = ("id", "node_id", "channel", "status", "created_at", "sent_at", "delivered_at")
+    names = ("id", "node_id", "status", "created_at", "sent_at", "delivered_at")
     common: dict[str, Any] = {name: getattr(row, name) for name in names}
     match row.channel:
         case "email":

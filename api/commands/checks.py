@@ -126,7 +126,7 @@ async def _ask(dsn: str) -> list[Finding]:
 
     async with session(dsn) as (tx, _):
         facts = await read_server(tx)
-    findings = [_version(facts), _durability(facts), _roles(facts.may_create_roles)]
+    findings = [_version(facts), _durability(facts), _server_log(facts.logs_errors), _roles(facts.may_create_roles)]
     if missing := await pending(dsn):
         return [*findings, Finding("fail", f"migrations missing: {', '.join(missing)}", "run: workbench migrate")]
     findings.append(Finding("ok", "the database is up to date"))
@@ -146,6 +146,13 @@ def _durability(facts: "ServerFacts") -> Finding:
         what = f"{' and '.join(off)} off: an accepted event may be lost when the machine fails"
         return Finding("fail", what, "switch on in postgresql.conf: " + ", ".join(off))
     return Finding("ok", "what is committed is on disk (fsync, synchronous_commit, full_page_writes)")
+
+
+def _server_log(logs_errors: bool) -> Finding:
+    if not logs_errors:
+        return Finding("ok", "the server's log keeps no values of events")
+    advice = "log_min_messages = log, log_min_error_statement = panic; see docs/operations.md"
+    return Finding("warn", "the server's log names errors, whose texts hold values of events", advice)
 
 
 def _roles(may_create: bool) -> Finding:

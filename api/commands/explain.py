@@ -28,6 +28,7 @@ _EXTRAS = {
     "server": {
         "cryptography",
         "eth_keys",
+        "prometheus_client",
         "psycopg",
         "psycopg_pool",
         "pyarrow",
@@ -36,6 +37,7 @@ _EXTRAS = {
         "sqlalchemy",
         "websockets",
     },
+    "otel": {"opentelemetry"},
     "lab": {"jupyterlab", "jupyter_server"},
 }
 

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from api.commands.arguments import Subparsers
 from api.commands.database import database
@@ -11,6 +11,7 @@ from api.commands.secret import root_secret
 from api.commands.terminal import note, say
 from api.settings import Settings
 
+_MOST_HOURS = 720
 _KINDS = ("live", "test", "publishable", "workbench")
 
 
@@ -26,8 +27,9 @@ def add_parser(subparsers: Subparsers) -> None:
     listing = actions.add_parser("list", help="list an organization's keys")
     listing.add_argument("--org", required=True, metavar="NAME")
     listing.set_defaults(run=_list)
-    roll = actions.add_parser("roll", help="print a new key like an old one, which works for another 24 hours")
+    roll = actions.add_parser("roll", help="print a new key like an old one, which works on for a while")
     roll.add_argument("key", metavar="KEY_OR_ID")
+    roll.add_argument("--overlap", type=_hours, default=24.0, metavar="HOURS", help="instead of 24; 0 ends it now")
     roll.set_defaults(run=_roll)
     revoke = actions.add_parser("revoke", help="end a key within seconds")
     revoke.add_argument("key", metavar="KEY_OR_ID")
@@ -67,8 +69,8 @@ def _roll(args: argparse.Namespace, settings: Settings) -> int:
 
     keyring = Keyring(root_secret(settings))
     with database(settings) as addresses:
-        say(asyncio.run(keys.roll(addresses.dsn, keyring, args.key)))
-    note("the old key works for another 24 hours")
+        say(asyncio.run(keys.roll(addresses.dsn, keyring, args.key, timedelta(hours=args.overlap))))
+    note(f"the old key works for another {args.overlap:g} hours" if args.overlap else "the old key has ended")
     return 0
 
 
@@ -81,6 +83,16 @@ def _revoke(args: argparse.Namespace, settings: Settings) -> int:
         asyncio.run(keys.revoke(addresses.dsn, keyring, args.key))
     note("revoked; every process refuses it within 5 seconds")
     return 0
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = -1.0
+    if not 0 <= hours <= _MOST_HOURS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours; use 0 to {_MOST_HOURS}")
+    return hours
 
 
 def _day(moment: datetime | None) -> str:

@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True):
     most: int = 20
 
 
-class EntryView(msgspec.Struct, frozen=True):
+class StartedView(msgspec.Struct, frozen=True):
     """The entry that an event started."""
 
     id: str
@@ -73,7 +73,7 @@ class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):
     wants: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     version: int | None
-    entry: EntryView | None
+    entry: StartedView | None
 
 
 class ExplainedView(msgspec.Struct, frozen=True, rename="camel"):
@@ -275,7 +275,7 @@ def _view(event: _Named, trigger: Trigger, standing: Standing, why: Why, entry: 
         _wants(trigger),
         why.verdicts,
         standing.version,
-        None if entry is None else EntryView(entry.id, entry.state, entry.outcome),
+        None if entry is None else StartedView(entry.id, entry.state, entry.outcome),
     )
 
 

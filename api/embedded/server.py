@@ -48,6 +48,10 @@ SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",
+    # the texts of errors, and the statements under them, hold values of events; whoever asked is told, and our own log says the rest
+    "log_min_messages": "log",
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
     "log_line_prefix": "%m [%p] %q%u@%d ",
     "cluster_name": "event-workbench",
     "listen_addresses": "",

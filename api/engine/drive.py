@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Literal
 
 from api.clock import Clock
+from api.engine.account import Account
 from api.engine.facts import Seen, asked_of, look, run_of
 from api.engine.graphs import Graphs
 from api.engine.leases import LEASE, Leases
@@ -43,8 +44,14 @@ class Driver:
         self._retries = retries
         self._graphs = Graphs(database)
         self._leases = Leases(database, clock)
-        sending = Sending(database, keyring, clock, ways, self._leases, self._graphs)
+        self.account = Account()
+        sending = Sending(database, keyring, clock, ways, self._leases, self._graphs, self.account)
         self._deliveries = Deliveries(sending, lambda org_id, claim: self._finish(org_id, [claim]))
+
+    @property
+    def under_way(self) -> int:
+        """How many deliveries are under way."""
+        return len(self._deliveries)
 
     @property
     def is_crowded(self) -> bool:
@@ -75,6 +82,7 @@ class Driver:
         async with self._database.transaction() as tx:
             rescued, _ = await run(tx, store.rescue(org_id, self._clock.now(), most), COMMIT)
         if rescued:
+            self.account.rescued += rescued
             _log.warning("lease_expired", extra={"org_id": org_id, "entries": rescued})
         return rescued
 
@@ -110,11 +118,13 @@ class Driver:
                     alone = len(done)
                 case Written(parcels):
                     alone = max(alone - 1, 0)
+                    self.account.note(org_id, done)
                     self._leave(org_id, done, rest)
                     self._deliveries.begin(org_id, parcels)
                 case Stale():
                     pass  # decide again, on what is so now
                 case Lost(entry_ids):
+                    self.account.lost += len(entry_ids)
                     _log.warning("lease_lost", extra={"org_id": org_id, "entries": len(entry_ids)})
                     self._forget(org_id, entry_ids, rest)
 

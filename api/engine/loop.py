@@ -17,7 +17,7 @@ from api.store import engine as store
 from api.store.calls import COMMIT, run
 from api.store.database import ConflictError, Database, UnavailableError
 from api.store.engine import Due
-from api.store.health import beat, leave
+from api.store.health import Beat, beat, leave
 from api.store.wake import Listener
 
 READY_BATCH = 200
@@ -37,10 +37,11 @@ class Engine:
 
     def __init__(self, database: Database, driver: Driver, clock: Clock, listener: Listener) -> None:
         self._database = database
-        self._driver = driver
+        self.driver = driver
         self._clock = clock
         self._listener = listener
         self._id = uuid7(clock.now_us())
+        self._last_beat: Beat | None = None
         self._flooded: set[int] = (
             set()
         )  # organizations with more than a batch: they get two turns, one beside the other
@@ -50,6 +51,10 @@ class Engine:
         """Finish the batches in hand, then stop."""
         self._stopping.set()
         self._listener.wake()
+
+    def lag_seconds(self) -> float:
+        """Return how late the oldest due entry is, as far as this engine has seen."""
+        return 0.0 if self._last_beat is None else self._last_beat.lag_seconds(self._clock.now())
 
     async def run(self) -> None:
         """Work until stopped; survives a database that goes away."""
@@ -64,7 +69,7 @@ class Engine:
             except UnavailableError as error:
                 _log.warning("database_away", extra={"reason": str(error)})
                 await self._pause(AWAY_PAUSE)
-        await self._driver.stop(GRACE)
+        await self.driver.stop(GRACE)
         for task in (listening, beating):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -100,15 +105,15 @@ class Engine:
     async def _turn(self, due: Due) -> int:
         done = 0
         if due.expired:
-            done += await self._driver.rescue(due.org_id, READY_BATCH)
+            done += await self.driver.rescue(due.org_id, READY_BATCH)
         if due.ready:
             done += await self._drive_ready(due.org_id)
         if due.retrying or due.expired:
-            done += await self._driver.drive(due.org_id, "retrying", RETRY_BATCH)
+            done += await self.driver.drive(due.org_id, "retrying", RETRY_BATCH)
         return done
 
     async def _drive_ready(self, org_id: int) -> int:
-        taken = await self._driver.drive(org_id, "ready", READY_BATCH)
+        taken = await self.driver.drive(org_id, "ready", READY_BATCH)
         if taken == READY_BATCH:
             self._flooded.add(org_id)
         else:
@@ -118,7 +123,7 @@ class Engine:
     async def _rest(self) -> None:
         async with self._database.transaction() as tx:
             due_at, _ = await run(tx, store.next_due(), COMMIT)
-        soonest = CROWDED if self._driver.is_crowded else timedelta()
+        soonest = CROWDED if self.driver.is_crowded else timedelta()
         left = IDLE if due_at is None else min(IDLE, max(due_at - self._clock.now(), soonest))
         await self._listener.wait(left.total_seconds())
 
@@ -131,5 +136,7 @@ class Engine:
             with contextlib.suppress(UnavailableError, ConflictError):
                 await self._database.calibrate(self._clock)
                 async with self._database.transaction() as tx:
-                    await beat(tx, self._id, self._clock.now())
+                    (due_at,) = await run(tx, store.next_due())
+                    self._last_beat = Beat(self._clock.now(), due_at)
+                    await beat(tx, self._id, self._last_beat.seen_at, due_at)
             await asyncio.sleep(BEAT_EVERY)

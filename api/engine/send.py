@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from api.clock import Clock
+from api import tracing
+from api.clock import Clock, monotonic_ns
+from api.engine.account import Account
 from api.engine.graphs import Graphs
 from api.engine.leases import Leases
 from api.engine.outbox import Parcel, address_digest
@@ -45,6 +47,7 @@ class Sending(msgspec.Struct, frozen=True):
     ways: Transports
     leases: Leases
     graphs: Graphs
+    account: Account
 
 
 class Deliveries:
@@ -54,6 +57,9 @@ class Deliveries:
         self._with = sending
         self._go_on = go_on
         self._tasks: dict[int, set[asyncio.Task[None]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tasks.values()))
 
     def room(self, org_id: int) -> int:
         """Return how many more entries of an organization may be taken on."""
@@ -109,6 +115,7 @@ class Deliveries:
         if not self._with.leases.is_ours(claim.entry_id):
             _log.warning("lease_lost", extra={"org_id": org_id, "entries": 1})
             return None
+        since_ns = monotonic_ns()
         ended = await attempt(
             self._with.ways,
             self._with.keyring,
@@ -118,6 +125,8 @@ class Deliveries:
             lambda: self._with.leases.is_ours(claim.entry_id),
         )
         after = await self._recorded(org_id, parcel, ended)
+        sent = {"request_id": claim.request_id, "entry_id": claim.entry_id, "node_id": parcel.pending.effect.node_id}
+        tracing.record("deliver", since_ns, sent | {"outcome": type(ended).__name__.lower()})
         if after is None or after.run.state is not State.RUNNING:
             return None
         stand = after.run
@@ -134,7 +143,10 @@ class Deliveries:
         after = progress(claim, parcel.progress.run, graph, [decision], None)
         while True:
             try:
-                return after if await self._write(org_id, parcel, after, settled, now) else None
+                if not await self._write(org_id, parcel, after, settled, now):
+                    return None
+                self._with.account.note(org_id, [after])
+                return after
             except (UnavailableError, ConflictError):
                 if not self._with.leases.is_ours(claim.entry_id):
                     raise
@@ -148,6 +160,7 @@ class Deliveries:
         async with self._with.database.transaction() as tx:
             recorded = await record_sent(tx, org_id, after, settling, at)
             if isinstance(recorded, Lost):
+                self._with.account.lost += 1
                 _log.warning("lease_lost", extra={"org_id": org_id, "entries": 1})
                 return False
             if stored is not None and after.run.outcome == "gone":

@@ -14,7 +14,7 @@ from api.language.problem import Problems
 class Arrival(msgspec.Struct, gc=False):
     """A valid event on its way into the store. Digests are 32 hex digits; `email` is sealed.
 
-    `attributes`: their JSON text, or empty; `news`: whether its contact may lack any of them.
+    `attributes`: their JSON text, or empty; `news`: whether its contact may lack any of them; `request_id`: what brought it.
     """
 
     org_id: int
@@ -30,6 +30,7 @@ class Arrival(msgspec.Struct, gc=False):
     dry: bool
     contact_id: str = ""
     news: bool = True
+    request_id: str | None = None
 
 
 class Reader:
@@ -40,7 +41,9 @@ class Reader:
         self._nonce = nonce
         self._people = People()
 
-    def read(self, org_id: int, org_keys: OrgKeys, raw: bytes, test_key: bool) -> Arrival | Problems:
+    def read(
+        self, org_id: int, org_keys: OrgKeys, raw: bytes, test_key: bool, request_id: str | None = None
+    ) -> Arrival | Problems:
         """Return the arrival of the event in the JSON text `raw`, or what is wrong with it."""
         now_us = self._clock.unique_now_us()
         event = read_event(raw, now_us)
@@ -62,4 +65,5 @@ class Reader:
             email,
             encode(event.attributes).decode() if event.attributes else "",
             test_key or event.test,
+            request_id=request_id,
         )

@@ -16,9 +16,11 @@ import msgspec
 
 from api.clock import Clock, monotonic_ns, uuid7
 from api.ingest.arrival import Arrival
+from api.ingest.meters import refused_at
 from api.ingest.outcome import DryRun, Duplicate, Outcome, Rejected
 from api.ingest.redaction import Excerpt, excerpt, readable
 from api.language.problem import Problem, Problems
+from api.meters import Tally
 from api.store.database import ConflictError, Database, UnavailableError
 from api.store.recent import NoticeRows, add_notices
 
@@ -47,10 +49,11 @@ _Shares = dict[int, deque[_Notice]]
 
 
 class Notices:
-    """The notices of one API process. `dropped` counts those that were lost since it started."""
+    """The notices of one API process. Since it started, `dropped` were lost; `refused` counts what was refused, by field."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.dropped = 0
+        self.refused = Tally("field")
         self._database = database
         self._clock = clock
         self._shares: _Shares = {}
@@ -74,7 +77,7 @@ class Notices:
     def note_rejected(self, org_id: int, raw: bytes, problems: Problems) -> None:
         """Note that a body was refused, and why: the first problem is kept."""
         fits = len(raw) <= MOST_BODY and self._bytes + len(raw) <= MOST_BODIES
-        self._hold(org_id, _Notice(self._clock.now_us(), problems[0], raw=raw if fits else b""))
+        self._note(org_id, _Notice(self._clock.now_us(), problems[0], raw=raw if fits else b""))
 
     def note_outcome(self, arrival: Arrival, outcome: Outcome) -> None:
         """Note what became of a valid event, where it came again or the store refused it."""
@@ -86,7 +89,12 @@ class Notices:
             case _:
                 return
         known = Excerpt(arrival.event.name, arrival.idempotency_key)
-        self._hold(arrival.org_id, _Notice(self._clock.now_us(), problem, known))
+        self._note(arrival.org_id, _Notice(self._clock.now_us(), problem, known))
+
+    def _note(self, org_id: int, notice: _Notice) -> None:
+        if notice.problem is not None:
+            self.refused.add(refused_at(notice.problem.field))
+        self._hold(org_id, notice)
 
     def _hold(self, org_id: int, notice: _Notice) -> None:
         share = self._shares.get(org_id)

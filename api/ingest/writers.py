@@ -13,9 +13,11 @@ from operator import attrgetter
 
 import msgspec
 
+from api import tracing
 from api.clock import Clock, from_us, monotonic_ns
 from api.ingest.arrival import Arrival
 from api.ingest.matching import Triggers
+from api.ingest.meters import IngestMeters
 from api.ingest.outcome import Outcome, Rejected, Stored, Unavailable
 from api.ingest.queue import Queue
 from api.ingest.transaction import store_batch
@@ -44,10 +46,12 @@ class Request(msgspec.Struct, eq=False):
     answer: Answer | None
     since_ns: int
 
-    def settle(self, outcomes: list[Outcome]) -> None:
-        """Answer, unless that has happened."""
+    def settle(self, outcomes: list[Outcome], meters: IngestMeters) -> None:
+        """Answer and count, unless that has happened."""
         answer, self.answer = self.answer, None
         if answer is not None:
+            meters.count(outcomes)
+            meters.waits.note(monotonic_ns() - self.since_ns)
             answer(outcomes)
 
 
@@ -61,12 +65,14 @@ class Writers:
         triggers: Triggers,
         queue: Queue[Request],
         told: Callable[[Arrival, Outcome], None],
+        meters: IngestMeters,
     ) -> None:
         self._database = database
         self._clock = clock
         self._triggers = triggers
         self._queue = queue
         self._told = told
+        self._meters = meters
         self._woken = asyncio.Event()
         self._stopping = False
         self._busy_since_ns: list[int] = []
@@ -119,6 +125,7 @@ class Writers:
         try:
             if requests:
                 await self._write(requests)
+                tracing.record("store_batch", since_ns, {"requests": len(requests)})
         except Exception:  # noqa: BLE001  the edge of a writer: one batch must not end it
             _log.exception("writer_failed", extra={"requests": len(requests)})
         finally:
@@ -154,7 +161,7 @@ class Writers:
                 if type(outcome) is not Stored:
                     self._told(arrival, outcome)
             try:
-                request.settle(own)
+                request.settle(own, self._meters)
             except Exception:  # noqa: BLE001  one caller's answer must not cost the others theirs
                 _log.exception("answer_failed")
 

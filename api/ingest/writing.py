@@ -81,6 +81,7 @@ def add_entry(rows: store.EntryRows, arrival: Arrival, active: Active, entry_id:
     rows.stints.append(active.stint)
     rows.event_ids.append(arrival.event_id)
     rows.contact_ids.append(arrival.contact_id)
+    rows.request_ids.append(arrival.request_id)
 
 
 def refusal_of(error: RefusedDataError) -> Problems:

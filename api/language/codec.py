@@ -6,11 +6,14 @@ more than 400 digits: Python does not print integers past 4,300 digits, Postgres
 
 import re
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | Decimal | bool | None"
+if TYPE_CHECKING:
+    Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | Decimal | bool | None"
+else:
+    Json = Any  # msgspec, which reads the annotations of structs, cannot follow an alias that holds itself
 
 MAX_DEPTH = 32
 DEEP = 100  # levels; what is nested deeper is cut off before parsers run out of stack

@@ -21,6 +21,7 @@ from api.routes.answers import RefusedError, answer
 from api.routes.authors import body_fields, known_form, refuse_problems, settled
 from api.routes.entrance import parts
 from api.routes.people import PRIVATE, author_of, require_person, shown_to
+from api.routes.watched import while_allowed
 from api.store.erasure import Subject
 
 blueprint = Blueprint("contacts", url_prefix="/api/v1/contacts")
@@ -92,9 +93,10 @@ async def export_all(request: Request, contact_id: str) -> None:
     contact = settled(await care.show(database, who.org_id, known, shown))
     response = await request.respond(content_type="application/json", headers=PRIVATE)
     try:
-        async for piece in export.pieces(database, Subject(who.org_id, contact.id), contact, shown):
-            await response.send(piece)
-        await response.eof()
+        async with while_allowed(request, "contacts:read"):
+            async for piece in export.pieces(database, Subject(who.org_id, contact.id), contact, shown):
+                await response.send(piece)
+            await response.eof()
     except Exception as error:  # noqa: BLE001  the edge: an answer that has begun can only break, so that no half looks whole
         _log.warning("export_broken", extra={"request_id": str(request.id), "reason": type(error).__name__})
         request.transport.abort()  # type: ignore[attr-defined]

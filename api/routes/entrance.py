@@ -17,6 +17,7 @@ from api.keyring import Keyring
 from api.language.codec import MalformedJsonError, decode
 from api.query.run import Gateway
 from api.routes.answers import RefusedError
+from api.routes.edge import Edge
 from api.segments.finding import Desk
 from api.settings import Settings
 from api.store.database import Database
@@ -38,6 +39,7 @@ class Parts(msgspec.Struct, frozen=True):
     feed: Feed
     segments: Desk
     ways: Transports
+    edge: Edge
 
 
 def parts(request: Request) -> Parts:
@@ -50,6 +52,7 @@ async def identify(request: Request) -> Principal:
     found = await parts(request).verifier.principal(request.headers.getall("authorization", []))
     if isinstance(found, Unauthorized):
         raise RefusedError(401, "the secret key is missing, invalid or revoked")
+    request.ctx.principal = found
     return found
 
 

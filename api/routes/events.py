@@ -41,7 +41,9 @@ async def ingest_one(request: Request) -> HTTPResponse:
     except RefusedError as error:
         parts(request).notices.note_rejected(principal.org_id, request.body, error.problems)
         raise
-    (outcome,) = await parts(request).pipeline.ingest(principal.org_id, [request.body], principal.test, since_ns)
+    (outcome,) = await parts(request).pipeline.ingest(
+        principal.org_id, [request.body], principal.test, since_ns, str(request.id)
+    )
     if isinstance(outcome, Refused):
         return refusal(request, *refused(outcome))
     return answer(accepted(outcome), 202)
@@ -59,7 +61,7 @@ async def ingest_batch(request: Request) -> HTTPResponse:
     except RefusedError as error:
         parts(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
-    outcomes = await parts(request).pipeline.ingest(principal.org_id, raws, principal.test, since_ns)
+    outcomes = await parts(request).pipeline.ingest(principal.org_id, raws, principal.test, since_ns, str(request.id))
     if outcomes and all(isinstance(outcome, Unavailable) for outcome in outcomes):
         return refusal(request, 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE")
     return answer({"results": [_item(outcome) for outcome in outcomes]}, 202)

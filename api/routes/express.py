@@ -14,17 +14,21 @@ from typing import Any
 import msgspec
 from sanic.http import Stage
 
+from api import tracing
 from api.clock import monotonic_ns, uuid7
 from api.ingest.outcome import Outcome, Refused
 from api.language.codec import encode
 from api.routes.answers import HEADERS, refusal_body
+from api.routes.edge import traced
 from api.routes.entrance import Parts
 from api.routes.events import accepted, refused
 from api.wire.connection import Connection
 from api.wire.head import MAX_HEAD, Head, read_head
+from api.wire.request_id import given_id
 
 LONGEST = 65_536  # bytes of a body worth waiting for here
 PATIENCE = 0.5  # seconds for a body that arrives after its head
+_ROUTE = "/api/v1/events"
 _REQUEST_LINE = b"POST /api/v1/events HTTP/1.1\r\n"
 _UNUSUAL = {"content-encoding", "expect", "upgrade"}
 
@@ -40,12 +44,14 @@ class _Begun(msgspec.Struct):
 class ExpressConnection(Connection):
     """A connection with an express lane. One request is under way at a time: what comes meanwhile waits in Sanic's buffer."""
 
-    __slots__ = ("_begun", "_parts", "_storing")
+    __slots__ = ("_begun", "_parts", "_request_id", "_since_ns", "_storing")
 
     def connection_made(self, transport: Any) -> None:
         """Begin."""
         self._begun: _Begun | None = None
         self._storing = False
+        self._request_id = ""
+        self._since_ns = 0
         self._parts: Parts = self.app.ctx.parts
         super().connection_made(transport)
 
@@ -74,7 +80,7 @@ class ExpressConnection(Connection):
         ticket = _ticket(raw[: end - 4]) if end > 3 else None
         if ticket is None or not self.app.config.KEEP_ALIVE:
             return False
-        authorization, length = ticket
+        authorization, length, given = ticket
         principal = self._parts.verifier.believed(authorization)
         if principal is None or "ingest" not in principal.scopes or len(raw) > end + length:
             return False
@@ -84,8 +90,11 @@ class ExpressConnection(Connection):
             return True
         if raw[end : end + 1] != b"{":
             return False
-        pipeline = self._parts.pipeline
-        self._storing = pipeline.accept(principal.org_id, raw[end:], principal.test, monotonic_ns(), self._answer)
+        request_id = self._request_id = given or uuid7(self._parts.clock.now_us())
+        since_ns = self._since_ns = monotonic_ns()
+        self._storing = self._parts.pipeline.accept(
+            principal.org_id, raw[end:], principal.test, since_ns, self._answer, request_id
+        )
         self._time = monotonic()
         return self._storing
 
@@ -127,15 +136,18 @@ class ExpressConnection(Connection):
     def _response(self, outcome: Outcome, keep_alive: bool) -> bytes:
         if isinstance(outcome, Refused):
             status, problems, code = refused(outcome)
-            body = refusal_body(problems, code, uuid7(self._parts.clock.now_us()))
+            body = refusal_body(problems, code, self._request_id)
         else:
             status, body = 202, encode(accepted(outcome))
-        return _head(status, keep_alive) + b"content-length: %d\r\n\r\n" % len(body) + body
+        self._parts.edge.note("POST", _ROUTE, status, self._request_id)
+        tracing.record("request", self._since_ns, traced(_ROUTE, status, self._request_id))
+        rest = f"x-request-id: {self._request_id}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        return _head(status, keep_alive) + rest + body
 
 
 @lru_cache(maxsize=512)  # one client sends nearly the same head every time
-def _ticket(raw: bytes) -> tuple[str, int] | None:
-    """Return `Authorization` and the length of the body, or None when anything in the head is unusual."""
+def _ticket(raw: bytes) -> tuple[str, int, str | None] | None:
+    """Return `Authorization`, the length of the body and the caller's id; None when anything in the head is unusual."""
     head = read_head(raw)
     if not isinstance(head, Head) or head.content_length is None or not 0 < head.content_length <= LONGEST:
         return None
@@ -144,7 +156,7 @@ def _ticket(raw: bytes) -> tuple[str, int] | None:
     if not usual or fields.get("content-type", "application/json") != "application/json":
         return None
     authorization = fields.get("authorization")
-    return None if authorization is None else (authorization, head.content_length)
+    return None if authorization is None else (authorization, head.content_length, given_id(head.fields))
 
 
 @lru_cache

@@ -3,14 +3,14 @@
 An API without an engine still accepts events and loses none, so a stopped engine does not take the API out of service.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.routes.answers import answer
 from api.routes.entrance import parts
 from api.store.database import UnavailableError
-from api.store.health import last_beat
+from api.store.health import Beat, last_beat
 
 blueprint = Blueprint("health")
 
@@ -28,15 +28,22 @@ async def readyz(request: Request) -> HTTPResponse:
     """Answer 200 when database and writer work."""
     try:
         async with parts(request).database.transaction() as tx:
-            seen_at = await last_beat(tx)
+            beat = await last_beat(tx)
     except UnavailableError:  # why is for logs and `doctor`: it names hosts
         return answer({"status": "unavailable", "database": "away", "writer": "waiting", "engine": "unknown"}, 503)
-    alive = seen_at is not None and parts(request).clock.now() - seen_at < _SILENT
+    now = parts(request).clock.now()
     writer = parts(request).pipeline.alive
     body = {
         "status": "ready" if writer else "unavailable",
         "database": "ok",
         "writer": "ok" if writer else "stopped",
-        "engine": "ok" if alive else "not running" if seen_at is None else f"last seen {seen_at.isoformat()}",
+        "engine": _engine(beat, now),
+        "engineLagSeconds": None if beat is None else round(beat.lag_seconds(now), 3),
     }
     return answer(body, 200 if writer else 503)
+
+
+def _engine(beat: Beat | None, now: datetime) -> str:
+    if beat is None:
+        return "not running"
+    return "ok" if now - beat.seen_at < _SILENT else f"last seen {beat.seen_at.isoformat()}"

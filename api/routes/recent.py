@@ -18,7 +18,7 @@ from api.routes.answers import RefusedError, answer
 from api.routes.authors import flag_argument
 from api.routes.catalog import whole_number
 from api.routes.entrance import parts, require
-from api.store.database import UnavailableError
+from api.routes.watched import still_allowed
 
 blueprint = Blueprint("recent", url_prefix="/api/v1/events/recent")
 
@@ -99,7 +99,7 @@ async def _messages(request: Request, tail: Tail, seconds: int) -> AsyncGenerato
     until_ns = heard_ns + seconds * 1_000_000_000
     async with aclosing(parts(request).followers.follow(tail)) as following:
         async for given in following:
-            if not await _may_look(request):
+            if not await still_allowed(request, "events:read"):
                 return
             now_ns = monotonic_ns()
             if given or now_ns - heard_ns >= HEARTBEAT_SECONDS * 1_000_000_000:
@@ -107,17 +107,6 @@ async def _messages(request: Request, tail: Tail, seconds: int) -> AsyncGenerato
                 yield _written(given) or ":\n\n"
             if now_ns >= until_ns:
                 return
-
-
-async def _may_look(request: Request) -> bool:
-    """Tell whether the key is still good. Nobody can say while the database is away; then there is nothing to see either."""
-    try:
-        await require(request, "events:read")
-    except RefusedError:
-        return False
-    except UnavailableError:
-        return True
-    return True
 
 
 def _written(given: list[Given]) -> str:

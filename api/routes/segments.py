@@ -17,6 +17,7 @@ from api.routes.authors import accepted, require_notebook, settled
 from api.routes.entrance import expect_json, parts
 from api.routes.people import author_of, shown_to
 from api.routes.questions import answered
+from api.routes.watched import while_allowed
 from api.segments import audiences, definition, segments
 from api.segments.definition import Frame, Trial
 from api.segments.segments import Filled
@@ -63,7 +64,8 @@ async def preview(request: Request) -> HTTPResponse | None:
     who = await require_notebook(request, _ASK, "segments")
     expect_json(request)
     trial = accepted(definition.read_trial(request.body))
-    return await answered(request, _tried(request, who, trial))
+    async with while_allowed(request, *_ASK):
+        return await answered(request, _tried(request, who, trial))
 
 
 @blueprint.get("/<name:str>")

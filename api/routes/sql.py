@@ -11,6 +11,7 @@ from api.query.run import Answer, Question
 from api.routes.answers import RefusedError
 from api.routes.entrance import json_body, parts, require
 from api.routes.questions import answered
+from api.routes.watched import while_allowed
 
 blueprint = Blueprint("sql", url_prefix="/api/v1")
 
@@ -24,7 +25,8 @@ async def ask(request: Request) -> HTTPResponse | None:
     form = _form(request)
     text, params, as_of = _read(json_body(request))
     question = Question(principal.org_id, text, params, "pii:read" in principal.scopes, as_of)
-    return await answered(request, _answer(request, question, form))
+    async with while_allowed(request, "sql:read"):
+        return await answered(request, _answer(request, question, form))
 
 
 async def _answer(request: Request, question: Question, form: type[Written]) -> None:

@@ -58,6 +58,12 @@ async def find_key_by_id(tx: Transaction, key_id: str) -> KeyRow | None:
     return rows[0] if rows else None
 
 
+async def find_key_of(tx: Transaction, org_id: int, key_id: str) -> KeyRow | None:
+    """Return the key of an organization with this id."""
+    rows = await _keys(tx, "find_key_of", {"org_id": org_id, "id": key_id})
+    return rows[0] if rows else None
+
+
 async def list_keys(tx: Transaction, org_id: int) -> list[KeyRow]:
     """Return every key of an organization, oldest first."""
     return await _keys(tx, "list_keys", {"org_id": org_id})

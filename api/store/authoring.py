@@ -50,11 +50,11 @@ class EarlierRow(msgspec.Struct, frozen=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True):
-    """Who did what; `detail` is JSON text."""
+    """Who did what; no key: the operator. `detail` is JSON text."""
 
     org_id: int
     id: str
-    key_id: str
+    key_id: str | None
     action: str
     subject_id: str | None
     detail: str

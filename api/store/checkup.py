@@ -17,12 +17,13 @@ class UnfitServerError(Exception):
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """Version number as Postgres counts (180006), durability settings, and whether our role may create roles."""
+    """Version number as Postgres counts (180006), durability settings, what is logged, and whether our role may create roles."""
 
     version: int
     fsync: str
     synchronous_commit: str
     full_page_writes: str
+    logs_errors: bool
     may_create_roles: bool
 
     @property

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import psycopg
 from psycopg import AsyncTransaction, errors
 from psycopg.adapt import Loader, Transformer
@@ -104,6 +105,14 @@ class _RawJson(Loader):
         return bytes(data)
 
 
+class Load(msgspec.Struct, frozen=True):
+    """Connections of a pool, those of them in use, and who waits for one."""
+
+    connections: int
+    busy: int
+    waiting: int
+
+
 class Database:
     """A pool of connections to one database.
 
@@ -140,6 +149,12 @@ class Database:
     async def close(self) -> None:
         """Return every connection to Postgres."""
         await self._pool.close(timeout=5.0)
+
+    def load(self) -> Load:
+        """Return how busy the pool is."""
+        stats = self._pool.get_stats()
+        size = stats["pool_size"]
+        return Load(size, size - stats["pool_available"], stats["requests_waiting"])
 
     async def _check(self, connection: Transaction) -> None:
         """Refuse a connection that ended while it lay idle: then there is something to read. Costs no round trip."""

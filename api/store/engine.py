@@ -36,6 +36,7 @@ class Claim(msgspec.Struct, frozen=True):
     lease_until: datetime
     since: datetime | None
     stint: int
+    request_id: str | None = None
 
 
 class Standing(msgspec.Struct, frozen=True):

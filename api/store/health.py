@@ -2,6 +2,8 @@
 
 from datetime import datetime, timedelta
 
+import msgspec
+
 from api.store.database import Transaction
 from api.store.statements import load
 
@@ -9,9 +11,20 @@ _SQL = load("health")
 _LONG = timedelta(days=1)
 
 
-async def beat(tx: Transaction, engine_id: str, now: datetime) -> None:
-    """Say that an engine is alive."""
-    await tx.execute(_SQL["beat"], {"id": engine_id, "now": now})
+class Beat(msgspec.Struct, frozen=True):
+    """A sign of life of an engine, and when the next entry was due by then."""
+
+    seen_at: datetime
+    next_due_at: datetime | None
+
+    def lag_seconds(self, now: datetime) -> float:
+        """Return how late that entry is; 0 when none is."""
+        return 0.0 if self.next_due_at is None else max((now - self.next_due_at).total_seconds(), 0.0)
+
+
+async def beat(tx: Transaction, engine_id: str, now: datetime, next_due_at: datetime | None) -> None:
+    """Say that an engine is alive, and when the next entry is due."""
+    await tx.execute(_SQL["beat"], {"id": engine_id, "now": now, "next_due_at": next_due_at})
 
 
 async def leave(tx: Transaction, engine_id: str, now: datetime) -> None:
@@ -19,7 +32,7 @@ async def leave(tx: Transaction, engine_id: str, now: datetime) -> None:
     await tx.execute(_SQL["leave"], {"id": engine_id, "long_ago": now - _LONG})
 
 
-async def last_beat(tx: Transaction) -> datetime | None:
-    """Return when any engine was last alive."""
+async def last_beat(tx: Transaction) -> Beat | None:
+    """Return the last sign of life of any engine."""
     row = await (await tx.execute(_SQL["last_beat"])).fetchone()
-    return None if row is None else row[0]
+    return None if row is None else Beat(*row)

@@ -67,6 +67,7 @@ class EntryRows(msgspec.Struct):
     stints: list[int] = []
     event_ids: list[str] = []
     contact_ids: list[str] = []
+    request_ids: list[str | None] = []
 
 
 class DryRunRows(msgspec.Struct):

@@ -14,6 +14,7 @@ from sanic.request import Request
 
 from api.wire.chunks import Chunks
 from api.wire.head import MAX_HEAD, TOO_MANY_FIELDS, Head, is_spoilt, read_head
+from api.wire.request_id import given_id
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LARGE = 65_536  # bytes of a body; who sends more shows a valid key first
@@ -111,6 +112,7 @@ class StrictHttp(Http):
             transport=protocol.transport,  # type: ignore[arg-type]
             app=protocol.app,
         )
+        request._id = given_id(head.fields)  # None: Sanic makes one when it is asked for
         protocol.request_class._current.set(request)
         protocol.state["requests_count"] += 1
         request.stream = self

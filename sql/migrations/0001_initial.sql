@@ -329,6 +329,7 @@ CREATE TABLE workbench.entries (
     created_at          timestamptz NOT NULL,
     updated_at          timestamptz NOT NULL,
     merged_from         uuid,                           -- like that of an event
+    request_id          text,                           -- of the request that brought the event, for logs
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, automation_id, event_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
@@ -603,7 +604,8 @@ CREATE TABLE workbench.chain_blocks (
 CREATE TABLE workbench.engines (
     id          uuid PRIMARY KEY,
     started_at  timestamptz NOT NULL,
-    seen_at     timestamptz NOT NULL
+    seen_at     timestamptz NOT NULL,
+    next_due_at timestamptz                     -- when the next entry was due, then
 );
 
 -- What analysts see ---------------------------------------------------------------------------------------------------

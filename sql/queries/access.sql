@@ -32,6 +32,14 @@ FROM api_keys k
 JOIN organizations o ON o.id = k.org_id
 WHERE k.id = :id;
 
+-- find_key_of --
+-- One key of an organization by its id.
+SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
+       k.created_at, k.expires_at, k.revoked_at, k.last_used_at
+FROM api_keys k
+JOIN organizations o ON o.id = k.org_id
+WHERE k.org_id = :org_id AND k.id = :id;
+
 -- list_keys --
 -- Every key of an organization, oldest first.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,

@@ -1,11 +1,12 @@
 -- What `workbench doctor` and `workbench up` ask a database about itself.
 
 -- read_server --
--- The server's version and the settings that durability depends on, with the rights of our role.
+-- The server's version, the settings that durability depends on, whether its log names errors, and the rights of our role.
 SELECT current_setting('server_version_num')::integer AS version,
        current_setting('fsync') AS fsync,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('full_page_writes') AS full_page_writes,
+       current_setting('log_min_messages') NOT IN ('log', 'fatal', 'panic') AS logs_errors,
        r.rolcreaterole OR r.rolsuper AS may_create_roles
 FROM pg_roles r
 WHERE r.rolname = current_user;

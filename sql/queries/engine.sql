@@ -41,13 +41,13 @@ WITH due AS (
     FROM due
     WHERE e.org_id = due.org_id AND e.id = due.id
     RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-              e.attempts, e.lease_token, e.lease_until, e.since, e.stint, due.state AS came_from
+              e.attempts, e.lease_token, e.lease_until, e.since, e.stint, e.request_id, due.state AS came_from
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
 )
 SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
-       attempts, lease_token, lease_until, since, stint
+       attempts, lease_token, lease_until, since, stint, request_id
 FROM claimed;
 
 -- claim_retrying --
@@ -64,13 +64,13 @@ WITH due AS (
     FROM due
     WHERE e.org_id = due.org_id AND e.id = due.id
     RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-              e.attempts, e.lease_token, e.lease_until, e.since, e.stint, due.state AS came_from
+              e.attempts, e.lease_token, e.lease_until, e.since, e.stint, e.request_id, due.state AS came_from
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
 )
 SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
-       attempts, lease_token, lease_until, since, stint
+       attempts, lease_token, lease_until, since, stint, request_id
 FROM claimed;
 
 -- rescue --

@@ -129,7 +129,8 @@ WITH page AS (
 SELECT created_at, id::text FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
 
 -- clean_entries --
--- Take what its next entries looked at from their steps; of errors the first word stays. Where this page ends.
+-- Take what its next entries looked at from their steps, and the ids that callers gave; of errors the first word stays.
+-- Where this page ends.
 WITH page AS (
     SELECT created_at, id FROM entries
     WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
@@ -144,9 +145,9 @@ WITH page AS (
     FROM page p
     WHERE t.org_id = :org_id AND t.entry_id = p.id AND strpos(t.reason, ':') > 0
 ), errors AS (
-    UPDATE entries e SET last_error = split_part(e.last_error, ':', 1)
+    UPDATE entries e SET last_error = split_part(e.last_error, ':', 1), request_id = NULL
     FROM page p
-    WHERE e.org_id = :org_id AND e.id = p.id AND strpos(e.last_error, ':') > 0
+    WHERE e.org_id = :org_id AND e.id = p.id AND (strpos(e.last_error, ':') > 0 OR e.request_id IS NOT NULL)
 )
 SELECT created_at, id::text FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
 

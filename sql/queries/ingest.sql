@@ -100,13 +100,13 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :events :
 
 -- add_entries --
 -- One entry per automation and event.
-INSERT INTO entries (org_id, id, automation_id, automation_version, stint, event_id, event_created_at, contact_id, state,
-                     due_at, created_at, updated_at)
-SELECT org_id, id, automation_id, version, stint, event_id, :created_at ::timestamptz, contact_id, 'pending',
+INSERT INTO entries (org_id, id, automation_id, automation_version, stint, event_id, event_created_at, contact_id, request_id,
+                     state, due_at, created_at, updated_at)
+SELECT org_id, id, automation_id, version, stint, event_id, :created_at ::timestamptz, contact_id, request_id, 'pending',
        :created_at ::timestamptz, :created_at ::timestamptz, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :automation_ids ::uuid[], :versions ::integer[], :stints ::integer[],
-            :event_ids ::uuid[], :contact_ids ::uuid[])
-    AS e (org_id, id, automation_id, version, stint, event_id, contact_id)
+            :event_ids ::uuid[], :contact_ids ::uuid[], :request_ids ::text[])
+    AS e (org_id, id, automation_id, version, stint, event_id, contact_id, request_id)
 ON CONFLICT (org_id, automation_id, event_id) DO NOTHING;
 
 -- wake_waiting --

@@ -5,7 +5,9 @@ import pytest
 
 from api.access import AccessError, keys, orgs
 from api.access.format import KINDS, parse
+from api.access.session import session
 from api.keyring import Keyring
+from api.language.codec import decode
 
 
 async def test_an_organization_is_created_once(database_url: str) -> None:
@@ -81,3 +83,21 @@ async def test_a_revoked_key_is_kept_on_record_and_cannot_be_rolled(
 async def test_an_unknown_key_says_how_to_find_one(database_url: str, keyring: Keyring, name: str) -> None:
     with pytest.raises(AccessError, match="there is no such key"):
         await keys.revoke(database_url, keyring, name)
+
+
+async def test_what_the_operator_does_is_on_record_without_a_key(database_url: str, keyring: Keyring, org: str) -> None:
+    key = await keys.create(database_url, keyring, org, "live", name="backend")
+    new = await keys.roll(database_url, keyring, key)
+    await keys.revoke(database_url, keyring, new)
+    first, second = await keys.list_keys(database_url, org)
+    async with session(database_url) as (tx, _):
+        found = await tx.execute("SELECT action, subject_id, key_id, detail FROM audit_log ORDER BY id")
+        rows = [(action, subject, by, decode(detail)) for action, subject, by, detail in await found.fetchall()]
+    what = {"kind": "live", "name": "backend", "scopes": ["ingest", "events:read"]}
+    rolled = {"newKey": second.id, "endsAt": rows[1][3]["endsAt"]}
+    assert rows == [
+        ("key.create", first.id, None, what),
+        ("key.roll", first.id, None, what | rolled),
+        ("key.revoke", second.id, None, what),
+    ]
+    assert key not in str(rows)

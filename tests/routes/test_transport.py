@@ -144,12 +144,34 @@ async def test_d18_expect_100_continue_works(acme: Org) -> None:
     assert Answer(said.partition(b"\r\n\r\n")[2]).status == 202
 
 
-@pytest.mark.parametrize("sent", ["a" * 4_000, "00000000-0000-0000-0000-000000000000"])
-async def test_d21_the_id_of_a_request_is_ours(acme: Org, sent: str) -> None:
-    found = await ask(acme, EVENT, f"X-Request-ID: {sent}", authorization="Bearer nobody")
-    assert found.status == 401
-    assert len(found.error["requestId"]) == 36
+@pytest.mark.parametrize(
+    "sent", ["a" * 4_000, "short", "one two three", "sk_live_abcdefgh", "\xe9" * 8, "a@b.example", "-" * 8]
+)
+@pytest.mark.parametrize("key", ["Bearer nobody", None])
+async def test_d21_an_id_that_may_not_stand_in_logs_is_replaced(acme: Org, sent: str, key: str | None) -> None:
+    changes = {} if key is None else {"authorization": key}
+    found = await ask(acme, EVENT, f"X-Request-ID: {sent}", **changes)
+    assert len(found.headers[b"x-request-id"]) == 36
     assert sent.encode() not in found.body + b"".join(found.headers.values())
+
+
+@pytest.mark.parametrize("body", [EVENT, b"{"])
+@pytest.mark.parametrize("key", ["Bearer nobody", None])
+async def test_an_id_that_is_sane_is_kept_on_every_way(acme: Org, body: bytes, key: str | None) -> None:
+    changes = {} if key is None else {"authorization": key}
+    found = await ask(acme, body, "X-Request-ID: Checkout.7f3a-1", **changes)
+    assert found.headers[b"x-request-id"] == b"checkout.7f3a-1"  # in lower case by `Answer`
+    assert found.status == 202 or found.error["requestId"] == "Checkout.7f3a-1"
+
+
+async def test_two_ids_are_none(acme: Org) -> None:
+    found = await ask(acme, EVENT, "X-Request-ID: request-1", "X-Request-ID: request-2")
+    assert (found.status, len(found.headers[b"x-request-id"])) == (202, 36)
+
+
+async def test_answers_before_a_route_is_found_name_their_request(acme: Org) -> None:
+    for found in (await ask(acme, line="POST /nothing"), Answer(await acme.service.talk(b"NO HTTP\r\n\r\n"))):
+        assert found.headers[b"x-request-id"].decode() == found.error["requestId"]
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "FOO"])

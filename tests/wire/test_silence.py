@@ -23,7 +23,7 @@ REQUESTS = {
     request(KEY, LENGTH, line=b"POST http://?" + CANARY + b" HTTP/1.1"): 400,
     request(KEY, LENGTH, b"X-Request-ID: " + ESCAPE + CANARY): 400,
     request(KEY, LENGTH, b"User-Agent: " + CANARY + b"\n{}"): 400,
-    request(KEY, LENGTH, b"X-Request-ID: " + CANARY, b"Expect: " + CANARY): 417,
+    request(KEY, LENGTH, b"X-Request-ID: sk_live_" + CANARY, b"Expect: " + CANARY): 417,
     request(KEY, b"Content-Length: " + CANARY): 400,
     request(KEY, b"Transfer-Encoding: chunked"): 400,
     request(KEY, b"Content-Length: 9999999"): 413,

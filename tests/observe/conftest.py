@@ -1,0 +1,5 @@
+"""An installation without processes yet."""
+
+from tests.acceptance.conftest import house
+
+__all__ = ["house"]

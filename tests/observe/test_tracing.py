@@ -1,0 +1,76 @@
+"""Spans reach a collector, and cost nothing where nobody asked for them."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.acceptance.conftest import House, until
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+class Collector(HTTPServer):
+    """Takes spans."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Taking)
+        self.spans: list[Span] = []
+
+
+class Taking(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        sent = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["content-length"])))
+        for resource in sent.resource_spans:
+            for scope in resource.scope_spans:
+                self.server.spans += scope.spans
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as started:
+        thread = threading.Thread(target=started.serve_forever)
+        thread.start()
+        yield started
+        started.shutdown()
+        thread.join()
+
+
+async def test_requests_and_batches_become_spans_without_values(house: House, collector: Collector) -> None:
+    keys = await house.organization()
+    api = house.start_api(
+        OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}", OTEL_BSP_SCHEDULE_DELAY="100"
+    )
+    with api.client(keys["live"]) as client:
+        event = {"event": "deposit", "contact": {"externalId": "canary"}, "idempotencyKey": "canary"}
+        for parent in (f"00-{TRACE}-b7ad6b7169203331-01", "x" * 4_000):
+            sent = client.post("/events/batch", json={"events": [event]}, headers={"traceparent": parent})
+            assert sent.status_code == 202
+        client.post("/events", json=event, headers={"x-request-id": "request-1"})
+
+    def asked() -> list[Span]:
+        return [each for each in collector.spans if "/api/v1/events" in str(each.attributes)]
+
+    until(lambda: len(asked()) == 3, "the spans arrive")
+    assert asked()[0].trace_id.hex() == TRACE
+    assert asked()[1].trace_id.hex() != TRACE
+    assert "request-1" in str(asked()[2].attributes)
+    assert {each.name for each in collector.spans} >= {"request", "store_batch"}
+    assert "canary" not in str(collector.spans)
+
+
+def test_what_is_off_is_not_loaded() -> None:
+    code = "import sys, api.app, api.worker; sys.exit('opentelemetry.sdk' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

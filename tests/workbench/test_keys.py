@@ -1,0 +1,47 @@
+"""Keys seen to from a notebook."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.running import Running
+from workbench import DraftError, KeyRefusedError, NotThereError, Workbench
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    """Somebody who may administer keys."""
+    command = [sys.executable, "-m", "api", "key", "create", "--org", "demo", "--kind", "workbench"]
+    scopes = ["--scopes", "events:read,keys:admin", "--name", "admin"]
+    made = subprocess.run([*command, *scopes], env=running.environment(), capture_output=True, text=True, check=True)
+    return Workbench(running.url, made.stdout.strip())
+
+
+def test_a_key_is_made_rolled_and_revoked(wb: Workbench, running: Running) -> None:
+    made = wb.keys.create("live", name="shop")
+    for shown in (repr(made), made._repr_html_(), repr(wb.keys), wb.keys._repr_html_()):
+        assert made.secret not in shown
+        assert made.key.key in shown
+    sender = Workbench(running.url, events_key=made.secret)
+    assert sender.events.send("keys:made", external_id="u1").accepted
+    rolled = wb.keys.roll("shop", overlap="2h")
+    old, new = [each for each in wb.keys if each.name == "shop"]
+    assert (old.standing, new.id) == ("ending", rolled.key.id)
+    assert old.standing_now().startswith("works until 2")
+    assert wb.keys.revoke("shop").standing == "revoked"
+    assert wb.keys.revoke(old).standing_now().startswith("revoked 2")
+
+
+def test_a_name_must_mean_one_key(wb: Workbench) -> None:
+    for _ in range(2):
+        wb.keys.create("test", name="twins")
+    with pytest.raises(DraftError, match="2 keys have the name 'twins': give the id of one"):
+        wb.keys.revoke("twins")
+    with pytest.raises(NotThereError, match="there is no active key 'nobody'"):
+        wb.keys.roll("nobody")
+
+
+def test_a_key_without_the_right_sees_none(running: Running) -> None:
+    with pytest.raises(KeyRefusedError, match="keys:admin"):
+        _ = running.workbench().keys
