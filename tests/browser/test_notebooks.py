@@ -36,4 +36,6 @@ def test_the_other_notebooks_run_and_are_drawn(page: Page, lab: Lab, pictures: P
         expect(page.locator(".jp-CodeCell").last).to_contain_text(last)
         assert all(image.evaluate(DRAWN) for image in page.locator(".ewb img").all())
         assert page.locator(STDERR).count() == 0
+        if name == "02_catalog":  # the cell after the tail sends two events, and the tail was listening
+            expect(page.locator(".tail tr.event", has_text="survey_answered")).to_have_count(2)
         page.locator(".jp-Notebook").screenshot(path=pictures / f"{name}.png")
