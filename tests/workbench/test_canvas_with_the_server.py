@@ -55,4 +55,4 @@ def test_a_contact_is_found_by_what_identifies_it(wb: Workbench, canvas: Heard) 
     found = canvas.ask("person", wanted=WALLET.upper().replace("0X", "0x"))
     assert found["described"]["attributes"]["plan"] == "gold"
     assert canvas.ask("person", wanted=found["id"])["id"] == found["id"]
-    assert "error" in canvas.hear(kind="ask", id="v/1", what="person", wanted="nobody@example.com")
+    assert "error" in canvas.hear(kind="ask", id="v/1", what="person", wanted="no-one-ever@example.com")
