@@ -1,8 +1,12 @@
-"""Time is the database's, whatever the clock of a host does (trust.md B20, B21)."""
+"""Time is the database's, whatever the clock of a host does (trust.md B20, B21); ids made one by one and many at a time are alike."""
 
 from datetime import timedelta
+from uuid import UUID
 
-from api.clock import Clock, from_us, monotonic_ns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.clock import Clock, from_us, monotonic_ns, us_of, uuid7_from, uuid7s
 
 
 def at(clock: Clock, off: timedelta) -> None:
@@ -28,3 +32,12 @@ def test_b21_moments_stay_different_when_the_clock_steps_back() -> None:
     after = [clock.unique_now_us() for _ in range(100)]
     moments = before + after
     assert moments == sorted(set(moments))
+
+
+@given(st.lists(st.integers(0, 253_402_300_799_999_999), max_size=5))
+def test_ids_of_many_moments_are_what_each_would_have_been(ats_us: list[int]) -> None:
+    texts = [str(UUID(bytes=each)) for each in uuid7s(ats_us)]
+    assert [text[:18] for text in texts] == [uuid7_from(at_us, bytes(8))[:18] for at_us in ats_us]
+    assert [us_of(text) for text in texts] == [at_us - at_us % 1_000 for at_us in ats_us]
+    assert all(text[19] in "89ab" for text in texts)
+    assert len(set(texts)) == len(ats_us)
