@@ -42,7 +42,7 @@ def form_for(media_type: str, codings: str) -> type[Written]:
 async def stream(answer: Answer, form: type[Written]) -> AsyncIterator[bytes]:
     """Give the bytes of an answer, at least one piece.
 
-    The work on a batch happens off the event loop, and while Postgres makes the next one.
+    A batch is written off the event loop, and while Postgres makes the next one.
     """
     written = form(answer.columns)
 
