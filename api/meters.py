@@ -19,10 +19,12 @@ class Tally:
 
     def add(self, *words: str, times: int = 1) -> None:
         """Count."""
-        counts = self._counts
-        if words not in counts and len(counts) >= self._most:
-            words = (OTHER,) * len(self.labels)
-        counts[words] = counts.get(words, 0) + times
+        try:
+            self._counts[words] += times
+        except KeyError:
+            if len(self._counts) >= self._most:
+                words = (OTHER,) * len(self.labels)
+            self._counts[words] = self._counts.get(words, 0) + times
 
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], int]]:
         """Give every combination of words with its count."""

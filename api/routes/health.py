@@ -3,7 +3,7 @@
 An API without an engine still accepts events and loses none, so a stopped engine does not take the API out of service.
 """
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sanic import Blueprint, HTTPResponse, Request
 
@@ -13,8 +13,6 @@ from api.store.database import UnavailableError
 from api.store.health import Beat, last_beat
 
 blueprint = Blueprint("health")
-
-_SILENT = timedelta(seconds=15)
 
 
 @blueprint.get("/healthz")
@@ -46,4 +44,4 @@ async def readyz(request: Request) -> HTTPResponse:
 def _engine(beat: Beat | None, now: datetime) -> str:
     if beat is None:
         return "not running"
-    return "ok" if now - beat.seen_at < _SILENT else f"last seen {beat.seen_at.isoformat()}"
+    return "ok" if not beat.is_silent(now) else f"last seen {beat.seen_at.isoformat()}"

@@ -9,6 +9,7 @@ from api.store.statements import load
 
 _SQL = load("health")
 _LONG = timedelta(days=1)
+_SILENT = timedelta(seconds=15)
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -18,8 +19,17 @@ class Beat(msgspec.Struct, frozen=True):
     next_due_at: datetime | None
 
     def lag_seconds(self, now: datetime) -> float:
-        """Return how late that entry is; 0 when none is."""
-        return 0.0 if self.next_due_at is None else max((now - self.next_due_at).total_seconds(), 0.0)
+        """Return how late that entry was at the sign of life; of an engine that is silent, how late it is by now. 0: it is not."""
+        if self.next_due_at is None:
+            return 0.0
+        known_at = (
+            now if self.is_silent(now) else self.seen_at
+        )  # else what was due just then would seem to wait until the next
+        return max((known_at - self.next_due_at).total_seconds(), 0.0)
+
+    def is_silent(self, now: datetime) -> bool:
+        """Return whether there should have been another sign of life."""
+        return now - self.seen_at >= _SILENT
 
 
 async def beat(tx: Transaction, engine_id: str, now: datetime, next_due_at: datetime | None) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from api.observe.process import Process
 from api.observe.published import keep_published, read_published
 from api.observe.tasks import told
 from api.settings import Settings
+from api.store.health import Beat
 from tests.routes.conftest import Service, serving
 from tests.running import free_port
 
@@ -144,12 +146,16 @@ def test_samples_of_one_name_are_one_family() -> None:
 async def test_late_entries_show_while_no_engine_runs(acme_lag: tuple[Service, Lag]) -> None:
     service, lag = acme_lag
     assert (lag.seconds(), str(lag.silent_seconds())) == (0.0, "nan")
+    at = service.parts.clock.now()
+    assert (
+        Beat(at, at - timedelta(seconds=4)).lag_seconds(at + timedelta(seconds=9)) == 4
+    )  # it may have been done since
     await service.rows(
-        "INSERT INTO engines VALUES (gen_random_uuid(), now(), now() - interval '9s', now() - interval '5s')"
+        "INSERT INTO engines VALUES (gen_random_uuid(), now(), now() - interval '20s', now() - interval '5s')"
     )
     await lag._look()
     assert 5 <= lag.seconds() < 60
-    assert 9 <= lag.silent_seconds() < 60
+    assert 20 <= lag.silent_seconds() < 60
     ready = await service.client.get(f"http://127.0.0.1:{service.port}/readyz")
     assert ready.json()["engineLagSeconds"] >= 5
 
