@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from api.access.format import Kind
+from api.authoring.goals import MOST_DAYS
 from api.language.codec import Json
 from api.language.event import MAX_PAYLOAD_BYTES
 from api.language.run import State
@@ -93,12 +94,17 @@ class LimitQuery(msgspec.Struct):
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
 
 
-class TriggerBody(msgspec.Struct):
-    """Which events start it; see docs/automation-language.md."""
+class TriggerBody(msgspec.Struct, rename="camel"):
+    """Which events start it; see docs/automation-language.md, and docs/on-chain.md for `contract` and what follows it."""
 
-    type: Literal["app_event"]
+    type: Literal["app_event", "onchain_event"]
     event: str | None = None
     filters: list[dict[str, Any]] | None = None
+    contract: str | None = None
+    chain_id: Annotated[int, Meta(ge=1)] | None = None
+    wallet_arg: str | None = None
+    confirmations: Annotated[int, Meta(ge=0)] | None = None
+    create_contacts: bool | None = None
 
 
 class AutomationBody(msgspec.Struct, rename="camel"):
@@ -160,6 +166,50 @@ class WholeTrialBody(TrialBody, rename="camel", kw_only=True):
 
     trigger_spec: TriggerBody
     graph: dict[str, Any]
+
+
+class ToBody(msgspec.Struct, rename="camel"):
+    """Where a test goes: at least one of the three."""
+
+    email: Identifier | None = None
+    wallet_address: Identifier | None = None
+    url: str | None = None
+
+
+class TestBody(TrialBody, rename="camel", kw_only=True):
+    """A trial whose messages are sent, those of one node or all."""
+
+    to: ToBody
+    node_id: str | None = None
+
+
+class ResumeBody(msgspec.Struct):
+    """What becomes of what came due meanwhile."""
+
+    overdue: Literal["run", "cancel"] | None = None
+
+
+class GoalQuery(msgspec.Struct):
+    """Over how many days."""
+
+    days: Annotated[int, Meta(ge=1, le=MOST_DAYS)] = 30
+
+
+class ChangesQuery(msgspec.Struct, rename="camel"):
+    """Which changes; `before` is the last id of the page before."""
+
+    limit: Limit = 50
+    subject_id: Id | Absent = ABSENT
+    action: str | Absent = ABSENT
+    before: Id | Absent = ABSENT
+
+
+class LogsQuery(msgspec.Struct):
+    """Which logs."""
+
+    contract: str | Absent = ABSENT
+    event: str | Absent = ABSENT
+    limit: Limit = 20
 
 
 class EntriesQuery(msgspec.Struct):

@@ -1,6 +1,7 @@
 """Every route by its name (the blueprint's and the handler's), with what cannot be read off it."""
 
 from api.access.administration import KeyView, NewKeyView
+from api.authoring.goals import GoalView
 from api.authoring.trial import TrialView
 from api.authoring.views import (
     AutomationView,
@@ -22,6 +23,7 @@ from api.ingest.recent import RecentEvent
 from api.openapi import bodies, shapes
 from api.openapi.operation import Access, Operation, holding
 from api.segments.views import FilledView, ListedView, PreviewView, SegmentView, ShownView
+from api.test_send import TriedView
 
 _SEND = Access(("live", "test"), ("ingest",))
 _LOOK = Access(("live", "test", "workbench"), ("events:read",))
@@ -38,6 +40,10 @@ _SEGMENTS = Access(("workbench",), ("contacts:read", "sql:read", "automations:wr
 _SIGN = Access(("live", "workbench"), ("ingest", "keys:admin"))
 _SEE_SECRET = Access(("live", "workbench"), ("ingest", "keys:admin", "automations:publish"))
 _ADMIN = Access(("workbench",), ("keys:admin",))
+_CHANGES = Access(
+    ("workbench",),
+    ("keys:admin", "automations:write", "automations:publish", "events:read", "contacts:read", "sql:read"),
+)
 _PAGE = Access(("publishable",))
 
 _REPLAYED = holding("replayed", int)
@@ -64,6 +70,11 @@ OPERATIONS = {
     "automations.rollback": Operation(access=_PUBLISH, body=bodies.RollbackBody, answer=PublishedView),
     "automations.activate": Operation(access=_SWITCH, answer=AutomationView),
     "automations.deactivate": Operation(access=_WRITE, answer=AutomationView),
+    "automations.pause": Operation(access=_SWITCH, answer=AutomationView),
+    "automations.resume": Operation(access=_SWITCH, body=bodies.ResumeBody, body_required=False, answer=AutomationView),
+    "automations.goal": Operation(access=_READ, query=bodies.GoalQuery, answer=GoalView),
+    "test_sends.test": Operation(access=_WRITE, body=bodies.TestBody, answer=holding("messages", list[TriedView])),
+    "audit.changes": Operation(access=_CHANGES, query=bodies.ChangesQuery, answer=shapes.Audit),
     "automations.archive": Operation(access=_WRITE, answer=AutomationView),
     "automations.versions": Operation(
         access=_READ, query=bodies.LimitQuery, answer=holding("versions", list[VersionView])
@@ -92,6 +103,8 @@ OPERATIONS = {
     "contacts.tag": Operation(access=_CHANGE_PERSON, body=bodies.TagsBody, answer=ContactView),
     "contacts.erase": Operation(access=_ERASE, answer=ErasedView),
     "contacts.export_all": Operation(access=_READ_PERSON, answer=shapes.ContactExport),
+    "chain.chains": Operation(access=_LOOK, answer=shapes.Chains),
+    "chain.recent": Operation(access=_LOOK, query=bodies.LogsQuery, answer=shapes.Logs),
     "timeline.show": Operation(access=_SEE_PERSON, query=bodies.ContactQuery, answer=KnownView),
     "timeline.happenings": Operation(access=_READ_PERSON, query=bodies.TimelineQuery, answer=TimelineView),
     "explain.explain_events": Operation(access=_READ_PERSON, body=bodies.ExplainBody, answer=ExplainedView),

@@ -5,7 +5,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from api.authoring.audit import AuditView
 from api.language.codec import Json
+from api.routes.chain import LogView
+from api.store.logs import ChainRow, CountRow
 
 _Absent = msgspec.UnsetType
 _ABSENT = msgspec.UNSET
@@ -30,6 +33,25 @@ class Counted(msgspec.Struct, frozen=True, rename="camel"):
     first_seen: datetime | _Absent | None = _ABSENT
     last_seen: datetime | _Absent | None = _ABSENT
     per_day: list[int] | _Absent = _ABSENT
+
+
+class Chains(msgspec.Struct, frozen=True):
+    """How far each chain was read, and which events there are, the most frequent first."""
+
+    chains: list[ChainRow]
+    events: list[CountRow]
+
+
+class Logs(msgspec.Struct, frozen=True):
+    """Logs, newest first."""
+
+    events: list[LogView]
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """Changes, newest first."""
+
+    changes: list[AuditView]
 
 
 class Catalog(msgspec.Struct, frozen=True, rename="camel"):

@@ -59,6 +59,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "segments.update": {"revision": 1, "everySeconds": 60},
     "keys.create": {"kind": "live", "name": "backend"},
     "keys.roll": {},
+    "test_sends.test": {"event": EVENT, "to": {"email": "me@example.com"}},
     "sql.ask": {"sql": "SELECT event, occurred_at, payload FROM app_events"},
 }
 """Bodies that are taken; what names a thing stands for its id."""
