@@ -50,8 +50,8 @@ async def test_a_key_sees_the_changes_of_what_it_may_look_at(acme: Org, client: 
         status, told = await acme.call("GET", "/audit", key=("workbench", *scopes))
         return status if status != 200 else len(told["changes"])
 
-    assert await seen("keys:admin") == 7
     assert await seen("events:read") == 7
+    assert await seen("keys:admin") > 7  # the keys as well
     assert await seen("contacts:read") == 0
     assert await seen("contacts:erase") == 403
     assert (await acme.call("GET", "/audit", key=("live",)))[0] == 403

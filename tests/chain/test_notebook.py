@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chain.anvil import Anvil
-from tests.notebooks.test_notebooks import ON_CHAIN, execute
+from tests.notebooks.test_notebooks import ON_CHAIN, execute_twice
 from tests.running import Running
 from tests.workbench.test_canvas import Heard
 
@@ -37,8 +37,7 @@ def test_the_tutorial_shows_what_it_says(running: Running, followed: str, monkey
     monkeypatch.delenv("DATABASE_URL", raising=False)
     for name, value in running.environment().items():
         monkeypatch.setenv(name, value)
-    text = ON_CHAIN.read_text()
-    for cells in (asyncio.run(execute(text, running)) for _ in range(2)):
+    for cells in asyncio.run(execute_twice(ON_CHAIN.read_text(), running)):
         assert "31337" in cells["connect"]
         assert "data:image/svg+xml;base64," in cells["write"]
         assert "Approval" in cells["abi"]
