@@ -32,7 +32,7 @@ class StepFigures(msgspec.Struct, frozen=True):
     def met(self) -> str:
         """Say the outcomes, the most frequent first."""
         ordered = sorted(self.outcomes.items(), key=lambda each: -each[1])
-        return ", ".join(f"{count:,} {words.outcome(word)}" for word, count in ordered)
+        return ", ".join(f"{words.outcome(word)}: {count:,}" for word, count in ordered)
 
 
 class Stats:
