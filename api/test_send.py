@@ -208,7 +208,9 @@ class _Sending:
                 mail_id = uuid7(self._house.clock.unique_now_us())
                 return self._view(message, await self._mail(message, mail_id), mail_id, subject)
             case WebhookMessage():
-                hook_id = uuid7(self._house.clock.unique_now_us())
+                hook_id = (
+                    f"test_{uuid7(self._house.clock.unique_now_us())}"  # signed, as the header that says so is not
+                )
                 return self._view(message, await self._hook(message, hook_id), hook_id, None)
 
     async def _mail(self, message: EmailMessage, mail_id: str) -> Outcome | Literal["opted_out"] | None:

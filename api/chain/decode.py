@@ -25,13 +25,14 @@ class UndecodableError(ValueError):
 
 
 class _Data:
-    """The data of a log, and how many more values it may be taken for."""
+    """The data of a log, how many more values it may be taken for, and how many bytes of texts these may have."""
 
-    __slots__ = ("left", "raw")
+    __slots__ = ("bytes_left", "left", "raw")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.left = MOST_VALUES
+        self.bytes_left = MOST_DATA
 
     def word(self, at: int) -> bytes:
         word = self.raw[at : at + _WORD]
@@ -46,6 +47,11 @@ class _Data:
         self.left -= values
         if self.left < 0:
             raise UndecodableError(f"holds more than {MOST_VALUES} values")
+
+    def take(self, size: int) -> None:
+        self.bytes_left -= size
+        if self.bytes_left < 0:
+            raise UndecodableError(f"holds texts of more than {MOST_DATA:,} bytes together")
 
 
 class Decoder:
@@ -130,17 +136,28 @@ def _of(kind: Type) -> Read:
 
 
 def _many(of: Type) -> Read:
+    each = _alike(of)
+
     def read(data: _Data, at: int, _: int) -> Any:
-        length = data.number(at)
-        if length > data.left:
-            raise UndecodableError(f"holds more than {MOST_VALUES} values")
-        return _sequence_of(of, length)(data, at + _WORD, at + _WORD)
+        return each(data, at + _WORD, data.number(at))
 
     return read
 
 
 def _sequence_of(of: Type, length: int) -> Read:
-    return _sequence([of] * min(length, MOST_VALUES + 1))
+    each = _alike(of)
+    return lambda data, at, _: each(data, at, length)
+
+
+def _alike(of: Type) -> Callable[[_Data, int, int], list[Any]]:
+    """Return what reads so many values of one type that stand side by side."""
+    size, one = _size(of), _behind_offset(_of(of)) if _is_dynamic(of) else _of(of)
+
+    def read(data: _Data, at: int, length: int) -> list[Any]:
+        data.count(length)
+        return [one(data, at + number * size, at) for number in range(length)]
+
+    return read
 
 
 def _together(parts: Sequence[Parameter]) -> Read:
@@ -160,6 +177,7 @@ def _content(data: _Data, at: int) -> bytes:
     length, start = data.number(at), at + _WORD
     if length > len(data.raw) - start:
         raise UndecodableError("is shorter than its event")
+    data.take(length)
     return data.raw[start : start + length]
 
 

@@ -26,6 +26,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 GIVE_UP = 3  # failures of a node after which another may take the chain
 AWAY_PAUSE = 1.0
 
+_SAID = {  # to every organization; what the node itself says may hold the operator's key and is for the log
+    "away": "its node does not answer",
+    "limited": "its node wants fewer questions",
+    "refused": "its node refuses a question",
+}
 _log = logging.getLogger("workbench.chain")
 
 
@@ -77,7 +82,7 @@ class Follower:
             extra = {"node": self._node.name, "kind": error.kind, "reason": str(error), "pause": pause}
             _log.warning("node_trouble", extra=extra)
             if note is not None:
-                await note(str(error))
+                await note(_SAID[error.kind])
             await asyncio.sleep(pause)
             return False
         except ConflictError as error:

@@ -145,7 +145,10 @@ class Following:
         self._last = block
 
     async def _common(self, head: Block) -> tuple[int, str]:
-        """Return the newest remembered block that is still in the chain; if none is, the one before all of them."""
+        """Return the newest remembered block that is still in the chain; if none is, the one before all of them.
+
+        The first block of the chain only tells one chain from another: what lies between it and the others was never read here.
+        """
         blocks = [each for each in await self._remembered() if each[0] <= head.number]
         same, other = 0, len(blocks)  # all before `same` are in the chain, none from `other` on is
         while same < other:
@@ -157,8 +160,10 @@ class Following:
                 same = middle + 1
             else:
                 other = middle
-        if same:
+        only_first = same == 1 and blocks[0][0] == 0 and len(blocks) > 1
+        if same and not only_first:
             return blocks[same - 1]
-        below = blocks[0][0] - 1 if blocks else head.number
+        oldest = blocks[1 if only_first else 0][0] if blocks else head.number + 1
+        below = oldest - 1
         found = await self._node.block(below) if below >= 0 else None
         return (below, found.hash) if found is not None else (-1, "")

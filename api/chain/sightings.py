@@ -90,7 +90,7 @@ def _args(log: Log, watches: tuple[Watch, ...]) -> dict[str, Json]:
     for declared, decoder in {each.declared: each.decoder for each in reversed(watches)}.items():
         try:
             args |= decoder.args(log.topics, log.data)
-        except UndecodableError as error:
+        except (UndecodableError, RecursionError) as error:
             extra = {"contract": log.contract, "tx": log.tx_hash, "log_index": log.log_index, "event": declared.name}
             _log.warning("log_undecodable", extra={**extra, "reason": str(error)})
     return args

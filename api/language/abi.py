@@ -199,7 +199,11 @@ class _Reader:
         kind: Type = (
             Tuple(self._parameters()) if self._peek() == "(" else _elementary(self._name("a type like address"))
         )
+        dimensions = 0
         while self._peek() == "[":
+            dimensions += 1
+            if self._depth + dimensions > MAX_DEPTH:
+                raise _SignatureError(f"has types in each other, more than {MAX_DEPTH} deep")
             self._take()
             length = None if self._peek() == "]" else self._length()
             self._expect("]")
@@ -278,6 +282,8 @@ def _from_input(value: Any, position: int, depth: int) -> Parameter:
     else:
         kind = _elementary(stem)
     if bracket:
+        if depth + dimensions.count("]") > MAX_DEPTH:
+            raise _SignatureError(f"has types in each other, more than {MAX_DEPTH} deep")
         for length in (bracket + dimensions).removeprefix("[").removesuffix("]").split("]["):
             if length and not length.isdigit():
                 raise _SignatureError(f"has the type {value['type']!r}, which no ABI has")

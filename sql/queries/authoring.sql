@@ -140,7 +140,7 @@ WITH stopped AS (
     UPDATE messages m
     SET status = CASE WHEN m.status = 'queued' AND NOT m.in_doubt THEN 'skipped' ELSE 'unknown' END
     FROM moved r
-    WHERE m.org_id = :org_id AND m.entry_id = r.id AND r.state IN ('retrying', 'paused') AND m.status IN ('queued', 'sending')
+    WHERE m.org_id = :org_id AND m.entry_id = r.id AND r.state IN ('pending', 'retrying', 'paused') AND m.status IN ('queued', 'sending')
     RETURNING m.id, m.channel, m.status
 ), told AS (
     INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)

@@ -85,3 +85,18 @@ def test_what_is_not_what_the_event_says_ends_in_an_error(signature: str, raw: s
 def test_more_topics_than_parameters() -> None:
     with pytest.raises(UndecodableError):
         decoder("F(uint256 a)").args(topics(1, 2), "0x")
+
+
+def test_arrays_in_arrays_cost_what_they_hold_and_no_more() -> None:
+    with pytest.raises(UndecodableError, match="is shorter"):
+        decoder("F(uint8[1000][1000][1000] a)").args(topics(), data(*[1] * 10))
+
+
+def test_a_text_that_is_pointed_at_again_and_again_is_counted_every_time() -> None:
+    offsets = [1_000 * 32] * 1_000
+    with pytest.raises(UndecodableError, match="texts of more than 65,536 bytes"):
+        decoder("F(bytes[] a)").args(topics(), data(32, 1_000, *offsets, 1_000, *["x" * 32] * 32))
+
+
+def test_no_signature_is_deeper_than_what_reads_it() -> None:
+    assert not isinstance(read_signature(f"F(uint8{'[1]' * 300} a)"), Declared)

@@ -27,6 +27,26 @@ async def test_a_dropped_log_is_marked_and_its_entry_ends(world: World, anvil: A
     assert moves[-1] == ("waiting", "cancelled", "chain_reorg")
 
 
+async def test_what_was_there_before_the_chain_was_followed_stays_history(
+    world: World, anvil: Anvil, token: Token
+) -> None:
+    await world.on_chain(token)
+    token.mint(ANN, 5)
+    anvil.mine(3)
+    before = anvil.ask("evm_snapshot")
+    anvil.mine(2)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    anvil.ask("evm_revert", before)
+    token.mint(BOB, 6)
+    anvil.mine(3)
+    await world.read_up_to(anvil)
+    token.mint(BOB, 7)
+    await world.read_up_to(anvil)
+    assert (ANN, "5", False) not in await world.logs()
+    assert await world.messages() in ([(BOB, "7")], [(BOB, "6"), (BOB, "7")])
+
+
 async def test_what_was_sent_is_not_taken_back(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     world.follow(anvil.url)
