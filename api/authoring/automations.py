@@ -27,6 +27,7 @@ from api.store.wake import wake_engine
 INACTIVE, ARCHIVED, OVERDUE = "automation_inactive", "automation_archived", "overdue"
 
 _CANCELLED_AT_ONCE = 20_000
+_RESUMED_AT_ONCE = 5_000  # half a second, in which engines that let an entry of it rest wait
 _LOOKS = 5
 
 
@@ -128,24 +129,22 @@ async def pause(database: Database, author: Author, automation_id: str) -> Autom
         return await _change(tx, author, paused, "automation.pause", {})
 
 
-@retried
 async def resume(
     database: Database, author: Author, automation_id: str, *, cancel_overdue: bool
 ) -> AutomationRow | Refusal:
     """Let a paused automation go on, with what came due meanwhile; or cancel that, as `overdue`.
 
-    All in one transaction (some 10,000 overdue entries a second): cut short, it is paused still.
+    Entries move in stretches. Cut short before it runs again, it is paused still; afterwards, another call lets the rest go on.
     """
-    async with database.transaction() as tx:
-        row = await _locked(tx, author, automation_id)
-        if isinstance(row, Refusal) or row.paused_at is None:
-            return row
-        cancelled = await _cancel_overdue(tx, author, automation_id) if cancel_overdue else 0
-        resumed = await _resume_entries(tx, author, automation_id)
-        detail = {"paused_at": row.paused_at, "resumed": resumed, "cancelled": cancelled}
-        stored = await _change(tx, author, msgspec.structs.replace(row, paused_at=None), "automation.resume", detail)
-        await wake_engine(tx)
-        return stored
+    last: str | None = FIRST_ID if cancel_overdue else None
+    while last is not None:
+        last = await _cancel_overdue(database, author, automation_id, last)
+    row = await _resume(database, author, automation_id)
+    if isinstance(row, Refusal) or not row.active:
+        return row
+    resuming = asyncio.ensure_future(_resume_rest(database, author, automation_id))
+    await asyncio.shield(resuming)  # whoever asked may hang up; what has begun is done
+    return row
 
 
 async def archive(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
@@ -252,27 +251,44 @@ async def _cancel_more(database: Database, author: Author, automation_id: str, o
     return last
 
 
-async def _cancel_overdue(tx: Transaction, author: Author, automation_id: str) -> int:
-    """Cancel what came due while the automation was paused, whether or not an engine has seen it; return how many."""
+@retried
+async def _cancel_overdue(database: Database, author: Author, automation_id: str, after: str) -> str | None:
+    """Cancel the next of what came due while the automation was paused, whether or not an engine has seen it."""
     cancellation = Cancellation(author.org_id, automation_id, OVERDUE, author.now, due_by=author.now)
-    total, last = 0, FIRST_ID
-    while True:
-        count, following = await store.cancel_entries(tx, cancellation, last, _CANCELLED_AT_ONCE)
-        if following is None:
-            return total
-        total, last = total + count, following
+    async with database.transaction() as tx:
+        row = await _locked(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is None:
+            return None
+        _, last = await store.cancel_entries(tx, cancellation, after, _CANCELLED_AT_ONCE)
+    return last
 
 
-async def _resume_entries(tx: Transaction, author: Author, automation_id: str) -> int:
-    """Make the entries due that rest; return how many."""
-    total, last = 0, FIRST_ID
-    while True:
-        count, following = await store.resume_entries(
-            tx, author.org_id, automation_id, author.now, last, _CANCELLED_AT_ONCE
-        )
-        if following is None:
-            return total
-        total, last = total + count, following
+@retried
+async def _resume(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
+    async with database.transaction() as tx:
+        row = await _locked(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is None:
+            return row
+        detail = {"paused_at": row.paused_at}
+        return await _change(tx, author, msgspec.structs.replace(row, paused_at=None), "automation.resume", detail)
+
+
+async def _resume_rest(database: Database, author: Author, automation_id: str) -> None:
+    last: str | None = FIRST_ID
+    while last is not None:
+        last = await _resume_more(database, author, automation_id, last)
+
+
+@retried
+async def _resume_more(database: Database, author: Author, automation_id: str, after: str) -> str | None:
+    """Make the next entries due that rest; none when the automation was paused again meanwhile."""
+    async with database.transaction() as tx:
+        row = await _locked(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is not None:
+            return None
+        _, last = await store.resume_entries(tx, author.org_id, automation_id, author.now, after, _RESUMED_AT_ONCE)
+        await wake_engine(tx)
+    return last
 
 
 async def _cancel_leftovers(tx: Transaction, author: Author, row: AutomationRow) -> None:

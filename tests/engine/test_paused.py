@@ -88,6 +88,31 @@ async def test_what_comes_due_rests_once_and_goes_on_when_resumed(bench: Bench) 
     ]
 
 
+@pytest.mark.parametrize("overdue", [False, True])
+async def test_many_go_on_in_stretches(bench: Bench, monkeypatch: pytest.MonkeyPatch, overdue: bool) -> None:
+    for name in ("_RESUMED_AT_ONCE", "_CANCELLED_AT_ONCE"):
+        monkeypatch.setattr(automations, name, 2)
+    automation_id = await waiting(bench, WAIT, TAG, events=5)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    assert await bench.drive() == 5
+    await resume(bench, automation_id, cancel_overdue=overdue)
+    await bench.drive()
+    assert await bench.entries() == [("cancelled", "overdue") if overdue else ("completed", "completed")] * 5
+
+
+async def test_what_a_resume_that_was_cut_short_left_goes_on_with_another(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG, events=3)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    await bench.drive()
+    await bench.execute("UPDATE automations SET paused_at = NULL")
+    assert await bench.drive() == 0
+    await resume(bench, automation_id)
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed")] * 3
+
+
 async def test_what_is_not_due_yet_keeps_its_time(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
