@@ -28,7 +28,7 @@ from api.language.action import is_address
 from api.language.codec import encode
 from api.language.described import SIMULATED
 from api.language.effect import EmailMessage, InappMessage, Message, WebhookMessage
-from api.language.event import normal_email
+from api.language.email import normal_email
 from api.language.problem import Problem, Problems
 from api.language.retry import Channel
 from api.language.simulate import Trace, without_holdout

@@ -10,7 +10,7 @@ import msgspec
 
 from api.clock import from_us
 from api.language.codec import MalformedJsonError, decode, mend_surrogates, unfit
-from api.language.event import read_moment
+from api.language.moment import read_moment
 from api.language.problem import Problem, Problems
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from api.language.event import mask_email
+from api.language.email import mask_email
 
 _T = TypeVar("_T")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from api.delivery.mail import Mail
 from api.delivery.outcome import TEST_HEADER
-from api.language.event import normal_email
+from api.language.email import normal_email
 
 _ENCODED_WORD = re.compile(r"=\?[^?\s]*\?[bq]\?", re.IGNORECASE)
 _BREAKS = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, separators of lines and paragraphs

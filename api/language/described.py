@@ -10,7 +10,8 @@ import msgspec
 from api.language.action import MAX_WAIT
 from api.language.codec import Json, encode, normalise, unfit_text
 from api.language.contact import Contact
-from api.language.event import LOG_NAME, Event, Identifiers, normal_email, read_event
+from api.language.email import normal_email
+from api.language.event import LOG_NAME, Event, Identifiers, read_event
 from api.language.problem import Problem, Problems
 from api.language.retry import CHANNELS
 

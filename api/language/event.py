@@ -6,11 +6,9 @@ problem. The usual road never refuses, so there is one judge.
 """
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
-from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -27,9 +25,11 @@ from api.language.codec import (
     unfit,
     unfit_text,
 )
+from api.language.email import MAX_EMAIL, normal_email
+from api.language.moment import in_us, read_moment
 from api.language.problem import Problem, Problems
 
-MAX_EMAIL, MAX_WALLET, MAX_EXTERNAL_ID, MAX_KEY = 320, 128, 128, 256
+MAX_WALLET, MAX_EXTERNAL_ID, MAX_KEY = 128, 128, 256
 MAX_ATTRIBUTES, MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_BYTES = 50, 128, 1024
 MAX_PAYLOAD_BYTES = 16_384
 MAX_EVENT_TEXT, MAX_PAYLOAD_TEXT, MAX_ATTRIBUTES_TEXT = 1_048_576, 262_144, 524_288  # bytes as sent
@@ -38,10 +38,6 @@ NEWEST = timedelta(minutes=5)
 
 EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 LOG_NAME = re.compile(r"0x[0-9a-fA-F]{40}:[A-Za-z_$][\w$]{0,127}", re.ASCII)
-_DAY = re.compile(r"\d{4}-\d\d-\d\d[Tt]([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII)
-_MINUTE = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)
-_LOCAL = re.compile(r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
-_DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+(?![0-9]+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ALIKE = bytes.maketrans(b"123456789E[", b"000000000e{")  # digits, exponents, what opens a level
 
 
@@ -340,31 +336,6 @@ def _bounded(field: str, text: str, most: int, problems: list[Problem]) -> None:
         problems.append(Problem(field, reason))
 
 
-def mask_email(email: str) -> str:
-    """Return an address of which only the first character and the domain can be read: `a•••@example.com`."""
-    local, at, domain = email.rpartition("@")
-    return f"{local[:1]}•••{at}{domain}"
-
-
-def normal_email(email: str) -> str | None:
-    """Return the one normal form of an address (lower case, NFC, IDNA domain), or None when it is not valid."""
-    if len(email) > MAX_EMAIL or not email.isprintable():  # controls, invisible characters
-        return None
-    local, at, domain = email.rpartition("@")
-    if email.isascii():
-        local, domain = local.lower(), domain.lower()
-        plain = local
-    else:
-        local = unicodedata.normalize("NFC", unicodedata.normalize("NFC", local).lower())
-        plain = "".join(character if character.isascii() else "x" for character in local)
-        try:
-            domain = domain.encode("idna").decode().lower()
-        except UnicodeError:
-            return None
-    valid = at and len(local) <= 64 and len(domain) <= 255 and _LOCAL.fullmatch(plain) and _DOMAIN.fullmatch(domain)
-    return f"{local}@{domain}" if valid else None
-
-
 def _attributes(raw: bytes, problems: list[Problem]) -> dict[str, Json]:
     if raw == b"null":
         return {}
@@ -489,51 +460,4 @@ def _misdated(moment_us: int | None, now_us: int, history: bool) -> str | None:
     return None
 
 
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, in UTC
-
-
-def read_moment(text: str) -> int | None:
-    """Return the microseconds since the epoch of an RFC 3339 moment, or None; digits past the sixth are dropped.
-
-    Days and minutes of a day come again and again, so each is read once.
-    """
-    zone, fraction_us = text[19:26], 0
-    if zone[:1] == ".":
-        zone = text[-1] if text[-1] in "Zz" else text[-6:]
-        fraction = text[20 : len(text) - len(zone)]
-        if not (fraction.isdigit() and fraction.isascii()):
-            return None
-        fraction_us = int(fraction[:6].ljust(6, "0"))
-    midnight_us, minute_us = _midnight_us(text[:11] + zone), _minute_us(text[11:16])
-    second_us = _SECONDS_US.get(text[16:19])
-    if midnight_us is None or minute_us is None or second_us is None:
-        return None
-    moment_us = midnight_us + minute_us + second_us + fraction_us
-    return moment_us if _FIRST_US <= moment_us <= _LAST_US else None
-
-
-@lru_cache(maxsize=16_384)
-def _midnight_us(text: str) -> int | None:
-    """Return the beginning of a day in a zone: `2026-11-20T+02:00`."""
-    if not _DAY.fullmatch(text):
-        return None
-    try:
-        return _us(datetime.fromisoformat(f"{text[:10]}T00:00:00{text[11:].upper()}") - _EPOCH)
-    except ValueError:  # no such day
-        return None
-
-
-@lru_cache(maxsize=2_048)
-def _minute_us(text: str) -> int | None:
-    return (int(text[:2]) * 60 + int(text[3:])) * 60_000_000 if _MINUTE.fullmatch(text) else None
-
-
-_SECONDS_US = {f":{second:02}": second * 1_000_000 for second in range(60)}
-
-
-def _us(span: timedelta) -> int:
-    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
-
-
-_OLDEST_US, _NEWEST_US = _us(OLDEST), _us(NEWEST)
+_OLDEST_US, _NEWEST_US = in_us(OLDEST), in_us(NEWEST)

@@ -8,7 +8,7 @@ import re
 import pyarrow as pa
 
 from api.keyring import SEALED_PREFIX, OrgKeys
-from api.language.event import mask_email
+from api.language.email import mask_email
 from api.store.rows import Cells, Column
 
 _PREFIX = SEALED_PREFIX.encode()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from api.language.codec import Json, encode, unfit
-from api.language.event import normal_email
+from api.language.email import normal_email
 from api.language.problem import Problem
 from api.language.sql import tokens
 from api.store.reading import Parameter

@@ -9,7 +9,7 @@ from api.access.verify import Principal
 from api.authoring import entries
 from api.authoring.entries import Wanted
 from api.authoring.views import Shown
-from api.language.event import mask_email
+from api.language.email import mask_email
 from api.routes.answers import answer
 from api.routes.authors import (
     READ,

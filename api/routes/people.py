@@ -5,7 +5,7 @@ from sanic import Request
 from api.access.verify import Principal
 from api.authoring.automations import Author
 from api.contacts.views import Shown
-from api.language.event import mask_email
+from api.language.email import mask_email
 from api.routes.answers import RefusedError
 from api.routes.entrance import parts, require
 

@@ -13,7 +13,7 @@ from api.contacts import care
 from api.contacts.timeline import known, timeline
 from api.language.contact import Contact
 from api.language.described import read_contact
-from api.language.event import read_moment
+from api.language.moment import read_moment
 from api.language.problem import Problem
 from api.routes.answers import RefusedError, answer
 from api.routes.authors import is_id, known_form, settled, text_argument

@@ -14,7 +14,7 @@ import msgspec
 from api.authoring.fields import Fields, read_fields
 from api.keyring import SEALED_PREFIX, OrgKeys
 from api.language.codec import Json, decode, encode
-from api.language.event import normal_email
+from api.language.email import normal_email
 from api.language.problem import Problems
 from api.query.run import MOST_CHARACTERS, Question
 from api.store.segments import SegmentRow

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from api.language.event import Event, Identifiers, normal_email, read_event, read_moment
+from api.language.email import normal_email
+from api.language.event import Event, Identifiers, read_event
+from api.language.moment import read_moment
 
 NOW = datetime.fromisoformat("2026-11-20T10:00:00+00:00")
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

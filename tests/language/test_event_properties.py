@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.language.codec import MalformedJsonError, decode, encode, mend_surrogates, unfit
-from api.language.event import Event, normal_email, read_event, read_events, read_moment
+from api.language.email import normal_email
+from api.language.event import Event, read_event, read_events
+from api.language.moment import read_moment
 from api.language.problem import Problem
 
 NOW_US = 1_795_000_000_000_000

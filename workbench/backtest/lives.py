@@ -13,7 +13,8 @@ from api.language.backtest import Circumstances, Entry, Stored, backtest, prepar
 from api.language.codec import decode
 from api.language.contact import Contact
 from api.language.effect import EmailMessage, InappMessage, Message, WebhookMessage
-from api.language.event import Identifiers, mask_email
+from api.language.email import mask_email
+from api.language.event import Identifiers
 from api.language.run import State
 from api.language.simulate import Automation
 from workbench.backtest import spool

@@ -19,7 +19,7 @@ from api.ingest.files.moments import moment
 from api.ingest.files.names import Names
 from api.ingest.files.row import Record
 from api.language.codec import Json
-from api.language.event import normal_email
+from api.language.email import normal_email
 
 _KEPT = ("name", "category", "groupId", "previousId")
 
