@@ -27,7 +27,7 @@ from api.keyring import Keyring
 from api.language.action import is_address
 from api.language.codec import encode
 from api.language.described import SIMULATED
-from api.language.effect import EmailMessage, InappMessage, Message, WebhookMessage
+from api.language.effect import EmailMessage, InappMessage, Message, WebhookMessage, channel_of
 from api.language.email import normal_email
 from api.language.problem import Problem, Problems
 from api.language.retry import Channel
@@ -174,7 +174,7 @@ class _Sending:
             a_minute_ago = uuid7_from(to_us(author.now - timedelta(minutes=1)), bytes(8))
             if await count_test_sends(tx, author.org_id, a_minute_ago) >= MOST_A_MINUTE:
                 return limited(f"at most {MOST_A_MINUTE} tests a minute: wait a little")
-            channels = sorted({_channel(each) for each in messages})
+            channels = sorted({channel_of(each) for each in messages})
             await record(
                 tx, author, "automation.test", automation_id, {"channels": channels, "messages": len(messages)}
             )
@@ -237,7 +237,7 @@ class _Sending:
     def _view(
         self, message: Message, ended: Outcome | Literal["opted_out"] | None, message_id: str | None, title: str | None
     ) -> TriedView:
-        told = (message.node_id, _channel(message))
+        told = (message.node_id, channel_of(message))
         match ended:
             case None:
                 return TriedView(*told, "skipped", "no_address", title=title)
@@ -249,13 +249,3 @@ class _Sending:
                 return TriedView(*told, "unknown", reason, detail, message_id, title)
             case Retry(reason=reason, detail=detail) | Failed(reason, detail):
                 return TriedView(*told, "failed", reason, detail, message_id, title)
-
-
-def _channel(message: Message) -> Channel:
-    match message:
-        case InappMessage():
-            return "inapp"
-        case EmailMessage():
-            return "email"
-        case WebhookMessage():
-            return "webhook"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from api.language.check import errors
-from api.language.effect import Message
+from api.language.effect import Message, channel_of
 from api.language.run import State
 from workbench.author import from_json
 from workbench.automation import Automation
@@ -149,7 +149,7 @@ class Run:
     def sent(self, text: str = "", *, channel: Channel | None = None) -> Sent:
         """Return the messages that hold a text in their title, subject, address or body, of one channel or all."""
         found = [each for each in self.messages if text in "\n".join(words.message(each)[:2])]
-        found = [each for each in found if channel in (None, words.channel(each))]
+        found = [each for each in found if channel in (None, channel_of(each))]
         asked = f" by {channel}" if channel else ""
         return Sent(found, f"{asked} with “{text}”" if text else asked, self.messages)
 
@@ -175,4 +175,4 @@ def _event(event: str | Mapping[str, Any], payload: Mapping[str, Any] | None) ->
 
 
 def _told(messages: Sequence[Message]) -> str:
-    return ", ".join(f"{words.channel(each)} {words.line(each)}" for each in messages)
+    return ", ".join(f"{channel_of(each)} {words.line(each)}" for each in messages)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from api.language.codec import Json
+from api.language.retry import Channel
 
 
 class InappMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="inapp"):
@@ -63,3 +64,14 @@ class ContactUpdated(msgspec.Struct, frozen=True):
 Message: TypeAlias = InappMessage | EmailMessage | WebhookMessage
 OutsideEffect: TypeAlias = EmailMessage | WebhookMessage
 Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated
+
+
+def channel_of(message: Message) -> Channel:
+    """Return the way by which a message leaves."""
+    match message:
+        case InappMessage():
+            return "inapp"
+        case EmailMessage():
+            return "email"
+        case WebhookMessage():
+            return "webhook"

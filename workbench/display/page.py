@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from api.language.codec import encode
+from api.language.effect import channel_of
 from workbench.display import words
 
 _POLICY = (
@@ -92,7 +93,7 @@ def _environment() -> Environment:
         "found": words.found,
         "outcome": words.outcome,
         "message": words.message,
-        "channel": words.channel,
+        "channel": channel_of,
         "json": lambda value: encode(value).decode(),
         "detail": words.detail,
         "offset": words.offset,

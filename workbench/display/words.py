@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -365,17 +365,6 @@ def message(sent: Message) -> tuple[str, str, str]:
             return subject, body, f"email to {address}"
         case WebhookMessage(url=url, body=body):
             return f"POST {url}", body, "webhook"
-
-
-def channel(sent: Message) -> Literal["inapp", "email", "webhook"]:
-    """Return the way by which a message goes."""
-    match sent:
-        case InappMessage():
-            return "inapp"
-        case EmailMessage():
-            return "email"
-        case WebhookMessage():
-            return "webhook"
 
 
 def line(sent: Message) -> str:
