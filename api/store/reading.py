@@ -2,7 +2,7 @@
 
 Theory of operation. The text is only ever sent as `DECLARE gw NO SCROLL CURSOR FOR <text>` through the extended protocol,
 which takes exactly one statement, so Postgres itself refuses everything but one SELECT; the transaction is READ ONLY, on a
-connection of its own that is closed afterwards. Rows come by FETCH, each read whole before it is passed on (a slow
+connection of its own that is closed afterwards. Rows come by FETCH, two asked for ahead, each read whole before it is passed on (a slow
 client must not run into the timeout). Postgres sets the rows of a FETCH aside before it sends them, so `temp_file_limit`
 stops rows of 500 MB there; libpq hands them over in small chunks, so `fetch_bytes` stops what passes it here. After each
 chunk whatever else the process does has its turn. Time is limited three times over: by the server's statement_timeout, by a
@@ -15,6 +15,7 @@ a snapshot of the past (`as_of`) the names of tables mean the views of `analyst_
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from select import POLLIN, poll
 
@@ -40,6 +41,7 @@ _FIRST_ROWS = 16
 _MOST_ROWS = 4096
 _TARGET_BYTES = 2_000_000
 _CHUNKS = 8  # of a FETCH
+_AHEAD = 2  # FETCHes, so that Postgres makes one while the other is on its way
 _CONNECT_PAUSE_SECONDS = 0.05
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
@@ -109,6 +111,7 @@ class Reading:
         self._limits = limits
         self._as_of = as_of
         self._started_ns = monotonic_ns()
+        self._turn = asyncio.Lock()
 
     async def begin(self, statement: str, parameters: Sequence[Parameter]) -> Snapshot | None:
         """Have Postgres check and plan the statement; return what it sees of the present, if that can be told.
@@ -138,35 +141,47 @@ class Reading:
         return snapshot
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Give the rows in batches, at least one, which may be empty. While one is looked at, Postgres makes the next."""
-        fetching = asyncio.create_task(self._fetch(_FIRST_ROWS))
+        """Give the rows in batches, at least one, which may be empty. While one is looked at, Postgres makes the next two."""
+        self._connection.pgconn.enter_pipeline_mode()
+        under_way = deque([self._fetch(_FIRST_ROWS)])
         try:
             while True:
-                fetched = await fetching
-                if not fetched.ended:
-                    fetching = asyncio.create_task(self._fetch(fetched.next_size()))
+                fetched = await under_way.popleft()
+                while not fetched.ended and len(under_way) < _AHEAD:
+                    under_way.append(self._fetch(fetched.next_size()))
                 yield fetched.batch
                 if fetched.ended:
+                    await asyncio.gather(*under_way)  # they find no rows
                     return
                 if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
                     raise TooLongError(f"the answer took longer than {self._limits.answer_seconds:g} s")
         finally:
-            fetching.cancel()
-            await asyncio.gather(fetching, return_exceptions=True)
+            for fetching in under_way:
+                fetching.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _fetch(self, wanted: int) -> "_Fetched":
+    def _fetch(self, wanted: int) -> "asyncio.Task[_Fetched]":
+        """Ask for the next rows, and read them when those that were asked for before are read, whoever looks at them when."""
+        pgconn = self._connection.pgconn
+        pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % wanted, ())
+        pgconn.pipeline_sync()
+        return asyncio.create_task(self._read(wanted))
+
+    async def _read(self, wanted: int) -> "_Fetched":
         pgconn, batch = self._connection.pgconn, self._blocks.batch()
-        with self._step():
-            pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % wanted, ())
-            pgconn.set_chunked_rows_mode(max(1, wanted // _CHUNKS))
-            await self._connection.wait(generators.send(pgconn))
-            arrived = poll()
-            arrived.register(pgconn.socket, POLLIN)
-            while (result := await self._connection.wait(_next(pgconn, arrived))) is not None:
-                batch.add(self._blocks.block(_checked(result)))
-                if batch.nbytes > self._limits.fetch_bytes:
-                    raise TooLargeError(f"{batch.rows} rows are larger than {self._limits.fetch_bytes} bytes together")
-                await asyncio.sleep(0)
+        async with self._turn:
+            with self._step():
+                pgconn.set_chunked_rows_mode(max(1, wanted // _CHUNKS))
+                arrived = poll()
+                arrived.register(pgconn.socket, POLLIN)
+                while (result := await self._connection.wait(_next(pgconn, arrived))) is not None:
+                    batch.add(self._blocks.block(_checked(result)))
+                    if batch.nbytes > self._limits.fetch_bytes:
+                        raise TooLargeError(
+                            f"{batch.rows} rows are larger than {self._limits.fetch_bytes} bytes together"
+                        )
+                    await asyncio.sleep(0)
+                await self._connection.wait(_next(pgconn, arrived))  # the mark of its end
         return _Fetched(wanted, batch)
 
     async def _execute(self, statement: str, parameters: Sequence[Parameter]) -> None:

@@ -86,6 +86,18 @@ async def test_an_answer_that_goes_on_for_ever_is_ended(database, keyring, fille
         await ask(gateway, "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n) SELECT x FROM n")
 
 
+async def test_who_reads_slowly_meets_no_timeout_and_gets_every_row_in_order(database, keyring, filled):
+    gateway = Gateway(database, keyring, Limits(step_seconds=0.5, watch_seconds=0.5))
+    statement = "SELECT n, repeat('a', 2000) FROM generate_series(1, 30000) n"
+    numbers: list[int] = []
+    async with gateway.ask(Question(1, statement, None, clear_emails=False)) as answer:
+        async for batch in answer.batches():
+            if 0 < len(numbers) < 3000:  # the sockets' buffers hold less than what is under way
+                await asyncio.sleep(0.7)
+            numbers += map(int, batch.columns()[0].to_pylist())
+    assert numbers == [*range(1, 30_001)]
+
+
 @pytest.mark.parametrize(
     "statement",
     [
