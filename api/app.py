@@ -47,6 +47,7 @@ from api.routes import (
     timeline,
     unsubscribe,
     usage,
+    version,
     webhooks,
 )
 from api.routes.answers import RefusedError, refusal
@@ -78,7 +79,7 @@ _SANIC = {
 
 _ROUTES = (
     *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage, audit, test_sends),
-    *(chain, sql, segments, health, unsubscribe, webhooks, keys, inapp, inapp_sdk, served),
+    *(chain, sql, segments, health, unsubscribe, version, webhooks, keys, inapp, inapp_sdk, served),
 )
 
 App = Sanic[Any, Any]
@@ -130,6 +131,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         app.blueprint(module.blueprint)
     _start_and_stop(app)
     app.register_middleware(begin, "request")
+    app.register_middleware(version.must_fit, "request")
     app.register_middleware(functools.partial(finish, app.ctx.parts.edge), "response")
     app.error_handler.add(Exception, _answer_failure)
     return app
