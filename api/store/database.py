@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from sqlalchemy.engine import make_url
 
 from api.clock import Clock, monotonic_ns
+from api.store.migrations import newest
 
 _SESSION = (
     "-c statement_timeout={statement_ms} -c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout=5000 "
@@ -39,6 +40,10 @@ _AWAY = (
     errors.ReadOnlySqlTransaction,
     errors.IdleInTransactionSessionTimeout,
 )
+
+
+NAME = "event-workbench "
+"""How connections of ours are called, before the newest migration that their code knows."""
 
 
 class UnavailableError(Exception):
@@ -138,6 +143,7 @@ class Database:
                 "options": _SESSION.format(statement_ms=statement_ms, lock_ms=lock_ms) + (_BY_KEY if hot else ""),
                 "prepare_threshold": 2,
                 "connect_timeout": 5,
+                "application_name": NAME + newest(),
                 **_SILENCE,
             },
         )
