@@ -55,7 +55,7 @@ from api.routes.edge import Edge, begin, finish
 from api.routes.entrance import Parts, identify
 from api.segments.finding import Desk
 from api.settings import Settings
-from api.store.database import ConflictError, Database, UnavailableError
+from api.store.database import ConflictError, Database, UnavailableError, marked
 from api.wire.http1 import Reception, TransportError
 
 MAX_BODY = 262_144  # bytes, where nothing else is said
@@ -104,7 +104,9 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         FALLBACK_ERROR_FORMAT="json",
         NOISY_EXCEPTIONS=False,
     )
-    database, keyring, clock = Database(dsn), Keyring(secret), Clock()
+    keyring, clock = Keyring(secret), Clock()
+    dsn = marked(dsn, keyring.mark())
+    database = Database(dsn)
     buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
     notices = Notices(database, clock)
     gateway = Gateway(database, keyring)
