@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from api.delivery.unsubscribe import Unsubscribed, make_token, read_token
 from api.keychain import ChainError, advanced, read_chain
 from api.keyring import Keyring
 
@@ -63,6 +64,20 @@ def test_emails_are_read_while_their_secret_is_known() -> None:
     assert begun.open_email(over.seal_email("ann@example.com")) == "ann@example.com"
     with pytest.raises(ValueError, match="not an email sealed"):
         over.open_email(sealed)
+
+
+def test_a_link_in_an_old_email_still_ends_them() -> None:
+    for before, after in pairwise(map(Keyring, parts())):
+        digest = before.of(7).digest("email", "ann@example.com")
+        read = read_token(after, make_token(before, Unsubscribed(7, digest)))
+        assert read is not None
+        assert read.address_digest[:32] == after.of(7).digest("email", "ann@example.com")
+
+
+def test_sessions_of_both_secrets_hold_while_both_are_known() -> None:
+    old, _, former, over = map(Keyring, parts())
+    mac = old.inapp_session_mac(b"session")
+    assert (former.is_inapp_session_mac(mac, b"session"), over.is_inapp_session_mac(mac, b"session")) == (True, False)
 
 
 def test_keyless_events_are_the_same_under_every_secret() -> None:

@@ -3,27 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from api.__main__ import main
 from api.keychain import read_chain
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, database_url: str) -> Run:
-    """Run `workbench …` in this process; return its exit code, and what it said on stdout and stderr."""
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.setenv("WORKBENCH_DATA_DIR", str(tmp_path))
-
-    def called(*arguments: str, secret: str = "") -> tuple[int, str, str]:
-        monkeypatch.setenv("WORKBENCH_SECRET", secret)
-        capsys.readouterr()
-        code = main(list(arguments))
-        return code, *capsys.readouterr()
-
-    return called
 
 
 def test_a_secret_in_the_data_folder_is_replaced_there(run: Run, tmp_path: Path) -> None:
