@@ -21,6 +21,7 @@ from api.commands import (
     origins,
     reader,
     restore,
+    rotate,
     serve,
     top,
     up,
@@ -29,7 +30,23 @@ from api.commands.explain import explain
 from api.commands.terminal import note
 
 _ELSEWHERE = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
-_COMMANDS = (up, serve, engine, chain, migrate, org, key, reader, origins, import_history, backup, restore, top, doctor)
+_COMMANDS = (
+    up,
+    serve,
+    engine,
+    chain,
+    migrate,
+    org,
+    key,
+    reader,
+    origins,
+    import_history,
+    backup,
+    restore,
+    rotate,
+    top,
+    doctor,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from sanic import HTTPResponse, Request, Sanic
@@ -47,6 +48,7 @@ from api.routes import (
     timeline,
     unsubscribe,
     usage,
+    version,
     webhooks,
 )
 from api.routes.answers import RefusedError, refusal
@@ -54,7 +56,7 @@ from api.routes.edge import Edge, begin, finish
 from api.routes.entrance import Parts, identify
 from api.segments.finding import Desk
 from api.settings import Settings
-from api.store.database import ConflictError, Database, UnavailableError
+from api.store.database import ConflictError, Database, UnavailableError, marked
 from api.wire.http1 import Reception, TransportError
 
 MAX_BODY = 262_144  # bytes, where nothing else is said
@@ -78,7 +80,7 @@ _SANIC = {
 
 _ROUTES = (
     *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage, audit, test_sends),
-    *(chain, sql, segments, health, unsubscribe, webhooks, keys, inapp, inapp_sdk, served),
+    *(chain, sql, segments, health, unsubscribe, version, webhooks, keys, inapp, inapp_sdk, served),
 )
 
 App = Sanic[Any, Any]
@@ -103,10 +105,13 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         FALLBACK_ERROR_FORMAT="json",
         NOISY_EXCEPTIONS=False,
     )
-    database, keyring, clock = Database(dsn), Keyring(secret), Clock()
+    keyring, clock = Keyring(secret), Clock()
+    dsn = marked(dsn, keyring.mark())
+    database = Database(dsn)
     buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
     notices = Notices(database, clock)
-    gateway = Gateway(database, keyring)
+    standby = None if settings.read_url is None else Database(settings.read_url, size=4)
+    gateway = Gateway(database, keyring, standby=standby)
     sessions = Sessions(database, keyring, clock)
     pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_MS, hot=True), keyring, clock, buckets, notices)
     app.ctx.parts = Parts(
@@ -128,8 +133,9 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     app.ctx.reception = Reception(identify, ROOM)
     for module in _ROUTES:
         app.blueprint(module.blueprint)
-    _start_and_stop(app)
+    _start_and_stop(app, [] if standby is None else [standby])
     app.register_middleware(begin, "request")
+    app.register_middleware(version.must_fit, "request")
     app.register_middleware(functools.partial(finish, app.ctx.parts.edge), "response")
     app.error_handler.add(Exception, _answer_failure)
     return app
@@ -141,13 +147,15 @@ def _desk(dsn: str, gateway: Gateway, keyring: Keyring) -> Desk:
     return Desk(database, gateway, keyring, SEGMENT_SECONDS, Turns(SEGMENT_PLACES))
 
 
-def _start_and_stop(app: App) -> None:
+def _start_and_stop(app: App, others: Sequence[Database]) -> None:
     parts: Parts = app.ctx.parts
 
     @app.before_server_start
     async def start(app: App) -> None:
         await parts.database.open()
         await parts.segments.database.open()
+        for each in others:
+            await each.open()
         await parts.pipeline.start()
         await parts.notices.start()
         await parts.feed.start()
@@ -175,6 +183,8 @@ def _start_and_stop(app: App) -> None:
         await parts.feed.stop()
         await parts.verifier.close()
         await parts.ways.close()
+        for each in others:
+            await each.close()
         await parts.segments.database.close()
         await parts.database.close()
 

@@ -36,10 +36,11 @@ class SmtpServer(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator chose. Rates are events per second per organization; delays are seconds; `metrics`: host and port.
 
-    `evm_rpc`: the nodes that are followed; several of one chain stand in for each other.
+    `read_url`: a standby, which answers what analysts ask. `evm_rpc`: the nodes that are followed; several of one chain stand in for each other.
     """
 
     database_url: str | None = None
+    read_url: str | None = None
     data_dir: Path = Path(".workbench")
     postgres_bin: Path | None = None
     secret: str | None = None
@@ -61,6 +62,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     source = os.environ if environ is None else environ
     return Settings(
         database_url=source.get("DATABASE_URL") or None,
+        read_url=source.get("WORKBENCH_READ_URL") or None,
         data_dir=Path(source.get("WORKBENCH_DATA_DIR") or ".workbench").absolute(),
         postgres_bin=Path(programs) if (programs := source.get("WORKBENCH_POSTGRES_BIN")) else None,
         secret=source.get("WORKBENCH_SECRET") or None,

@@ -18,7 +18,7 @@ from api.query.run import Gateway, Limits, Places, Turns
 from api.segments.finding import Desk
 from api.segments.freshness import PATIENCE_SECONDS, WORKERS, keep_fresh
 from api.settings import Settings
-from api.store.database import Database, UnavailableError
+from api.store.database import Database, UnavailableError, marked
 from api.store.wake import Listener
 
 _LIMITS = Limits(step_seconds=30.0, watch_seconds=31.0, answer_seconds=PATIENCE_SECONDS)  # of queries of segments
@@ -33,14 +33,16 @@ def work(settings: Settings, dsn: str, secret: str) -> None:
 
 
 async def _work(settings: Settings, dsn: str, secret: str) -> None:
-    database, clock = Database(dsn, size=6, hot=True), Clock()
+    keyring, clock = Keyring(secret), Clock()
+    dsn = marked(dsn, keyring.mark())
+    database = Database(dsn, size=6, hot=True)
     retries = DEFAULT_POLICY if settings.retry_delays is None else uniform(settings.retry_delays)
     lasting = Database(dsn, size=2 * WORKERS, statement_ms=120_000)
     await database.open()
     await lasting.open()
     with contextlib.suppress(UnavailableError):
         await database.calibrate(clock)
-    ways, keyring = transports(settings), Keyring(secret)
+    ways = transports(settings)
     engine = Engine(database, Driver(database, keyring, clock, retries, ways), clock, Listener(dsn))
     desk = Desk(lasting, Gateway(lasting, keyring, _LIMITS), keyring, PATIENCE_SECONDS, Turns(Places(in_all=WORKERS)))
     loop = asyncio.get_running_loop()

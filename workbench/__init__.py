@@ -8,6 +8,7 @@ wb = Workbench()
 
 from typing import TYPE_CHECKING
 
+from api.language.version import VERSION
 from workbench.automation import Automation
 from workbench.catalog import Catalog
 from workbench.contacts import Contact
@@ -27,6 +28,7 @@ from workbench.errors import (
     UnavailableError,
     UnknownOutcomeError,
     UnreachableError,
+    VersionError,
     WorkbenchError,
 )
 from workbench.events import Receipt, Receipts
@@ -65,9 +67,13 @@ __all__ = [
     "UnavailableError",
     "UnknownOutcomeError",
     "UnreachableError",
+    "VersionError",
     "Workbench",
     "WorkbenchError",
+    "__version__",
 ]
+
+__version__ = VERSION
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:

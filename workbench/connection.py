@@ -13,6 +13,7 @@ import msgspec
 
 from api.language.codec import MalformedJsonError, decode, encode
 from api.language.problem import Problem
+from api.language.version import HEADER, VERSION
 from workbench import surroundings
 from workbench.errors import (
     DraftError,
@@ -23,6 +24,7 @@ from workbench.errors import (
     UnavailableError,
     UnknownOutcomeError,
     UnreachableError,
+    VersionError,
     WorkbenchError,
 )
 
@@ -69,7 +71,7 @@ class Connection:
     def __init__(self, url: str, key: str | None) -> None:
         self.url = _address(url)
         self._key = _presentable(key)
-        headers = {"Accept": JSON} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        headers = {"Accept": JSON, HEADER: VERSION} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
         local = httpx.URL(self.url).host in _LOOPBACK
         self._codings = {"Accept-Encoding": "identity"} if local else {}  # there, unpacking takes longer than receiving
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT, trust_env=not local)
@@ -237,13 +239,17 @@ def _written(body: Mapping[str, Any]) -> bytes:
 
 
 def _answer(response: httpx.Response) -> Answer:
+    """Return an answer that is there whole; raise VersionError when the server does not serve our version."""
     raw = response.content
     if not response.headers.get("Content-Type", "").startswith(JSON):
         return Answer(response.status_code, None, raw)
     try:
-        return Answer(response.status_code, decode(raw), raw)
+        answer = Answer(response.status_code, decode(raw), raw)
     except MalformedJsonError:
         return Answer(response.status_code, None, raw)
+    if answer.status == 400 and [problem.field for problem in answer.problems] == [HEADER]:
+        raise VersionError(answer.problems[0].reason)
+    return answer
 
 
 def _problem(value: dict[str, Any]) -> Problem:

@@ -23,6 +23,7 @@ class WorkbenchError(Exception):
     ├── UnreachableError     no connection to the server: wrong address, or it is not running
     ├── UnavailableError     the server says it cannot take this now (429, or 5xx to a question), after all retries
     ├── UnknownOutcomeError  no answer, or one that does not say: what was sent may or may not have been taken
+    ├── VersionError         the server does not serve notebooks of this version
     ├── KeyRefusedError      the key is missing, wrong or revoked, or may not do this (401, 403)
     ├── NotThereError        what was asked for does not exist (404)
     ├── StillRunningError    waiting ended before the entry did
@@ -57,6 +58,10 @@ class UnavailableError(WorkbenchError):
 
 class UnknownOutcomeError(WorkbenchError):
     """Nobody can say whether it was taken: a 503, or no answer. Send an event again with the same idempotency key."""
+
+
+class VersionError(WorkbenchError):
+    """The server does not serve notebooks of this version; nothing was done."""
 
 
 class KeyRefusedError(WorkbenchError):

@@ -85,7 +85,7 @@ async def issue(tx: Transaction, keyring: Keyring, wish: Wish, now: datetime) ->
         org_name=wish.org_name,
         id=uuid7(to_us(now)),
         kind=wish.kind,
-        key_hash=keyring.api_key_hash(key),
+        key_hash=keyring.api_key_hashes(key)[0],
         prefix=prefix(wish.kind, wish.org_name),
         last4=key[-4:],
         name=wish.name,
@@ -128,7 +128,7 @@ async def _known(tx: Transaction, keyring: Keyring, key_or_id: str) -> KeyRow:
 
 async def _find(tx: Transaction, keyring: Keyring, key_or_id: str) -> KeyRow | None:
     if parse(key_or_id) is not None:
-        rows = await store.find_keys(tx, [keyring.api_key_hash(key_or_id)])
+        rows = await store.find_keys(tx, keyring.api_key_hashes(key_or_id))
         return rows[0] if rows else None
     return await store.find_key_by_id(tx, key_or_id) if _is_uuid(key_or_id) else None
 

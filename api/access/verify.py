@@ -84,8 +84,7 @@ class Verifier:
             return Unauthorized("malformed")
         if kind not in kinds:
             return Unauthorized("wrong_kind")
-        key_hash = self._keyring.api_key_hash(key)
-        row = await self._row(key_hash)
+        row, key_hash = await self._found(key)
         if row is None or not hmac.compare_digest(row.key_hash, key_hash):
             return Unauthorized("unknown")
         ends = row.revoked_at is not None or row.expires_at is not None
@@ -113,6 +112,14 @@ class Verifier:
         """Wait for what still writes."""
         pending = [task for task in (self._lookup, *self._touches) if task is not None]
         await asyncio.gather(*pending, return_exceptions=True)
+
+    async def _found(self, key: str) -> tuple[KeyRow | None, bytes]:
+        """Return the row of a key, and the hash that it was found by, or the last one tried."""
+        row, key_hash = None, b""
+        for key_hash in self._keyring.api_key_hashes(key):
+            if (row := await self._row(key_hash)) is not None:
+                break
+        return row, key_hash
 
     async def _row(self, key_hash: bytes) -> KeyRow | None:
         entry = self._entries.get(key_hash)

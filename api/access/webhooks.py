@@ -34,7 +34,7 @@ async def roll(database: Database, keyring: Keyring, who: Principal, now_us: int
 async def open_endpoint(database: Database, keyring: Keyring, who: Principal, now_us: int, url: str) -> bool:
     """Send again to an address that said 410; return whether it was closed."""
     async with database.transaction() as tx:
-        was_closed = await store.open_endpoint(tx, who.org_id, keyring.of(who.org_id).digest("url", url))
+        was_closed = await store.open_endpoint(tx, who.org_id, keyring.of(who.org_id).digests("url", url))
         if was_closed:
             await _note(tx, who, "webhook_endpoint.open", now_us, {})
     return was_closed

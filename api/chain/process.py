@@ -11,7 +11,7 @@ from api.chain.rpc import Node
 from api.chores import every
 from api.clock import Clock
 from api.keyring import Keyring
-from api.store.database import Database
+from api.store.database import Database, marked
 
 CALIBRATE_EVERY = 5.0
 _STATEMENT_MS = 60_000  # a deep reorganization takes back everything in one transaction
@@ -24,8 +24,9 @@ def follow(urls: Sequence[str], dsn: str, secret: str) -> None:
 
 
 async def _follow(urls: Sequence[str], dsn: str, secret: str) -> None:
-    database, clock = Database(dsn, 2 * len(urls) + 1, _STATEMENT_MS, hot=True), Clock()
-    nodes, keyring = [Node(url) for url in urls], Keyring(secret)
+    keyring, clock = Keyring(secret), Clock()
+    database = Database(marked(dsn, keyring.mark()), 2 * len(urls) + 1, _STATEMENT_MS, hot=True)
+    nodes = [Node(url) for url in urls]
     await database.open()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

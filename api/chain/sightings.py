@@ -116,4 +116,4 @@ class Faces:
         who = Identifiers(wallet, None, None, wallet)
         keys, _ = self._people.indexed(sighting.org_id, self._keyring.of(sighting.org_id), who)
         event = Event(sighting.event, who, on_chain=True)
-        return Arrival(sighting.org_id, event, sighting.id, "", "", "", 0, keys, None, "", dry=False)
+        return Arrival(sighting.org_id, event, sighting.id, "", "", "", 0, keys, (), "", dry=False)

@@ -5,7 +5,7 @@ import asyncio
 
 from api.commands import CommandError, leash
 from api.commands.arguments import Subparsers, add_leash
-from api.commands.database import database
+from api.commands.database import database, must_be_fit
 from api.commands.secret import root_secret
 from api.commands.terminal import note, say
 from api.settings import Settings
@@ -38,6 +38,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         raise CommandError("WORKBENCH_EVM_RPC is not set: the addresses of EVM nodes, separated by commas")
     secret = root_secret(settings)
     with database(settings) as addresses:
+        must_be_fit(addresses)
         if args.leash:
             leash.follow_parent()
         follow(settings.evm_rpc, addresses.dsn, secret)

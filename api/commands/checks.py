@@ -16,6 +16,7 @@ from api.settings import Settings
 
 if TYPE_CHECKING:
     from api.store.checkup import ServerFacts
+    from api.store.migrations import Standing
 
 _OLDEST_PYTHON = (3, 11)
 _ENGINE_SILENT_SECONDS = 30.0
@@ -122,16 +123,30 @@ def _embedded(settings: Settings) -> Iterator[tuple[Finding, str | None]]:
 async def _ask(dsn: str) -> list[Finding]:
     from api.access.session import session
     from api.store.checkup import engine_seen, read_server
-    from api.store.migrate import pending
+    from api.store.migrate import stand
 
     async with session(dsn) as (tx, _):
         facts = await read_server(tx)
     findings = [_version(facts), _durability(facts), _server_log(facts.logs_errors), _roles(facts.may_create_roles)]
-    if missing := await pending(dsn):
-        return [*findings, Finding("fail", f"migrations missing: {', '.join(missing)}", "run: workbench migrate")]
-    findings.append(Finding("ok", "the database is up to date"))
+    found = await stand(dsn)
+    findings.extend(_schema(found))
+    if found.missing:
+        return findings
     async with session(dsn) as (tx, _):
         return [*findings, _engine(await engine_seen(tx))]
+
+
+def _schema(found: "Standing") -> Iterator[Finding]:
+    if found.missing:
+        yield Finding("fail", f"migrations missing: {', '.join(found.missing)}", "run: workbench migrate")
+    elif found.beyond:
+        what = f"the database is newer than this code ({', '.join(found.beyond)})"
+        yield Finding("fail", what, "install the version that migrated it, or a newer one")
+    else:
+        yield Finding("ok", "the database is up to date")
+    if found.contracts:
+        what = f"what only older versions use is still there ({', '.join(found.contracts)})"
+        yield Finding("warn", what, "when none of them runs any more: workbench migrate --contract")
 
 
 def _version(facts: "ServerFacts") -> Finding:

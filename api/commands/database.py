@@ -43,22 +43,25 @@ def database(settings: Settings) -> Iterator[Addresses]:
 
 
 def must_be_fit(addresses: Addresses) -> None:
-    """Raise UnfitServerError unless the server keeps what it commits; one that is away is not judged."""
+    """Raise UnfitServerError or MigrationError unless our code may work there; a server that is away is not judged."""
     from api.store.checkup import must_be_fit as judge
 
     asyncio.run(judge(addresses.dsn))
 
 
-def migrate(addresses: Addresses) -> list[str]:
-    """Bring the database and its direct logins up to date; return the names of the migrations applied now."""
-    return asyncio.run(_migrate(addresses))
+def migrate(addresses: Addresses, *, contract: bool = False) -> list[str]:
+    """Bring the database and its direct logins up to date; return the names of the migrations applied now.
+
+    `contract`: take away, too, what only older code uses.
+    """
+    return asyncio.run(_migrate(addresses, contract))
 
 
-async def _migrate(addresses: Addresses) -> list[str]:
+async def _migrate(addresses: Addresses, contract: bool) -> list[str]:
     from api.access import direct
     from api.store.migrate import migrate as apply
 
-    applied = await apply(addresses.dsn, admin_dsn=addresses.admin_dsn)
+    applied = await apply(addresses.dsn, admin_dsn=addresses.admin_dsn, contract=contract)
     await direct.complete(addresses.dsn)
     return applied
 

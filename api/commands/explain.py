@@ -10,6 +10,7 @@ _SPOKEN = {
     "api.ingest.history.UnknownOrganizationError",
     "api.ingest.rejects.UnwritableError",
     "api.ingest.files.row.UnreadableFileError",
+    "api.keychain.ChainError",
     "api.settings.SettingsError",
     "api.store.checkup.UnfitServerError",
     "api.store.migrate.MigrationError",

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from api.store.archive import is_in_use, look_through, make_room
 
     manifest = archive.read_manifest(args.folder)
-    if manifest.secret != Keyring(root_secret(settings)).fingerprint():
+    if not Keyring(root_secret(settings)).knows(manifest.secret):
         raise CommandError("the backup was made under another secret; set WORKBENCH_SECRET to that one")
     with database(settings) as addresses:
         if asyncio.run(is_in_use(addresses.dsn)):

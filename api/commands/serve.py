@@ -7,7 +7,7 @@ import socket
 
 from api.commands import leash, ports
 from api.commands.arguments import Subparsers, add_leash, port
-from api.commands.database import database, must_be_fit
+from api.commands.database import Addresses, database, must_be_fit
 from api.commands.secret import root_secret
 from api.settings import Settings, child_environment
 
@@ -64,6 +64,7 @@ def _work(settings: Settings, rates: int, *sockets: int) -> int:
     from api.serving import serve
 
     assert settings.database_url is not None
+    must_be_fit(Addresses(settings.database_url, None))
     app = create_app(settings, settings.database_url, root_secret(settings), rates=rates)
     serve(app, [socket.socket(fileno=each) for each in sockets], leash.tell_parent)
     return 0

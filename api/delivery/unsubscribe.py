@@ -19,7 +19,7 @@ _FORM = struct.Struct(">q16s16s")  # organization, blind index, MAC
 
 
 class Unsubscribed(msgspec.Struct, frozen=True):
-    """Whose wish a token is: the blind index of an email address, in hex."""
+    """Whose wish a token is: the blind index of an email address, in hex; of a token that was read, all there are (`OrgKeys.all_of`)."""
 
     org_id: int
     address_digest: str
@@ -33,7 +33,7 @@ def make_url(public_url: str, keyring: Keyring, who: Unsubscribed) -> str:
 def make_token(keyring: Keyring, who: Unsubscribed) -> str:
     """Return the token of an address; the same one every time."""
     digest = bytes.fromhex(who.address_digest)
-    mac = keyring.unsubscribe_mac(_signed(who.org_id, digest))
+    mac = keyring.unsubscribe_mac(_signed(who.org_id, digest), who.address_digest)
     return base64.urlsafe_b64encode(_FORM.pack(who.org_id, digest, mac)).rstrip(b"=").decode()
 
 
@@ -43,9 +43,9 @@ def read_token(keyring: Keyring, token: str) -> Unsubscribed | None:
         org_id, digest, mac = _FORM.unpack(base64.b64decode(token + "==", altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, struct.error):
         return None
-    if not hmac.compare_digest(mac, keyring.unsubscribe_mac(_signed(org_id, digest))):
+    if not hmac.compare_digest(mac, keyring.unsubscribe_mac(_signed(org_id, digest), digest.hex())):
         return None
-    return Unsubscribed(org_id, digest.hex())
+    return Unsubscribed(org_id, keyring.of(org_id).all_of(digest.hex()))
 
 
 def _signed(org_id: int, digest: bytes) -> bytes:

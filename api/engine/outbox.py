@@ -12,7 +12,7 @@ import msgspec
 from api.clock import token
 from api.delivery import signing
 from api.engine.perform import Pending, Progress
-from api.keyring import Keyring
+from api.keyring import INDEX, Keyring
 from api.language.effect import EmailMessage, WebhookMessage
 from api.store import delivery
 from api.store import outbox as store
@@ -74,12 +74,17 @@ async def _closed(tx: Transaction, org_id: int, keyring: Keyring, stored: list[S
     return closed
 
 
-def address_digest(keyring: Keyring, org_id: int, stored: Stored) -> str:
-    """Return the blind index of where a message goes."""
+def address_digests(keyring: Keyring, org_id: int, stored: Stored) -> str:
+    """Return the blind indexes of where a message goes (`OrgKeys.digests`)."""
     keys = keyring.of(org_id)
     if stored.channel == "email":
-        return keys.digest("email", keys.open_email(stored.recipient))
-    return keys.digest("url", stored.recipient)
+        return keys.digests("email", keys.open_email(stored.recipient))
+    return keys.digests("url", stored.recipient)
+
+
+def address_digest(keyring: Keyring, org_id: int, stored: Stored) -> str:
+    """Return the one by which it is looked up."""
+    return address_digests(keyring, org_id, stored)[:INDEX]
 
 
 async def _secrets(tx: Transaction, org_id: int, keyring: Keyring, now: datetime) -> tuple[str, ...]:

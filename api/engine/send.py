@@ -18,7 +18,7 @@ from api.clock import Clock, monotonic_ns
 from api.engine.account import Account
 from api.engine.graphs import Graphs
 from api.engine.leases import Leases
-from api.engine.outbox import Parcel, address_digest
+from api.engine.outbox import Parcel, address_digests
 from api.engine.outside import Ended, Transports, attempt, judged
 from api.engine.perform import Progress, progress
 from api.engine.record import Lost, record_sent
@@ -164,6 +164,6 @@ class Deliveries:
                 _log.warning("lease_lost", extra={"org_id": org_id, "entries": 1})
                 return False
             if stored is not None and after.run.outcome == "gone":
-                digest = address_digest(self._with.keyring, org_id, stored)
-                await close_endpoint(tx, org_id, digest, urlsplit(stored.recipient).hostname or "", at)
+                digests = address_digests(self._with.keyring, org_id, stored)
+                await close_endpoint(tx, org_id, digests, urlsplit(stored.recipient).hostname or "", at)
         return True

@@ -8,7 +8,6 @@ wallet signed. A signature is checked before the database is asked, in a thread:
 import asyncio
 import base64
 import binascii
-import hmac
 import re
 from datetime import datetime, timedelta
 
@@ -137,7 +136,7 @@ class Sessions:
         except (binascii.Error, ValueError):
             return None
         mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
-        if not hmac.compare_digest(mac, self._keyring.inapp_session_mac(content)):
+        if not self._keyring.is_inapp_session_mac(mac, content):
             return None
         session = msgspec.json.decode(content, type=Session)
         return session if self.holds(session) else None

@@ -12,7 +12,9 @@ from api.language.problem import Problems
 
 
 class Arrival(msgspec.Struct, gc=False):
-    """A valid event on its way into the store. Digests are 32 hex digits; `email` is sealed.
+    """A valid event on its way into the store. Digests are 32 hex digits, or twice as many in `keys`; `email` is sealed.
+
+    `emails`: the texts as which it may be stored, `email` first (a secret is being rotated).
 
     `attributes`: their JSON text, or empty; `news`: whether its contact may lack any of them; `request_id`: what brought it.
     """
@@ -25,12 +27,17 @@ class Arrival(msgspec.Struct, gc=False):
     body_digest: str
     occurred_us: int
     keys: tuple[Key, ...]
-    email: str | None
+    emails: tuple[str, ...]
     attributes: str
     dry: bool
     contact_id: str = ""
     news: bool = True
     request_id: str | None = None
+
+    @property
+    def email(self) -> str | None:
+        """The email as it is stored from now on."""
+        return self.emails[0] if self.emails else None
 
 
 class Reader:
@@ -52,7 +59,7 @@ class Reader:
         nonce = self._nonce if event.occurred_at_us is None else None
         occurred_us = now_us if event.occurred_at_us is None else event.occurred_at_us
         key = event.idempotency_key or idempotency_key(org_keys, event, occurred_us, nonce)
-        keys, email = self._people.indexed(org_id, org_keys, event.identifiers)
+        keys, emails = self._people.indexed(org_id, org_keys, event.identifiers)
         return Arrival(
             org_id,
             event,
@@ -62,7 +69,7 @@ class Reader:
             body_digest(raw),
             occurred_us,
             keys,
-            email,
+            emails,
             encode(event.attributes).decode() if event.attributes else "",
             test_key or event.test,
             request_id=request_id,

@@ -228,7 +228,7 @@ def _has_all(known: Known | Owner, arrival: Arrival) -> bool:
     who = arrival.event.identifiers
     return (
         (who.wallet is None or who.wallet == known.wallet)
-        and (arrival.email is None or arrival.email == known.email)
+        and (not arrival.emails or known.email in arrival.emails)
         and (who.external_id is None or who.external_id == known.external_id)
     )
 
@@ -250,7 +250,7 @@ def _gain(org: _Organization, arrival: Arrival, resolution: Resolution) -> None:
             case Kind.EMAIL:
                 news.email = arrival.email
                 news.email_domain = (who.email or "").rpartition("@")[2]
-                _lose(org, org.owners.get(key), arrival.email or "")
+                _lose(org, org.owners.get(key), arrival.emails)
             case Kind.EXTERNAL_ID:
                 news.external_id = who.external_id
         org.owners[key] = org.owned[key] = contact_id
@@ -261,8 +261,8 @@ def _gain(org: _Organization, arrival: Arrival, resolution: Resolution) -> None:
     org.has[contact_id] = merged.kinds()
 
 
-def _lose(org: _Organization, former: str | None, email: str) -> None:
-    if former is None or org.known[former].email != email:
+def _lose(org: _Organization, former: str | None, emails: tuple[str, ...]) -> None:
+    if former is None or org.known[former].email not in emails:
         return  # of an address that had been replaced, only the identifier moves
     for known in (org.known[former], org.gained.get(former), org.created.get(former)):
         if known is not None:

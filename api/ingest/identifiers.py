@@ -17,28 +17,28 @@ class People:
 
     def __init__(self, most: int = PEOPLE_REMEMBERED) -> None:
         self._most = most
-        self._known: dict[tuple[int, Identifiers], tuple[tuple[Key, ...], str | None]] = {}
+        self._known: dict[tuple[int, Identifiers], tuple[tuple[Key, ...], tuple[str, ...]]] = {}
 
-    def indexed(self, org_id: int, org_keys: OrgKeys, who: Identifiers) -> tuple[tuple[Key, ...], str | None]:
-        """Return the keys (see `keys_of`) and the sealed email of somebody."""
+    def indexed(self, org_id: int, org_keys: OrgKeys, who: Identifiers) -> tuple[tuple[Key, ...], tuple[str, ...]]:
+        """Return the keys (see `keys_of`) and the email of somebody, as it may be sealed (see `seal_emails`)."""
         known = self._known.get((org_id, who))
         if known is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            sealed = None if who.email is None else org_keys.seal_email(who.email)
+            sealed = () if who.email is None else org_keys.seal_emails(who.email)
             known = self._known[org_id, who] = keys_of(org_keys, who), sealed
         return known
 
 
 def keys_of(org_keys: OrgKeys, identifiers: Identifiers) -> tuple[Key, ...]:
-    """Return the keys of the identifiers that were sent, in the order in which they decide; digests as 32 hex digits."""
+    """Return the keys of the identifiers that were sent, in the order in which they decide; digests as `OrgKeys.digests` has them."""
     keys: list[Key] = []
     if identifiers.wallet is not None:
-        keys.append((Kind.WALLET, org_keys.digest("wallet", identifiers.wallet)))
+        keys.append((Kind.WALLET, org_keys.digests("wallet", identifiers.wallet)))
     if identifiers.email is not None:
-        keys.append((Kind.EMAIL, org_keys.digest("email", identifiers.email)))
+        keys.append((Kind.EMAIL, org_keys.digests("email", identifiers.email)))
     if identifiers.external_id is not None:
-        keys.append((Kind.EXTERNAL_ID, org_keys.digest("external_id", identifiers.external_id)))
+        keys.append((Kind.EXTERNAL_ID, org_keys.digests("external_id", identifiers.external_id)))
     return tuple(keys)
 
 

@@ -21,14 +21,14 @@ PEOPLE_REMEMBERED = 200_000  # in a history many come again
 
 
 class Person(msgspec.Struct, eq=False, gc=False):
-    """A combination of identifiers: their keys, the sealed email, and the fields of an event that carries them.
+    """A combination of identifiers: their keys, the email as it may be sealed, and the fields of an event that carries them.
 
     `contact_id`: the contact that owned all of them when that was last asked (empty: nobody, as far as is known), whose row had
     last been written at `updated_us` then; `known_in`: the transaction that asked (see `returning`).
     """
 
     keys: tuple[Key, ...]
-    email: str | None
+    emails: tuple[str, ...]
     fields: bytes
     contact_id: str = ""
     updated_us: int = 0
@@ -79,7 +79,7 @@ class PastReader:
                 body,
                 at_us,
                 person.keys,
-                person.email,
+                person.emails,
                 encode(event.attributes).decode() if event.attributes else "",
                 False,
                 person=person,
@@ -93,8 +93,9 @@ class PastReader:
     def _meet(self, who: Identifiers) -> Person:
         if len(self._people) >= PEOPLE_REMEMBERED:
             self._people.clear()
-        email = None if who.email is None else self._org_keys.seal_email(who.email)
-        person = Person(keys_of(self._org_keys, who), email, who_fields(who.wallet, email, who.external_id))
+        emails = () if who.email is None else self._org_keys.seal_emails(who.email)
+        fields = who_fields(who.wallet, emails[0] if emails else None, who.external_id)
+        person = Person(keys_of(self._org_keys, who), emails, fields)
         self._people[who] = person
         return person
 

@@ -20,7 +20,7 @@ class Kind(IntEnum):
 
 
 Key = tuple[Kind, str]
-"""An identifier as the store knows it: its kind and the blind index of its value."""
+"""An identifier as the store knows it: its kind and the blind index of its value (two of them while a secret is rotated)."""
 
 ConflictOutcome = Literal["moved", "left", "replaced", "kept"]
 

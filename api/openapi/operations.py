@@ -138,6 +138,7 @@ OPERATIONS = {
     "inapp.socket": Operation(status=101),
     "inapp_sdk.client": Operation(media="text/javascript"),
     "inapp_sdk.demo": Operation(media="text/html"),
+    "version.version": Operation(answer=shapes.Version),
     "health.healthz": Operation(answer=shapes.Alive),
     "health.readyz": Operation(answer=shapes.Ready, instead={503: shapes.Ready}),
     "openapi.document": Operation(answer=dict),

@@ -1,12 +1,12 @@
 """`/openapi.json`, and `/docs`: the same for people, without a script and without anything from elsewhere."""
 
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from sanic import Blueprint, HTTPResponse, Request, Sanic
 
 from api.language.codec import encode
+from api.language.version import VERSION
 from api.openapi.document import document as document_of
 from api.openapi.page import page as page_of
 
@@ -35,12 +35,5 @@ async def page(request: Request) -> HTTPResponse:
 @lru_cache(maxsize=1)
 def _written(app: "Sanic[Any, Any]") -> tuple[bytes, str]:
     """Return both, made once."""
-    found = document_of(app.router.routes, _version())
+    found = document_of(app.router.routes, VERSION)
     return encode(found), page_of(found)
-
-
-def _version() -> str:
-    try:
-        return version("event-workbench")
-    except PackageNotFoundError:  # a checkout that was not installed
-        return "0"

@@ -137,6 +137,20 @@ class Token(msgspec.Struct, frozen=True, rename="camel"):
     expires_at: datetime
 
 
+class Notebooks(msgspec.Struct, frozen=True):
+    """Versions of the notebook package, as far as compatibility goes: `0.1`."""
+
+    oldest: str
+    newest: str
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The server's version, and which notebooks it serves."""
+
+    version: str
+    notebooks: Notebooks
+
+
 class Alive(msgspec.Struct, frozen=True):
     """The process lives."""
 

@@ -7,7 +7,7 @@ ingest; the others wait briefly and are then refused.
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 
 import msgspec
 
@@ -25,11 +25,14 @@ from api.store.readers import Reader, ReaderBusyError, ReaderError, Readers, gat
 from api.store.reading import (
     BusyError,
     Limits,
+    OvertakenError,
+    Reading,
     StatementError,
     TooLargeError,
     TooLongError,
     reading,
 )
+from api.store.replica import Source
 from api.store.rows import Batch, Cells, Column
 from api.store.snapshots import Snapshot, as_kept
 
@@ -52,6 +55,7 @@ __all__ = [
 ]
 
 MOST_CHARACTERS = 100_000
+_TRIES = 3
 
 _NO_SUCH_TABLE = "42P01"
 _ON_CITUS = "is not available on Citus, whose nodes do not agree on what had happened by then"
@@ -120,9 +124,15 @@ class Gateway:
     """The way of analysts' queries to the database, for one process."""
 
     def __init__(
-        self, database: Database, keyring: Keyring, limits: Limits | None = None, places: Places | None = None
+        self,
+        database: Database,
+        keyring: Keyring,
+        limits: Limits | None = None,
+        places: Places | None = None,
+        standby: Database | None = None,
     ) -> None:
         self._database = database
+        self._source = Source(database, standby)
         self._keyring = keyring
         self._readers = Readers(database, keyring)
         self._limits = limits or Limits()
@@ -136,19 +146,39 @@ class Gateway:
         async with self._turns.of(question.org_id):
             reader = await self._reader(question)
             try:
-                async with (
-                    reading(self._database, reader, self._limits, as_of) as query,
-                    aclosing(query.batches()) as rest,
-                ):
-                    with _in_callers_words(bound, question):
-                        seen = await query.begin(bound.statement, bound.parameters)
-                        first = await anext(rest)
-                        keys = self._keyring.of(question.org_id)
-                        mark = question.as_of if seen is None else watermark.written(seen, keys)
-                        yield Answer(mark, query.columns, first, rest, Emails(keys, question.clear_emails))
+                async with AsyncExitStack() as running:
+                    yield await self._begun(running, question, bound, as_of, reader)
             except UnavailableError:
                 self._readers.forget(question.org_id)
                 raise
+
+    async def _begun(
+        self, running: AsyncExitStack, question: Question, bound: Bound, as_of: Snapshot | None, reader: Reader
+    ) -> Answer:
+        """Begin the query, again where a standby was overtaken by changes before there were rows."""
+        source, tries = await self._source.current(), _TRIES
+        while True:
+            tries -= 1
+            try:
+                async with AsyncExitStack() as trying:
+                    answer = await self._begin(trying, question, bound, reading(source, reader, self._limits, as_of))
+                    await running.enter_async_context(trying.pop_all())
+                    return answer
+            except OvertakenError:
+                if not tries:
+                    raise
+
+    async def _begin(
+        self, running: AsyncExitStack, question: Question, bound: Bound, opened: AbstractAsyncContextManager[Reading]
+    ) -> Answer:
+        query = await running.enter_async_context(opened)
+        rest = await running.enter_async_context(aclosing(query.batches()))
+        with _in_callers_words(bound, question):
+            seen = await query.begin(bound.statement, bound.parameters)
+            first = await anext(rest)
+        keys = self._keyring.of(question.org_id)
+        mark = question.as_of if seen is None else watermark.written(seen, keys)
+        return Answer(mark, query.columns, first, rest, Emails(keys, question.clear_emails))
 
     def _bind(self, question: Question) -> Bound:
         if not question.sql.strip():

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from api.authoring.fields import Fields, read_fields
-from api.keyring import SEALED_PREFIX, OrgKeys
+from api.keyring import OrgKeys, is_sealed
 from api.language.codec import Json, decode, encode
 from api.language.email import normal_email
 from api.language.problem import Problems
@@ -153,7 +153,7 @@ def sealed(params: Json, keys: OrgKeys) -> Json:
 
 def opened(params: Json, shown: Callable[[str], str]) -> Json:
     """Return stored values with their addresses as a reader may see them."""
-    return _texts(params, lambda text: shown(text) if text.startswith(SEALED_PREFIX) else text)
+    return _texts(params, lambda text: shown(text) if is_sealed(text) else text)
 
 
 def written(params: Json) -> str | None:

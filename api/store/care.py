@@ -5,6 +5,7 @@ from datetime import datetime
 
 import msgspec
 
+from api.keyring import INDEX
 from api.store.database import Transaction
 from api.store.locks import lock_contacts
 from api.store.statements import load
@@ -44,7 +45,7 @@ async def set_opted_out(tx: Transaction, org_id: int, contact_id: str, channels:
 
 async def opt_out_of_emails(tx: Transaction, org_id: int, address_digest: str, at: datetime) -> None:
     """Note that the owner of an address wants no more emails, if it has one."""
-    asked = {"org_id": org_id, "address_digest": address_digest}
+    asked = {"org_id": org_id, "address_digest": address_digest[:INDEX]}
     owner = await (await tx.execute(_SQL["owner_of_email"], asked)).fetchone()
     if owner is not None:
         await lock_contacts(tx, owner)

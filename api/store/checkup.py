@@ -5,6 +5,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from api.store.database import Database, Transaction, UnavailableError, libpq_dsn
+from api.store.migrate import must_know
 from api.store.statements import load
 
 _SQL = load("checkup")
@@ -47,14 +48,18 @@ async def must_answer(dsn: str) -> None:
 
 
 async def must_be_fit(dsn: str) -> None:
-    """Raise UnfitServerError unless the server keeps what it commits; one that is away is not judged."""
+    """Raise UnfitServerError unless the server keeps what it commits, MigrationError unless our code works on its schema.
+
+    One that is away is not judged.
+    """
     database = Database(dsn, size=1)
     try:
         await must_answer(dsn)
         await database.open()
         async with database.transaction() as tx:
             facts = await read_server(tx)
-    except UnavailableError:
+        await must_know(dsn)
+    except (UnavailableError, psycopg.OperationalError):
         return
     finally:
         await database.close()

@@ -14,11 +14,13 @@ import msgspec
 import psycopg
 from psycopg import AsyncTransaction, errors
 from psycopg.adapt import Loader, Transformer
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from sqlalchemy.engine import make_url
 
 from api.clock import Clock, monotonic_ns
+from api.store.migrations import newest
 
 _SESSION = (
     "-c statement_timeout={statement_ms} -c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout=5000 "
@@ -39,6 +41,10 @@ _AWAY = (
     errors.ReadOnlySqlTransaction,
     errors.IdleInTransactionSessionTimeout,
 )
+
+
+NAME = "event-workbench "
+"""How connections of ours are called, before the newest migration that their code knows."""
 
 
 class UnavailableError(Exception):
@@ -125,6 +131,7 @@ class Database:
         self, dsn: str, size: int = 8, statement_ms: int = 10_000, *, lock_ms: int = 2_000, hot: bool = False
     ) -> None:
         self.dsn = libpq_dsn(dsn)
+        mark = conninfo_to_dict(self.dsn).get("application_name") or ""
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             self.dsn,
             min_size=1,
@@ -138,6 +145,7 @@ class Database:
                 "options": _SESSION.format(statement_ms=statement_ms, lock_ms=lock_ms) + (_BY_KEY if hot else ""),
                 "prepare_threshold": 2,
                 "connect_timeout": 5,
+                "application_name": f"{NAME}{newest()} {mark}".strip(),
                 **_SILENCE,
             },
         )
@@ -195,6 +203,13 @@ class Database:
         if received - sent < _SLOW_NS:  # the error is up to half of it
             clock.calibrate(row[0], sent, received)
         return row[0]  # type: ignore[no-any-return]
+
+
+def marked(url: str, mark: str) -> str:
+    """Return the address of the same database, with a mark by which our connections are told apart."""
+    if "://" not in url:
+        return make_conninfo(url, application_name=mark)
+    return make_url(url).update_query_dict({"application_name": mark}).render_as_string(hide_password=False)
 
 
 def libpq_dsn(url: str) -> str:

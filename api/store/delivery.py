@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from api.keyring import Keyring
+from api.keyring import INDEX, Keyring
 from api.store.database import Transaction
 from api.store.statements import load
 
@@ -29,7 +29,7 @@ class Roll(msgspec.Struct, frozen=True):
 
 async def suppress(tx: Transaction, org_id: int, channel: Channel, address_digest: str, now: datetime) -> None:
     """Send an address no more messages of a channel, because its owner said so by the link in one."""
-    values = {"org_id": org_id, "channel": channel, "address_digest": address_digest}
+    values = {"org_id": org_id, "channel": channel, "address_digests": _indexes(address_digest)}
     await tx.execute(_SQL["suppress"], values | {"reason": "unsubscribed", "created_at": now})
 
 
@@ -65,19 +65,24 @@ async def webhook_secrets(
 
 async def close_endpoint(tx: Transaction, org_id: int, url_digest: str, host: str, now: datetime) -> None:
     """Send nothing more to a webhook address."""
-    values = {"org_id": org_id, "url_digest": url_digest, "host": host, "closed_at": now}
+    values = {"org_id": org_id, "url_digests": _indexes(url_digest), "host": host, "closed_at": now}
     await tx.execute(_SQL["close_endpoint"], values)
 
 
 async def open_endpoint(tx: Transaction, org_id: int, url_digest: str) -> bool:
     """Send to a webhook address again; return whether it was closed."""
-    cursor = await tx.execute(_SQL["open_endpoint"], {"org_id": org_id, "url_digest": url_digest})
+    cursor = await tx.execute(_SQL["open_endpoint"], {"org_id": org_id, "url_digests": _indexes(url_digest)})
     return await cursor.fetchone() is not None
 
 
 async def closed_endpoints(tx: Transaction, addresses: Collection[Addressed]) -> set[Addressed]:
     """Return those of the webhook addresses that are closed."""
     return await _addressed(tx, "closed_endpoints", _columns("url_digests", addresses))
+
+
+def _indexes(digests: str) -> list[str]:
+    """Return the blind indexes in a text of one or several (`OrgKeys.digests`)."""
+    return [digests[at : at + INDEX] for at in range(0, len(digests), INDEX)]
 
 
 def _columns(name: str, addresses: Collection[Addressed]) -> dict[str, Any]:

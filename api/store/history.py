@@ -12,6 +12,7 @@ import msgspec
 from psycopg import errors
 
 from api.clock import to_us
+from api.keyring import INDEX
 from api.store.arrays import plain, quoted, records, uuids
 from api.store.calls import Call, Rows, nothing, statements
 from api.store.database import ConflictError, Transaction
@@ -110,7 +111,7 @@ def find_returning(
         lambda rows: [Returning(Owner(*row[:-1]), row[-1]) for row in rows],
         org_ids=_alike(org_id, len(digests)),
         kinds=plain(kinds),
-        digests=uuids(digests),
+        digests=uuids([each[:INDEX] for each in digests]),
         attributes=records(attributes),
     )
 

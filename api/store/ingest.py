@@ -8,6 +8,7 @@ from datetime import datetime
 
 import msgspec
 
+from api.keyring import INDEX
 from api.store.arrays import joined, plain, quoted, records, uuids
 from api.store.calls import Call, Rows, Value, nothing, statements
 
@@ -161,7 +162,7 @@ def find_owners(org_ids: Ints, kinds: Ints, digests: Ids, attributes: Sequence[s
         lambda rows: [Owner(*row) for row in rows],
         org_ids=plain(org_ids),
         kinds=plain(kinds),
-        digests=uuids(digests),
+        digests=uuids([each[:INDEX] for each in digests]),
         attributes=records(attributes),
     )
 
@@ -196,12 +197,22 @@ def merge_attributes(org_ids: Ints, ids: Ids, attributes: Texts, at: datetime) -
 
 
 def own_identifiers(rows: IdentifierRows, at: datetime) -> Call[None]:
-    """Record owners of identifiers; each identifier at most once per call."""
-    return Call(_SQL["own_identifiers"], nothing, **_columns(rows), created_at=at)
+    """Record owners of identifiers, under all their indexes; each identifier at most once per call."""
+    indexed = sorted(
+        (kind, digest[at : at + INDEX], org_id, contact_id)
+        for org_id, kind, digest, contact_id in zip(
+            rows.org_ids, rows.kinds, rows.digests, rows.contact_ids, strict=True
+        )
+        for at in range(0, len(digest), INDEX)
+    )
+    kinds, digests, org_ids, contact_ids = zip(*indexed, strict=True)
+    apart = IdentifierRows(list(org_ids), list(kinds), list(digests), list(contact_ids))
+    return Call(_SQL["own_identifiers"], nothing, **_columns(apart), created_at=at)
 
 
 def add_conflicts(rows: ConflictRows, at: datetime) -> Call[None]:
     """Keep identity conflicts."""
+    rows.digests = [each[:INDEX] for each in rows.digests]
     return Call(_SQL["add_conflicts"], nothing, **_columns(rows), created_at=at)
 
 

@@ -6,6 +6,7 @@ whoever holds them alone holds nothing else.
 
 from collections.abc import Iterable
 
+from api.keyring import INDEX
 from api.language.identity import Key
 from api.store.arrays import plain
 from api.store.calls import Call, nothing, run, statements
@@ -24,7 +25,13 @@ async def lock_identifiers(tx: Transaction, keys: Iterable[tuple[int, Key]]) -> 
 
 def hold_identifiers(keys: Iterable[tuple[int, Key]]) -> Call[None]:
     """Do the same, as a call."""
-    return _hold({(int(key[1][:16], 16) ^ org_id ^ key[0]) >> 1 for org_id, key in keys})
+    return _hold(
+        {
+            (int(key[1][at : at + 16], 16) ^ org_id ^ key[0]) >> 1
+            for org_id, key in keys
+            for at in range(0, len(key[1]), INDEX)  # processes of two generations have one index in common
+        }
+    )
 
 
 async def lock_contacts(tx: Transaction, contact_ids: Iterable[str]) -> None:

@@ -1,94 +1,189 @@
-"""Apply `sql/migrations/NNNN_name.sql` in order, each in one transaction, under one lock, once.
+"""Bring a database up to date: apply what it lacks of the migrations, in order, each once, under one lock, beside the traffic.
 
-A migration that was edited after it ran is an error: the digest of every applied file is kept.
+A migration never waits long for a lock, since everybody else would wait behind it: it gives up, lets the others go on, and tries again.
+One that was edited after it ran is an error: the digest of every applied file is kept.
 """
 
-import hashlib
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import partial
 
-from psycopg import sql
+import msgspec
+from psycopg import errors, sql
 
+from api.clock import monotonic_ns
 from api.store.clusters import note_cluster
-from api.store.database import Transaction, libpq_dsn
+from api.store.database import NAME, Transaction, libpq_dsn
+from api.store.migrations import Migration, Standing, migrations, standing
 from api.store.statements import sql_folder
 
 _LOCK = 7_300_451
+_LOCK_PAUSE_SECONDS = 0.1
 _MONTHS_AHEAD = 3
 
 
 class MigrationError(Exception):
-    """The database's migrations and ours do not fit together."""
+    """The database's migrations and ours do not fit together, or one cannot be applied now."""
 
 
-async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
-    """Bring the database up to date with this code and its cluster; return the names applied now. `admin_dsn`: a superuser's, to harden SQL access."""
-    applied: list[str] = []
-    async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
-        await connection.execute("SET client_min_messages = warning")
-        await connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-        await connection.execute(
-            "CREATE TABLE IF NOT EXISTS public.workbench_migrations "
-            "(name text PRIMARY KEY, digest text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
-        )
-        known = await _applied(connection)
-        for path in migration_files():
-            if _is_new(path, known):
-                await _apply(connection, path)
-                applied.append(path.stem)
-        await _add_months(connection)
+class Manners(msgspec.Struct, frozen=True):
+    """How a migration waits for a lock: so long at a time (less than ingest waits, 500 ms), so long until the next try, so long in all."""
+
+    lock_ms: int = 200
+    pause_seconds: float = 1.0
+    patience_seconds: float = 120.0
+
+
+async def migrate(
+    dsn: str, *, admin_dsn: str | None = None, contract: bool = False, manners: Manners | None = None
+) -> list[str]:
+    """Bring the database up to date with this code and its cluster; return the names applied now.
+
+    `contract`: take away, too, what only older code uses; refused while such code is connected. A new database is built whole.
+    `admin_dsn`: a superuser's, to harden SQL access. Raises MigrationError.
+    """
+    manners = manners or Manners()
+    async with _alone(dsn) as connection:
+        await connection.execute(f"SET lock_timeout = {manners.lock_ms}")
+        known = await _known(connection)
+        _must_be_unchanged({name: digest for name, (digest, _) in known.items()})
+        wanted = [
+            each for each in migrations() if each.name not in known and (each.needs is None or contract or not known)
+        ]
+        if contract and known:
+            await _must_be_unused(connection, wanted)
+        for migration in wanted:
+            await _patiently(connection, migration.name, manners, partial(_apply, connection, migration))
+        await _patiently(connection, "adding a month", manners, partial(_add_months, connection))
         await note_cluster(connection)
     if admin_dsn is not None:
         await _harden(admin_dsn)
-    return applied
+    return [migration.name for migration in wanted]
 
 
-def migration_files() -> list[Path]:
-    """Return the migration files in the order in which they apply."""
-    return sorted((sql_folder() / "migrations").glob("[0-9]*.sql"))
-
-
-async def pending(dsn: str) -> list[str]:
-    """Return the names of migrations this code has and the database has not."""
+async def stand(dsn: str) -> Standing:
+    """Return how this code and a database stand to each other."""
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         row = await (await connection.execute("SELECT to_regclass('public.workbench_migrations')")).fetchone()
-        known = await _applied(connection) if row is not None and row[0] is not None else {}
-    return [path.stem for path in migration_files() if path.stem not in known]
+        known = await _known(connection) if row is not None and row[0] is not None else {}
+    return standing({name: needs for name, (_, needs) in known.items()})
 
 
-async def _applied(connection: Transaction) -> dict[str, str]:
-    rows = await connection.execute("SELECT name, digest FROM public.workbench_migrations")
-    return {name: digest async for name, digest in rows}
-
-
-def _is_new(path: Path, known: dict[str, str]) -> bool:
-    digest = known.get(path.stem)
-    if digest is not None and digest != _digest(path):
-        raise MigrationError(f"{path.name} was changed after it had been applied; add a new migration instead")
-    return digest is None
-
-
-async def _apply(connection: Transaction, path: Path) -> None:
-    statements = _read(path)
-    async with connection.transaction():
-        await connection.execute(statements)
-        await connection.execute(
-            "INSERT INTO public.workbench_migrations (name, digest) VALUES (%s, %s)", (path.stem, _digest(path))
+async def must_know(dsn: str) -> None:
+    """Raise MigrationError unless this code works on the schema of a database."""
+    found = await stand(dsn)
+    if found.missing:
+        raise MigrationError(
+            f"the database is older than this code (it lacks {', '.join(found.missing)}); run: workbench migrate"
+        )
+    if found.beyond:
+        raise MigrationError(
+            f"the database is newer than this code ({', '.join(found.beyond)} took away what it uses); "
+            "start the version that applied it, or a newer one"
         )
 
 
-def _read(path: Path) -> bytes:
-    return path.read_bytes()
+@asynccontextmanager
+async def _alone(dsn: str) -> AsyncIterator[Transaction]:
+    """Give a connection while nobody else migrates. Waits without a snapshot: an index that is being built would wait for its end."""
+    async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
+        await connection.execute("SET client_min_messages = warning")
+        while not await _value(connection, "SELECT pg_try_advisory_lock(%s)", _LOCK):  # noqa: ASYNC110  Postgres has no event for it
+            await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS public.workbench_migrations "
+            "(name text PRIMARY KEY, digest text NOT NULL, needs text, applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        yield connection
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(_read(path)).hexdigest()
+async def _known(connection: Transaction) -> dict[str, tuple[str, str | None]]:
+    rows = await connection.execute("SELECT name, digest, needs FROM public.workbench_migrations")
+    return {name: (digest, needs) async for name, digest, needs in rows}
+
+
+def _must_be_unchanged(digests: dict[str, str]) -> None:
+    for migration in migrations():
+        if digests.get(migration.name, migration.digest) != migration.digest:
+            raise MigrationError(
+                f"{migration.name}.sql was changed after it had been applied; add a new migration instead"
+            )
+
+
+async def _must_be_unused(connection: Transaction, wanted: list[Migration]) -> None:
+    """Refuse to take away what code still uses that is connected now."""
+    needed = max((migration.needs for migration in wanted if migration.needs is not None), default="")
+    old = await _value(
+        connection,
+        "SELECT count(DISTINCT application_name) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND starts_with(application_name, %s) AND substr(application_name, %s) < %s",
+        *(NAME, len(NAME) + 1, needed),
+    )
+    if old:
+        raise MigrationError(f"processes of a version before {needed} are still connected; end them first")
+
+
+async def _patiently(
+    connection: Transaction, what: str, manners: Manners, attempt: Callable[[], Awaitable[None]]
+) -> None:
+    """Try until no lock is in the way, and let the others go on in between."""
+    since = monotonic_ns()
+    while True:
+        try:
+            return await attempt()
+        except (errors.LockNotAvailable, errors.DeadlockDetected):
+            if monotonic_ns() - since > manners.patience_seconds * 1e9:
+                raise MigrationError(
+                    f"{what}: {await _in_the_way(connection)}; it changed nothing, try again"
+                ) from None
+        await asyncio.sleep(manners.pause_seconds)
+
+
+async def _in_the_way(connection: Transaction) -> str:
+    """Name the oldest transaction of others."""
+    rows = await connection.execute(
+        "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::integer FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL ORDER BY xact_start LIMIT 1"
+    )
+    row = await rows.fetchone()
+    if row is None:
+        return "somebody held a lock"
+    return f"process {row[0]} of Postgres may be in the way, with a transaction of {row[1]} s"
+
+
+async def _apply(connection: Transaction, migration: Migration) -> None:
+    if not migration.in_transaction:
+        await _run_outside(connection, migration)
+    async with connection.transaction():
+        if migration.in_transaction:
+            await connection.execute(migration.text.encode())
+        await connection.execute(
+            "INSERT INTO public.workbench_migrations (name, digest, needs) VALUES (%s, %s, %s)",
+            (migration.name, migration.digest, migration.needs),
+        )
+
+
+async def _run_outside(connection: Transaction, migration: Migration) -> None:
+    """Run statements that lock nobody out, and may themselves wait long."""
+    waits = await _value(connection, "SHOW lock_timeout")
+    await connection.execute("SET lock_timeout = 0")
+    for statement in migration.statements:
+        await connection.execute(statement.encode())
+    await connection.execute("SELECT set_config('lock_timeout', %s, false)", (waits,))
+
+
+async def _value(connection: Transaction, statement: str, *values: object) -> object:
+    row = await (await connection.execute(statement, values)).fetchone()
+    assert row is not None
+    return row[0]
 
 
 async def _add_months(connection: Transaction) -> None:
-    row = await (await connection.execute("SELECT clock_timestamp()")).fetchone()
-    assert row is not None
-    await add_months(connection, row[0] - timedelta(days=35), row[0] + timedelta(days=31 * _MONTHS_AHEAD))
+    now = await _value(connection, "SELECT clock_timestamp()")
+    assert isinstance(now, datetime)
+    await add_months(connection, now - timedelta(days=35), now + timedelta(days=31 * _MONTHS_AHEAD))
 
 
 async def add_months(connection: Transaction, first: datetime, last: datetime) -> None:
@@ -118,6 +213,6 @@ async def _add_month(connection: Transaction, name: sql.Identifier, month: datet
 
 
 async def _harden(admin_dsn: str) -> None:
-    script = _read(sql_folder() / "hardening.sql")
+    script = (sql_folder() / "hardening.sql").read_bytes()
     async with await Transaction.connect(libpq_dsn(admin_dsn), autocommit=True) as connection:
         await connection.execute(script)

@@ -99,6 +99,10 @@ class BusyError(ReadError):
     """Too many queries at once."""
 
 
+class OvertakenError(BusyError):
+    """A standby had to take in changes that the query was in the way of; it may be asked again."""
+
+
 class Reading:
     """A query under way: its columns, then its rows."""
 
@@ -330,6 +334,8 @@ def _told_apart(error: StatementError, limits: Limits) -> Exception:
             return TooLongError("the query was ended by the server")
         case "55P03" | "53300":
             return BusyError("the tables are busy; try again")
+        case "40001" | "40P01":
+            return OvertakenError("the read replica had to take in changes that the query was in the way of; try again")
         case "57P02" | "57P03" | "57P05":
             return UnavailableError("the database is stopping")
         case _:

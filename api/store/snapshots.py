@@ -1,5 +1,6 @@
 """What a query sees: the transactions that had ended before it. Two that share a snapshot see the same."""
 
+import asyncio
 from datetime import datetime
 
 import msgspec
@@ -9,6 +10,7 @@ from api.store.database import Transaction
 from api.store.statements import load
 
 _SQL = load("clusters")
+_LOOKS, _LOOK_PAUSE_SECONDS = 20, 0.002  # for a moment in which no transaction is open
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -24,15 +26,20 @@ class Snapshot(msgspec.Struct, frozen=True):
 async def share_snapshot(tx: Transaction) -> tuple[str, Snapshot] | None:
     """Return the name under which others may take over this transaction's snapshot while it lasts, and the snapshot.
 
-    None where numbers do not tell what was seen: on Citus, and in a cluster that `migrate` has not noted.
+    None where numbers do not tell what was seen: on Citus, in a cluster that `migrate` has not noted, and on a standby that is never
+    without open transactions: it does not know which those are.
     """
     if await is_distributed(tx):
         return None
-    row = await (await tx.execute(_SQL["share_snapshot"])).fetchone()
-    if row is None:
-        return None
-    name, system_identifier, first_number, end, open_, at = row
-    return name, Snapshot(system_identifier, first_number, end, tuple(open_), at)
+    for _ in range(_LOOKS):
+        row = await (await tx.execute(_SQL["share_snapshot"])).fetchone()
+        if row is None:
+            return None
+        name, system_identifier, first_number, end, open_, at, told = row
+        if told:
+            return name, Snapshot(system_identifier, first_number, end, tuple(open_), at)
+        await asyncio.sleep(_LOOK_PAUSE_SECONDS)
+    return None
 
 
 async def as_kept(tx: Transaction, snapshot: Snapshot) -> Snapshot | None:

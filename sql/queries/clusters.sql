@@ -21,9 +21,11 @@ WHERE c.system_identifier = s.system_identifier;
 SELECT pg_current_xact_id()::text::bigint + :added ::bigint;
 
 -- share_snapshot --
--- A name under which another transaction can see what this one sees while it lasts; what that is; and when.
+-- A name under which another transaction can see what this one sees while it lasts; what that is, and when; and whether that is all:
+-- on a standby the transactions that are open are not told.
 SELECT pg_export_snapshot(), c.system_identifier, c.first_number, pg_snapshot_xmax(seen)::text::bigint + c.added,
-       ARRAY(SELECT open::text::bigint + c.added FROM pg_snapshot_xip(seen) AS open), clock_timestamp()
+       ARRAY(SELECT open::text::bigint + c.added FROM pg_snapshot_xip(seen) AS open), clock_timestamp(),
+       NOT pg_is_in_recovery() OR pg_snapshot_xmin(seen) = pg_snapshot_xmax(seen)
 FROM pg_current_snapshot() AS seen, pg_control_system() s, (SELECT * FROM clusters ORDER BY first_number DESC LIMIT 1) c
 WHERE c.system_identifier = s.system_identifier;
 

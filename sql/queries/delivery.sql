@@ -3,7 +3,7 @@
 -- suppress --
 -- Send an address no more messages of a channel; the first reason is the one that stays.
 INSERT INTO suppressions (org_id, channel, address_digest, reason, created_at)
-VALUES (:org_id, :channel, CAST(:address_digest AS uuid), :reason, :created_at)
+SELECT :org_id, :channel, digest, :reason, :created_at FROM unnest(CAST(:address_digests AS uuid[])) AS digest
 ON CONFLICT (org_id, channel, address_digest) DO NOTHING;
 
 -- suppressed --
@@ -35,13 +35,13 @@ WHERE org_id = ANY(CAST(:org_ids AS bigint[]));
 -- close_endpoint --
 -- Send nothing more to a webhook address.
 INSERT INTO closed_endpoints (org_id, url_digest, host, closed_at)
-VALUES (:org_id, CAST(:url_digest AS uuid), :host, :closed_at)
+SELECT :org_id, digest, :host, :closed_at FROM unnest(CAST(:url_digests AS uuid[])) AS digest
 ON CONFLICT (org_id, url_digest) DO NOTHING;
 
 -- open_endpoint --
 -- Send to a webhook address again; a row when it was closed.
 DELETE FROM closed_endpoints
-WHERE org_id = :org_id AND url_digest = CAST(:url_digest AS uuid)
+WHERE org_id = :org_id AND url_digest = ANY (CAST(:url_digests AS uuid[]))
 RETURNING org_id;
 
 -- closed_endpoints --

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from api.__main__ import main
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Here = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -23,3 +26,18 @@ def workbench(tmp_path: Path, database_url: str) -> Run:
         )
 
     return run
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, database_url: str) -> Here:
+    """Run `workbench …` in this process; return its exit code, and what it said on stdout and stderr."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("WORKBENCH_DATA_DIR", str(tmp_path))
+
+    def called(*arguments: str, secret: str = "") -> tuple[int, str, str]:
+        monkeypatch.setenv("WORKBENCH_SECRET", secret)
+        capsys.readouterr()
+        code = main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return called

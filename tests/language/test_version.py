@@ -1,0 +1,48 @@
+"""Which notebooks a server serves: those of its first two numbers, and older ones down to the oldest that it promises."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from api.language import version
+from api.language.version import OLDEST_SERVED, VERSION, misfit, served
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of 0.12.3 that serves notebooks since 0.9."""
+    monkeypatch.setattr(version, "VERSION", "0.12.3")
+    monkeypatch.setattr(version, "OLDEST_SERVED", "0.9")
+
+
+def test_the_code_has_the_version_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == VERSION
+    assert misfit(VERSION) is misfit(OLDEST_SERVED) is None
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("notebook", ["0.9", "0.9.0", "0.10.4", "0.12", "0.12.99", "0.12.0.dev1+g12", "0.12rc1"])
+def test_a_server_serves_notebooks_of_its_own_version_and_of_those_it_promises(notebook: str) -> None:
+    assert (served(), misfit(notebook)) == (("0.9", "0.12"), None)
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize(
+    ("notebook", "why"),
+    [
+        ("0.8.7", "too old for the server (0.12.3): pip install 'event-workbench==0.12.*' and restart the kernel"),
+        (
+            "0.13.0",
+            "newer than the server (0.12.3): upgrade the server first, or pip install 'event-workbench==0.12.*'",
+        ),
+        ("1.0.0", "newer than the server"),
+        ("nightly", "not a version: the server serves notebooks of event-workbench 0.9 to 0.12"),
+        ("", "not a version"),
+        ("\u0660.\u0661", "not a version"),
+        ("9999999.1", "not a version"),
+    ],
+)
+def test_others_are_told_what_to_do(notebook: str, why: str) -> None:
+    assert why in (misfit(notebook) or "")

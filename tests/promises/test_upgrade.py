@@ -1,0 +1,127 @@
+"""A migration beside real processes of two versions, under load: nothing that was accepted is lost, and nobody is refused for it."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psycopg
+
+from api.language.version import VERSION
+from api.store.database import libpq_dsn
+from tests.acceptance.conftest import Api, House
+from tests.promises.conftest import Load, automate, check_promises, query, until
+from workbench import Workbench
+
+ROOT = Path(__file__).parents[2]
+GROW = """
+ALTER TABLE workbench.events ADD COLUMN source text NOT NULL DEFAULT '';
+ALTER TABLE workbench.contacts ADD COLUMN score integer;
+ALTER TABLE workbench.entries ADD COLUMN score integer;
+ALTER TABLE workbench.engines ADD COLUMN note text NOT NULL DEFAULT '';
+"""
+INDEX = """-- outside a transaction
+DROP INDEX CONCURRENTLY IF EXISTS workbench.contacts_by_score;
+CREATE INDEX CONCURRENTLY contacts_by_score ON workbench.contacts (org_id, score);
+"""
+SHRINK = """-- contract: needs 0002_grow
+ALTER TABLE workbench.engines DROP COLUMN next_due_at;
+"""
+
+
+def next_version(folder: Path) -> dict[str, str]:
+    """Write the code of a version to come, which uses a new column and no longer an old one; return its environment."""
+    for each in ("api", "sql"):
+        shutil.copytree(ROOT / each, folder / each, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in {"0002_grow": GROW, "0003_index": INDEX, "0004_shrink": SHRINK}.items():
+        (folder / "sql" / "migrations" / f"{name}.sql").write_text(text)
+    for path, old, new in (
+        ("api/language/version.py", f'"{VERSION}"', '"0.2.0"'),
+        ("sql/queries/health.sql", "seen_at, next_due_at)", "seen_at, note)"),
+        (
+            "sql/queries/health.sql",
+            ":now, :now, :next_due_at)",
+            ":now, :now, coalesce(:next_due_at ::timestamptz::text, ''))",
+        ),
+        ("sql/queries/health.sql", "next_due_at = excluded.next_due_at", "note = excluded.note"),
+        ("sql/queries/health.sql", "SELECT seen_at, next_due_at", "SELECT seen_at, nullif(note, '')::timestamptz"),
+    ):
+        text = (folder / path).read_text()
+        assert old in text
+        (folder / path).write_text(text.replace(old, new))
+    return {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+
+
+async def migrate(house: House, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Run `workbench migrate` to its end; return its exit code and what it said."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "api", "migrate", *arguments],
+        env={**os.environ, **house.environment, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.strip()
+
+
+async def test_b25_two_versions_work_beside_a_migration_and_after_it(house: House, tmp_path: Path) -> None:
+    new = next_version(tmp_path / "next")
+    keys = await house.organization()
+    old_api, old_engine = house.start_api(), house.start_engine()
+    automate(old_api, keys["workbench"])
+    load = Load(keys["live"], [old_api])
+    running = asyncio.create_task(load.run(clients=2))
+    await more(load)
+    async with await psycopg.AsyncConnection.connect(libpq_dsn(house.dsn)) as analyst:
+        await analyst.execute("SELECT count(*) FROM workbench.events")  # a long query, in the migration's way
+        growing = asyncio.create_task(migrate(house, **new))
+        await until_it_waits(house)
+        await more(load)
+        assert not growing.done()
+    assert await growing == (0, "applied: 0002_grow, 0003_index")
+
+    new_api = await asyncio.to_thread(house.start_api, **new)
+    house.start_engine(**new)
+    load.apis.append(new_api)
+    await more(load)
+    await asyncio.to_thread(an_old_notebook_works, new_api, keys["workbench"])
+
+    load.apis.remove(old_api)
+    for process in (old_api.process, old_engine):
+        process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(process.wait, 20)
+    assert await migrate(house, "--contract", **new) == (0, "applied: 0004_shrink")
+    await more(load)
+    load.stop()
+    await running
+    await load.settle()
+    await check_promises(house.dsn, load, automations=1)
+    assert (load.count("later"), load.strange) == (0, [])
+
+
+async def more(load: Load) -> None:
+    """Let some more events come in."""
+    enough = load.count("new") + 50
+    await until(lambda: load.count("new") >= enough)
+
+
+def an_old_notebook_works(new: Api, key: str) -> None:
+    """Ask the API of the version to come with the notebook package of this one."""
+    assert httpx.get(f"{new.url}/api/v1/version").json()["notebooks"] == {"oldest": "0.1", "newest": "0.2"}
+    wb = Workbench(new.url, key)
+    assert [each.name for each in wb.automations] == ["all"]
+    assert wb.sql("SELECT count(*) > 0 AS any FROM app_events").to_dicts() == [{"any": True}]
+
+
+async def until_it_waits(house: House) -> None:
+    """Wait until a migration waits for a lock."""
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%ADD COLUMN source%%'"
+    async with asyncio.timeout(20):
+        while not await query(house.dsn, waiting):
+            await asyncio.sleep(0.005)

@@ -1,0 +1,150 @@
+"""What analysts ask is answered by a standby: never older than the question, and never by the primary instead."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import httpx
+import psycopg
+import pytest
+
+from api.access import keys, orgs
+from api.app import create_app
+from api.clock import token
+from api.keyring import Keyring
+from api.settings import Settings
+from api.store import replica
+from api.store.database import libpq_dsn
+from api.store.migrate import migrate
+from tests.in_process import served
+from tests.query.conftest import SECRET, Asker
+from tests.query.standby import Pair, pair
+
+COUNT = "SELECT count(*) FROM app_events"
+LONG = "SELECT count(*) FROM app_events, generate_series(1, 6000000)"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Pair]:
+    with pair() as both:
+        asyncio.run(migrate(both.primary.dsn, admin_dsn=both.primary.admin_dsn))
+        yield both
+
+
+class House:
+    """An API with a standby; `ann` asks it, for the organization whose events it takes in."""
+
+    def __init__(self, servers: Pair, client: httpx.AsyncClient, org_id: int, key: str, live: str) -> None:
+        self.servers, self.client, self.ann = servers, client, Asker(org_id, key, client)
+        self._live = {"Authorization": f"Bearer {live}"}
+
+    async def send(self, number: int) -> None:
+        event = {"event": "deposit", "contact": {"externalId": f"u{number}"}}
+        assert (await self.client.post("/api/v1/events", json=event, headers=self._live)).status_code == 202
+
+    async def refusal(self, text: str = COUNT) -> tuple[int, str]:
+        answer = await self.ann.post(text)
+        return answer.status_code, answer.json()["error"]
+
+    async def lock_events(self) -> None:
+        """Do on the primary what makes the standby end whoever reads events."""
+        async with await psycopg.AsyncConnection.connect(libpq_dsn(self.servers.primary.dsn)) as connection:
+            await connection.execute("LOCK TABLE workbench.events IN ACCESS EXCLUSIVE MODE")
+            await connection.commit()
+
+
+@asynccontextmanager
+async def house(servers: Pair, read_url: str | None = None) -> AsyncIterator[House]:
+    dsn = servers.primary.dsn
+    settings = Settings(ingest_rate=0, read_url=read_url or servers.standby.dsn(dsn))
+    name, keyring = f"org-{token(4).hex()}", Keyring(SECRET)
+    org_id = await orgs.create(dsn, name)
+    key = await keys.create(dsn, keyring, name, "workbench", ["sql:read", "events:read"])
+    live = await keys.create(dsn, keyring, name, "live", None)
+    async with (
+        served(create_app(settings, dsn, SECRET, name=f"replica-{token(4).hex()}")) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+    ):
+        yield House(servers, client, org_id, key, live)
+
+
+async def test_an_answer_has_everything_that_was_accepted_before_the_question(servers: Pair) -> None:
+    async with house(servers) as own:  # the login role has just been made, too
+        for number in range(10):
+            await own.send(number)
+            assert await own.ann.rows(COUNT) == [[number + 1]]
+
+
+async def test_a_standby_that_stands_still_is_not_asked(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "_PATIENCE_SECONDS", 0.3)
+    async with house(servers) as own:
+        await own.send(1)
+        assert await own.ann.rows(COUNT) == [[1]]
+        servers.standby.execute("SELECT pg_wal_replay_pause()")
+        try:
+            await own.send(2)
+            status, error = await own.refusal()
+        finally:
+            servers.standby.execute("SELECT pg_wal_replay_resume()")
+        assert (status, error.startswith("the read replica is more than 0.3 s behind; its newest")) == (503, True)
+        assert await own.ann.rows(COUNT) == [[2]]
+
+
+async def test_a_watermark_of_a_standby_brings_the_answer_back(servers: Pair) -> None:
+    async with house(servers) as own:
+        await own.send(1)
+        mark = (await own.ann.post(COUNT)).headers["Watermark"]
+        await own.send(2)
+        headers = {"Authorization": f"Bearer {own.ann.key}"}
+        again = await own.client.post("/api/v1/sql", json={"sql": COUNT, "asOf": mark}, headers=headers)
+        assert (again.json()["rows"], await own.ann.rows(COUNT)) == ([[1]], [[2]])
+
+
+async def test_there_is_no_watermark_where_it_would_not_be_exact(servers: Pair) -> None:
+    async with house(servers) as own, await psycopg.AsyncConnection.connect(libpq_dsn(servers.primary.dsn)) as other:
+        await own.send(1)
+        await other.execute("SELECT pg_current_xact_id()")  # open, and above it everybody goes on
+        await other.execute("CREATE TABLE workbench.held (id integer)")
+        await own.send(2)
+        answer = await own.ann.post(COUNT)
+        assert (answer.json()["rows"], "Watermark" in answer.headers) == ([[2]], False)
+        await other.rollback()
+        assert "Watermark" in (await own.ann.post(COUNT)).headers
+
+
+async def test_a_query_that_was_overtaken_is_asked_again_and_then_refused(servers: Pair) -> None:
+    async with house(servers) as own:
+        await own.send(1)
+        asked = asyncio.create_task(own.ann.rows(LONG))
+        await reading(servers)
+        await own.lock_events()
+        assert await asked == [[6_000_000]]
+        assert servers.standby.execute("SELECT sum(confl_lock) > 0 FROM pg_stat_database_conflicts") == [(True,)]
+        refused = asyncio.create_task(own.refusal(LONG))
+        while not refused.done():
+            await own.lock_events()
+            await asyncio.sleep(0.05)
+        assert await refused == (
+            429,
+            "the read replica had to take in changes that the query was in the way of; try again",
+        )
+
+
+async def reading(servers: Pair) -> None:
+    """Wait until an analyst's query runs on the standby."""
+    running = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'FETCH%'"
+    async with asyncio.timeout(20):
+        while servers.standby.execute(running) == [(0,)]:  # noqa: ASYNC110  another server has no event for us
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_no_standby_of_the_primary_is_not_asked(servers: Pair) -> None:
+    async with house(servers, servers.primary.dsn) as own:
+        assert await own.refusal() == (503, "WORKBENCH_READ_URL is not a standby of the server in DATABASE_URL")
+
+
+async def test_without_its_standby_events_come_in_and_questions_wait(servers: Pair) -> None:
+    async with house(servers) as own:
+        servers.standby.stop()
+        await own.send(1)
+        assert await own.refusal() == (503, "the read replica cannot be reached; try again")

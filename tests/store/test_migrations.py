@@ -1,0 +1,202 @@
+"""Migrations expand, so that the version before goes on working; what contracts waits until it is asked for."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from api.embedded import Server
+from api.store import migrate as migrating
+from api.store import migrations as all_migrations
+from api.store.checkup import must_be_fit
+from api.store.database import NAME, libpq_dsn
+from api.store.migrate import Manners, MigrationError, migrate, must_know, stand
+from api.store.migrations import Standing, migrations, read, sql_folder
+from tests.conftest import clone
+from tests.store.expanding import refused
+from tests.store.test_schema import catalog
+
+GROW = "ALTER TABLE workbench.events ADD COLUMN source text NOT NULL DEFAULT '';"
+MORE = "CREATE TABLE workbench.notes (org_id bigint NOT NULL, id uuid NOT NULL, PRIMARY KEY (org_id, id));"
+INDEX = """-- outside a transaction
+DROP INDEX CONCURRENTLY IF EXISTS workbench.contacts_by_domain;
+CREATE INDEX CONCURRENTLY contacts_by_domain ON workbench.contacts (org_id, email_domain);
+"""
+SHRINK = """-- contract: needs 0002_grow
+ALTER TABLE workbench.chains DROP COLUMN trouble;
+"""
+HASTY = Manners(lock_ms=50, pause_seconds=0.05, patience_seconds=0.3)
+
+
+class Code:
+    """The code of a version: which migrations it knows."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._first = migrations()
+
+    def knows(self, **more: str) -> None:
+        known = (*self._first, *(read(f"0{name[1:]}", text) for name, text in more.items()))
+        for module in (migrating, all_migrations):
+            self._patch.setattr(module, "migrations", lambda: known)
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> Code:
+    return Code(monkeypatch)
+
+
+def test_every_migration_leaves_the_version_before_at_work() -> None:
+    assert {each.name: refused(each) for each in migrations()[1:] if refused(each)} == {}
+
+
+def test_what_a_migration_that_contracts_needs_comes_before_it() -> None:
+    names = [migration.name for migration in migrations()]
+    for migration in migrations():
+        assert migration.needs is None or migration.needs in names[: names.index(migration.name)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE workbench.events DROP COLUMN payload",
+        "ALTER TABLE workbench.events RENAME COLUMN payload TO body",
+        "ALTER TABLE workbench.events RENAME TO happenings",
+        "ALTER TABLE workbench.events ALTER COLUMN event TYPE varchar(64)",
+        "ALTER TABLE workbench.events ALTER COLUMN email SET NOT NULL",
+        "ALTER TABLE workbench.events ADD COLUMN source text NOT NULL",
+        "ALTER TABLE workbench.events ADD COLUMN source uuid DEFAULT gen_random_uuid()",
+        "ALTER TABLE workbench.events ADD COLUMN source text, DROP COLUMN payload",
+        "ALTER TABLE workbench.events ADD CONSTRAINT short CHECK (length(event) < 9)",
+        "ALTER TABLE workbench.events ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY",
+        "CREATE INDEX i ON workbench.events (org_id, email)",
+        "CREATE INDEX CONCURRENTLY i ON workbench.events (org_id, email)",
+        "DROP TABLE workbench.notes",
+        "DROP VIEW analyst.contacts",
+        "TRUNCATE workbench.notes",
+        "UPDATE workbench.contacts SET email = NULL",
+        "DELETE FROM workbench.contacts",
+        "LOCK TABLE workbench.events",
+        "CREATE TRIGGER t BEFORE INSERT ON workbench.events EXECUTE FUNCTION f()",
+        "DO $$ BEGIN DROP TABLE workbench.events; END $$",
+    ],
+)
+def test_what_would_disturb_the_version_before_is_refused(statement: str) -> None:
+    assert refused(read("0002_x", f"{MORE}\n{statement};")) != []
+    assert refused(read("0002_x", f"-- contract: needs 0001_initial\n{statement};")) == []
+
+
+def test_what_only_adds_is_let_through() -> None:
+    text = f"""{GROW} {MORE}
+        CREATE INDEX notes_by_id ON workbench.notes (org_id, id);
+        ALTER TABLE workbench.contacts ADD COLUMN score integer, ADD COLUMN labels text[] NOT NULL DEFAULT '{{}}';
+        ALTER TABLE workbench.contacts ADD CONSTRAINT positive CHECK (score > 0) NOT VALID;
+        ALTER TABLE workbench.contacts VALIDATE CONSTRAINT positive; -- reads, and lets others write
+        CREATE VIEW analyst.notes AS SELECT id FROM workbench.notes;"""
+    assert refused(read("0002_x", text)) == refused(read("0002_x", INDEX)) == []
+    assert refused(read("0002_x", INDEX.replace("DROP INDEX CONCURRENTLY IF EXISTS workbench.contacts_by_domain;", "")))
+
+
+@pytest.fixture
+def empty(postgres: Server) -> Iterator[str]:
+    with clone(postgres, "template0") as dsn:
+        yield dsn
+
+
+async def test_what_contracts_waits_until_it_is_asked_for(code: Code, database_url: str, empty: str) -> None:
+    code.knows(x002_grow=GROW, x003_shrink=SHRINK, x004_index=INDEX, x005_more=MORE)
+    assert await migrate(database_url) == ["0002_grow", "0004_index", "0005_more"]
+    assert await stand(database_url) == Standing([], ["0003_shrink"], [])
+    assert await migrate(database_url, contract=True) == ["0003_shrink"]
+    assert await migrate(database_url, contract=True) == []
+    await migrate(empty)  # nobody is at work there: it is built whole
+    assert catalog(empty) == catalog(database_url)
+
+
+async def test_code_starts_on_what_it_works_on(code: Code, database_url: str) -> None:
+    code.knows(x002_grow=GROW, x003_shrink=SHRINK)
+    with pytest.raises(MigrationError, match=r"older than this code \(it lacks 0002_grow\); run: workbench migrate"):
+        await must_be_fit(database_url)
+    await migrate(database_url)
+    await must_be_fit(database_url)  # what contracts is not waited for
+    code.knows()
+    await must_be_fit(database_url)  # the version before
+    code.knows(x002_grow=GROW, x003_shrink=SHRINK)
+    await migrate(database_url, contract=True)
+    code.knows(x002_grow=GROW)
+    await must_be_fit(database_url)  # knows what is needed
+    code.knows()
+    with pytest.raises(MigrationError, match=r"newer than this code \(0003_shrink took away what it uses\)"):
+        await must_know(database_url)
+
+
+async def test_an_edited_migration_is_refused(code: Code, database_url: str) -> None:
+    code.knows(x002_grow=GROW)
+    await migrate(database_url)
+    code.knows(x002_grow=GROW + MORE)
+    with pytest.raises(MigrationError, match=r"0002_grow\.sql was changed"):
+        await migrate(database_url)
+
+
+async def test_a_migration_that_fails_changes_nothing(code: Code, database_url: str) -> None:
+    before = catalog(database_url)
+    code.knows(x002_grow=GROW + "SELECT 1/0;")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        await migrate(database_url)
+    assert catalog(database_url) == before
+
+
+async def test_nobody_waits_long_behind_a_migration_that_waits_for_a_long_query(code: Code, database_url: str) -> None:
+    code.knows(x002_grow=GROW)
+    dsn = libpq_dsn(database_url)
+    async with await psycopg.AsyncConnection.connect(dsn) as query, await psycopg.AsyncConnection.connect(dsn) as other:
+        await query.execute("SELECT count(*) FROM workbench.events")  # its transaction stays open
+        migrating_now = asyncio.create_task(migrate(database_url, manners=Manners(50, 0.05, 30.0)))
+        await other.execute("SET lock_timeout = '5s'")
+        looks = 0
+        while looks < 20:  # ingest beside it: every look would fail after 5 s if the migration stayed in the queue
+            await other.execute("SELECT count(*) FROM workbench.events")
+            await other.rollback()
+            looks += 1
+            await asyncio.sleep(0.02)
+        assert not migrating_now.done()
+        await query.rollback()
+        assert await migrating_now == ["0002_grow"]
+
+
+async def test_a_migration_gives_up_and_says_who_is_in_the_way(code: Code, database_url: str) -> None:
+    code.knows(x002_grow=GROW)
+    async with await psycopg.AsyncConnection.connect(libpq_dsn(database_url)) as query:
+        await query.execute("SELECT count(*) FROM workbench.events")
+        pid = query.info.backend_pid
+        with pytest.raises(MigrationError, match=f"0002_grow: process {pid} of Postgres may be in the way"):
+            await migrate(database_url, manners=HASTY)
+
+
+async def test_two_that_migrate_take_turns_also_while_an_index_is_built(code: Code, database_url: str) -> None:
+    code.knows(x002_index=INDEX)
+    assert sorted(await asyncio.gather(*(migrate(database_url) for _ in range(3)))) == [[], [], ["0002_index"]]
+
+
+async def test_nothing_is_taken_away_from_code_that_is_connected(code: Code, database_url: str) -> None:
+    code.knows(x002_grow=GROW, x003_shrink=SHRINK)
+    await migrate(database_url)
+    old = psycopg.connect(libpq_dsn(database_url), application_name=f"{NAME}0001_initial")
+    with pytest.raises(MigrationError, match="of a version before 0002_grow are still connected"):
+        await migrate(database_url, contract=True)
+    old.close()
+    deadline = time.monotonic() + 5
+    while (await stand(database_url)).contracts:  # a closed connection is listed for a moment
+        assert time.monotonic() < deadline
+        try:
+            await migrate(database_url, contract=True)
+        except MigrationError:
+            await asyncio.sleep(0.02)
+
+
+def test_every_file_is_a_migration() -> None:
+    files = {path.name for path in Path(sql_folder() / "migrations").iterdir()}
+    assert files == {f"{migration.name}.sql" for migration in migrations()}

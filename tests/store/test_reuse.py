@@ -1,0 +1,131 @@
+"""G4: what one request leaves on a connection, whatever became of it, the next one does not find there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import psycopg
+import pytest
+
+from api.language.identity import Kind
+from api.store.database import ConflictError, Database, RefusedDataError, TooSlowError, Transaction
+from api.store.locks import lock_contacts, lock_identifiers
+
+Failure = Callable[[Transaction], Awaitable[object]]
+
+SESSION = """
+    SELECT current_user, session_user, current_setting('search_path'), current_setting('statement_timeout'),
+           current_setting('transaction_read_only'), nullif(current_setting('workbench.past_end', true), ''),
+           (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+           (SELECT count(*) FROM pg_cursors WHERE name <> ''), to_regclass('pg_temp.of_one')
+"""
+CLEAN = ("workbench", "workbench", "workbench", "10s", "off", None, 0, 0, None)
+CANARY = "canary-of-one-request"
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A pool of one connection: whoever comes next gets it."""
+    opened = Database(database_url, size=1)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def use(tx: Transaction) -> None:
+    """Do all that a request may do to its connection, and more."""
+    await lock_identifiers(tx, [(1, (Kind.EMAIL, "0" * 32))])
+    await lock_contacts(tx, ["00000000-0000-7000-8000-000000000001"])
+    await tx.execute("SET LOCAL statement_timeout = '7s'")
+    await tx.execute("SELECT set_config('workbench.past_end', '7', true), set_config('search_path', 'analyst', true)")
+    await tx.execute("CREATE TEMPORARY TABLE of_one ON COMMIT DROP AS SELECT 1")
+    await tx.execute("DECLARE of_one CURSOR FOR SELECT 1")
+    for _ in range(3):  # so that it is prepared
+        await tx.execute("SELECT %s::text", (CANARY,))
+
+
+async def nothing(_: Transaction) -> None:
+    """End well."""
+
+
+async def a_value_is_refused(tx: Transaction) -> None:
+    await tx.execute("INSERT INTO workbench.organizations (name, created_at) VALUES ('NOT A NAME', now())")
+
+
+async def it_takes_too_long(tx: Transaction) -> None:
+    await tx.execute("SET LOCAL statement_timeout = '20ms'")
+    await tx.execute("SELECT pg_sleep(5)")
+
+
+async def it_deadlocks(tx: Transaction) -> None:
+    await tx.execute("DO $$ BEGIN RAISE deadlock_detected; END $$")
+
+
+async def the_code_is_wrong(_: Transaction) -> None:
+    raise ZeroDivisionError
+
+
+async def the_statement_is_wrong(tx: Transaction) -> None:
+    await tx.execute("SELEKT 1")  # type: ignore[call-overload]
+
+
+FAILURES: dict[str, tuple[Failure, type[Exception] | None]] = {
+    "none": (nothing, None),
+    "value": (a_value_is_refused, RefusedDataError),
+    "timeout": (it_takes_too_long, TooSlowError),
+    "deadlock": (it_deadlocks, ConflictError),
+    "code": (the_code_is_wrong, ZeroDivisionError),
+    "statement": (the_statement_is_wrong, psycopg.errors.SyntaxError),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_g4_nothing_is_carried_over(database: Database, name: str) -> None:
+    failure, raised = FAILURES[name]
+
+    async def request() -> int:
+        async with database.transaction() as tx:
+            await use(tx)
+            pids.append(tx.info.backend_pid)
+            await failure(tx)
+        return 0
+
+    pids: list[int] = []
+    if raised is None:
+        await request()
+    else:
+        with pytest.raises(raised):
+            await request()
+    assert await found(database) == (pids[0], *CLEAN)
+
+
+async def test_g4_a_request_that_is_cancelled_leaves_nothing_either(database: Database) -> None:
+    begun = asyncio.Event()
+
+    async def request() -> None:
+        async with database.transaction() as tx:
+            await use(tx)
+            begun.set()
+            await tx.execute("SELECT pg_sleep(30)")
+
+    cancelled = asyncio.create_task(request())
+    await begun.wait()
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    assert (await found(database))[1:] == CLEAN
+
+
+async def test_g4_statements_that_stay_prepared_hold_no_values(database: Database) -> None:
+    async with database.transaction() as tx:
+        await use(tx)
+    async with database.transaction() as tx:
+        texts = [row[0] for row in await (await tx.execute("SELECT statement FROM pg_prepared_statements")).fetchall()]
+    assert texts
+    assert not [text for text in texts if CANARY in text]
+
+
+async def found(database: Database) -> tuple[object, ...]:
+    """Return which connection the next request gets, and what is there."""
+    async with database.transaction() as tx:
+        row = await (await tx.execute(SESSION)).fetchone()  # type: ignore[call-overload]
+        assert row is not None
+        return (tx.info.backend_pid, *row)
