@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from api.authoring import automations, goals
 from api.authoring.draft import read_edit
 from api.authoring.goals import Asked, GoalView
@@ -131,3 +133,80 @@ async def test_only_entries_of_those_days_count(desk: Any) -> None:
     await desk.rows("UPDATE entries SET id = %s", two_days_ago)
     assert (await rate(desk, row.id, 1)).treated.contacts == 0
     assert (await rate(desk, row.id, 3)).treated.contacts == 1
+
+
+CONTRACT = f"0x{'c0' * 20}"
+
+
+async def log(desk: Any, person: str, value: str = "1", *, removed: bool = False) -> None:
+    """Store a log about a contact, as the follower does."""
+    await desk.rows(
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
+        " block_number, block_hash, block_time, args, removed, created_at)"
+        " SELECT %s, %s, id, 1, %s, 'Transfer', 'Transfer()', %s, 0, 7, '0x', %s, %s, %s, %s FROM contacts WHERE external_id = %s",
+        *(desk.org_id, uuid7(desk.clock.unique_now_us()), CONTRACT, uuid7(desk.clock.unique_now_us())),
+        *(desk.clock.now(), encode({"value": value}).decode(), removed, desk.clock.now(), person),
+    )
+
+
+@pytest.mark.parametrize("filters", [[], [{"path": "value", "operator": "eq", "value": "1"}]], ids=["any", "filtered"])
+async def test_a_goal_on_a_chain_counts_unless_its_log_was_dropped(desk: Any, filters: list[Any]) -> None:
+    row = await desk.publish(graph=graph(goal={"event": f"{CONTRACT}:Transfer", "filters": filters}))
+    await come(desk, "first_deposit", "a", "b", "c")
+    await desk.drive()
+    await log(desk, "a")
+    await log(desk, "b", removed=True)
+    assert (await rate(desk, row.id)).treated == Side(3, 1)
+
+
+async def test_the_goal_is_found_however_many_events_of_its_name_came_before(desk: Any) -> None:
+    filters = [{"path": "amount", "operator": "neq", "value": 1}]
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await come(desk, "first_deposit", "busy", "other")
+    await come(desk, "bought", *["busy"] * 150, amount=1)
+    await come(desk, "bought", "busy", amount=2)
+    assert (await rate(desk, row.id)).treated == Side(0, 0)
+    await desk.drive()
+    assert (await rate(desk, row.id)).treated == Side(2, 1)
+
+
+async def test_whoever_stands_or_fails_at_the_first_node_of_a_graph_without_a_trigger_has_entered(desk: Any) -> None:
+    wait = {"nodes": NODES[1:], "settings": {"goal": {"event": "bought"}, "holdout": 50}}
+    fail = {
+        "nodes": [{"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}],
+        "settings": wait["settings"],
+    }
+    for start in (wait, fail):
+        row = await desk.publish(graph=start)
+        people = [f"{row.id}-{number}" for number in range(12)]
+        await come(desk, "first_deposit", *people)
+        await desk.drive()
+        await come(desk, "bought", *people)
+        held_out = await sides(desk, row.id, 50)
+        held = sum(held_out[person] for person in people)
+        found = await rate(desk, row.id)
+        assert (found.treated, found.held_out) == (Side(12 - held, 12 - held), Side(held, held))
+        await automations.deactivate(desk.database, desk.author, row.id)
+
+
+@pytest.mark.parametrize("policy", ["always", "once", "not_while_running"])
+async def test_contacts_are_compared_from_the_first_time_they_ever_entered(desk: Any, policy: str) -> None:
+    row = await desk.publish(graph=graph(holdout=50, reentry={"policy": policy}))
+    people = [f"p{number}" for number in range(12)]
+    await come(desk, "first_deposit", *people)
+    await desk.drive()
+    await come(desk, "first_deposit", *people, "new")
+    await desk.drive()
+    held = await sides(desk, row.id, 50)
+    found = await rate(desk, row.id)
+    assert (found.treated.contacts, found.held_out.contacts) == (13 - sum(held.values()), sum(held.values()))
+    assert found.later_entries == 12
+    long_ago = uuid7(desk.clock.now_us() - 40 * 86_400 * 1_000_000)[:18]
+    await desk.rows(
+        "UPDATE entries e SET id = (%s || right(e.id::text, 18))::uuid, created_at = created_at - interval '40 days'"
+        " FROM (SELECT contact_id, min(id::text)::uuid AS id FROM entries GROUP BY 1 HAVING count(*) > 1) f WHERE e.id = f.id",
+        long_ago,
+    )
+    found = await rate(desk, row.id)
+    assert found.treated.contacts + found.held_out.contacts == 1
+    assert found.later_entries == 12

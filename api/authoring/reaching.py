@@ -1,0 +1,96 @@
+"""Which contacts reached a goal: their events since they entered, read a few at a time. SQL finds them by name and time, filters are the language's.
+
+However many contacts and events there are, only some thousand events are held at any moment.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+import msgspec
+
+from api.keyring import OrgKeys
+from api.language.codec import decode
+from api.language.contact import Contact
+from api.language.event import Identifiers
+from api.language.facts import Arrival, Facts
+from api.language.filter import matches
+from api.language.settings import Goal
+from api.store import goals
+from api.store.contacts import known_contacts
+from api.store.database import Database
+from api.store.goals import GoalEventRow, Search
+
+MOST_EVENTS = 1_000  # of one contact, where filters choose among them
+_HELD = 2_000  # events, of all contacts together
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """Who reached the goal. `unknown`: of how many contacts more events came than are looked at, none of those the goal's.
+
+    `events`: how many were judged.
+    """
+
+    contact_ids: frozenset[str]
+    unknown: int = 0
+    events: int = 0
+
+
+async def find_reached(
+    database: Database, org_id: int, keys: OrgKeys, goal: Goal, searches: Sequence[Search]
+) -> Reached:
+    """Return who of these contacts reached the goal; each is looked for once."""
+    if not goal.filters:
+        async with database.transaction() as tx:
+            rows = await goals.list_goal_events(tx, org_id, goal.event, searches, 1, judged=False)
+        return Reached(frozenset(row.contact_id for row in rows))
+    reached: set[str] = set()
+    left, looked, judged = list(searches), 0, 0
+    while left and looked < MOST_EVENTS:
+        most = min(max(_HELD // len(left), 1), MOST_EVENTS - looked)
+        async with database.transaction() as tx:
+            rows = await goals.list_goal_events(tx, org_id, goal.event, left, most, judged=True)
+            contacts = await known_contacts(tx, org_id, keys, {row.contact_id for row in rows})
+        reached |= await asyncio.to_thread(_of_these, _Judge(goal, contacts, keys), rows)
+        left = [*_further(left, rows, most, reached)]
+        looked, judged = looked + most, judged + len(rows)
+    return Reached(frozenset(reached), len(left), judged)
+
+
+def _further(
+    searches: Sequence[Search], rows: Sequence[GoalEventRow], most: int, reached: set[str]
+) -> Iterator[Search]:
+    """Yield where to go on: for contacts of which there may be more events, and none so far was the goal's."""
+    events = {contact_id: list(group) for contact_id, group in groupby(rows, lambda row: row.contact_id)}
+    for each in searches:
+        found = events.get(each.contact_id, [])
+        if len(found) == most and each.contact_id not in reached:
+            yield msgspec.structs.replace(each, after_id=found[-1].id, after=found[-1].at)
+
+
+def _of_these(judge: "_Judge", rows: Sequence[GoalEventRow]) -> set[str]:
+    return {
+        contact_id
+        for contact_id, events in groupby(rows, lambda row: row.contact_id)
+        if any(map(judge.is_goal, events))
+    }
+
+
+class _Judge:
+    """Tells whether an event is the goal's, as the interpreter does."""
+
+    def __init__(self, goal: Goal, contacts: Mapping[str, Contact], keys: OrgKeys) -> None:
+        self._goal = goal
+        self._contacts = contacts
+        self._keys = keys
+
+    def is_goal(self, row: GoalEventRow) -> bool:
+        """Return whether an event reaches the goal."""
+        contact = self._contacts.get(row.contact_id)
+        if contact is None or row.payload is None:
+            return False
+        email = None if row.email is None else self._keys.open_email(row.email)
+        sent = Identifiers(row.wallet, email, row.external_id)
+        arrival = Arrival(row.at, self._goal.event, sent, decode(row.payload))
+        facts = Facts(self._goal.event, sent, arrival.payload, contact)
+        return matches(self._goal.filters, facts.context_of(arrival))
