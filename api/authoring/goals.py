@@ -37,11 +37,12 @@ _SKEW = timedelta(minutes=1)  # an entry that came while its version was being p
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Of which automation, and over how many days before now."""
+    """Of which automation, over how many days before now, and over how many of its newest entries at most."""
 
     automation_id: str
     days: int
     now: datetime
+    most: int = COUNTED
 
 
 class DayView(msgspec.Struct, frozen=True, rename="camel"):
@@ -103,7 +104,7 @@ async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) 
         return GoalView(None, asked.days)
     since_id = uuid7_from(to_us(measured.begins_at(asked)), bytes(8))
     entered = Entered(org_id, asked.automation_id, since_id, measured.since.version)
-    tally = await _count(database, keys, measured, entered)
+    tally = await _count(database, keys, measured, entered, asked.most)
     return _view(measured, asked.days, tally)
 
 
@@ -130,10 +131,6 @@ class _Tally:
         self.entries = self.later_entries = self.mixed = self.unknown = self.events = 0
         self.cut_at: datetime | None = None
 
-    @property
-    def is_full(self) -> bool:
-        return self.entries >= COUNTED or self.events >= JUDGED
-
     def add(self, page: Sequence[EnteredRow], first: Sequence[EnteredRow], reached: Reached) -> None:
         self.entries += len(page)
         self.later_entries += sum(row.is_later is True for row in page)
@@ -149,16 +146,17 @@ class _Tally:
         return Side(self.contacts[day, held_out], self.reached[day, held_out])
 
 
-async def _count(database: Database, keys: OrgKeys, measured: _Measured, entered: Entered) -> _Tally:
+async def _count(database: Database, keys: OrgKeys, measured: _Measured, entered: Entered, most: int) -> _Tally:
     """Count page by page, from the newest entry back, each page in a transaction of its own."""
     tally, before_id = _Tally(), LAST_ID
-    most = _FILTERED_PAGE if measured.goal.filters else _PAGE
+    size = _FILTERED_PAGE if measured.goal.filters else _PAGE
     while True:
+        left = most - tally.entries if tally.events < JUDGED else 0
         async with database.transaction() as tx:
-            page = await goals.list_entered(tx, entered, before_id, most)
-        if page and tally.is_full:
+            page = await goals.list_entered(tx, entered, before_id, min(size, left) or 1)
+        if page and not left:
             tally.cut_at = from_us(us_of(before_id))
-        if not page or tally.is_full:
+        if not page or not left:
             return tally
         first = [row for row in page if row.is_first]
         searches = [Search(row.contact_id, row.event_id, row.at, row.at + measured.within) for row in first]

@@ -4,7 +4,7 @@ However many contacts and events there are, only some thousand events are held a
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -48,32 +48,46 @@ async def find_reached(
     left, looked, judged = list(searches), 0, 0
     while left and looked < MOST_EVENTS:
         most = min(max(_HELD // len(left), 1), MOST_EVENTS - looked)
-        async with database.transaction() as tx:
-            rows = await goals.list_goal_events(tx, org_id, goal.event, left, most, judged=True)
-            contacts = await known_contacts(tx, org_id, keys, {row.contact_id for row in rows})
-        reached |= await asyncio.to_thread(_of_these, _Judge(goal, contacts, keys), rows)
-        left = [*_further(left, rows, most, reached)]
-        looked, judged = looked + most, judged + len(rows)
+        seen = await _look(database, org_id, keys, _Round(goal, left, most))
+        reached |= seen.reached
+        left, looked, judged = seen.left, looked + most, judged + seen.events
     return Reached(frozenset(reached), len(left), judged)
 
 
-def _further(
-    searches: Sequence[Search], rows: Sequence[GoalEventRow], most: int, reached: set[str]
-) -> Iterator[Search]:
-    """Yield where to go on: for contacts of which there may be more events, and none so far was the goal's."""
-    events = {contact_id: list(group) for contact_id, group in groupby(rows, lambda row: row.contact_id)}
-    for each in searches:
-        found = events.get(each.contact_id, [])
-        if len(found) == most and each.contact_id not in reached:
-            yield msgspec.structs.replace(each, after_id=found[-1].id, after=found[-1].at)
+class _Round(msgspec.Struct, frozen=True):
+    """The next `most` events of each contact are looked at."""
+
+    goal: Goal
+    searches: Sequence[Search]
+    most: int
 
 
-def _of_these(judge: "_Judge", rows: Sequence[GoalEventRow]) -> set[str]:
-    return {
-        contact_id
-        for contact_id, events in groupby(rows, lambda row: row.contact_id)
-        if any(map(judge.is_goal, events))
-    }
+class _Seen(msgspec.Struct, frozen=True):
+    """Who reached the goal in a round; `left`: who did not, and where to go on, as there may be more events."""
+
+    reached: set[str]
+    left: list[Search]
+    events: int
+
+
+async def _look(database: Database, org_id: int, keys: OrgKeys, wanted: _Round) -> _Seen:
+    async with database.transaction() as tx:
+        rows = await goals.list_goal_events(tx, org_id, wanted.goal.event, wanted.searches, wanted.most, judged=True)
+        contacts = await known_contacts(tx, org_id, keys, {row.contact_id for row in rows})
+    return await asyncio.to_thread(_seen, wanted, rows, _Judge(wanted.goal, contacts, keys))
+
+
+def _seen(wanted: _Round, rows: Sequence[GoalEventRow], judge: "_Judge") -> _Seen:
+    searches = {each.contact_id: each for each in wanted.searches}
+    reached, left = set(), []
+    for contact_id, group in groupby(rows, lambda row: row.contact_id):
+        events = list(group)
+        if any(map(judge.is_goal, events)):
+            reached.add(contact_id)
+        elif len(events) == wanted.most:
+            last = events[-1]
+            left.append(msgspec.structs.replace(searches[contact_id], after_id=last.id, after=last.at))
+    return _Seen(reached, left, len(rows))
 
 
 class _Judge:

@@ -1,7 +1,9 @@
 """Goal rates: held-out and treated contacts are measured alike, whatever the engine did for them."""
 
+import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 
 from api.authoring import automations, goals
@@ -9,6 +11,7 @@ from api.authoring.draft import read_edit
 from api.authoring.goals import Asked, GoalView
 from api.authoring.refusal import Refusal
 from api.clock import uuid7
+from api.contacts.merging import MergeView, Pair, UndoneView, merge, undo
 from api.language.codec import encode
 from api.language.lift import Lift, Side
 from api.language.split import HOLDOUT, share
@@ -210,3 +213,95 @@ async def test_contacts_are_compared_from_the_first_time_they_ever_entered(desk:
     found = await rate(desk, row.id)
     assert found.treated.contacts + found.held_out.contacts == 1
     assert found.later_entries == 12
+
+
+async def test_two_contacts_that_became_one_count_on_the_side_of_the_first_entry(desk: Any) -> None:
+    row = await desk.publish(graph=graph(holdout=50))
+    people = [f"p{number}" for number in range(12)]
+    await come(desk, "first_deposit", *people)
+    await desk.drive()
+    held = await sides(desk, row.id, 50)
+    counted = {side: sum(each is side for each in held.values()) for side in (True, False)}
+    first_held = next(person for person in people[:-1] if held[person])
+    later = next(person for person in people[people.index(first_held) + 1 :] if not held[person])
+    ids = dict(await desk.rows("SELECT external_id, id::text FROM contacts"))
+    await come(desk, "bought", later)
+    merged = await merge(desk.database, desk.author, Pair(ids[later], ids[first_held]), str)
+    assert isinstance(merged, MergeView)
+    found = await rate(desk, row.id)
+    assert (found.held_out, found.treated) == (Side(counted[True], 1), Side(counted[False] - 1, 0))
+    assert (found.mixed, found.later_entries) == (1, 1)
+    assert isinstance(await undo(desk.database, desk.author, merged.id or ""), UndoneView)
+    found = await rate(desk, row.id)
+    assert (found.held_out, found.treated) == (Side(counted[True], 0), Side(counted[False], 1))
+    assert (found.mixed, found.later_entries) == (0, 0)
+
+
+async def test_who_was_refused_later_is_on_one_side_only(desk: Any) -> None:
+    row = await desk.publish(graph=graph(holdout=50, reentry={"policy": "once"}))
+    people = [f"p{number}" for number in range(8)]
+    for _ in range(2):
+        await come(desk, "first_deposit", *people)
+        await desk.drive()
+    found = await rate(desk, row.id)
+    assert (found.treated.contacts + found.held_out.contacts, found.mixed, found.later_entries) == (8, 0, 8)
+
+
+async def fill(desk: Any, automation_id: str, people: int, events: int, size: int = 1) -> None:
+    """Let so many more contacts have entered, each with so many events of the goal's name since, of payloads of that size."""
+    await desk.rows(
+        "INSERT INTO contacts (org_id, id, external_id, created_at, updated_at) SELECT %s, gen_random_uuid(), 'filled', now(), now()"
+        " FROM generate_series(1, %s)",
+        *(desk.org_id, people),
+    )
+    await desk.rows(
+        "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state, node_id,"
+        " due_at, created_at, updated_at)"
+        " SELECT org_id, (%s || right(id::text, 18))::uuid, %s, 1, id, now() - interval '1 hour', id, 'waiting', 'd', now(), now(), now()"
+        " FROM contacts WHERE external_id = 'filled'",
+        *(uuid7(desk.clock.now_us())[:18], automation_id),
+    )
+    await desk.rows(
+        "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key, payload)"
+        " SELECT org_id, gen_random_uuid(), id, 'bought', now(), now() - interval '30 minutes' + n * interval '1 second', '',"
+        " jsonb_build_object('n', n, 'text', repeat('x', %s)) FROM contacts, generate_series(1, %s) AS n WHERE external_id = 'filled'",
+        *(size, events),
+    )
+    await desk.rows("UPDATE contacts SET external_id = NULL WHERE external_id = 'filled'")
+
+
+async def peak(desk: Any, automation_id: str) -> tuple[Side, int]:
+    """Return what was counted, and how many bytes that took at most."""
+    tracemalloc.start()
+    try:
+        return (await rate(desk, automation_id)).treated, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def test_memory_does_not_grow_with_entries_and_events(desk: Any) -> None:
+    filters = [{"path": "n", "operator": "eq", "value": 20}]
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await fill(desk, row.id, 100, 20, 1_000)
+    few, small = await peak(desk, row.id)
+    await fill(desk, row.id, 400, 20, 1_000)
+    many, large = await peak(desk, row.id)
+    assert (few, many) == (Side(100, 100), Side(500, 500))
+    assert large < 1.5 * small
+
+
+async def test_what_is_not_looked_at_is_told(desk: Any) -> None:
+    filters = [{"path": "n", "operator": "eq", "value": 1_001}]
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await fill(desk, row.id, 1, 1_001)
+    found = await rate(desk, row.id)
+    assert (found.treated, found.unknown, found.cut_at) == (Side(1, 0), 1, None)
+    await fill(desk, row.id, 3, 0)
+    asked = Asked(row.id, 30, desk.clock.now(), most=2)
+    found = await goals.goal_of(desk.database, desk.org_id, desk.keys, asked)
+    assert isinstance(found, GoalView)
+    assert found.treated == Side(2, 0)
+    assert found.cut_at is not None
+    whole = await goals.goal_of(desk.database, desk.org_id, desk.keys, msgspec.structs.replace(asked, most=4))
+    assert isinstance(whole, GoalView)
+    assert (whole.treated, whole.cut_at) == (Side(4, 0), None)
