@@ -32,9 +32,9 @@ class EnteredRow(msgspec.Struct, frozen=True):
     id: str
     is_first: bool | None
     is_later: bool | None
+    mixed: bool | None
     contact_id: str
     held_out: bool
-    mixed: bool | None
     at: datetime
     event_id: str
 

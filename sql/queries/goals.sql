@@ -3,29 +3,29 @@
 
 -- list_entered --
 -- The next of an automation's entries, from the newest on. `is_first`: the contact's first that was let in, by a version that counts;
--- null where none was. `mixed`: the contact has entries on both sides, since two contacts became one.
+-- null where none was. `mixed`: of a contact's first entries some are on one side and some on the other, since two contacts became one.
 WITH page AS MATERIALIZED (
-    SELECT id, automation_version, contact_id, event_id, event_created_at, outcome
+    SELECT id, automation_version, contact_id, event_id, event_created_at, coalesce(outcome = 'holdout', false) AS held_out
     FROM entries
     WHERE org_id = :org_id AND automation_id = :automation_id AND id >= :since_id ::uuid AND id < :before_id ::uuid
     ORDER BY id DESC
     LIMIT :most
+), people AS MATERIALIZED (
+    SELECT k.contact_id, (array_agg(e.id ORDER BY e.created_at, e.id))[1] AS first_id, bool_or(e.held_out) <> bool_and(e.held_out) AS mixed
+    FROM (SELECT DISTINCT contact_id FROM page) k
+    CROSS JOIN LATERAL (
+        SELECT e.id, e.created_at, coalesce(e.outcome = 'holdout', false) AS held_out
+        FROM entries e
+        WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = :automation_id
+            AND (e.node_id IS NOT NULL OR e.state = 'dead') AND coalesce(e.outcome, '') NOT IN ('reentry', 'loop_guard')
+        ORDER BY e.created_at, e.id LIMIT :most    -- the order is that of the index on contacts
+    ) e
+    GROUP BY k.contact_id
 )
-SELECT p.id ::text, f.id = p.id AND p.automation_version >= :version, f.id <> p.id, p.contact_id ::text, coalesce(p.outcome = 'holdout', false),
-       f.id = p.id AND EXISTS (
-           SELECT FROM entries o
-           WHERE o.org_id = :org_id AND o.contact_id = p.contact_id AND o.automation_id = :automation_id
-               AND (o.node_id IS NOT NULL OR o.state = 'dead') AND coalesce(o.outcome, '') NOT IN ('reentry', 'loop_guard')
-               AND (o.outcome IS NOT DISTINCT FROM 'holdout') <> (p.outcome IS NOT DISTINCT FROM 'holdout')
-       ),
+SELECT p.id ::text, k.first_id = p.id AND p.automation_version >= :version, k.first_id <> p.id, k.mixed, p.contact_id ::text, p.held_out,
        p.event_created_at, p.event_id ::text
 FROM page p
-LEFT JOIN LATERAL (
-    SELECT e.id FROM entries e
-    WHERE e.org_id = :org_id AND e.contact_id = p.contact_id AND e.automation_id = :automation_id
-        AND (e.node_id IS NOT NULL OR e.state = 'dead') AND coalesce(e.outcome, '') NOT IN ('reentry', 'loop_guard')
-    ORDER BY e.created_at, e.id LIMIT 1    -- the order is that of the index on contacts
-) f ON true
+LEFT JOIN people k ON k.contact_id = p.contact_id
 ORDER BY p.id DESC;
 
 -- list_goal_events --
