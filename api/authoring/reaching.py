@@ -1,4 +1,4 @@
-"""Which contacts reached a goal: their events since they entered, read a few at a time. SQL finds them by name and time, filters are the language's.
+"""Which contacts reached a goal: their events since they entered, read a few at a time. SQL pre-selects them, filters are the language's.
 
 However many contacts and events there are, only some thousand events are held at any moment.
 """
@@ -10,19 +10,22 @@ from itertools import groupby
 import msgspec
 
 from api.keyring import OrgKeys
-from api.language.codec import decode
+from api.language.codec import decode, encode
 from api.language.contact import Contact
 from api.language.event import Identifiers
 from api.language.facts import Arrival, Facts
 from api.language.filter import matches
+from api.language.preselect import forms
 from api.language.settings import Goal
+from api.language.trigger import BUILT_INS
 from api.store import goals
 from api.store.contacts import known_contacts
 from api.store.database import Database
-from api.store.goals import GoalEventRow, Search
+from api.store.goals import GoalEventRow, Search, Sought
 
 MOST_EVENTS = 1_000  # of one contact, where filters choose among them
 _HELD = 2_000  # events, of all contacts together
+_ROOTS = (*BUILT_INS, "contact", "payload")
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -42,7 +45,7 @@ async def find_reached(
     """Return who of these contacts reached the goal; each is looked for once."""
     if not goal.filters:
         async with database.transaction() as tx:
-            rows = await goals.list_goal_events(tx, org_id, goal.event, searches, 1, judged=False)
+            rows = await goals.list_goal_events(tx, org_id, Sought(goal.event), searches, 1)
         return Reached(frozenset(row.contact_id for row in rows))
     reached: set[str] = set()
     left, looked, judged = list(searches), 0, 0
@@ -70,9 +73,15 @@ class _Seen(msgspec.Struct, frozen=True):
     events: int
 
 
+def _sought(goal: Goal) -> Sought:
+    """Return what SQL looks for: by the first filter that says something about payloads alone."""
+    asked = next(filter(None, (forms(each, _ROOTS) for each in goal.filters)), ())
+    return Sought(goal.event, judged=True, forms=tuple(encode(each).decode() for each in asked))
+
+
 async def _look(database: Database, org_id: int, keys: OrgKeys, wanted: _Round) -> _Seen:
     async with database.transaction() as tx:
-        rows = await goals.list_goal_events(tx, org_id, wanted.goal.event, wanted.searches, wanted.most, judged=True)
+        rows = await goals.list_goal_events(tx, org_id, _sought(wanted.goal), wanted.searches, wanted.most)
         contacts = await known_contacts(tx, org_id, keys, {row.contact_id for row in rows})
     return await asyncio.to_thread(_seen, wanted, rows, _Judge(wanted.goal, contacts, keys))
 

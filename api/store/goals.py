@@ -5,7 +5,7 @@ from datetime import datetime
 
 import msgspec
 
-from api.store.arrays import joined, moments
+from api.store.arrays import joined, moments, quoted
 from api.store.database import Transaction
 from api.store.statements import load
 
@@ -39,6 +39,17 @@ class EnteredRow(msgspec.Struct, frozen=True):
     event_id: str
 
 
+class Sought(msgspec.Struct, frozen=True):
+    """Which events are looked for: those of a name, whose payloads contain one of `forms` (JSON texts; none: whatever they contain).
+
+    `judged`: somebody looks at what they carried.
+    """
+
+    goal: str
+    judged: bool = False
+    forms: tuple[str, ...] = ()
+
+
 class Search(msgspec.Struct, frozen=True):
     """Where a contact's goal is looked for: after an event, until a moment."""
 
@@ -67,17 +78,18 @@ async def list_entered(tx: Transaction, entered: Entered, before_id: str, most: 
 
 
 async def list_goal_events(
-    tx: Transaction, org_id: int, goal: str, searches: Sequence[Search], most: int, *, judged: bool
+    tx: Transaction, org_id: int, sought: Sought, searches: Sequence[Search], most: int
 ) -> list[GoalEventRow]:
-    """Return the next `most` events of each contact, by contact and in their order; `judged`: with what they carried."""
+    """Return the next `most` events of each contact, by contact and in their order."""
     values = {
         "org_id": org_id,
-        "goal": goal,
+        "goal": sought.goal,
+        "judged": sought.judged,
+        "forms": quoted(sought.forms),
         "contact_ids": joined([each.contact_id for each in searches]),
         "after_ids": joined([each.after_id for each in searches]),
         "after": moments(each.after for each in searches),
         "until": moments(each.until for each in searches),
         "most": most,
-        "judged": judged,
     }
     return [GoalEventRow(*row) async for row in await tx.execute(_SQL["list_goal_events"], values)]

@@ -30,7 +30,7 @@ ORDER BY p.id DESC;
 
 -- list_goal_events --
 -- Of each contact: the next events of the goal's name after an event, until a moment, and the next logs about it that are called so. What
--- they carried only where somebody looks at it.
+-- they carried only where somebody looks at it; `forms` (none: any) has objects of which the payload contains one.
 SELECT k.contact_id ::text, g.at, g.id ::text, g.wallet_address, g.email, g.external_id, g.payload
 FROM unnest(:contact_ids ::uuid[], :after_ids ::uuid[], :after ::timestamptz[], :until ::timestamptz[])
     AS k (contact_id, after_id, after, until)
@@ -39,16 +39,18 @@ CROSS JOIN LATERAL (
      FROM events v
      WHERE v.org_id = :org_id AND v.contact_id = k.contact_id AND v.event = :goal
          AND v.created_at >= k.after AND v.created_at <= k.until AND (v.created_at, v.id) > (k.after, k.after_id)
+         AND (:forms ::jsonb[] = '{}' OR v.payload @> ANY (:forms ::jsonb[]))
      ORDER BY v.created_at, v.id
      LIMIT :most)
     UNION ALL
-    (SELECT o.created_at, o.id, NULL, NULL, NULL,
-            CASE WHEN :judged THEN jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash,
-                                                      'logIndex', o.log_index, 'blockNumber', o.block_number) || o.args END
+    (SELECT o.created_at, o.id, NULL, NULL, NULL, CASE WHEN :judged THEN l.payload END
      FROM onchain_events o
+     CROSS JOIN LATERAL (SELECT jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex',
+                                                   o.log_index, 'blockNumber', o.block_number) || o.args AS payload) l
      WHERE :goal LIKE '0x%:%' AND o.org_id = :org_id AND o.contact_id = k.contact_id AND NOT o.removed
          AND o.contract || ':' || lower(o.event) = :goal
          AND o.created_at >= k.after AND o.created_at <= k.until AND (o.created_at, o.id) > (k.after, k.after_id)
+         AND (:forms ::jsonb[] = '{}' OR l.payload @> ANY (:forms ::jsonb[]))
      ORDER BY o.created_at, o.id
      LIMIT :most)
     ORDER BY at, id

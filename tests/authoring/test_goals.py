@@ -280,7 +280,7 @@ async def peak(desk: Any, automation_id: str) -> tuple[Side, int]:
 
 
 async def test_memory_does_not_grow_with_entries_and_events(desk: Any) -> None:
-    filters = [{"path": "n", "operator": "eq", "value": 20}]
+    filters = [{"path": "payload.n", "operator": "eq", "value": 20}]
     row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
     await fill(desk, row.id, 100, 20, 1_000)
     few, small = await peak(desk, row.id)
@@ -291,7 +291,7 @@ async def test_memory_does_not_grow_with_entries_and_events(desk: Any) -> None:
 
 
 async def test_what_is_not_looked_at_is_told(desk: Any) -> None:
-    filters = [{"path": "n", "operator": "eq", "value": 1_001}]
+    filters = [{"path": "payload.n", "operator": "eq", "value": 1_001}]
     row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
     await fill(desk, row.id, 1, 1_001)
     found = await rate(desk, row.id)
@@ -305,3 +305,71 @@ async def test_what_is_not_looked_at_is_told(desk: Any) -> None:
     whole = await goals.goal_of(desk.database, desk.org_id, desk.keys, msgspec.structs.replace(asked, most=4))
     assert isinstance(whole, GoalView)
     assert (whole.treated, whole.cut_at) == (Side(4, 0), None)
+
+
+@pytest.mark.parametrize(
+    ("filters", "reached"),
+    [
+        ([{"path": "n", "operator": "eq", "value": 1_500}], 1),
+        ([{"path": "n", "operator": "in", "value": [0, 1_500.0]}, {"path": "text", "operator": "exists"}], 1),
+        ([{"path": "n", "operator": "eq", "value": 1_500}, {"path": "text", "operator": "eq", "value": "y"}], 0),
+    ],
+    ids=["one", "some", "two"],
+)
+async def test_events_that_cannot_be_the_goal_are_not_read(desk: Any, filters: list[Any], reached: int) -> None:
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await fill(desk, row.id, 1, 1_500)
+    found = await rate(desk, row.id)
+    assert (found.treated, found.unknown) == (Side(1, reached), 0)
+
+
+async def test_filters_on_what_is_not_the_payloads_own_see_every_event(desk: Any) -> None:
+    filters = [
+        {"path": "payload.n", "operator": "eq", "value": 7},
+        {"path": "contact.plan", "operator": "eq", "value": "pro"},
+        {"path": "externalId", "operator": "eq", "value": "a"},
+        {"path": "deep.down", "operator": "in", "value": [1, 2]},
+    ]
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await come(desk, "first_deposit", "a", "b")
+    await desk.ingest(event="seen", contact={"externalId": "a"}, attributes={"plan": "pro"})
+    await come(desk, "bought", "a", "b", n=7, deep={"down": 2})
+    await desk.drive()
+    assert (await rate(desk, row.id)).treated == Side(2, 1)
+
+
+async def test_the_event_that_started_the_entry_is_not_its_goal_the_next_of_its_name_is(desk: Any) -> None:
+    row = await desk.publish(graph=graph(goal={"event": "first_deposit"}))
+    await come(desk, "first_deposit", "again", "again", "only")
+    await desk.drive()
+    found = await rate(desk, row.id)
+    assert (found.treated, found.later_entries) == (Side(2, 1), 1)
+
+
+async def test_another_goal_is_measured_for_whoever_entered_by_the_version_before(desk: Any) -> None:
+    row = await desk.publish(graph=graph(holdout=10))
+    await come(desk, "first_deposit", "a", "b")
+    await desk.drive()
+    await come(desk, "bought", "a", "b")
+    await come(desk, "upgraded", "b")
+    edit = read_edit(encode({"revision": row.revision, "graph": graph(holdout=10, goal={"event": "upgraded"})}))
+    assert not isinstance(edit, tuple)
+    await automations.update(desk.database, desk.author, row.id, edit)
+    await automations.publish(desk.database, desk.author, row.id, None)
+    found = await rate(desk, row.id)
+    assert (found.goal, found.since_version, found.treated + found.held_out) == ("upgraded", 1, Side(2, 1))
+
+
+async def test_who_was_on_the_way_when_it_was_switched_off_has_entered_and_who_had_not_begun_has_not(desk: Any) -> None:
+    row = await desk.publish(graph=graph())
+    await come(desk, "first_deposit", "begun")
+    await desk.drive()
+    await come(desk, "first_deposit", "late")
+    await automations.deactivate(desk.database, desk.author, row.id)
+    await desk.drive()
+    await come(desk, "bought", "begun", "late")
+    assert (await rate(desk, row.id)).treated == Side(1, 1)
+    await automations.activate(desk.database, desk.author, row.id)
+    await come(desk, "first_deposit", "begun", "late")
+    await desk.drive()
+    assert (await rate(desk, row.id)).treated == Side(2, 1)
