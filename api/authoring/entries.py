@@ -64,9 +64,9 @@ async def stats_of(database: Database, org_id: int, automation_id: str) -> Stats
     async with database.transaction() as tx:
         if await authoring.find_automation(tx, org_id, automation_id) is None:
             return unknown("automation")
-        states = await histories.count_states(tx, org_id, automation_id, COUNTED)
+        standings = await histories.count_standings(tx, org_id, automation_id, COUNTED)
         outcomes = await histories.count_outcomes(tx, org_id, automation_id, COUNTED)
-    return stats_view(states, outcomes)
+    return stats_view(standings, outcomes)
 
 
 async def dead_letters(database: Database, org_id: int, automation_id: str | None) -> list[DeadView] | Refusal:

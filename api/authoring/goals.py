@@ -1,49 +1,48 @@
 """The goal rate of an automation: of the contacts that entered, how many reached its goal, day by day, and what a holdout says of it.
 
-The goal is that of the live version. Held-out and treated contacts are measured alike, by the events that were stored: whether
-one of the goal's came within the horizon of the contact's first entry. SQL pre-selects by name and time; filters are the language's.
+The goal is that of the live version. Held-out and treated contacts are measured alike, by what was stored: whether the goal came within
+the horizon of the first entry of the contact's life. What came before or after that entry, the automation may have brought
+about; who enters first when, it cannot. A contact stays on the side of that entry, whatever became of it later (intention to treat).
 Only versions since the holdout has its size are counted: before that, others were held out, or nobody.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timedelta
-from itertools import groupby, takewhile
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from itertools import takewhile
 
 import msgspec
 
+from api.authoring.reaching import Reached, find_reached
 from api.authoring.refusal import Refusal, unknown
-from api.clock import to_us, uuid7_from
+from api.clock import from_us, to_us, us_of, uuid7_from
 from api.keyring import OrgKeys
 from api.language.codec import decode
-from api.language.contact import Contact
-from api.language.event import Identifiers
-from api.language.facts import Arrival, Facts
-from api.language.filter import matches
 from api.language.graph import Graph, read_graph
 from api.language.horizon import horizon
 from api.language.lift import Lift, Side, lift
 from api.language.settings import Goal, Settings, read_settings
 from api.store import authoring, goals
 from api.store.authoring import VersionRow
-from api.store.contacts import known_contacts
-from api.store.database import Database, Transaction
-from api.store.goals import Entered, EntrantsRow, GoalEventRow
+from api.store.database import Database
+from api.store.goals import LAST_ID, Entered, EnteredRow, Search
 
-COUNTED = 100_000
-MOST_EVENTS = 100  # of one contact, where filters choose among them
+COUNTED = 100_000  # entries
+JUDGED = 200_000  # events, where filters choose among them
 MOST_DAYS = 366
 _MOST_VERSIONS = 100
-_CONTACTS_AT_ONCE = 1_000
+_PAGE, _FILTERED_PAGE = 2_000, 200  # entries
+_SKEW = timedelta(minutes=1)  # an entry that came while its version was being published may be a little older
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Of which automation, and over how many days before now."""
+    """Of which automation, over how many days before now, and over how many of its newest entries at most."""
 
     automation_id: str
     days: int
     now: datetime
+    most: int = COUNTED
 
 
 class DayView(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,10 +54,14 @@ class DayView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoalView(msgspec.Struct, frozen=True, rename="camel"):
-    """How many contacts reached the goal, of those that entered in the last `days` by `since_version` or a later one.
+    """How many contacts reached the goal, of those that first entered in the last `days`, by `since_version` or a later one.
 
     `goal` None: the live version has none, or nothing is published. `holdout`: the percentage; of 0 there is no `lift`.
     `within_seconds`: how long after its first entry a contact may reach it.
+    `later_entries`: of contacts that had entered before; they are not counted.
+    `mixed`: contacts with entries on both sides, since two became one; each counts on the side of its first.
+    `unknown`: contacts that count as not reaching it, although more events of its name came than are looked at.
+    `cut_at`: there are too many entries or events; only entries since then are counted.
     """
 
     goal: str | None
@@ -70,6 +73,10 @@ class GoalView(msgspec.Struct, frozen=True, rename="camel"):
     held_out: Side = Side()
     lift: Lift | None = None
     by_day: tuple[DayView, ...] = ()
+    later_entries: int = 0
+    mixed: int = 0
+    unknown: int = 0
+    cut_at: datetime | None = None
 
 
 class _Measured(msgspec.Struct, frozen=True):
@@ -77,12 +84,17 @@ class _Measured(msgspec.Struct, frozen=True):
 
     goal: Goal
     holdout: int
-    since_version: int
+    since: VersionRow
     within: timedelta
+
+    def begins_at(self, asked: Asked) -> datetime:
+        """Return since when entries count: no earlier than what is measured was published."""
+        days_ago = asked.now - timedelta(days=asked.days)
+        return days_ago if self.since.version == 1 else max(days_ago, self.since.published_at - _SKEW)
 
 
 async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) -> GoalView | Refusal:
-    """Return the goal rate of an automation, over its newest 100,000 entries of these days."""
+    """Return the goal rate of an automation, over its newest entries of these days: 100,000, or fewer where filters take long."""
     async with database.transaction() as tx:
         if await authoring.find_automation(tx, org_id, asked.automation_id) is None:
             return unknown("automation")
@@ -90,18 +102,10 @@ async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) 
     measured = await asyncio.to_thread(_measured, versions)
     if measured is None:
         return GoalView(None, asked.days)
-    since_id = uuid7_from(to_us(asked.now - timedelta(days=asked.days)), bytes(8))
-    known = (org_id, asked.automation_id, since_id, measured.since_version, COUNTED)
-    entered = Entered(*known, measured.goal.event, measured.within)
-    async with database.transaction() as tx:
-        counted = await goals.count_entrants(tx, entered)
-        if not measured.goal.filters:
-            return _view(measured, asked.days, counted)
-        rows = await goals.list_goal_events(tx, entered, MOST_EVENTS)
-        contacts = await _contacts(tx, org_id, keys, rows)
-    reached = await asyncio.to_thread(_reached, _Judge(measured.goal, contacts, keys), rows)
-    judged = [msgspec.structs.replace(each, came=reached[each.day, each.held_out]) for each in counted]
-    return _view(measured, asked.days, judged)
+    since_id = uuid7_from(to_us(measured.begins_at(asked)), bytes(8))
+    entered = Entered(org_id, asked.automation_id, since_id, measured.since.version)
+    tally = await _count(database, keys, measured, entered, asked.most)
+    return _view(measured, asked.days, tally)
 
 
 def _measured(versions: Sequence[VersionRow]) -> _Measured | None:
@@ -110,68 +114,75 @@ def _measured(versions: Sequence[VersionRow]) -> _Measured | None:
     if not isinstance(live, Graph) or live.settings.goal is None:
         return None
     holdout = live.settings.holdout
-    alike = takewhile(lambda row: _settings(row).holdout == holdout, versions)
-    return _Measured(live.settings.goal, holdout, min(row.version for row in alike), horizon(live))
+    *_, oldest = takewhile(lambda row: _settings(row).holdout == holdout, versions)
+    return _Measured(live.settings.goal, holdout, oldest, horizon(live))
 
 
 def _settings(row: VersionRow) -> Settings:
     return read_settings(decode(row.graph).get("settings"), "settings")
 
 
-async def _contacts(tx: Transaction, org_id: int, keys: OrgKeys, rows: Sequence[GoalEventRow]) -> dict[str, Contact]:
-    """Return the contacts of these events: filters may look at them."""
-    ids = list({row.contact_id for row in rows})
-    found: dict[str, Contact] = {}
-    for start in range(0, len(ids), _CONTACTS_AT_ONCE):
-        found |= await known_contacts(tx, org_id, keys, ids[start : start + _CONTACTS_AT_ONCE])
-    return found
+class _Tally:
+    """What was counted so far: contacts, and those that reached the goal, by day and side."""
+
+    def __init__(self) -> None:
+        self.contacts: Counter[tuple[date, bool]] = Counter()
+        self.reached: Counter[tuple[date, bool]] = Counter()
+        self.entries = self.later_entries = self.mixed = self.unknown = self.events = 0
+        self.cut_at: datetime | None = None
+
+    def add(self, page: Sequence[EnteredRow], first: Sequence[EnteredRow], reached: Reached) -> None:
+        self.entries += len(page)
+        self.later_entries += sum(row.is_later is True for row in page)
+        self.mixed += sum(row.mixed is True for row in first)
+        self.unknown += reached.unknown
+        self.events += reached.events
+        for row in first:
+            place = row.at.astimezone(UTC).date(), row.held_out
+            self.contacts[place] += 1
+            self.reached[place] += row.contact_id in reached.contact_ids
+
+    def side(self, day: date, *, held_out: bool) -> Side:
+        return Side(self.contacts[day, held_out], self.reached[day, held_out])
 
 
-class _Judge:
-    """Tells whether an event is the goal's, as the interpreter does."""
-
-    def __init__(self, goal: Goal, contacts: Mapping[str, Contact], keys: OrgKeys) -> None:
-        self._goal = goal
-        self._contacts = contacts
-        self._keys = keys
-
-    def is_goal(self, row: GoalEventRow) -> bool:
-        """Return whether an event reaches the goal."""
-        contact = self._contacts.get(row.contact_id)
-        if contact is None:
-            return False
-        email = None if row.email is None else self._keys.open_email(row.email)
-        sent = Identifiers(row.wallet, email, row.external_id)
-        arrival = Arrival(row.at, self._goal.event, sent, decode(row.payload))
-        facts = Facts(self._goal.event, sent, arrival.payload, contact)
-        return matches(self._goal.filters, facts.context_of(arrival))
+async def _count(database: Database, keys: OrgKeys, measured: _Measured, entered: Entered, most: int) -> _Tally:
+    """Count page by page, from the newest entry back, each page in a transaction of its own."""
+    tally, before_id = _Tally(), LAST_ID
+    size = _FILTERED_PAGE if measured.goal.filters else _PAGE
+    while True:
+        left = most - tally.entries if tally.events < JUDGED else 0
+        async with database.transaction() as tx:
+            page = await goals.list_entered(tx, entered, before_id, min(size, left) or 1)
+        if page and not left:
+            tally.cut_at = from_us(us_of(before_id))
+        if not page or not left:
+            return tally
+        first = [row for row in page if row.is_first]
+        searches = [Search(row.contact_id, row.event_id, row.at, row.at + measured.within) for row in first]
+        tally.add(page, first, await find_reached(database, entered.org_id, keys, measured.goal, searches))
+        before_id = page[-1].id
 
 
-def _reached(judge: _Judge, rows: Sequence[GoalEventRow]) -> Counter[tuple[date, bool]]:
-    """Return how many contacts reached the goal, by day and side."""
-    found: Counter[tuple[date, bool]] = Counter()
-    for _, group in groupby(rows, lambda row: row.contact_id):
-        events = list(group)
-        found[events[0].day, events[0].held_out] += any(map(judge.is_goal, events))
-    return found
-
-
-def _view(measured: _Measured, days: int, rows: Sequence[EntrantsRow]) -> GoalView:
-    sides = {(row.day, row.held_out): Side(row.contacts, row.came) for row in rows}
-    treated = sum((side for (_, held_out), side in sides.items() if not held_out), Side())
-    held_out = sum((side for (_, held_out), side in sides.items() if held_out), Side())
-    by_day = [
-        DayView(day, sides.get((day, False), Side()), sides.get((day, True), Side()))
-        for day in sorted({day for day, _ in sides})
-    ]
+def _view(measured: _Measured, days: int, tally: _Tally) -> GoalView:
+    by_day = tuple(
+        DayView(day, tally.side(day, held_out=False), tally.side(day, held_out=True))
+        for day in sorted({day for day, _ in tally.contacts})
+    )
+    treated = sum((each.treated for each in by_day), Side())
+    held_out = sum((each.held_out for each in by_day), Side())
     return GoalView(
         measured.goal.event,
         days,
         measured.holdout,
-        measured.since_version,
+        measured.since.version,
         measured.within // timedelta(seconds=1),
         treated,
         held_out,
         lift(treated, held_out) if measured.holdout else None,
-        tuple(by_day),
+        by_day,
+        tally.later_entries,
+        tally.mixed,
+        tally.unknown,
+        tally.cut_at,
     )

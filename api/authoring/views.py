@@ -1,5 +1,6 @@
 """What callers see of automations and entries: the JSON shapes, nothing else."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -9,7 +10,7 @@ import msgspec
 from api.authoring.draft import remarks_on
 from api.language.check import Remark
 from api.language.codec import decode
-from api.language.run import State, Step
+from api.language.run import TERMINAL, State, Step
 from api.store.authoring import AutomationRow, ChangeRow, EarlierRow, VersionRow
 from api.store.histories import DeadRow, EntryEventRow, EntryRow, MessageRow, StepRow, TransitionRow
 
@@ -181,11 +182,13 @@ class DeadView(msgspec.Struct, frozen=True, rename="camel"):
 class StatsView(msgspec.Struct, frozen=True, rename="camel"):
     """How many entries are in each state, and how often each outcome was met at each node (attempts count apart).
 
+    `live`: how many that have not ended stand at each node where there are some.
     Of all entries, or of the newest 100,000: `entries_counted` says how many they are.
     """
 
     entries: dict[str, int]
     nodes: dict[str, dict[str, int]]
+    live: dict[str, int]
     entries_counted: int
 
 
@@ -267,12 +270,17 @@ def step_view(row: StepRow) -> Step:
     return Step(**values | {"detail": decode(row.detail)})
 
 
-def stats_view(states: dict[str, int], outcomes: list[tuple[str, str, int]]) -> StatsView:
+def stats_view(standings: list[tuple[State, str | None, int]], outcomes: list[tuple[str, str, int]]) -> StatsView:
     """Return the counts of an automation; every state is there, most with zero."""
     nodes: dict[str, dict[str, int]] = {}
     for node_id, outcome, count in outcomes:
         nodes.setdefault(node_id, {})[outcome] = count
-    return StatsView({state.value: states.get(state.value, 0) for state in State}, nodes, sum(states.values()))
+    states, live = Counter[State](), Counter[str]()
+    for state, place, count in standings:
+        states[state] += count
+        if place is not None and state not in TERMINAL:
+            live[place] += count
+    return StatsView({state.value: states[state] for state in State}, nodes, dict(live), states.total())
 
 
 def _then(earlier: EarlierRow, active: bool) -> Then:

@@ -117,12 +117,12 @@ def _node_of(graph: Graph, run: Run) -> Node | None:
 def _stopped(here: Here) -> Decision | None:
     """Return how the entry ends before its node is reached, if it does."""
     graph, run, facts = here.graph, here.run, here.facts
+    if run.node_id is None and (turned_away := _refused(here) or _held_out(here)) is not None:
+        return turned_away
     if run.attempt > 1 and run.attempt > facts.retries.most_attempts(here.channel):
         return die(here, "attempts_exhausted", "every attempt ended without an outcome")
     if run.step >= len(graph.nodes):  # more steps than nodes: a draft may hold a loop, a published graph never does
         return die(here, "loop", "the graph leads back to a node that was visited before")
-    if run.node_id is None and (turned_away := _refused(here) or _held_out(here)) is not None:
-        return turned_away
     return _at_goal(here) if graph.settings.goal is not None else None
 
 

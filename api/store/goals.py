@@ -1,66 +1,95 @@
 """Who entered an automation and what they did then: the statements of `sql/queries/goals.sql`."""
 
-import asyncio
-from datetime import date, datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 
+from api.store.arrays import joined, moments, quoted
 from api.store.database import Transaction
 from api.store.statements import load
 
 _SQL = load("goals")
-_AT_ONCE = 500  # rows, between which others have their turn
+
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 class Entered(msgspec.Struct, frozen=True):
-    """Which entries count: the newest `most` of an automation since `since_id`, of `version` or a later one.
-
-    `goal`: the event that is looked for, within `horizon` of the entry.
-    """
+    """Which entries count: those of an automation since `since_id`, of `version` or a later one."""
 
     org_id: int
     automation_id: str
     since_id: str
     version: int
-    most: int
-    goal: str
-    horizon: timedelta
 
 
-class EntrantsRow(msgspec.Struct, frozen=True):
-    """How many contacts entered on a day on one side, and how many of them sent an event of the goal's name."""
+class EnteredRow(msgspec.Struct, frozen=True):
+    """An entry. `is_first`: its contact counts from here; `is_later`: the contact had been let in before. Neither: nobody was let in yet.
 
-    day: date
+    `mixed`: the contact has entries on both sides. `at`, `event_id`: the event that started it.
+    """
+
+    id: str
+    is_first: bool | None
+    is_later: bool | None
+    mixed: bool | None
+    contact_id: str
     held_out: bool
-    contacts: int
-    came: int
+    at: datetime
+    event_id: str
+
+
+class Sought(msgspec.Struct, frozen=True):
+    """Which events are looked for: those of a name, whose payloads contain one of `forms` (JSON texts; none: whatever they contain).
+
+    `judged`: somebody looks at what they carried.
+    """
+
+    goal: str
+    judged: bool = False
+    forms: tuple[str, ...] = ()
+
+
+class Search(msgspec.Struct, frozen=True):
+    """Where a contact's goal is looked for: after an event, until a moment."""
+
+    contact_id: str
+    after_id: str
+    after: datetime
+    until: datetime
 
 
 class GoalEventRow(msgspec.Struct, frozen=True):
-    """An event of the goal's name, of a contact that entered on a day. `email` is sealed, `payload` JSON text."""
+    """An event of the goal's name. `email` is sealed; `payload` is JSON text, None where nobody looks at it."""
 
     contact_id: str
-    day: date
-    held_out: bool
     at: datetime
+    id: str
     wallet: str | None
     email: str | None
     external_id: str | None
-    payload: bytes
+    payload: bytes | None
 
 
-async def count_entrants(tx: Transaction, entered: Entered) -> list[EntrantsRow]:
-    """Return the contacts that entered, by day and side."""
-    cursor = await tx.execute(_SQL["count_entrants"], msgspec.structs.asdict(entered))
-    return [EntrantsRow(*row) async for row in cursor]
+async def list_entered(tx: Transaction, entered: Entered, before_id: str, most: int) -> list[EnteredRow]:
+    """Return the next entries before one of them, the newest first."""
+    values = msgspec.structs.asdict(entered) | {"before_id": before_id, "most": most}
+    return [EnteredRow(*row) async for row in await tx.execute(_SQL["list_entered"], values)]
 
 
-async def list_goal_events(tx: Transaction, entered: Entered, most_events: int) -> list[GoalEventRow]:
-    """Return their events, up to so many of each contact, by contact and time."""
-    values = msgspec.structs.asdict(entered) | {"most_events": most_events}
-    cursor = await tx.execute(_SQL["list_goal_events"], values)
-    found: list[GoalEventRow] = []
-    while rows := await cursor.fetchmany(_AT_ONCE):
-        found += [GoalEventRow(*row) for row in rows]
-        await asyncio.sleep(0)
-    return found
+async def list_goal_events(
+    tx: Transaction, org_id: int, sought: Sought, searches: Sequence[Search], most: int
+) -> list[GoalEventRow]:
+    """Return the next `most` events of each contact, by contact and in their order."""
+    values = {
+        "org_id": org_id,
+        "goal": sought.goal,
+        "judged": sought.judged,
+        "forms": quoted(sought.forms),
+        "contact_ids": joined([each.contact_id for each in searches]),
+        "after_ids": joined([each.after_id for each in searches]),
+        "after": moments(each.after for each in searches),
+        "until": moments(each.until for each in searches),
+        "most": most,
+    }
+    return [GoalEventRow(*row) async for row in await tx.execute(_SQL["list_goal_events"], values)]

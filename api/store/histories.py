@@ -166,11 +166,13 @@ async def list_transitions(tx: Transaction, org_id: int, entry_id: str) -> list[
     return [TransitionRow(*row) async for row in cursor]
 
 
-async def count_states(tx: Transaction, org_id: int, automation_id: str, most: int) -> dict[str, int]:
-    """Return how many of an automation's newest `most` entries are in each state; states without entries are left out."""
+async def count_standings(
+    tx: Transaction, org_id: int, automation_id: str, most: int
+) -> list[tuple[State, str | None, int]]:
+    """Return (state, node id, count) of where an automation's newest `most` entries stand; before the first node there is no id."""
     values = {"org_id": org_id, "automation_id": automation_id, "most": most}
-    cursor = await tx.execute(_SQL["count_states"], values)
-    return {state: count async for state, count in cursor}
+    cursor = await tx.execute(_SQL["count_standings"], values)
+    return [(State(state), node_id, count) async for state, node_id, count in cursor]
 
 
 async def count_outcomes(tx: Transaction, org_id: int, automation_id: str, most: int) -> list[tuple[str, str, int]]:

@@ -1,58 +1,59 @@
--- How many of those who entered an automation reached its goal. A contact counts once, with its first entry among the newest since a
--- moment (an id of it), by a version or a later one. One that the goal ended before its first step has entered, too; one that was
--- refused has not.
+-- How many of those who entered an automation reached its goal. A contact counts once, from the first entry of its life that was let in.
+-- An entry was let in when it came as far as a node (or died) and was not refused there: then it was decided on which side it is.
 
--- count_entrants --
--- By day of UTC and side: how many contacts entered, and how many of them sent an event of the goal's name within the horizon.
-WITH newest AS MATERIALIZED (
-    SELECT e.contact_id, e.event_created_at, e.event_id, coalesce(e.outcome = 'holdout', false) AS held_out
-    FROM entries e
-    WHERE e.org_id = :org_id AND e.automation_id = :automation_id AND e.id >= :since_id ::uuid
-        AND e.automation_version >= :version AND (e.step > 0 OR e.outcome = 'goal')
-    ORDER BY e.id DESC
+-- list_entered --
+-- The next of an automation's entries, from the newest on. `is_first`: the contact's first that was let in, by a version that counts;
+-- null where none was. `mixed`: of a contact's first entries some are on one side and some on the other, since two contacts became one.
+WITH page AS MATERIALIZED (
+    SELECT id, automation_version, contact_id, event_id, event_created_at, coalesce(outcome = 'holdout', false) AS held_out
+    FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND id >= :since_id ::uuid AND id < :before_id ::uuid
+    ORDER BY id DESC
     LIMIT :most
-), first AS MATERIALIZED (
-    SELECT DISTINCT ON (contact_id) contact_id, event_created_at, event_id, held_out
-    FROM newest
-    ORDER BY contact_id, event_created_at, event_id
+), people AS MATERIALIZED (
+    SELECT k.contact_id, (array_agg(e.id ORDER BY e.created_at, e.id))[1] AS first_id, bool_or(e.held_out) <> bool_and(e.held_out) AS mixed
+    FROM (SELECT DISTINCT contact_id FROM page) k
+    CROSS JOIN LATERAL (
+        SELECT e.id, e.created_at, coalesce(e.outcome = 'holdout', false) AS held_out
+        FROM entries e
+        WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = :automation_id
+            AND (e.node_id IS NOT NULL OR e.state = 'dead') AND coalesce(e.outcome, '') NOT IN ('reentry', 'loop_guard')
+        ORDER BY e.created_at, e.id LIMIT :most    -- the order is that of the index on contacts
+    ) e
+    GROUP BY k.contact_id
 )
-SELECT (f.event_created_at AT TIME ZONE 'UTC')::date, f.held_out, count(*), count(g.found)
-FROM first f
-LEFT JOIN LATERAL (
-    SELECT true AS found
-    FROM events v
-    WHERE v.org_id = :org_id AND v.contact_id = f.contact_id AND v.event = :goal
-        AND v.created_at >= f.event_created_at AND v.created_at <= f.event_created_at + :horizon ::interval
-        AND (v.created_at, v.id) > (f.event_created_at, f.event_id)
-    LIMIT 1
-) g ON true
-GROUP BY 1, 2
-ORDER BY 1, 2;
+SELECT p.id ::text, k.first_id = p.id AND p.automation_version >= :version, k.first_id <> p.id, k.mixed, p.contact_id ::text, p.held_out,
+       p.event_created_at, p.event_id ::text
+FROM page p
+LEFT JOIN people k ON k.contact_id = p.contact_id
+ORDER BY p.id DESC;
 
 -- list_goal_events --
--- Those events themselves, the first of each contact, where filters choose among them.
-WITH newest AS MATERIALIZED (
-    SELECT e.contact_id, e.event_created_at, e.event_id, coalesce(e.outcome = 'holdout', false) AS held_out
-    FROM entries e
-    WHERE e.org_id = :org_id AND e.automation_id = :automation_id AND e.id >= :since_id ::uuid
-        AND e.automation_version >= :version AND (e.step > 0 OR e.outcome = 'goal')
-    ORDER BY e.id DESC
-    LIMIT :most
-), first AS MATERIALIZED (
-    SELECT DISTINCT ON (contact_id) contact_id, event_created_at, event_id, held_out
-    FROM newest
-    ORDER BY contact_id, event_created_at, event_id
-)
-SELECT f.contact_id ::text, (f.event_created_at AT TIME ZONE 'UTC')::date, f.held_out,
-       g.created_at, g.wallet_address, g.email, g.external_id, g.payload
-FROM first f
+-- Of each contact: the next events of the goal's name after an event, until a moment, and the next logs about it that are called so. What
+-- they carried only where somebody looks at it; `forms` (none: any) has objects of which the payload contains one.
+SELECT k.contact_id ::text, g.at, g.id ::text, g.wallet_address, g.email, g.external_id, g.payload
+FROM unnest(:contact_ids ::uuid[], :after_ids ::uuid[], :after ::timestamptz[], :until ::timestamptz[])
+    AS k (contact_id, after_id, after, until)
 CROSS JOIN LATERAL (
-    SELECT v.created_at, v.wallet_address, v.email, v.external_id, v.payload
-    FROM events v
-    WHERE v.org_id = :org_id AND v.contact_id = f.contact_id AND v.event = :goal
-        AND v.created_at >= f.event_created_at AND v.created_at <= f.event_created_at + :horizon ::interval
-        AND (v.created_at, v.id) > (f.event_created_at, f.event_id)
-    ORDER BY v.created_at, v.id
-    LIMIT :most_events
+    (SELECT v.created_at AS at, v.id, v.wallet_address, v.email, v.external_id, CASE WHEN :judged THEN v.payload END AS payload
+     FROM events v
+     WHERE v.org_id = :org_id AND v.contact_id = k.contact_id AND v.event = :goal
+         AND v.created_at >= k.after AND v.created_at <= k.until AND (v.created_at, v.id) > (k.after, k.after_id)
+         AND (:forms ::jsonb[] = '{}' OR v.payload @> ANY (:forms ::jsonb[]))
+     ORDER BY v.created_at, v.id
+     LIMIT :most)
+    UNION ALL
+    (SELECT o.created_at, o.id, NULL, NULL, NULL, CASE WHEN :judged THEN l.payload END
+     FROM onchain_events o
+     CROSS JOIN LATERAL (SELECT jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex',
+                                                   o.log_index, 'blockNumber', o.block_number) || o.args AS payload) l
+     WHERE :goal LIKE '0x%:%' AND o.org_id = :org_id AND o.contact_id = k.contact_id AND NOT o.removed
+         AND o.contract || ':' || lower(o.event) = :goal
+         AND o.created_at >= k.after AND o.created_at <= k.until AND (o.created_at, o.id) > (k.after, k.after_id)
+         AND (:forms ::jsonb[] = '{}' OR l.payload @> ANY (:forms ::jsonb[]))
+     ORDER BY o.created_at, o.id
+     LIMIT :most)
+    ORDER BY at, id
+    LIMIT :most
 ) g
-ORDER BY f.contact_id, g.created_at;
+ORDER BY 1, 2, 3;

@@ -99,13 +99,13 @@ FROM entry_transitions
 WHERE org_id = :org_id AND entry_id = :entry_id
 ORDER BY seq;
 
--- count_states --
--- How many of the newest entries of an automation are in each state.
-SELECT state, count(*)
+-- count_standings --
+-- How many of the newest entries of an automation stand where: in which state, and at which node.
+SELECT state, node_id, count(*)
 FROM (
-    SELECT state FROM entries WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :most
+    SELECT state, node_id FROM entries WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :most
 ) e
-GROUP BY state;
+GROUP BY state, node_id;
 
 -- count_outcomes --
 -- How often the newest entries of an automation met each outcome at each node.

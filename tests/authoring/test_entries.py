@@ -95,7 +95,8 @@ async def test_stats_count_states_and_outcomes(desk: Any) -> None:
     for event in (NOBODY, DEPOSIT | GOLD):
         await desk.ingest(**event)
     await desk.drive()
-    await desk.add_entry(row.id, "waiting")
+    waiting = await desk.add_entry(row.id, "waiting")
+    await desk.rows("UPDATE entries SET node_id = 'm1' WHERE id = %s", waiting)
     stats = await entries.stats_of(desk.database, desk.org_id, row.id)
     assert {state: count for state, count in stats.entries.items() if count} == {
         "waiting": 1,
@@ -103,6 +104,7 @@ async def test_stats_count_states_and_outcomes(desk: Any) -> None:
         "dead": 1,
     }
     assert stats.nodes == {"t1": {"entered": 2}, "m1": {"sent": 1, "failed": 1}}
+    assert (stats.live, stats.entries_counted) == ({"m1": 1}, 3)
 
 
 async def test_a_dead_entry_is_replayed_from_where_it_died(desk: Any) -> None:

@@ -1,12 +1,17 @@
 """Goal rates: held-out and treated contacts are measured alike, whatever the engine did for them."""
 
+import tracemalloc
 from typing import Any
+
+import msgspec
+import pytest
 
 from api.authoring import automations, goals
 from api.authoring.draft import read_edit
 from api.authoring.goals import Asked, GoalView
 from api.authoring.refusal import Refusal
 from api.clock import uuid7
+from api.contacts.merging import MergeView, Pair, UndoneView, merge, undo
 from api.language.codec import encode
 from api.language.lift import Lift, Side
 from api.language.split import HOLDOUT, share
@@ -131,3 +136,240 @@ async def test_only_entries_of_those_days_count(desk: Any) -> None:
     await desk.rows("UPDATE entries SET id = %s", two_days_ago)
     assert (await rate(desk, row.id, 1)).treated.contacts == 0
     assert (await rate(desk, row.id, 3)).treated.contacts == 1
+
+
+CONTRACT = f"0x{'c0' * 20}"
+
+
+async def log(desk: Any, person: str, value: str = "1", *, removed: bool = False) -> None:
+    """Store a log about a contact, as the follower does."""
+    await desk.rows(
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
+        " block_number, block_hash, block_time, args, removed, created_at)"
+        " SELECT %s, %s, id, 1, %s, 'Transfer', 'Transfer()', %s, 0, 7, '0x', %s, %s, %s, %s FROM contacts WHERE external_id = %s",
+        *(desk.org_id, uuid7(desk.clock.unique_now_us()), CONTRACT, uuid7(desk.clock.unique_now_us())),
+        *(desk.clock.now(), encode({"value": value}).decode(), removed, desk.clock.now(), person),
+    )
+
+
+@pytest.mark.parametrize("filters", [[], [{"path": "value", "operator": "eq", "value": "1"}]], ids=["any", "filtered"])
+async def test_a_goal_on_a_chain_counts_unless_its_log_was_dropped(desk: Any, filters: list[Any]) -> None:
+    row = await desk.publish(graph=graph(goal={"event": f"{CONTRACT}:Transfer", "filters": filters}))
+    await come(desk, "first_deposit", "a", "b", "c")
+    await desk.drive()
+    await log(desk, "a")
+    await log(desk, "b", removed=True)
+    assert (await rate(desk, row.id)).treated == Side(3, 1)
+
+
+async def test_the_goal_is_found_however_many_events_of_its_name_came_before(desk: Any) -> None:
+    filters = [{"path": "amount", "operator": "neq", "value": 1}]
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await come(desk, "first_deposit", "busy", "other")
+    await come(desk, "bought", *["busy"] * 150, amount=1)
+    await come(desk, "bought", "busy", amount=2)
+    assert (await rate(desk, row.id)).treated == Side(0, 0)
+    await desk.drive()
+    assert (await rate(desk, row.id)).treated == Side(2, 1)
+
+
+async def test_whoever_stands_or_fails_at_the_first_node_of_a_graph_without_a_trigger_has_entered(desk: Any) -> None:
+    wait = {"nodes": NODES[1:], "settings": {"goal": {"event": "bought"}, "holdout": 50}}
+    fail = {
+        "nodes": [{"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}],
+        "settings": wait["settings"],
+    }
+    for start in (wait, fail):
+        row = await desk.publish(graph=start)
+        people = [f"{row.id}-{number}" for number in range(12)]
+        await come(desk, "first_deposit", *people)
+        await desk.drive()
+        await come(desk, "bought", *people)
+        held_out = await sides(desk, row.id, 50)
+        held = sum(held_out[person] for person in people)
+        found = await rate(desk, row.id)
+        assert (found.treated, found.held_out) == (Side(12 - held, 12 - held), Side(held, held))
+        await automations.deactivate(desk.database, desk.author, row.id)
+
+
+@pytest.mark.parametrize("policy", ["always", "once", "not_while_running"])
+async def test_contacts_are_compared_from_the_first_time_they_ever_entered(desk: Any, policy: str) -> None:
+    row = await desk.publish(graph=graph(holdout=50, reentry={"policy": policy}))
+    people = [f"p{number}" for number in range(12)]
+    await come(desk, "first_deposit", *people)
+    await desk.drive()
+    await come(desk, "first_deposit", *people, "new")
+    await desk.drive()
+    held = await sides(desk, row.id, 50)
+    found = await rate(desk, row.id)
+    assert (found.treated.contacts, found.held_out.contacts) == (13 - sum(held.values()), sum(held.values()))
+    assert found.later_entries == 12
+    long_ago = uuid7(desk.clock.now_us() - 40 * 86_400 * 1_000_000)[:18]
+    await desk.rows(
+        "UPDATE entries e SET id = (%s || right(e.id::text, 18))::uuid, created_at = created_at - interval '40 days'"
+        " FROM (SELECT contact_id, min(id::text)::uuid AS id FROM entries GROUP BY 1 HAVING count(*) > 1) f WHERE e.id = f.id",
+        long_ago,
+    )
+    found = await rate(desk, row.id)
+    assert found.treated.contacts + found.held_out.contacts == 1
+    assert found.later_entries == 12
+
+
+async def test_two_contacts_that_became_one_count_on_the_side_of_the_first_entry(desk: Any) -> None:
+    row = await desk.publish(graph=graph(holdout=50))
+    people = [f"p{number}" for number in range(12)]
+    await come(desk, "first_deposit", *people)
+    await desk.drive()
+    held = await sides(desk, row.id, 50)
+    counted = {side: sum(each is side for each in held.values()) for side in (True, False)}
+    first_held = next(person for person in people[:-1] if held[person])
+    later = next(person for person in people[people.index(first_held) + 1 :] if not held[person])
+    ids = dict(await desk.rows("SELECT external_id, id::text FROM contacts"))
+    await come(desk, "bought", later)
+    merged = await merge(desk.database, desk.author, Pair(ids[later], ids[first_held]), str)
+    assert isinstance(merged, MergeView)
+    found = await rate(desk, row.id)
+    assert (found.held_out, found.treated) == (Side(counted[True], 1), Side(counted[False] - 1, 0))
+    assert (found.mixed, found.later_entries) == (1, 1)
+    assert isinstance(await undo(desk.database, desk.author, merged.id or ""), UndoneView)
+    found = await rate(desk, row.id)
+    assert (found.held_out, found.treated) == (Side(counted[True], 0), Side(counted[False], 1))
+    assert (found.mixed, found.later_entries) == (0, 0)
+
+
+async def test_who_was_refused_later_is_on_one_side_only(desk: Any) -> None:
+    row = await desk.publish(graph=graph(holdout=50, reentry={"policy": "once"}))
+    people = [f"p{number}" for number in range(8)]
+    for _ in range(2):
+        await come(desk, "first_deposit", *people)
+        await desk.drive()
+    found = await rate(desk, row.id)
+    assert (found.treated.contacts + found.held_out.contacts, found.mixed, found.later_entries) == (8, 0, 8)
+
+
+async def fill(desk: Any, automation_id: str, people: int, events: int, size: int = 1) -> None:
+    """Let so many more contacts have entered, each with so many events of the goal's name since, of payloads of that size."""
+    await desk.rows(
+        "INSERT INTO contacts (org_id, id, external_id, created_at, updated_at) SELECT %s, gen_random_uuid(), 'filled', now(), now()"
+        " FROM generate_series(1, %s)",
+        *(desk.org_id, people),
+    )
+    await desk.rows(
+        "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state, node_id,"
+        " due_at, created_at, updated_at)"
+        " SELECT org_id, (%s || right(id::text, 18))::uuid, %s, 1, id, now() - interval '1 hour', id, 'waiting', 'd', now(), now(), now()"
+        " FROM contacts WHERE external_id = 'filled'",
+        *(uuid7(desk.clock.now_us())[:18], automation_id),
+    )
+    await desk.rows(
+        "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key, payload)"
+        " SELECT org_id, gen_random_uuid(), id, 'bought', now(), now() - interval '30 minutes' + n * interval '1 second', '',"
+        " jsonb_build_object('n', n, 'text', repeat('x', %s)) FROM contacts, generate_series(1, %s) AS n WHERE external_id = 'filled'",
+        *(size, events),
+    )
+    await desk.rows("UPDATE contacts SET external_id = NULL WHERE external_id = 'filled'")
+
+
+async def peak(desk: Any, automation_id: str) -> tuple[Side, int]:
+    """Return what was counted, and how many bytes that took at most."""
+    tracemalloc.start()
+    try:
+        return (await rate(desk, automation_id)).treated, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def test_memory_does_not_grow_with_entries_and_events(desk: Any) -> None:
+    filters = [{"path": "payload.n", "operator": "eq", "value": 20}]
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await fill(desk, row.id, 100, 20, 1_000)
+    few, small = await peak(desk, row.id)
+    await fill(desk, row.id, 400, 20, 1_000)
+    many, large = await peak(desk, row.id)
+    assert (few, many) == (Side(100, 100), Side(500, 500))
+    assert large < 1.5 * small
+
+
+async def test_what_is_not_looked_at_is_told(desk: Any) -> None:
+    filters = [{"path": "payload.n", "operator": "eq", "value": 1_001}]
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await fill(desk, row.id, 1, 1_001)
+    found = await rate(desk, row.id)
+    assert (found.treated, found.unknown, found.cut_at) == (Side(1, 0), 1, None)
+    await fill(desk, row.id, 3, 0)
+    asked = Asked(row.id, 30, desk.clock.now(), most=2)
+    found = await goals.goal_of(desk.database, desk.org_id, desk.keys, asked)
+    assert isinstance(found, GoalView)
+    assert found.treated == Side(2, 0)
+    assert found.cut_at is not None
+    whole = await goals.goal_of(desk.database, desk.org_id, desk.keys, msgspec.structs.replace(asked, most=4))
+    assert isinstance(whole, GoalView)
+    assert (whole.treated, whole.cut_at) == (Side(4, 0), None)
+
+
+@pytest.mark.parametrize(
+    ("filters", "reached"),
+    [
+        ([{"path": "n", "operator": "eq", "value": 1_500}], 1),
+        ([{"path": "n", "operator": "in", "value": [0, 1_500.0]}, {"path": "text", "operator": "exists"}], 1),
+        ([{"path": "n", "operator": "eq", "value": 1_500}, {"path": "text", "operator": "eq", "value": "y"}], 0),
+    ],
+    ids=["one", "some", "two"],
+)
+async def test_events_that_cannot_be_the_goal_are_not_read(desk: Any, filters: list[Any], reached: int) -> None:
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await fill(desk, row.id, 1, 1_500)
+    found = await rate(desk, row.id)
+    assert (found.treated, found.unknown) == (Side(1, reached), 0)
+
+
+async def test_filters_on_what_is_not_the_payloads_own_see_every_event(desk: Any) -> None:
+    filters = [
+        {"path": "payload.n", "operator": "eq", "value": 7},
+        {"path": "contact.plan", "operator": "eq", "value": "pro"},
+        {"path": "externalId", "operator": "eq", "value": "a"},
+        {"path": "deep.down", "operator": "in", "value": [1, 2]},
+    ]
+    row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
+    await come(desk, "first_deposit", "a", "b")
+    await desk.ingest(event="seen", contact={"externalId": "a"}, attributes={"plan": "pro"})
+    await come(desk, "bought", "a", "b", n=7, deep={"down": 2})
+    await desk.drive()
+    assert (await rate(desk, row.id)).treated == Side(2, 1)
+
+
+async def test_the_event_that_started_the_entry_is_not_its_goal_the_next_of_its_name_is(desk: Any) -> None:
+    row = await desk.publish(graph=graph(goal={"event": "first_deposit"}))
+    await come(desk, "first_deposit", "again", "again", "only")
+    await desk.drive()
+    found = await rate(desk, row.id)
+    assert (found.treated, found.later_entries) == (Side(2, 1), 1)
+
+
+async def test_another_goal_is_measured_for_whoever_entered_by_the_version_before(desk: Any) -> None:
+    row = await desk.publish(graph=graph(holdout=10))
+    await come(desk, "first_deposit", "a", "b")
+    await desk.drive()
+    await come(desk, "bought", "a", "b")
+    await come(desk, "upgraded", "b")
+    edit = read_edit(encode({"revision": row.revision, "graph": graph(holdout=10, goal={"event": "upgraded"})}))
+    assert not isinstance(edit, tuple)
+    await automations.update(desk.database, desk.author, row.id, edit)
+    await automations.publish(desk.database, desk.author, row.id, None)
+    found = await rate(desk, row.id)
+    assert (found.goal, found.since_version, found.treated + found.held_out) == ("upgraded", 1, Side(2, 1))
+
+
+async def test_who_was_on_the_way_when_it_was_switched_off_has_entered_and_who_had_not_begun_has_not(desk: Any) -> None:
+    row = await desk.publish(graph=graph())
+    await come(desk, "first_deposit", "begun")
+    await desk.drive()
+    await come(desk, "first_deposit", "late")
+    await automations.deactivate(desk.database, desk.author, row.id)
+    await desk.drive()
+    await come(desk, "bought", "begun", "late")
+    assert (await rate(desk, row.id)).treated == Side(1, 1)
+    await automations.activate(desk.database, desk.author, row.id)
+    await come(desk, "first_deposit", "begun", "late")
+    await desk.drive()
+    assert (await rate(desk, row.id)).treated == Side(2, 1)

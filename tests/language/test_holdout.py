@@ -84,3 +84,15 @@ def test_a_paused_run_rests_where_it_is_without_using_up_an_attempt() -> None:
     assert advance(graph(), run, facts, NOW).run == Run("e", "a", State.PAUSED, "g", step=1, attempt=1, since=NOW)
     stopped = Facts("paid", Identifiers(), {}, Contact("c"), cancelled="automation_inactive", paused=True)
     assert advance(graph(), run, stopped, NOW).run.state is State.CANCELLED
+
+
+def test_who_is_held_out_is_so_even_when_every_attempt_was_cut_short() -> None:
+    spent = Run("e", "a", State.RUNNING, attempt=20)
+    contacts = [str(number) for number in range(100)]
+    ends = {
+        each: advance(graph(holdout=50), spent, Facts("paid", Identifiers(), {}, Contact(each)), NOW).run.outcome
+        for each in contacts
+    }
+    assert ends == {
+        each: outcome(each, 50) if share("a", HOLDOUT, each) < 50 else "attempts_exhausted" for each in contacts
+    }

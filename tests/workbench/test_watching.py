@@ -8,6 +8,7 @@ from api.language.lift import Lift, Side, lift
 from tests.acceptance.conftest import until
 from tests.running import Running
 from workbench import Automation, DraftError, NotThereError, RefusedError, Workbench
+from workbench.display.words import standing
 from workbench.watch.rate import Day, GoalRate
 
 WALLET = "0xAbCd000000000000000000000000000000004321"
@@ -132,7 +133,7 @@ def rate(treated: Side, held_out: Side, **more: object) -> GoalRate:
 
 def test_a_lift_is_told_with_its_interval_or_not_at_all() -> None:
     assert rate(Side(1_000, 200), Side(100, 9)).lines() == [
-        "Goal bought: reached by 200 of 1,000 contacts (20.0%) within 7 days of entering, in the last 30 days.",
+        "Goal bought: reached by 200 of 1,000 contacts (20.0%) within 7 days of first entering, in the last 30 days.",
         "Held out (10 %, since version 3): reached by 9 of 100 contacts (9.0%).",
         "Lift: +11.0 points (95 % interval: +3.4 to +15.9). More contacts reach the goal with it than without.",
     ]
@@ -143,6 +144,24 @@ def test_a_lift_is_told_with_its_interval_or_not_at_all() -> None:
     ]
     assert len(rate(Side(1, 1), Side(), lift=None).lines()) == 1
     assert Lift("too_few") == lift(Side(9, 9), Side())
+
+
+def test_what_limits_a_goal_rate_is_told() -> None:
+    limited = rate(Side(9, 9), Side(), later_entries=1_200, mixed=1, unknown=2, cut_at="2026-11-21T08:00:00Z")
+    assert limited.lines()[3:] == [
+        "There are too many to count them all: only entries since 2026-11-21 08:00:00 UTC count.",
+        "1,200 entries of contacts that had entered before: not counted.",
+        "1 contact on both sides, as two became one: on the side of the first entry.",
+        "2 contacts with more events than were looked at: counted as not reaching it.",
+    ]
+
+
+def test_only_the_newest_entries_are_told_where_there_are_more() -> None:
+    assert (
+        standing({"waiting": 0, "completed": 99_999, "dead": 1})
+        == "The newest 100,000 entries: 99,999 completed, 1 dead"
+    )
+    assert standing({"completed": 1}) == "1 entry: 1 completed"
 
 
 def test_the_goal_is_told_day_by_day() -> None:

@@ -1,10 +1,9 @@
 """Which stored events a backtest reads. SQL only pre-selects, so it may give too many, and never too few.
 
-Of a trigger's filters only those that ask for one value, or one of some, of the payload go along (`payload @> {"asset": "USDC"}`).
-A path finds a literal key first and descends into objects otherwise, so each is asked both ways.
+Of a trigger's filters only those go along that Postgres can ask of payloads (`language.preselect`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -16,10 +15,9 @@ from api.language.check import paths_of
 from api.language.event import LOG_NAME
 from api.language.filter import Filter
 from api.language.graph import Graph, Node
+from api.language.preselect import forms
 from api.language.simulate import Automation
-from api.language.trigger import BUILT_INS, Trigger
-
-MOST_OPTIONS = 20  # of one filter; longer lists are left to the interpreter
+from api.language.trigger import Trigger
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -146,28 +144,4 @@ def _way(names: frozenset[str], asked: _Asked, params: dict[str, Any]) -> Way:
 
 def _asked(trigger: Trigger) -> _Asked:
     """Return what payloads have to contain, each of these in one of some forms."""
-    return tuple(tuple(_forms(each)) for each in trigger.filters if _is_plain(each))
-
-
-def _is_plain(each: Filter) -> bool:
-    """Return whether a filter asks for values of the payload alone, few enough to send along."""
-    if each.path.partition(".")[0] in BUILT_INS:
-        return False
-    return each.operator == "eq" or (
-        each.operator == "in" and isinstance(each.value, list) and 0 < len(each.value) <= MOST_OPTIONS
-    )
-
-
-def _forms(each: Filter) -> Iterator[dict[str, Any]]:
-    first, *rest = each.path.split(".")
-    for value in each.value if each.operator == "in" else [each.value]:
-        yield {each.path: value}
-        if rest:
-            yield {first: _nested(rest, value)}
-
-
-def _nested(path: list[str], value: Any) -> dict[str, Any]:
-    for key in reversed(path):
-        value = {key: value}
-    assert isinstance(value, dict)
-    return value
+    return tuple(filter(None, map(forms, trigger.filters)))

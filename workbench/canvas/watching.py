@@ -1,14 +1,13 @@
 """How an automation is doing, and whether somebody else has changed it: asked now and then while a canvas is looked at."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from workbench import surroundings
 from workbench.author import JsonObject
 from workbench.connection import Connection
-from workbench.display.words import counted, outcome
+from workbench.display.words import outcome, standing
 from workbench.publish import Record
 
 _PAUSE, _SHARE = 2.0, 20  # seconds at least; counting takes no more than a twentieth of the time
@@ -41,23 +40,12 @@ class Watch:
             return None
         path = f"/automations/{record.id}"
         there = connection.get(path)
-        stats, impact = connection.get(f"{path}/stats"), connection.get(f"{path}/impact")["impact"]
+        stats = connection.get(f"{path}/stats")
         took = surroundings.seconds() - began_at
         self._next_at = began_at + max(_PAUSE, took * _SHARE)
-        live = _live(impact["earlier"])
-        nodes = {
-            node_id: _counts(live.get(node_id, 0), stats["nodes"].get(node_id, {}))
-            for node_id in {*live, *stats["nodes"]}
-        }
-        return Seen(nodes, _headline(stats["entries"]), there["revision"])
-
-
-def _live(earlier: list[dict[str, Any]]) -> dict[str, int]:
-    live: dict[str, int] = {}
-    for each in earlier:
-        if each["nodeId"] is not None:
-            live[each["nodeId"]] = live.get(each["nodeId"], 0) + each["entries"]
-    return live
+        live, nodes = stats["live"], stats["nodes"]
+        nodes = {each: _counts(live.get(each, 0), nodes.get(each, {})) for each in {*live, *nodes}}
+        return Seen(nodes, standing(stats["entries"]), there["revision"])
 
 
 def _counts(live: int, outcomes: Mapping[str, int]) -> JsonObject:
@@ -65,9 +53,3 @@ def _counts(live: int, outcomes: Mapping[str, int]) -> JsonObject:
     passed = sum(count for word, count in outcomes.items() if word not in (*_FAILED, *_STAYED))
     told = [{"says": outcome(word), "count": count} for word, count in sorted(outcomes.items())]
     return {"live": live, "passed": passed, "failed": failed, "outcomes": told}
-
-
-def _headline(states: Mapping[str, int]) -> str:
-    total = sum(states.values())
-    parts = [f"{count} {state}" for state, count in states.items() if count]
-    return f"{counted(total, 'entry', 'entries')}: {', '.join(parts)}" if total else "No entries yet"

@@ -97,6 +97,7 @@ CAUSE_WORDS = {
 }
 
 _SEGMENTS = "contact.segments"
+_MOST_COUNTED = 100_000
 _ENDINGS: dict[tuple[State | str | None, str | None], str] = {
     (State.COMPLETED, "no_published_version"): "Nothing is published, so nothing was done.",
     (State.COMPLETED, "holdout"): "Held out, to be compared with the others: nothing was done.",
@@ -272,6 +273,16 @@ def _tags(tags: Sequence[str]) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Write a number of things: `1 message`, `2,000 messages`."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def standing(states: Mapping[str, int]) -> str:
+    """Say how many entries there are, and in which states: `3 entries: 1 waiting, 2 completed`. The server counts the newest 100,000."""
+    total = sum(states.values())
+    if not total:
+        return "No entries yet"
+    parts = [f"{count:,} {state}" for state, count in states.items() if count]
+    newest = "The newest " if total >= _MOST_COUNTED else ""
+    return f"{newest}{counted(total, 'entry', 'entries')}: {', '.join(parts)}"
 
 
 def title(node: Node) -> str:  # noqa: C901, PLR0911, PLR0912  a table: one line per kind

@@ -1,7 +1,7 @@
 """How an automation is doing, read once: entries by state, who stands at which step, what happened there, failures, the goal."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,11 +18,9 @@ from workbench.watch.rate import GoalRate
 if TYPE_CHECKING:
     import polars as pl
 
-_LATEST = 100_000  # entries that the server counts at most
-
 
 class StepFigures(msgspec.Struct, frozen=True):
-    """One step: what it does, how many entries stand there now, and how often each outcome was met there."""
+    """One step: what it does, how many of the newest entries stand there now, and how often each outcome was met there."""
 
     node_id: str
     does: str
@@ -63,12 +61,7 @@ class Stats:
 
     def headline(self) -> str:
         """Say how many entries there are, and where they stand."""
-        total = sum(self.states.values())
-        if not total:
-            return "No entries yet."
-        parts = [f"{count:,} {state}" for state, count in self.states.items() if count]
-        newest = "The newest " if total >= _LATEST else ""
-        return f"{newest}{words.counted(total, 'entry', 'entries')}: {', '.join(parts)}."
+        return f"{words.standing(self.states)}."
 
     def table(self) -> tuple[Sequence[Column], list[tuple[str, str, str, str]]]:
         """Return columns and rows, a row per step."""
@@ -113,9 +106,8 @@ def stats(connection: Connection, record: Record, days: int) -> Stats:
     path = f"/automations/{record.id}"
     there = msgspec.convert(connection.get(path), Record)
     counted = connection.get(f"{path}/stats")
-    live = _live(connection.get(f"{path}/impact")["impact"]["earlier"])
     goal = msgspec.convert(connection.get(f"{path}/goal", days=days), GoalRate)
-    steps = _steps(_graph(connection, there), live, counted["nodes"])
+    steps = _steps(_graph(connection, there), counted["live"], counted["nodes"])
     return Stats(there, counted["entries"], steps, goal, dead_letters(connection, record.id))
 
 
@@ -136,11 +128,3 @@ def _steps(graph: Graph, live: Mapping[str, int], outcomes: Mapping[str, Mapping
         )
         for node_id in (*does, *gone)
     ]
-
-
-def _live(earlier: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in earlier:
-        if each["nodeId"] is not None:
-            found[each["nodeId"]] = found.get(each["nodeId"], 0) + each["entries"]
-    return found

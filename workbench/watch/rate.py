@@ -1,11 +1,12 @@
 """The goal rate of an automation, in words and over time; with a holdout, what the automation brings about."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 
 import msgspec
 
 from api.language.lift import FEWEST_CONTACTS, FEWEST_REACHED, Lift, Side
+from workbench.display.page import moment
 from workbench.display.table import Column
 from workbench.display.words import counted, duration
 
@@ -19,7 +20,11 @@ class Day(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
-    """How many of the contacts that entered in the last `days` reached the goal in time; `goal` None: there is none."""
+    """How many of the contacts that first entered in the last `days` reached the goal in time; `goal` None: there is none.
+
+    `later_entries` are of contacts that had entered before, and do not count. `mixed`, `unknown`: how many contacts were on both sides,
+    had more events than were looked at. `cut_at`: since when entries count, where there are too many (text of a moment).
+    """
 
     goal: str | None
     days: int
@@ -30,19 +35,33 @@ class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
     held_out: Side = Side()
     lift: Lift | None = None
     by_day: tuple[Day, ...] = ()
+    later_entries: int = 0
+    mixed: int = 0
+    unknown: int = 0
+    cut_at: str | None = None
 
     def lines(self) -> list[str]:
-        """Say it in a sentence or three."""
+        """Say it in a sentence or three, and what limits it."""
         if self.goal is None:
             return ['No goal: .goal("purchase") names the event that it is to bring about.']
         within = duration(timedelta(seconds=self.within_seconds))
-        told = f"Goal {self.goal}: reached by {_share(self.treated)} within {within} of entering"
+        told = f"Goal {self.goal}: reached by {_share(self.treated)} within {within} of first entering"
         lines = [f"{told}, in the last {counted(self.days, 'day')}."]
         if self.lift is not None:
             since = f", since version {self.since_version}" if (self.since_version or 1) > 1 else ""
             lines.append(f"Held out ({self.holdout} %{since}): reached by {_share(self.held_out)}.")
             lines.append(_verdict(self.lift))
-        return lines
+        return [*lines, *self._limits()]
+
+    def _limits(self) -> Iterator[str]:
+        if self.cut_at is not None:
+            yield f"There are too many to count them all: only entries since {moment(self.cut_at)} UTC count."
+        if self.later_entries:
+            yield f"{counted(self.later_entries, 'entry', 'entries')} of contacts that had entered before: not counted."
+        if self.mixed:
+            yield f"{counted(self.mixed, 'contact')} on both sides, as two became one: on the side of the first entry."
+        if self.unknown:
+            yield f"{counted(self.unknown, 'contact')} with more events than were looked at: counted as not reaching it."
 
     def table(self) -> tuple[Sequence[Column], list[tuple[str, ...]]]:
         """Return columns and rows of the days, the newest first."""
