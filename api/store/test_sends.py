@@ -25,6 +25,16 @@ class PushRow(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
+async def take_turn(tx: Transaction, org_id: int) -> None:
+    """Let nobody else of the organization begin a test until this transaction ends."""
+    await tx.execute(_SQL["take_turn"], {"org_id": org_id})
+
+
+async def published_urls(tx: Transaction, org_id: int) -> list[str]:
+    """Return the addresses of webhooks in published automations, as templates."""
+    return [row[0] async for row in await tx.execute(_SQL["published_urls"], {"org_id": org_id})]
+
+
 async def count_test_sends(tx: Transaction, org_id: int, since_id: str) -> int:
     """Return how many times somebody sent a test since a moment, by an id of it."""
     row = await (await tx.execute(_SQL["count_test_sends"], {"org_id": org_id, "since_id": since_id})).fetchone()

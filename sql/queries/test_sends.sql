@@ -1,5 +1,17 @@
 -- Messages that authors send to themselves to try an automation.
 
+-- take_turn --
+-- Wait until nobody else of the organization begins a test, and keep others waiting until commit: so their number is exact.
+SELECT id FROM organizations WHERE id = :org_id FOR NO KEY UPDATE;
+
+-- published_urls --
+-- Where the organization's published automations send webhooks to, as it is written.
+SELECT DISTINCT node -> 'data' ->> 'url'
+FROM automations a
+JOIN automation_versions v ON v.org_id = :org_id AND v.automation_id = a.id AND v.version = a.published_version
+CROSS JOIN LATERAL jsonb_array_elements(v.graph -> 'nodes') AS node
+WHERE a.org_id = :org_id AND a.archived_at IS NULL AND node ->> 'type' = 'send_webhook';
+
 -- count_test_sends --
 -- How many times somebody of the organization did since a moment (an id of it).
 SELECT count(*) FROM audit_log WHERE org_id = :org_id AND id >= :since_id ::uuid AND action = 'automation.test';
