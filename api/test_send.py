@@ -39,7 +39,8 @@ from api.store.authoring import find_automation
 from api.store.calls import run as call
 from api.store.database import Database, Transaction
 from api.store.inbox import announce_messages
-from api.store.test_sends import PushRow, add_test_push, count_test_sends, take_turn
+from api.store.locks import TESTING, take_turn
+from api.store.test_sends import PushRow, add_test_push, count_test_sends
 
 MOST_A_MINUTE = 10  # of an organization
 MOST_MESSAGES = 20  # of one test
@@ -190,7 +191,7 @@ class _Sending:
         """Note that a test is sent and store what goes to the wallet; refused when there were too many lately, or for strangers."""
         author, keys = self._author, self._house.keyring.of(self._author.org_id)
         async with self._house.database.transaction() as tx:
-            await take_turn(tx, author.org_id)
+            await take_turn(tx, TESTING, author.org_id)
             if await find_automation(tx, author.org_id, automation_id) is None:
                 return unknown("automation")
             judged = await unwilling(tx, author.org_id, keys, self._house.receivers, self._to)

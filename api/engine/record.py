@@ -23,7 +23,7 @@ from api.language.run import TERMINAL, State
 from api.store import engine as store
 from api.store.calls import COMMIT, Call, run
 from api.store.database import Transaction
-from api.store.engine import Standing, TagChange
+from api.store.engine import Claim, Standing, TagChange
 from api.store.facts import read_arrivals
 from api.store.inbox import announce_messages
 from api.store.ingest import merge_attributes
@@ -78,10 +78,9 @@ async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Prog
         store.add_messages(org_id, messages, seen.at),
     )
     if missing := [each.claim for each in done if each.claim.entry_id not in held]:
-        (called_off,) = await run(tx, store.called_off(org_id, missing))
+        outcomes = [(await run(tx, store.called_off(org_id, claim)))[0] for claim in missing]
         await tx.rollback()
-        lost = frozenset(claim.entry_id for claim in missing) - called_off.keys()
-        return Lost(lost) if lost else CalledOff(called_off)
+        return _missing(missing, outcomes)
     writes = [*_contact_writes(org_id, attributes, tags, seen.at), *_entry_writes(org_id, done, new, seen.at)]
     await run(tx, *writes, *([] if any(each.pending for each in done) else [COMMIT]))
     return Written(tuple(await pack(tx, org_id, keyring, done, seen.at)))
@@ -100,8 +99,8 @@ async def record_sent(
         (known,) = await run(tx, store.has_step(org_id, step))
         if known:
             return each
-    (called_off,) = await run(tx, store.called_off(org_id, [claim]))
-    stands = _ended(each, called_off.get(claim.entry_id))
+    (called_off,) = await run(tx, store.called_off(org_id, claim))
+    stands = _ended(each, called_off)
     (held,) = await run(tx, store.record_entries(org_id, [stands.standing], at, happened=True))
     if not held:
         await tx.rollback()
@@ -109,6 +108,14 @@ async def record_sent(
     unsent = [] if stands is each else [abandon_outgoing(org_id, [claim.entry_id], at)]
     await run(tx, *settling, store.add_steps(org_id, each.steps, at), *unsent)
     return stands
+
+
+def _missing(claims: Sequence[Claim], called_off: Sequence[str | None]) -> Lost | CalledOff:
+    """Return why nothing could be written for these entries; those that are lost first, for the others come again."""
+    known = list(zip(claims, called_off, strict=True))
+    if lost := frozenset(claim.entry_id for claim, outcome in known if outcome is None):
+        return Lost(lost)
+    return CalledOff({claim.entry_id: outcome for claim, outcome in known if outcome is not None})
 
 
 def _ended(each: Progress, called_off: str | None) -> Progress:

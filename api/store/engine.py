@@ -167,14 +167,14 @@ def record_entries(
     )
 
 
-def called_off(org_id: int, claims: Sequence[Claim]) -> Call[dict[str, str]]:
-    """Read which of the entries that are still ours were called off, with which outcome; it stays so in this transaction."""
+def called_off(org_id: int, claim: Claim) -> Call[str | None]:
+    """Read the outcome that an entry was called off with; None: it was not, or is not ours. It stays so in this transaction."""
     return Call(
         _SQL["called_off"],
-        lambda rows: {entry_id: outcome for entry_id, outcome in rows if outcome is not None},
+        lambda rows: rows[0][0] if rows else None,
         org_id=org_id,
-        ids=uuids([claim.entry_id for claim in claims]),
-        tokens=plain(claim.token for claim in claims),
+        id=claim.entry_id,
+        token=claim.token,
     )
 
 

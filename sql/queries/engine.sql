@@ -130,15 +130,10 @@ WITH r AS MATERIALIZED (
 SELECT id::text FROM recorded;
 
 -- called_off --
--- Entries that a worker holds, each with the outcome that it was called off with (null: it was not). That stays so until commit.
-WITH k AS MATERIALIZED (
-    SELECT :org_id ::bigint AS org_id, * FROM unnest(:ids ::uuid[], :tokens ::bigint[]) AS k (id, token)
-)
-SELECT e.id::text, e.outcome
-FROM k JOIN entries e ON e.org_id = k.org_id AND e.id = k.id AND e.lease_token = k.token
-WHERE e.state || '' = 'running'
-ORDER BY e.id
-FOR UPDATE OF e;
+-- An entry that a worker holds, with the outcome that it was called off with (null: it was not). That stays so until commit.
+SELECT outcome FROM entries
+WHERE org_id = :org_id ::bigint AND id = :id ::uuid AND lease_token = :token ::bigint AND state || '' = 'running'
+FOR UPDATE;
 
 -- share_paused --
 -- How many of these automations are paused; that stays so until commit.

@@ -1,9 +1,5 @@
 -- Messages that authors send to themselves to try an automation.
 
--- take_turn --
--- Wait until nobody else of the organization begins a test, and keep others waiting until commit: so their number is exact.
-SELECT id FROM organizations WHERE id = :org_id FOR NO KEY UPDATE;
-
 -- published_urls --
 -- Where the organization's published automations send webhooks to, as it is written.
 SELECT DISTINCT node -> 'data' ->> 'url'
@@ -20,6 +16,10 @@ SELECT count(*) FROM audit_log WHERE org_id = :org_id AND id >= :since_id ::uuid
 -- Store an in-app message for a wallet, apart from those that are counted.
 INSERT INTO test_pushes (org_id, id, contact_id, wallet_address, title, body, extra, created_at)
 VALUES (:org_id, :id, :contact_id, :wallet, :title, :body, :extra ::jsonb, :created_at);
+
+-- with_old_test_pushes --
+-- Organizations with some that nobody took for a day.
+SELECT DISTINCT org_id FROM test_pushes WHERE created_at < :before ORDER BY org_id;
 
 -- forget_test_pushes --
 -- Delete those that nobody took for a day, the oldest first.
