@@ -24,6 +24,7 @@ from api.language.filter import matches
 from api.language.graph import Graph, read_graph
 from api.language.horizon import horizon
 from api.language.lift import Lift, Side, lift
+from api.language.retry import DEFAULT_POLICY, RetryPolicy
 from api.language.settings import Goal, Settings, read_settings
 from api.store import authoring, goals
 from api.store.authoring import VersionRow
@@ -39,11 +40,12 @@ _CONTACTS_AT_ONCE = 1_000
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Of which automation, and over how many days before now."""
+    """Of which automation, and over how many days before now. `retries`: how long a message may take."""
 
     automation_id: str
     days: int
     now: datetime
+    retries: RetryPolicy = DEFAULT_POLICY
 
 
 class DayView(msgspec.Struct, frozen=True, rename="camel"):
@@ -87,7 +89,7 @@ async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) 
         if await authoring.find_automation(tx, org_id, asked.automation_id) is None:
             return unknown("automation")
         versions = await authoring.list_versions(tx, org_id, asked.automation_id, _MOST_VERSIONS)
-    measured = await asyncio.to_thread(_measured, versions)
+    measured = await asyncio.to_thread(_measured, versions, asked.retries)
     if measured is None:
         return GoalView(None, asked.days)
     since_id = uuid7_from(to_us(asked.now - timedelta(days=asked.days)), bytes(8))
@@ -104,14 +106,14 @@ async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) 
     return _view(measured, asked.days, judged)
 
 
-def _measured(versions: Sequence[VersionRow]) -> _Measured | None:
+def _measured(versions: Sequence[VersionRow], retries: RetryPolicy) -> _Measured | None:
     """Return what is measured, by the published versions, the newest first; None where the live one has no goal."""
     live = read_graph(decode(versions[0].graph)) if versions else ()
     if not isinstance(live, Graph) or live.settings.goal is None:
         return None
     holdout = live.settings.holdout
     alike = takewhile(lambda row: _settings(row).holdout == holdout, versions)
-    return _Measured(live.settings.goal, holdout, min(row.version for row in alike), horizon(live))
+    return _Measured(live.settings.goal, holdout, min(row.version for row in alike), horizon(live, retries))
 
 
 def _settings(row: VersionRow) -> Settings:
