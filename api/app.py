@@ -12,6 +12,7 @@ from sanic.exceptions import SanicException
 
 from api.access.verify import Verifier
 from api.access.watch import keep_bounded
+from api.authoring.resting import keep_moving
 from api.clock import Clock
 from api.contacts.erasure import keep_erased
 from api.contacts.settling import keep_settled
@@ -165,6 +166,7 @@ def _start_and_stop(app: App, others: Sequence[Database]) -> None:
             keep_up(parts.database, parts.clock),
             keep_erased(parts.database, parts.clock),
             keep_settled(parts.database, parts.clock),
+            keep_moving(parts.database, parts.clock),
             keep_bounded(parts.database),
         )
         app.ctx.chores = [asyncio.create_task(chore) for chore in chores]

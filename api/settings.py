@@ -4,6 +4,7 @@ A malformed variable stops the process at start with a sentence naming the varia
 """
 
 import os
+import re
 from collections.abc import Mapping
 from email.errors import HeaderParseError
 from email.headerregistry import Address
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator chose. Rates are events per second per organization; delays are seconds; `metrics`: host and port.
 
     `read_url`: a standby, which answers what analysts ask. `evm_rpc`: the nodes that are followed; several of one chain stand in for each other.
+    `test_receivers`: who may receive tests beside contacts.
     """
 
     database_url: str | None = None
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     email_from: str = "workbench@localhost"
     retry_delays: tuple[float, ...] | None = None
     webhook_allow: tuple[IPv4Network | IPv6Network, ...] = ()
+    test_receivers: tuple[str, ...] = ()
     public_url: str | None = None
     log_requests: LoggedRequests = "refused"
     metrics: tuple[str, int] | None = None
@@ -72,6 +75,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         email_from=_sender(source, "WORKBENCH_EMAIL_FROM", "workbench@localhost"),
         retry_delays=_delays(source, "WORKBENCH_RETRY_DELAYS"),
         webhook_allow=_networks(source, "WORKBENCH_WEBHOOK_ALLOW"),
+        test_receivers=_receivers(source, "WORKBENCH_TEST_RECEIVERS"),
         public_url=_origin(source, "WORKBENCH_PUBLIC_URL"),
         log_requests=_logged(source, "WORKBENCH_LOG_REQUESTS"),
         metrics=_listener(source, "WORKBENCH_METRICS"),
@@ -123,6 +127,13 @@ def _networks(source: Mapping[str, str], name: str) -> tuple[IPv4Network | IPv6N
         return tuple(ip_network(part) for part in parts if part)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}; write CIDRs like 10.1.0.0/16, separated by commas") from None
+
+
+def _receivers(source: Mapping[str, str], name: str) -> tuple[str, ...]:
+    parts = tuple(part.strip().lower() for part in source.get(name, "").split(",") if part.strip())
+    if any(re.fullmatch(r"\*|([^\s@/]+@)?[^\s@/:*]+", part) is None for part in parts):
+        raise SettingsError(f"{name}: must be addresses, domains or wallets, separated by commas, or *")
+    return parts
 
 
 def _nodes(source: Mapping[str, str], name: str) -> tuple[str, ...]:

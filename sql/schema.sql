@@ -466,7 +466,7 @@ CREATE TABLE workbench.inapp_challenges (
 CREATE INDEX inapp_challenges_by_end ON workbench.inapp_challenges (org_id, expires_at);
 
 -- In-app messages that somebody sent to a wallet of their own to try an automation: kept apart from messages, so that nothing counts
--- them; deleted when they are acknowledged, or after a day. `contact_id`: of whom the texts may speak.
+-- them; deleted when they are acknowledged, or in the hour after a day. `contact_id`: of whom the texts may speak.
 CREATE TABLE workbench.test_pushes (
     org_id          bigint NOT NULL,
     id              uuid NOT NULL,

@@ -95,3 +95,15 @@ def test_requests_are_logged_where_refused_or_all() -> None:
     assert [read({"WORKBENCH_LOG_REQUESTS": each}).log_requests for each in ("", "all")] == ["refused", "all"]
     with pytest.raises(SettingsError, match="WORKBENCH_LOG_REQUESTS: must be one of refused, all"):
         read({"WORKBENCH_LOG_REQUESTS": "none"})
+
+
+def test_who_may_receive_tests_beside_contacts() -> None:
+    given = "Me@Acme.example, acme.example, 0xAB, *"
+    assert read({"WORKBENCH_TEST_RECEIVERS": given}).test_receivers == ("me@acme.example", "acme.example", "0xab", "*")
+    assert read({}).test_receivers == ()
+
+
+@pytest.mark.parametrize("given", ["https://acme.example", "a@b@c", "@acme.example", "*.acme.example", "a b"])
+def test_receivers_of_tests_that_are_none_are_said_so(given: str) -> None:
+    with pytest.raises(SettingsError, match="WORKBENCH_TEST_RECEIVERS: must be addresses, domains or wallets"):
+        read({"WORKBENCH_TEST_RECEIVERS": given})

@@ -92,6 +92,7 @@ _COLUMNS = tuple(map(Column, ("step", "channel", "outcome", "why", "title")))
 _CHANNELS = {"inapp": "in-app", "email": "email", "webhook": "webhook"}
 _REASONS = {
     "no_address": "you gave no address for it",
+    "too_many": "a test sends twenty messages at most: name the step to try it alone",
     "no_answer": "it may have arrived: no answer came",
     "unreachable": "no connection came about",
     "tls_failed": "the certificate is not valid",

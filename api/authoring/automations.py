@@ -134,15 +134,16 @@ async def resume(
 ) -> AutomationRow | Refusal:
     """Let a paused automation go on, with what came due meanwhile; or cancel that, as `overdue`.
 
-    Entries move in stretches. Cut short before it runs again, it is paused still; afterwards, another call lets the rest go on.
+    Entries move in stretches. Cut short before it runs again, it is paused still; afterwards, a chore lets the rest go on. What
+    workers hold when it is cancelled, too, ends before its next step.
     """
     last: str | None = FIRST_ID if cancel_overdue else None
     while last is not None:
         last = await _cancel_overdue(database, author, automation_id, last)
-    row = await _resume(database, author, automation_id)
+    row = await _resume(database, author, automation_id, cancel_overdue)
     if isinstance(row, Refusal) or not row.active:
         return row
-    resuming = asyncio.ensure_future(_resume_rest(database, author, automation_id))
+    resuming = asyncio.ensure_future(resume_rest(database, author, automation_id))
     await asyncio.shield(resuming)  # whoever asked may hang up; what has begun is done
     return row
 
@@ -236,10 +237,17 @@ async def _cancel_rest(
     """Cancel what was too much for the transaction of the change."""
     if isinstance(stopped, Refusal):
         return stopped
-    last = stopped.last
-    while last is not None:
-        last = await _cancel_more(database, author, stopped.row.id, outcome, last)
+    await cancel_rest(database, author, stopped.row.id, outcome, stopped.last)
     return stopped.row
+
+
+async def cancel_rest(
+    database: Database, author: Author, automation_id: str, outcome: str, after: str | None = FIRST_ID
+) -> None:
+    """Cancel all entries beyond an id that no worker holds, unless the automation is switched on again."""
+    last = after
+    while last is not None:
+        last = await _cancel_more(database, author, automation_id, outcome, last)
 
 
 @retried
@@ -254,26 +262,43 @@ async def _cancel_more(database: Database, author: Author, automation_id: str, o
 @retried
 async def _cancel_overdue(database: Database, author: Author, automation_id: str, after: str) -> str | None:
     """Cancel the next of what came due while the automation was paused, whether or not an engine has seen it."""
-    cancellation = Cancellation(author.org_id, automation_id, OVERDUE, author.now, due_by=author.now)
     async with database.transaction() as tx:
         row = await _locked(tx, author, automation_id)
         if isinstance(row, Refusal) or row.paused_at is None:
             return None
-        _, last = await store.cancel_entries(tx, cancellation, after, _CANCELLED_AT_ONCE)
+        return await _cancel_more_overdue(tx, author, automation_id, after)
+
+
+async def _cancel_more_overdue(tx: Transaction, author: Author, automation_id: str, after: str) -> str | None:
+    cancellation = Cancellation(author.org_id, automation_id, OVERDUE, author.now, due_by=author.now)
+    _, last = await store.cancel_entries(tx, cancellation, after, _CANCELLED_AT_ONCE)
     return last
 
 
 @retried
-async def _resume(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
+async def _resume(
+    database: Database, author: Author, automation_id: str, cancel_overdue: bool
+) -> AutomationRow | Refusal:
     async with database.transaction() as tx:
         row = await _locked(tx, author, automation_id)
         if isinstance(row, Refusal) or row.paused_at is None:
             return row
-        detail = {"paused_at": row.paused_at}
+        if cancel_overdue:
+            await _cancel_latest(tx, author, automation_id)
+        detail = {"paused_at": row.paused_at, "overdue": "cancel" if cancel_overdue else "run"}
         return await _change(tx, author, msgspec.structs.replace(row, paused_at=None), "automation.resume", detail)
 
 
-async def _resume_rest(database: Database, author: Author, automation_id: str) -> None:
+async def _cancel_latest(tx: Transaction, author: Author, automation_id: str) -> None:
+    """Cancel what came to rest since the last stretch; nothing comes to rest any more. What workers hold ends soon."""
+    last: str | None = FIRST_ID
+    while last is not None:
+        last = await _cancel_more_overdue(tx, author, automation_id, last)
+    await store.call_off(tx, author.org_id, automation_id, OVERDUE)
+
+
+async def resume_rest(database: Database, author: Author, automation_id: str) -> None:
+    """Let all entries of an automation go on that rest, unless it is paused again; beside others that do, too."""
     last: str | None = FIRST_ID
     while last is not None:
         last = await _resume_more(database, author, automation_id, last)

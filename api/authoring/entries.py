@@ -10,6 +10,7 @@ import msgspec
 from api.authoring.again import retried
 from api.authoring.automations import Author, record
 from api.authoring.refusal import Refusal, conflict, unknown
+from api.authoring.texts import without_addresses
 from api.authoring.views import (
     DeadView,
     EntryView,
@@ -78,8 +79,10 @@ async def dead_letters(database: Database, org_id: int, automation_id: str | Non
     return [dead_view(row) for row in rows]
 
 
-async def history(database: Database, org_id: int, entry_id: str, shown: Shown) -> HistoryView | Refusal:
-    """Return an entry with all that happened to it."""
+async def history(
+    database: Database, org_id: int, entry_id: str, shown: Shown, *, clear: bool
+) -> HistoryView | Refusal:
+    """Return an entry with all that happened to it. Not `clear`: texts that an address may stand in are told as they were written."""
     async with database.transaction() as tx:
         found = await histories.find_entry(tx, org_id, entry_id)
         if found is None:
@@ -87,11 +90,15 @@ async def history(database: Database, org_id: int, entry_id: str, shown: Shown) 
         steps = await histories.list_steps(tx, org_id, entry_id)
         messages = await histories.list_messages(tx, org_id, entry_id)
         transitions = await histories.list_transitions(tx, org_id, entry_id)
+        if not clear:
+            messages = await without_addresses(tx, org_id, messages, lambda _: entry_id)
     return history_view(*found, steps, messages, transitions, shown)
 
 
 @retried
-async def replay(database: Database, author: Author, entry_id: str, shown: Shown) -> HistoryView | Refusal:
+async def replay(
+    database: Database, author: Author, entry_id: str, shown: Shown, *, clear: bool
+) -> HistoryView | Refusal:
     """Give a dead entry a new cycle of attempts; refused for any other, and when its automation takes no entries."""
     async with database.transaction() as tx:
         found = await histories.find_entry(tx, author.org_id, entry_id)
@@ -106,7 +113,7 @@ async def replay(database: Database, author: Author, entry_id: str, shown: Shown
         await histories.revive_entries(tx, author.org_id, [entry_id], author.now)
         await record(tx, author, "entry.replay", entry_id, {"cause": locked[1]})
         await wake_engine(tx)
-    return await history(database, author.org_id, entry_id, shown)
+    return await history(database, author.org_id, entry_id, shown, clear=clear)
 
 
 async def replay_all(database: Database, author: Author, automation_id: str, cause: str | None) -> int | Refusal:

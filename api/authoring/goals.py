@@ -22,6 +22,7 @@ from api.language.codec import decode
 from api.language.graph import Graph, read_graph
 from api.language.horizon import horizon
 from api.language.lift import Lift, Side, lift
+from api.language.retry import DEFAULT_POLICY, RetryPolicy
 from api.language.settings import Goal, Settings, read_settings
 from api.store import authoring, goals
 from api.store.authoring import VersionRow
@@ -37,12 +38,16 @@ _SKEW = timedelta(minutes=1)  # an entry that came while its version was being p
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Of which automation, over how many days before now, and over how many of its newest entries at most."""
+    """Of which automation, over how many days before now, and over how many of its newest entries at most.
+
+    `retries`: how long a message may take.
+    """
 
     automation_id: str
     days: int
     now: datetime
     most: int = COUNTED
+    retries: RetryPolicy = DEFAULT_POLICY
 
 
 class DayView(msgspec.Struct, frozen=True, rename="camel"):
@@ -99,7 +104,7 @@ async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) 
         if await authoring.find_automation(tx, org_id, asked.automation_id) is None:
             return unknown("automation")
         versions = await authoring.list_versions(tx, org_id, asked.automation_id, _MOST_VERSIONS)
-    measured = await asyncio.to_thread(_measured, versions)
+    measured = await asyncio.to_thread(_measured, versions, asked.retries)
     if measured is None:
         return GoalView(None, asked.days)
     since_id = uuid7_from(to_us(measured.begins_at(asked)), bytes(8))
@@ -108,14 +113,14 @@ async def goal_of(database: Database, org_id: int, keys: OrgKeys, asked: Asked) 
     return _view(measured, asked.days, tally)
 
 
-def _measured(versions: Sequence[VersionRow]) -> _Measured | None:
+def _measured(versions: Sequence[VersionRow], retries: RetryPolicy) -> _Measured | None:
     """Return what is measured, by the published versions, the newest first; None where the live one has no goal."""
     live = read_graph(decode(versions[0].graph)) if versions else ()
     if not isinstance(live, Graph) or live.settings.goal is None:
         return None
     holdout = live.settings.holdout
     *_, oldest = takewhile(lambda row: _settings(row).holdout == holdout, versions)
-    return _Measured(live.settings.goal, holdout, oldest, horizon(live))
+    return _Measured(live.settings.goal, holdout, oldest, horizon(live, retries))
 
 
 def _settings(row: VersionRow) -> Settings:

@@ -1,7 +1,7 @@
-"""An address that a reader may not see, taken out of a trace or another value.
+"""An address that a reader may not see, taken out of values, in upper and lower case.
 
-A trial runs on the true address, so that it does what the engine would; only what it answers is masked, in upper and lower
-case. That keeps addresses out of sight; who may write automations can still ask about them, by conditions.
+A trial decides by the true address, so that it does what the engine would, and tells of a contact from whom the address is taken out
+(`language.seen`). That keeps addresses out of sight; who may write automations can still ask about them, by conditions.
 """
 
 import re

@@ -161,13 +161,16 @@ async def _tried(prepared: Prepared | Refusal, around: Surroundings, trial: Tria
 
 
 def run(prepared: Prepared, around: Surroundings, trial: Trial) -> Trace:
-    """Simulate with what is true, as the engine would; what the caller may not see is masked in the answer only."""
+    """Simulate with what is true, as the engine would, and tell what the caller may see.
+
+    An address that the caller has sent itself is no secret.
+    """
+    contact, email = prepared.contact, prepared.contact.identifiers.email
     given = Given(later=trial.later, retries=around.retries, until=trial.until)
-    trace = simulate(prepared.automation, prepared.event, prepared.contact, trial.now, given)
-    email = prepared.contact.identifiers.email
     if email is None or around.shows_email or trial.contact is not None or email == prepared.event.identifiers.email:
-        return trace
-    return without_email(trace, email)
+        return simulate(prepared.automation, prepared.event, contact, trial.now, given)
+    given = msgspec.structs.replace(given, seen_as=without_email(contact, email))
+    return without_email(simulate(prepared.automation, prepared.event, contact, trial.now, given), email)
 
 
 async def _source(tx: Transaction, row: AutomationRow, version: Version) -> AutomationRow | VersionRow | Refusal | None:

@@ -1,12 +1,13 @@
 """What happened to a contact, newest first: its events, entries, messages, identity conflicts and logs, each with a plain sentence."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from api.authoring.refusal import Refusal, unknown
+from api.authoring.texts import without_addresses
 from api.contacts.views import ContactView, Shown, contact_view
 from api.language.identity import Kind
 from api.store import care
@@ -52,16 +53,27 @@ async def known(database: Database, who: Subject, shown: Shown) -> KnownView | R
 
 
 async def timeline(
-    database: Database, who: Subject, kinds: Collection[Happening], before: Cursor, most: int
+    database: Database, who: Subject, kinds: Collection[Happening], before: Cursor, most: int, *, clear: bool
 ) -> TimelineView | Refusal:
-    """Return a page of what happened to a contact, or to the one it was merged into."""
+    """Return a page of what happened to a contact, or to the one it was merged into.
+
+    Not `clear`: texts of messages that an address may stand in are told as they were written.
+    """
     async with database.transaction() as tx:
         who = await _survivor(tx, who)
         if await care.find_contact(tx, who.org_id, who.contact_id) is None:
             return unknown("contact")
         rows = await store.happened(tx, who, kinds, before, most)
+        if not clear:
+            rows = await _without_addresses(tx, who.org_id, rows)
     following = f"{rows[-1].created_at.isoformat()},{rows[-1].id}" if len(rows) == most else None
     return TimelineView([_view(row, who.contact_id) for row in rows], following)
+
+
+async def _without_addresses(tx: Transaction, org_id: int, rows: Sequence[Row]) -> list[Row]:
+    messages = [row for row in rows if isinstance(row, MessageRow)]
+    told = {row.id: row for row in await without_addresses(tx, org_id, messages, lambda row: row.entry_id)}
+    return [told[row.id] if isinstance(row, MessageRow) else row for row in rows]
 
 
 async def _survivor(tx: Transaction, who: Subject) -> Subject:

@@ -10,6 +10,8 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Literal
 
+import msgspec
+
 from api.clock import Clock
 from api.engine.account import Account
 from api.engine.facts import Seen, asked_of, look, run_of
@@ -17,7 +19,7 @@ from api.engine.graphs import Graphs
 from api.engine.leases import LEASE, Leases
 from api.engine.outside import Transports
 from api.engine.perform import Progress, broken
-from api.engine.record import Lost, Recorded, Stale, Written, record
+from api.engine.record import CalledOff, Lost, Recorded, Stale, Written, record
 from api.engine.send import Deliveries, Sending
 from api.engine.walk import advance_some
 from api.keyring import Keyring
@@ -123,6 +125,10 @@ class Driver:
                     self._deliveries.begin(org_id, parcels)
                 case Stale():
                     pass  # decide again, on what is so now
+                case CalledOff(outcomes):
+                    rest |= {
+                        each: msgspec.structs.replace(rest[each], called_off=why) for each, why in outcomes.items()
+                    }
                 case Lost(entry_ids):
                     self.account.lost += len(entry_ids)
                     _log.warning("lease_lost", extra={"org_id": org_id, "entries": len(entry_ids)})

@@ -122,7 +122,7 @@ async def look(
         known = _facts(open_email, event, contacts.get(claim.contact_id))
         facts[claim.entry_id] = msgspec.structs.replace(
             known,
-            cancelled=known.cancelled or _stopped(claim, automations[claim.automation_id]),
+            cancelled=known.cancelled or claim.called_off or _stopped(claim, automations[claim.automation_id]),
             paused=automations[claim.automation_id].paused,
             retries=retries,
             past=_past(claim, watched, recent),

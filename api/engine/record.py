@@ -19,11 +19,11 @@ from api.engine.facts import Seen, watch
 from api.engine.outbox import Parcel, pack
 from api.engine.perform import Progress, new_attributes, tag_changes
 from api.keyring import Keyring
-from api.language.run import State
+from api.language.run import TERMINAL, State
 from api.store import engine as store
 from api.store.calls import COMMIT, Call, run
 from api.store.database import Transaction
-from api.store.engine import Standing, TagChange
+from api.store.engine import Claim, Standing, TagChange
 from api.store.facts import read_arrivals
 from api.store.inbox import announce_messages
 from api.store.ingest import merge_attributes
@@ -47,7 +47,13 @@ class Lost(msgspec.Struct, frozen=True):
     entry_ids: frozenset[str]
 
 
-Recorded: TypeAlias = Written | Stale | Lost
+class CalledOff(msgspec.Struct, frozen=True):
+    """These entries are ours, but have to end with these outcomes; the transaction is rolled back."""
+
+    outcomes: dict[str, str]
+
+
+Recorded: TypeAlias = Written | Stale | Lost | CalledOff
 
 
 async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Progress], seen: Seen) -> Recorded:
@@ -71,9 +77,10 @@ async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Prog
         store.record_entries(org_id, standings, seen.at),
         store.add_messages(org_id, messages, seen.at),
     )
-    if lost := {each.claim.entry_id for each in done} - held:
+    if missing := [each.claim for each in done if each.claim.entry_id not in held]:
+        outcomes = [(await run(tx, store.called_off(org_id, claim)))[0] for claim in missing]
         await tx.rollback()
-        return Lost(frozenset(lost))
+        return _missing(missing, outcomes)
     writes = [*_contact_writes(org_id, attributes, tags, seen.at), *_entry_writes(org_id, done, new, seen.at)]
     await run(tx, *writes, *([] if any(each.pending for each in done) else [COMMIT]))
     return Written(tuple(await pack(tx, org_id, keyring, done, seen.at)))
@@ -81,21 +88,42 @@ async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Prog
 
 async def record_sent(
     tx: Transaction, org_id: int, each: Progress, settling: Sequence[Call[None]], at: datetime
-) -> Written | Lost:
-    """Write what became of an entry after an attempt to send, with what `settling` notes of the message.
+) -> Progress | Lost:
+    """Write what became of an entry after an attempt to send, with what `settling` notes of the message; return where it stands.
 
-    It may have been written before, by a transaction of whose commit nobody heard: then it stays as it is.
+    It may have been written before, by a transaction of whose commit nobody heard: then it stays as it is. One that was called off
+    meanwhile goes no further.
     """
+    claim = each.claim
     for step in each.steps:
         (known,) = await run(tx, store.has_step(org_id, step))
         if known:
-            return Written()
-    (held,) = await run(tx, store.record_entries(org_id, [each.standing], at))
+            return each
+    (called_off,) = await run(tx, store.called_off(org_id, claim))
+    stands = _ended(each, called_off)
+    (held,) = await run(tx, store.record_entries(org_id, [stands.standing], at, happened=True))
     if not held:
         await tx.rollback()
-        return Lost(frozenset({each.claim.entry_id}))
-    await run(tx, *settling, store.add_steps(org_id, each.steps, at))
-    return Written()
+        return Lost(frozenset({claim.entry_id}))
+    unsent = [] if stands is each else [abandon_outgoing(org_id, [claim.entry_id], at)]
+    await run(tx, *settling, store.add_steps(org_id, each.steps, at), *unsent)
+    return stands
+
+
+def _missing(claims: Sequence[Claim], called_off: Sequence[str | None]) -> Lost | CalledOff:
+    """Return why nothing could be written for these entries; those that are lost first, for the others come again."""
+    known = list(zip(claims, called_off, strict=True))
+    if lost := frozenset(claim.entry_id for claim, outcome in known if outcome is None):
+        return Lost(lost)
+    return CalledOff({claim.entry_id: outcome for claim, outcome in known if outcome is not None})
+
+
+def _ended(each: Progress, called_off: str | None) -> Progress:
+    """Return where an entry stands that was called off, if it was and has not come to its end."""
+    if called_off is None or each.run.state in TERMINAL:
+        return each
+    ended = replace(each.run, state=State.RUNNING).to(State.CANCELLED, outcome=called_off, error=None, due_at=None)
+    return replace(each, run=ended, awaits=frozenset())
 
 
 _GIVEN_UP = frozenset({State.DEAD, State.CANCELLED, State.EXITED})

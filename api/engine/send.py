@@ -143,16 +143,18 @@ class Deliveries:
         after = progress(claim, parcel.progress.run, graph, [decision], None)
         while True:
             try:
-                if not await self._write(org_id, parcel, after, settled, now):
-                    return None
-                self._with.account.note(org_id, [after])
-                return after
+                written = await self._write(org_id, parcel, after, settled, now)
+                if written is not None:
+                    self._with.account.note(org_id, [written])
+                return written
             except (UnavailableError, ConflictError):
                 if not self._with.leases.is_ours(claim.entry_id):
                     raise
                 await asyncio.sleep(AWAY_PAUSE)
 
-    async def _write(self, org_id: int, parcel: Parcel, after: Progress, settled: Settled | None, at: datetime) -> bool:
+    async def _write(
+        self, org_id: int, parcel: Parcel, after: Progress, settled: Settled | None, at: datetime
+    ) -> Progress | None:
         claim, stored = parcel.progress.claim, parcel.stored
         settling = []
         if stored is not None and settled is not None:
@@ -162,8 +164,8 @@ class Deliveries:
             if isinstance(recorded, Lost):
                 self._with.account.lost += 1
                 _log.warning("lease_lost", extra={"org_id": org_id, "entries": 1})
-                return False
+                return None
             if stored is not None and after.run.outcome == "gone":
                 digests = address_digests(self._with.keyring, org_id, stored)
                 await close_endpoint(tx, org_id, digests, urlsplit(stored.recipient).hostname or "", at)
-        return True
+        return recorded

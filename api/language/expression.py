@@ -159,6 +159,12 @@ class _Missing(StrictUndefined):
         return f"there is no {self._undefined_name!r} in what comes before it"
 
 
+class _Computed(str):
+    """A key that nobody wrote: it may be a value of the contact, so no error names it."""
+
+    __slots__ = ()
+
+
 class _DataEnvironment(ImmutableSandboxedEnvironment):
     """Attributes and items are data of the context or nothing: there is no Python object to climb on."""
 
@@ -175,7 +181,11 @@ class _DataEnvironment(ImmutableSandboxedEnvironment):
             return obj[argument]
         if isinstance(obj, LoopContext) and argument in _LOOP_FIELDS:
             return getattr(obj, argument)
-        return obj if isinstance(obj, Undefined) else self.undefined(obj=obj, name=argument)
+        if isinstance(obj, Undefined):
+            return obj
+        if isinstance(argument, _Computed):
+            return self.undefined(hint="there is no such key in what comes before it")
+        return self.undefined(obj=obj, name=argument)
 
     def call_binop(self, context: Scope, operator: str, left: Any, right: Any) -> Any:
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
@@ -381,6 +391,10 @@ def _members(scope: Scope, value: Any) -> Any:
     return value
 
 
+def _key(value: Any) -> Any:
+    return _Computed(value) if isinstance(value, str) else value
+
+
 def _decimal(digits: str) -> Decimal:
     return Decimal(digits)
 
@@ -420,7 +434,9 @@ def _environment(printed: Callable[[Any], str]) -> _DataEnvironment:
         "join": _join,
         "truncate": _truncate,
     }
-    environment.filters.update(_each=_each, _concat=_concat, _scalar=_scalar, _members=_members, _decimal=_decimal)
+    environment.filters.update(
+        _each=_each, _concat=_concat, _scalar=_scalar, _members=_members, _key=_key, _decimal=_decimal
+    )
     return environment
 
 

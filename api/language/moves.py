@@ -245,14 +245,17 @@ def _noted(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
             "value": verdict.value,
             "passed": verdict.passed,
             "present": verdict.present,
-            "actual": _masked(verdict.actual) if verdict.path in _ADDRESSES else verdict.actual,
+            "actual": _masked(verdict.path, verdict.actual),
         }
         for verdict in verdicts
     ]
 
 
-def _masked(address: Any) -> Any:
-    return mask_email(address) if isinstance(address, str) else address
+def _masked(path: str, actual: Any) -> Any:
+    """Return a value that was compared; the address of a whole contact is masked like one of its own path."""
+    if path == "contact" and isinstance(actual, dict) and "email" in actual:
+        return {**actual, "email": mask_email(actual["email"])}
+    return mask_email(actual) if path in _ADDRESSES and isinstance(actual, str) else actual
 
 
 _ADDRESSES = ("email", "contact.email")

@@ -11,6 +11,7 @@ from api.language.action import WaitForEvent
 from api.language.advance import advance, needs
 from api.language.codec import Json, decode
 from api.language.contact import Contact, identifiers_of, meeting
+from api.language.decision import Decision
 from api.language.described import SIMULATED, Later
 from api.language.effect import (
     ContactUpdated,
@@ -28,6 +29,7 @@ from api.language.filter import Verdict, explain
 from api.language.graph import Graph
 from api.language.retry import DEFAULT_POLICY, RetryPolicy
 from api.language.run import Run, State, Step
+from api.language.seen import seen, seen_verdicts
 from api.language.trigger import Trigger, flat_context
 
 
@@ -42,7 +44,8 @@ class Automation(msgspec.Struct, frozen=True):
 class Given(msgspec.Struct, frozen=True):
     """What a simulation takes for granted: what happened to the contact before, and which of its events come later.
 
-    `until`: the moment at which to look; None: when the entry has ended.
+    `until`: the moment at which to look; None: when the entry has ended. `seen_as`: the contact as the reader of the trace may see it;
+    None: as it is.
     """
 
     past: Past = Past()
@@ -50,6 +53,7 @@ class Given(msgspec.Struct, frozen=True):
     retries: RetryPolicy = DEFAULT_POLICY
     entry_id: str = SIMULATED
     until: datetime | None = None
+    seen_as: Contact | None = None
 
 
 NOTHING = Given()
@@ -92,18 +96,27 @@ def simulate(automation: Automation, event: Event, contact: Contact, now: dateti
 
     `now` is between `EARLIEST` and `LATEST`: a thousand waits of a year after it are still dates.
     """
-    payload: dict[str, Any] = decode(event.payload)
-    contact = meeting(contact, event)
-    who = identifiers_of(event.identifiers, contact.identifiers)
-    context = flat_context(event.name, contact.id, who, payload)
-    verdicts = explain(automation.trigger.filters, context)
+    facts = _facts(event, contact, given)
+    shown = None if given.seen_as is None else _facts(event, given.seen_as, given)
+    verdicts = _verdicts(automation.trigger, facts)
+    told = verdicts if shown is None else seen_verdicts(verdicts, _verdicts(automation.trigger, shown))
     named = automation.trigger.names_event(event.name, on_chain=event.on_chain)
     if not named or not all(verdict.passed for verdict in verdicts):
-        return Trace(False, verdicts, name_matched=named)
-    facts = Facts(event.name, event.identifiers, payload, contact, retries=given.retries, past=given.past)
-    life = _Life(_graph_for(contact, automation.graph), Run(given.entry_id, automation.id), facts, now)
+        return Trace(False, told, name_matched=named)
+    life = _Life(_graph_for(contact, automation.graph), Run(given.entry_id, automation.id), facts, shown, now)
     life.live(sorted(given.later, key=lambda each: each.after), given.until)
-    return life.trace(verdicts)
+    return life.trace(told)
+
+
+def _facts(event: Event, contact: Contact, given: Given) -> Facts:
+    payload: dict[str, Any] = decode(event.payload)
+    contact = meeting(contact, event)
+    return Facts(event.name, event.identifiers, payload, contact, retries=given.retries, past=given.past)
+
+
+def _verdicts(trigger: Trigger, facts: Facts) -> tuple[Verdict, ...]:
+    who = identifiers_of(facts.sent, facts.contact.identifiers)
+    return explain(trigger.filters, flat_context(facts.event, facts.contact.id, who, facts.payload))
 
 
 def _graph_for(contact: Contact, graph: Graph | None) -> Graph | None:
@@ -119,12 +132,14 @@ def without_holdout(graph: Graph) -> Graph:
 
 
 class _Life:
-    """One entry from beginning to end, and what gathers on the way."""
+    """One entry from beginning to end, and what gathers on the way. `shown`: the facts as the reader may see them, if not as they are."""
 
-    def __init__(self, graph: Graph | None, run: Run, facts: Facts, now: datetime) -> None:
+    def __init__(self, graph: Graph | None, run: Run, facts: Facts, shown: Facts | None, now: datetime) -> None:
         self._graph = graph
         self._run = run
+        self._error = run.error
         self._facts = facts
+        self._shown = shown
         self._now = self._began_at = now
         self._steps: list[Step] = []
         self._messages: list[Message] = []
@@ -160,7 +175,7 @@ class _Life:
             self._attributes,
             run.state,
             run.outcome,
-            run.error,
+            self._error,
             missed=tuple(self._missed),
         )
 
@@ -168,9 +183,8 @@ class _Life:
         """Let an event come: it leaves its mark on the contact, and wakes the entry that waits for it."""
         event, at = later.event, self._began_at + later.after
         arrival = Arrival(at, event.name, event.identifiers, decode(event.payload))
-        self._facts = msgspec.structs.replace(
-            self._facts, contact=meeting(self._facts.contact, event), arrivals=(*self._facts.arrivals, arrival)
-        )
+        self._facts = _met(self._facts, event, arrival)
+        self._shown = None if self._shown is None else _met(self._shown, event, arrival)
         if self._run.state is State.WAITING and event.name in needs(self._graph, self._run).arrivals:
             self._claim(at)
             self._note_missed(arrival)
@@ -182,6 +196,8 @@ class _Life:
             return
         verdicts = explain(node.action.filters, self._facts.context_of(arrival))
         if node.action.event == arrival.event and not all(each.passed for each in verdicts):
+            if self._shown is not None:
+                verdicts = seen_verdicts(verdicts, explain(node.action.filters, self._shown.context_of(arrival)))
             self._missed.append(Missed(node.id, arrival.event, arrival.at, verdicts))
 
     def _claim(self, now: datetime) -> None:
@@ -190,13 +206,21 @@ class _Life:
         self._run = self._run.claimed()
         while self._run.state is State.RUNNING:
             decision = advance(self._graph, self._run, self._facts, self._now)
-            self._run = decision.run
-            if decision.step is not None:
-                self._steps.append(decision.step)
+            told = self._told(decision)
+            self._run, self._error = decision.run, told.run.error
+            if told.step is not None:
+                self._steps.append(told.step)
             if decision.effects:
                 self._facts = after(self._facts, decision.effects, self._now)
-                for effect in decision.effects:
+                self._shown = None if self._shown is None else after(self._shown, told.effects, self._now)
+                for effect in told.effects:
                     self._note(effect)
+
+    def _told(self, decision: Decision) -> Decision:
+        """Return what the reader is told of a decision that was just made."""
+        if self._shown is None:
+            return decision
+        return seen(decision, advance(self._graph, self._run, self._shown, self._now))
 
     def _note(self, effect: Effect) -> None:
         match effect:
@@ -208,6 +232,10 @@ class _Life:
                 self._removed_tags.append(tag)
             case ContactUpdated(attributes=attributes):
                 self._attributes.update(attributes)
+
+
+def _met(facts: Facts, event: Event, arrival: Arrival) -> Facts:
+    return msgspec.structs.replace(facts, contact=meeting(facts.contact, event), arrivals=(*facts.arrivals, arrival))
 
 
 _GOING = frozenset({State.PENDING, State.WAITING, State.RETRYING})

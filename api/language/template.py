@@ -267,6 +267,12 @@ class _Guard(NodeTransformer):
             operand.expr = _guarded(operand.expr, "_members" if operand.op in ("in", "notin") else "_scalar")
         return node
 
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Const):
+            node.arg = _guarded(node.arg, "_key")
+        return node
+
     def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
         if not isinstance(node.value, float):
             return node

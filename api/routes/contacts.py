@@ -89,12 +89,12 @@ async def erase(request: Request, contact_id: str) -> HTTPResponse:
 async def export_all(request: Request, contact_id: str) -> None:
     """Answer what is kept of a contact: itself, its events, entries with their steps, and messages."""
     who, database = await require_person(request, ("contacts:read",)), parts(request).database
-    known, shown = known_form(contact_id, "contact"), shown_to(request, who)
+    known, shown, clear = known_form(contact_id, "contact"), shown_to(request, who), "pii:read" in who.scopes
     contact = settled(await care.show(database, who.org_id, known, shown))
     response = await request.respond(content_type="application/json", headers=PRIVATE)
     try:
         async with while_allowed(request, "contacts:read"):
-            async for piece in export.pieces(database, Subject(who.org_id, contact.id), contact, shown):
+            async for piece in export.pieces(database, Subject(who.org_id, contact.id), contact, shown, clear=clear):
                 await response.send(piece)
             await response.eof()
     except Exception as error:  # noqa: BLE001  the edge: an answer that has begun can only break, so that no half looks whole

@@ -53,9 +53,8 @@ async def read(request: Request, entry_id: str) -> HTTPResponse:
     """Answer one entry with its steps, messages and moves."""
     who = await require_notebook(request, READ)
     shown = _shown(request, who)
-    return answer(
-        settled(await entries.history(parts(request).database, who.org_id, known_form(entry_id, _THING), shown))
-    )
+    known, clear = known_form(entry_id, _THING), "pii:read" in who.scopes
+    return answer(settled(await entries.history(parts(request).database, who.org_id, known, shown, clear=clear)))
 
 
 @blueprint.get("/dead-letters")
@@ -83,8 +82,9 @@ async def replay_many(request: Request) -> HTTPResponse:
 @blueprint.post("/entries/<entry_id:str>/replay")
 async def replay(request: Request, entry_id: str) -> HTTPResponse:
     """Give a dead entry a new cycle of attempts; 409 for any other."""
-    who, shown = await author(request, WRITE), _shown(request, await require_notebook(request, WRITE))
-    return answer(settled(await entries.replay(parts(request).database, who, known_form(entry_id, _THING), shown)))
+    who, reader = await author(request, WRITE), await require_notebook(request, WRITE)
+    known, shown, clear = known_form(entry_id, _THING), _shown(request, reader), "pii:read" in reader.scopes
+    return answer(settled(await entries.replay(parts(request).database, who, known, shown, clear=clear)))
 
 
 def _shown(request: Request, who: Principal) -> Shown:

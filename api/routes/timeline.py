@@ -47,9 +47,10 @@ async def happenings(request: Request, contact_id: str) -> HTTPResponse:
     who = await require_person(request, ("contacts:read",))
     subject = Subject(who.org_id, known_form(contact_id, "contact"))
     before, most = _before(request), whole_number(request, "limit", 100, _MOST)
-    return answer(
-        settled(await timeline(parts(request).database, subject, _kinds(request), before, most)), headers=PRIVATE
+    found = await timeline(
+        parts(request).database, subject, _kinds(request), before, most, clear="pii:read" in who.scopes
     )
+    return answer(settled(found), headers=PRIVATE)
 
 
 async def _named(request: Request, who: Principal) -> str:

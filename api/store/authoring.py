@@ -74,7 +74,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
 class Cancellation(msgspec.Struct, frozen=True):
     """Which entries are cancelled (of an automation, and held by no worker), with which outcome, when.
 
-    `due_by`: only those that were due then.
+    `due_by`: only those that were due then, and those that rest.
     """
 
     org_id: int
@@ -82,6 +82,15 @@ class Cancellation(msgspec.Struct, frozen=True):
     outcome: str
     at: datetime
     due_by: datetime | None = None
+
+
+class RestingRow(msgspec.Struct, frozen=True):
+    """An automation with entries that rest."""
+
+    org_id: int
+    automation_id: str
+    active: bool
+    archived: bool
 
 
 async def insert_automation(tx: Transaction, row: AutomationRow) -> AutomationRow:
@@ -167,6 +176,16 @@ async def cancel_entries(tx: Transaction, cancellation: Cancellation, after: str
     row = await (await tx.execute(_SQL["cancel_entries"], values)).fetchone()
     assert row is not None
     return row[0], row[1]
+
+
+async def call_off(tx: Transaction, org_id: int, automation_id: str, outcome: str) -> None:
+    """Let entries that workers hold end, with this outcome, before their next step; whoever cancels the others does this last."""
+    await tx.execute(_SQL["call_off"], {"org_id": org_id, "automation_id": automation_id, "outcome": outcome})
+
+
+async def left_resting(tx: Transaction, most: int) -> list[RestingRow]:
+    """Return automations, of any organization, that are not paused and have entries that rest all the same."""
+    return [RestingRow(*row) async for row in await tx.execute(_SQL["left_resting"], {"most": most})]
 
 
 async def resume_entries(

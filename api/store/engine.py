@@ -21,7 +21,7 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """An entry taken by this worker, with the token that its writes must carry."""
+    """An entry taken by this worker, with the token that its writes must carry. `called_off`: the outcome it ends with at once."""
 
     entry_id: str
     automation_id: str
@@ -37,6 +37,7 @@ class Claim(msgspec.Struct, frozen=True):
     since: datetime | None
     stint: int
     request_id: str | None = None
+    called_off: str | None = None
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -139,8 +140,13 @@ def renew_leases(org_id: int, claims: Sequence[Claim], lease_until: datetime) ->
     )
 
 
-def record_entries(org_id: int, standings: Sequence[Standing], now: datetime) -> Call[set[str]]:
-    """Write where entries stand, with their moves; read the ids of those whose lease was still ours."""
+def record_entries(
+    org_id: int, standings: Sequence[Standing], now: datetime, *, happened: bool = False
+) -> Call[set[str]]:
+    """Write where entries stand, with their moves; read the ids of those whose lease was still ours.
+
+    What was called off is only cancelled, unless its step has `happened`: not written, it looks like one that is lost.
+    """
     return Call(
         _SQL["record_entries"],
         _ids,
@@ -157,6 +163,18 @@ def record_entries(org_id: int, standings: Sequence[Standing], now: datetime) ->
         errors=quoted([each.error for each in standings]),
         since=moments(each.since for each in standings),
         awaits=quoted([each.awaits for each in standings]),
+        happened=happened,
+    )
+
+
+def called_off(org_id: int, claim: Claim) -> Call[str | None]:
+    """Read the outcome that an entry was called off with; None: it was not, or is not ours. It stays so in this transaction."""
+    return Call(
+        _SQL["called_off"],
+        lambda rows: rows[0][0] if rows else None,
+        org_id=org_id,
+        id=claim.entry_id,
+        token=claim.token,
     )
 
 

@@ -1,6 +1,6 @@
 """Entries as people see them: the statements of `sql/queries/histories.sql`. The engine has its own, for claims."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -70,6 +70,13 @@ class MessageRow(msgspec.Struct, frozen=True):
     delivered_at: datetime | None
 
 
+class GraphRow(msgspec.Struct, frozen=True):
+    """The graph (JSON text) that entries run."""
+
+    graph: bytes
+    entry_ids: list[str]
+
+
 class TransitionRow(msgspec.Struct, frozen=True):
     """One move between states."""
 
@@ -100,6 +107,12 @@ class Page(msgspec.Struct, frozen=True):
     most: int
     state: State | None = None
     after: str | None = None
+
+
+async def graphs_of_entries(tx: Transaction, org_id: int, entry_ids: Collection[str]) -> list[GraphRow]:
+    """Return the graphs that these entries run; those that ran nothing are missing."""
+    cursor = await tx.execute(_SQL["graphs_of_entries"], {"org_id": org_id, "ids": list(entry_ids)})
+    return [GraphRow(*row) async for row in cursor]
 
 
 async def list_entries(tx: Transaction, org_id: int, page: Page) -> list[EntryRow]:

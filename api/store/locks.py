@@ -12,7 +12,7 @@ from api.store.arrays import plain
 from api.store.calls import Call, nothing, run, statements
 from api.store.database import Transaction
 
-REFRESHING, COUNTING = 7_300_455, 7_300_456
+REFRESHING, COUNTING, TESTING = 7_300_455, 7_300_456, 7_300_457
 """Kinds of work at which processes take turns."""
 
 _SQL = statements("locks")
@@ -52,6 +52,11 @@ def share_members(org_id: int) -> Call[None]:
 def hold_members(org_id: int) -> Call[None]:
     """Return a call: wait until nobody does, and keep others from beginning until the transaction ends."""
     return Call(_SQL["hold_members"], nothing, org_id=org_id)
+
+
+async def take_turn(tx: Transaction, work: int, org_id: int) -> None:
+    """Wait for an organization's turn at a kind of work, and have it until the transaction ends."""
+    await run(tx, Call(_SQL["take_turn"], nothing, work=work, org_id=org_id))
 
 
 async def try_turn(tx: Transaction, work: int, org_id: int) -> bool:

@@ -115,15 +115,15 @@ ORDER BY a.id DESC
 LIMIT :most;
 
 -- cancel_entries --
--- Cancel the next entries (by id) of an automation that no worker holds, all of them or those that were due by a moment; how
--- many, and the last id looked at.
+-- Cancel the next entries (by id) of an automation that no worker holds, all of them or those that rest or were due by a moment;
+-- how many, and the last id looked at.
 -- What they still had to send is skipped; what was on its way when its worker stopped may have arrived.
 WITH stopped AS (
     SELECT id, state
     FROM entries
     WHERE org_id = :org_id AND automation_id = :automation_id AND id > :after ::uuid
         AND state IN ('pending', 'waiting', 'retrying', 'paused')
-        AND (:due_by ::timestamptz IS NULL OR due_at <= :due_by ::timestamptz)
+        AND (:due_by ::timestamptz IS NULL OR state = 'paused' OR due_at <= :due_by ::timestamptz)
     ORDER BY id
     LIMIT :most
     FOR UPDATE
@@ -147,6 +147,23 @@ WITH stopped AS (
     SELECT :org_id, :at, id, status, channel, :outcome FROM unsent
 )
 SELECT count(*), max(id ::text) FROM moved;
+
+-- call_off --
+-- Note on entries that workers hold how they end: before their next step.
+UPDATE entries SET outcome = :outcome
+WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'running';
+
+-- left_resting --
+-- Automations, of any organization, that are not paused and have entries that rest; whether they are active, or archived.
+SELECT a.org_id, a.id ::text, a.active, a.archived_at IS NOT NULL
+FROM automations a
+CROSS JOIN LATERAL (
+    SELECT FROM entries e WHERE e.org_id = a.org_id AND e.automation_id = a.id AND e.state = 'paused'
+    LIMIT 1    -- a probe for each: together they would be looked for among all that rest
+) AS resting
+WHERE a.paused_at IS NULL
+ORDER BY a.org_id, a.id
+LIMIT :most;
 
 -- resume_entries --
 -- Let the next entries (by id) go on that came due while their automation was paused; the last id, if there were any.

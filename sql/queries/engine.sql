@@ -41,13 +41,13 @@ WITH due AS (
     FROM due
     WHERE e.org_id = due.org_id AND e.id = due.id
     RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-              e.attempts, e.lease_token, e.lease_until, e.since, e.stint, e.request_id, due.state AS came_from
+              e.attempts, e.lease_token, e.lease_until, e.since, e.stint, e.request_id, e.outcome, due.state AS came_from
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
 )
 SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
-       attempts, lease_token, lease_until, since, stint, request_id
+       attempts, lease_token, lease_until, since, stint, request_id, outcome
 FROM claimed;
 
 -- claim_retrying --
@@ -64,13 +64,13 @@ WITH due AS (
     FROM due
     WHERE e.org_id = due.org_id AND e.id = due.id
     RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-              e.attempts, e.lease_token, e.lease_until, e.since, e.stint, e.request_id, due.state AS came_from
+              e.attempts, e.lease_token, e.lease_until, e.since, e.stint, e.request_id, e.outcome, due.state AS came_from
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
 )
 SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
-       attempts, lease_token, lease_until, since, stint, request_id
+       attempts, lease_token, lease_until, since, stint, request_id, outcome
 FROM claimed;
 
 -- rescue --
@@ -103,7 +103,8 @@ FROM k WHERE e.org_id = k.org_id AND e.id = k.id AND e.lease_token = k.token
 RETURNING e.id::text;
 
 -- record_entries --
--- Write where entries stand, and log their moves; only a worker that still holds the lease finds its row.
+-- Write where entries stand, and log their moves; only a worker that still holds the lease finds its row. What was called off
+-- meanwhile only ends, unless what it did has happened already. One that rests keeps what went wrong before.
 WITH r AS MATERIALIZED (
     SELECT :org_id ::bigint AS org_id, *
     FROM unnest(:ids ::uuid[], :tokens ::bigint[], :states ::text[], :outcomes ::text[], :node_ids ::text[], :steps ::integer[],
@@ -112,19 +113,27 @@ WITH r AS MATERIALIZED (
 ), recorded AS (
     UPDATE entries e
     SET state = r.state, outcome = r.outcome, node_id = r.node_id, step = r.step, attempts = r.attempts,
-        due_at = coalesce(r.due_at, e.due_at), last_error = r.last_error, since = r.since,
+        due_at = coalesce(r.due_at, e.due_at), since = r.since,
+        last_error = CASE WHEN r.state = 'paused' THEN e.last_error ELSE r.last_error END,
         awaits = string_to_array(r.awaits, ','),    -- names of events have no commas
         lease_until = CASE WHEN r.state = 'running' THEN e.lease_until END, updated_at = :now ::timestamptz
     FROM r
     WHERE e.org_id = r.org_id AND e.id = r.id AND e.lease_token = r.token
         AND e.state || '' = 'running'    -- by the key, not by a lane: that one holds whatever all engines have in hand
-    RETURNING e.id, e.state, e.outcome, e.last_error
+        AND (e.outcome IS NULL OR r.state = 'cancelled' OR :happened ::boolean)
+    RETURNING e.id, e.state, e.outcome, CASE WHEN e.state <> 'paused' THEN e.last_error END AS last_error
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
     SELECT :org_id ::bigint, id, 'running', state, :now ::timestamptz, coalesce(last_error, outcome)
     FROM recorded WHERE state <> 'running'
 )
 SELECT id::text FROM recorded;
+
+-- called_off --
+-- An entry that a worker holds, with the outcome that it was called off with (null: it was not). That stays so until commit.
+SELECT outcome FROM entries
+WHERE org_id = :org_id ::bigint AND id = :id ::uuid AND lease_token = :token ::bigint AND state || '' = 'running'
+FOR UPDATE;
 
 -- share_paused --
 -- How many of these automations are paused; that stays so until commit.

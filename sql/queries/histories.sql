@@ -172,3 +172,11 @@ WITH moved AS (
 )
 INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
 SELECT :org_id, id, 'dead', 'pending', :at, 'replay' FROM moved;
+
+-- graphs_of_entries --
+-- The graphs that entries run, each once.
+SELECT v.graph, array_agg(e.id ::text)
+FROM entries e
+JOIN automation_versions v ON v.org_id = :org_id AND v.automation_id = e.automation_id AND v.version = e.automation_version
+WHERE e.org_id = :org_id AND e.id = ANY (:ids ::uuid[])
+GROUP BY v.org_id, v.automation_id, v.version;

@@ -12,6 +12,7 @@ from api.authoring.entries import Wanted
 from api.authoring.trial import Surroundings
 from api.language.codec import decode, encode
 from api.language.described import SIMULATED
+from api.language.email import mask_email
 from api.language.retry import uniform
 from api.language.run import State, message_id
 from api.store.histories import Page
@@ -45,7 +46,9 @@ async def test_an_entry_tells_the_same_steps_as_a_trial(desk: Any) -> None:
     await desk.ingest(**DEPOSIT, **GOLD)
     await desk.drive()
     [entry] = await found(desk)
-    history = decode(encode(await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email)))
+    history = decode(
+        encode(await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email, clear=True))
+    )
     told = encode(history["steps"]).decode().replace(message_id(entry.id, "m1"), message_id(SIMULATED, "m1"))
     steps = [step | {"at": None} for step in decode(told.encode())]
     assert steps == [step | {"at": None} for step in decode(encode(trace.steps))]
@@ -109,12 +112,12 @@ async def test_stats_count_states_and_outcomes(desk: Any) -> None:
 
 async def test_a_dead_entry_is_replayed_from_where_it_died(desk: Any) -> None:
     entry = await a_dead_entry(desk)
-    revived = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email)
+    revived = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True)
     assert (revived.state, revived.attempts, revived.outcome, revived.node_id) == (State.PENDING, 0, None, "m1")
     await desk.ingest(event="wallet", contact={"externalId": "u1", "walletAddress": "0x1"}, **GOLD)
     await desk.rows("UPDATE events SET payload = '{\"amountUsd\": 2}' WHERE event = 'first_deposit'")
     await desk.drive()
-    history = await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email)
+    history = await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email, clear=True)
     assert [(step.node_id, step.outcome) for step in history.steps] == [
         *(("t1", "entered"), ("m1", "failed"), ("m1", "sent")),
     ]
@@ -127,7 +130,7 @@ async def test_a_replay_leaves_a_move_an_audit_row_and_wakes_the_engine(desk: An
     entry = await a_dead_entry(desk)
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as listener:
         await listener.execute(f"LISTEN {ENTRIES_CHANNEL}")
-        revived = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email)
+        revived = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True)
         assert [notice.channel async for notice in listener.notifies(timeout=5, stop_after=1)] == [ENTRIES_CHANNEL]
     last = revived.transitions[-1]
     assert (last.source, last.target, last.reason) == ("dead", "pending", "replay")
@@ -139,7 +142,7 @@ async def test_a_replay_leaves_a_move_an_audit_row_and_wakes_the_engine(desk: An
 async def test_only_a_dead_entry_can_be_replayed(desk: Any, state: State) -> None:
     row = await desk.publish()
     entry_id = await desk.add_entry(row.id, state)
-    refusal = await entries.replay(desk.database, desk.author, entry_id, desk.keys.open_email)
+    refusal = await entries.replay(desk.database, desk.author, entry_id, desk.keys.open_email, clear=True)
     assert (refusal.reason, str(refusal.problems[0])) == (
         *("conflict", f"only a dead entry can be replayed; this one is {state}"),
     )
@@ -148,7 +151,7 @@ async def test_only_a_dead_entry_can_be_replayed(desk: Any, state: State) -> Non
 async def test_of_two_replays_at_once_one_is_done(desk: Any) -> None:
     entry = await a_dead_entry(desk)
     both = await asyncio.gather(
-        *(entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email) for _ in range(2))
+        *(entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True) for _ in range(2))
     )
     assert sorted(type(each).__name__ for each in both) == ["HistoryView", "Refusal"]
     assert await desk.rows("SELECT count(*) FROM entry_transitions WHERE from_state = 'dead'") == [(1,)]
@@ -157,7 +160,7 @@ async def test_of_two_replays_at_once_one_is_done(desk: Any) -> None:
 async def test_nothing_is_replayed_for_an_automation_that_is_switched_off(desk: Any) -> None:
     entry = await a_dead_entry(desk)
     await automations.deactivate(desk.database, desk.author, entry.automation_id)
-    one = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email)
+    one = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True)
     every = await entries.replay_all(desk.database, desk.author, entry.automation_id, None)
     assert {one.reason, every.reason} == {"conflict"}
     assert (await found(desk))[0].state is State.DEAD
@@ -204,8 +207,8 @@ async def test_another_organization_finds_no_entry(desk: Any, stranger: Any) -> 
     entry = await a_dead_entry(desk)
     database, author = stranger.database, stranger.author
     refusals = [
-        await entries.history(database, stranger.org_id, entry.id, desk.keys.open_email),
-        await entries.replay(database, author, entry.id, desk.keys.open_email),
+        await entries.history(database, stranger.org_id, entry.id, desk.keys.open_email, clear=True),
+        await entries.replay(database, author, entry.id, desk.keys.open_email, clear=True),
         await entries.replay_all(database, author, entry.automation_id, None),
         await entries.stats_of(database, stranger.org_id, entry.automation_id),
         await entries.entries_of(database, stranger.org_id, entry.automation_id, Page(10)),
@@ -228,7 +231,9 @@ async def test_messages_are_told_in_the_words_of_their_channel(desk: Any) -> Non
     await desk.ingest(event="first_deposit", contact={"email": "ann@example.com"}, payload={"amountUsd": 5})
     await desk.drive()
     [entry] = await found(desk)
-    history = decode(encode(await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email)))
+    history = decode(
+        encode(await entries.history(desk.database, desk.org_id, entry.id, desk.keys.open_email, clear=True))
+    )
     email, webhook = history["messages"]
     assert {name: email[name] for name in ("channel", "status", "email", "subject", "body", "html")} == {
         "channel": "email",
@@ -244,3 +249,28 @@ async def test_messages_are_told_in_the_words_of_their_channel(desk: Any) -> Non
         "url": "http://127.0.0.1:1/x",
         "body": "paid",
     }
+
+
+async def test_without_the_right_to_addresses_texts_they_stand_in_are_told_as_they_were_written(desk: Any) -> None:
+    body = "{{ contact.email | urlencode }} paid {{ amountUsd }}"
+    graph = {
+        "nodes": [
+            {"id": "t", "type": "app_event"},
+            {"id": "e", "type": "send_email", "data": {"subject": "You paid {{ amountUsd }}", "body": body}},
+            {"id": "h", "type": "send_webhook", "data": {"url": "http://127.0.0.1:1/x"}},
+        ],
+        "edges": [{"source": "t", "target": "e"}, {"source": "e", "target": "h"}],
+    }
+    await desk.publish(graph=graph)
+    await desk.ingest(event="first_deposit", contact={"email": "ann+x@example.com"}, payload={"amountUsd": 5})
+    await desk.drive()
+    [entry] = await found(desk)
+
+    def masked(sealed: str) -> str:
+        return mask_email(desk.keys.open_email(sealed))
+
+    history = encode(await entries.history(desk.database, desk.org_id, entry.id, masked, clear=False))
+    email, webhook = decode(history)["messages"]
+    assert (email["subject"], email["body"], email["email"]) == ("You paid 5", body, "a•••@example.com")
+    assert decode(webhook["body"].encode())["data"]["email"] == "a•••@example.com"
+    assert not [each for each in (b"ann+", b"ann%") if each in history]

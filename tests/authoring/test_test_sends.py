@@ -1,6 +1,8 @@
 """Test sends: what would be sent goes to its author, marked, through the real channels, and nothing counts it."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from itertools import pairwise
@@ -10,8 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from api import test_send
 from api.app import create_app
 from api.clock import token
+from api.keyring import Keyring
+from api.language.codec import decode
 from api.settings import read
 from api.store.database import Database
 from api.store.inbox import Acknowledged, acknowledge, read_inboxes
@@ -55,9 +60,25 @@ class House:
             return await (await tx.execute(query)).fetchall()
 
 
+NAMED = {"WORKBENCH_TEST_RECEIVERS": "0xMe, 127.0.0.1, author.example"}
+
+
 @pytest.fixture
 async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
-    surroundings = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"}
+    async with built(database_url, tmp_path, NAMED) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def strict(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    """One with a mail server, whose operator names nobody."""
+    async with built(database_url, tmp_path, {"WORKBENCH_SMTP_URL": "smtp://127.0.0.1:9?starttls=never"}) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def built(database_url: str, tmp_path: Path, operator: dict[str, str]) -> AsyncIterator[House]:
+    surroundings = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"} | operator
     app = create_app(read(surroundings), database_url, SECRET, f"tests-{token(4).hex()}")
     database = Database(database_url)
     await database.open()
@@ -180,6 +201,115 @@ async def test_more_than_ten_a_minute_are_too_many(house: House) -> None:
     answers = [await house.test(to={"walletAddress": "0xMe"}) for _ in range(11)]
     assert [answered for answered, _ in answers] == [200] * 10 + [429]
     assert answers[-1][1]["code"] == "RATE_LIMITED"
+
+
+async def test_ten_a_minute_are_ten_however_many_come_at_once(house: House) -> None:
+    _, other = await house.org.call("POST", "/automations", DRAFT | {"name": "other"})
+    body = {"event": EVENT, "to": {"walletAddress": "0xMe"}}
+    ids = [house.automation_id, other["id"]] * 8
+    answers = await asyncio.gather(*(house.org.call("POST", f"/automations/{each}/test", body) for each in ids))
+    assert sorted(answered for answered, _ in answers) == [200] * 10 + [429] * 6
+    assert len(await house.inbox("0xme")) == 10
+
+
+@pytest.mark.parametrize(
+    ("to", "field"),
+    [
+        ({"email": "victim@elsewhere.example"}, "to.email"),
+        ({"walletAddress": "0xVictim"}, "to.walletAddress"),
+        ({"url": "https://elsewhere.example/hook"}, "to.url"),
+    ],
+)
+async def test_strangers_get_no_tests(strict: House, to: dict[str, str], field: str) -> None:
+    answered, refused = await strict.test(to=to)
+    assert (answered, refused["field"]) == (400, field)
+    assert "WORKBENCH_TEST_RECEIVERS" in refused["error"]
+    assert await strict.inbox("0xvictim") == []
+    assert await strict.rows("SELECT count(*) FROM audit_log WHERE action = 'automation.test'") == [(0,)]
+
+
+async def test_contacts_and_endpoints_of_published_automations_get_tests(strict: House, server: Endpoint) -> None:
+    await strict.org.call("POST", "/events", EVENT, ("live",))
+    hook = [NODES[0], {"id": "h", "type": "send_webhook", "data": {"url": server.url(path="/{{ n }}")}}]
+    draft = {"name": "p", "graph": {"nodes": hook, "edges": [{"source": "t", "target": "h"}]}}
+    _, made = await strict.org.call("POST", "/automations", DRAFT | draft)
+    assert (await strict.test(to={"url": server.url()}))[0] == 400
+    await strict.org.call("POST", f"/automations/{made['id']}/publish", {})
+    to = {"email": "ANN@customer.example", "walletAddress": "0xANN", "url": server.url(path="/test")}
+    _, told = await strict.test(to=to)
+    assert [(each["channel"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+        ("inapp", "sent", None),
+        ("email", "failed", "unreachable"),
+        ("webhook", "sent", None),
+    ]
+
+
+async def test_who_opted_out_gets_no_test_through_that_channel(house: House) -> None:
+    bob = {"walletAddress": "0xBob", "email": "bob@customer.example"}
+    await house.org.call("POST", "/events", EVENT | {"contact": bob}, ("live",))
+    await house.rows("UPDATE contacts SET opted_out = '{inapp,email}' WHERE wallet_address = '0xbob' RETURNING id")
+    _, told = await house.test(to=bob)
+    assert [(each["channel"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+        ("inapp", "skipped", "opted_out"),
+        ("email", "skipped", "opted_out"),
+        ("webhook", "skipped", "no_address"),
+    ]
+    assert await house.inbox("0xbob") == []
+    assert not house.mail.exists()
+
+
+async def test_the_audit_says_who_received_it_and_nobody_can_read_it(house: House) -> None:
+    await house.test(to={"email": ME, "walletAddress": "0xMe"})
+    [(detail,)] = await house.rows("SELECT detail FROM audit_log WHERE action = 'automation.test'")
+    keys = Keyring(SECRET).of(1)
+    assert decode(detail)["to"] == {"email": keys.digest("email", ME), "walletAddress": keys.digest("wallet", "0xme")}
+    assert not [each for each in (b"author.example", b"0xme") if each in detail.lower()]
+
+
+async def test_more_than_twenty_messages_are_said_to_be_left_out(house: House) -> None:
+    nodes = [NODES[0], *({**NODES[1], "id": f"i{number:02}"} for number in range(22))]
+    edges = [{"source": a["id"], "target": b["id"]} for a, b in pairwise(nodes)]
+    _, made = await house.org.call("POST", "/automations", DRAFT | {"graph": {"nodes": nodes, "edges": edges}})
+    body = {"event": EVENT, "to": {"walletAddress": "0xMe"}}
+    _, told = await house.org.call("POST", f"/automations/{made['id']}/test", body)
+    outcomes = [(each["nodeId"], each["outcome"], each["reason"]) for each in told["messages"]]
+    assert [each[1:] for each in outcomes[:20]] == [("sent", None)] * 20
+    assert outcomes[20:] == [("i20", "skipped", "too_many"), ("i21", "skipped", "too_many")]
+
+
+async def test_what_is_not_known_by_the_deadline_is_unknown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_send, "DEADLINE", 0.5)
+    hangs = asyncio.Event()
+
+    async def never(_: asyncio.StreamWriter) -> None:
+        await hangs.wait()
+
+    async with endpoint(never) as silent:
+        _, told = await house.test(to={"url": silent.url(), "walletAddress": "0xMe"})
+        assert [(each["nodeId"], each["outcome"], each["reason"], each["detail"]) for each in told["messages"]] == [
+            ("i", "sent", None, ""),
+            ("m", "skipped", "no_address", ""),
+            ("h", "unknown", "no_answer", "after 0.5 s"),
+        ]
+        hangs.set()
+
+
+@pytest.mark.parametrize(
+    ("scopes", "title"), [((), "[Test] a%E2%80%A2%E2%80%A2%E2%80%A2%40"), (("pii:read",), "[Test] ann%40")]
+)
+async def test_an_address_is_masked_in_texts_for_a_key_that_may_not_see_it(
+    house: House, scopes: tuple[str, ...], title: str
+) -> None:
+    await house.org.call("POST", "/events", EVENT, ("live",))
+    nodes = [NODES[0], {**NODES[1], "data": {"title": "{{ contact.email | urlencode }}", "body": "-"}}]
+    graph = {"nodes": nodes, "edges": [{"source": "t", "target": "i"}]}
+    _, made = await house.org.call("POST", "/automations", DRAFT | {"graph": graph})
+    body = {"event": EVENT | {"contact": {"walletAddress": "0xAnn"}}, "to": {"walletAddress": "0xMe"}}
+    key = ("workbench", "automations:write", *scopes)
+    _, told = await house.org.call("POST", f"/automations/{made['id']}/test", body, key)
+    [pushed] = await house.inbox("0xme")
+    assert pushed.title.startswith(title)
+    assert told["messages"][0]["title"].startswith(title.removeprefix("[Test] "))
 
 
 async def test_only_authors_may(house: House) -> None:

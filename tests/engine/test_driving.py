@@ -171,7 +171,8 @@ async def test_a_replay_tells_what_was_sent_before(bench: Bench) -> None:
     await bench.send("k", amountUsd=1)
     await bench.driver.drive(bench.org_id, "ready", 10)
     await bench.execute(
-        "UPDATE entries SET state = 'pending', node_id = 'm', attempts = 0 WHERE org_id = %s", bench.org_id
+        "UPDATE entries SET state = 'pending', outcome = NULL, node_id = 'm', attempts = 0 WHERE org_id = %s",
+        bench.org_id,
     )
     await bench.driver.drive(bench.org_id, "ready", 10)
     assert await bench.fetch("SELECT node_id, outcome FROM entry_steps ORDER BY claim, step") == [

@@ -246,6 +246,8 @@ async def test_a_dead_entry_of_somebody_erased_does_nothing_when_it_is_replayed(
     await forget(bench, await known(bench))
     assert await bench.entries("state, last_error") == [("dead", "invalid_header")]
     assert await bench.fetch("SELECT DISTINCT detail FROM entry_steps") == [(b"{}",)]
-    await bench.execute("UPDATE entries SET state = 'pending', attempts = 0 WHERE org_id = %s", bench.org_id)
+    await bench.execute(
+        "UPDATE entries SET state = 'pending', outcome = NULL, attempts = 0 WHERE org_id = %s", bench.org_id
+    )
     await bench.drive()
     assert await bench.entries() == [("cancelled", "contact_erased")]

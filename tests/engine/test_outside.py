@@ -165,7 +165,7 @@ async def test_what_was_sent_is_not_sent_again_by_a_replay(bench: Bench) -> None
     async with endpoint(OK) as server:
         await post(bench, server)
         await bench.execute(
-            "UPDATE entries SET state = 'pending', node_id = 'h', step = 1, attempts = 0 WHERE org_id = %s",
+            "UPDATE entries SET state = 'pending', outcome = NULL, node_id = 'h', step = 1, attempts = 0 WHERE org_id = %s",
             bench.org_id,
         )
         await bench.drive()

@@ -67,13 +67,20 @@ async def test_what_a_wallet_never_signed_is_forgotten(acme: Org, globex: Org, i
     assert await intake.rows("SELECT org_id FROM inapp_challenges") == [(globex.id,)]
 
 
-async def test_a_test_that_no_wallet_took_is_forgotten(acme: Org, globex: Org, intake: Intake) -> None:
-    for org in (acme, globex):
-        await intake.rows(
-            "INSERT INTO test_pushes VALUES (%(org_id)s, gen_random_uuid(), NULL, '0xa', 't', 'b', '{}', now())",
-            org_id=org.id,
-        )
-    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(hours=23))
-    assert len(await intake.rows("SELECT org_id FROM test_pushes")) == 2
-    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(hours=25))
+async def test_a_test_that_no_wallet_took_is_forgotten_within_the_hour_after_a_day(
+    acme: Org, globex: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "FORGOTTEN_AT_ONCE", 2)
+    for org, ages in ((acme, (30, 29, 28, 23)), (globex, (25, 1))):
+        for hours in ages:
+            await intake.rows(
+                "INSERT INTO test_pushes VALUES (%(org_id)s, gen_random_uuid(), NULL, '0xa', 't', 'b', '{}',"
+                " now() - %(hours)s * interval '1 hour')",
+                org_id=org.id,
+                hours=hours,
+            )
+    await upkeep.forget_tests(intake.database, intake.clock.now())
+    assert sorted(await intake.rows("SELECT org_id FROM test_pushes")) == [(acme.id,), (globex.id,)]
+    await upkeep.forget_tests(intake.database, intake.clock.now() + timedelta(hours=2))
     assert await intake.rows("SELECT org_id FROM test_pushes") == [(globex.id,)]
+    assert timedelta(hours=1).total_seconds() == upkeep.HOURLY

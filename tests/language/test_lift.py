@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.language.graph import Graph, read_graph
-from api.language.horizon import horizon, longest_wait
+from api.language.horizon import SET_BACK, horizon, longest_wait
 from api.language.lift import Lift, Side, interval, lift, wilson
+from api.language.retry import uniform
 
 SIDES = st.integers(1, 500).flatmap(lambda n: st.integers(0, n).map(lambda reached: Side(n, reached)))
 
@@ -76,3 +77,15 @@ def test_the_horizon_is_the_longest_way_and_a_week() -> None:
     assert horizon(graph) == timedelta(days=7, seconds=35)
     assert longest_wait(waiting([("t", "a"), ("a", "a")], a=10)) == timedelta(seconds=10)
     assert longest_wait(Graph()) == timedelta()
+
+
+def test_the_longest_wait_has_quiet_hours_and_tries_of_messages() -> None:
+    nodes = [{"id": "t", "type": "app_event"}, {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}]
+    edges, night = [{"source": "t", "target": "m"}], {"quietHours": {"from": "22:00", "to": "08:00"}}
+    plain, quiet = (read_graph({"nodes": nodes, "edges": edges, "settings": each}) for each in ({}, night))
+    assert isinstance(plain, Graph)
+    assert isinstance(quiet, Graph)
+    assert longest_wait(plain, uniform(())) == timedelta()
+    assert longest_wait(plain, uniform((100.0, 50.0))) == timedelta(seconds=180)
+    assert longest_wait(quiet, uniform(())) == timedelta(hours=10) + SET_BACK
+    assert longest_wait(quiet, uniform((100.0,))) == timedelta(seconds=120) + 2 * (timedelta(hours=10) + SET_BACK)

@@ -1,6 +1,6 @@
 """Whatever is drawn: simulations end, along the edges; what `check` lets through runs; and `needs` is all that is needed."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import msgspec
@@ -15,7 +15,8 @@ from api.language.described import Later
 from api.language.event import Event
 from api.language.facts import Arrival, Facts, Past, after
 from api.language.graph import Graph
-from api.language.retry import DEFAULT_POLICY
+from api.language.horizon import horizon, longest_wait
+from api.language.retry import DEFAULT_POLICY, uniform
 from api.language.run import MOVES, TERMINAL, Run, State, Step
 from api.language.simulate import Automation, Given, Trace, simulate
 from api.language.trigger import Trigger
@@ -150,3 +151,24 @@ def test_what_is_needed_is_enough(
     trace = ran(graph, event, contact, coming, past)
     assert miser.steps == list(trace.steps)
     assert (miser.run.state, miser.run.outcome, miser.run.error) == (trace.state, trace.outcome, trace.error)
+
+
+STARTS = st.sampled_from(
+    [
+        NOW,
+        datetime(2026, 10, 24, 20, 30, tzinfo=UTC),
+        datetime(2023, 12, 17, 12, tzinfo=UTC),
+    ]  # clocks are set back soon
+)
+ZONES = st.sampled_from([None, "Europe/Zurich", "Antarctica/Vostok", "Pacific/Kiritimati"])
+
+
+@given(sound_graphs(), events(), contacts, later, STARTS, ZONES)
+def test_no_simulation_ends_later_than_its_horizon(
+    written: object, event: Event, contact: Contact, coming: list[Later], now: datetime, zone: str | None
+) -> None:
+    graph = graph_of(written)  # type: ignore[arg-type]
+    contact = msgspec.structs.replace(contact, attributes={**contact.attributes, "timezone": zone})
+    for retries in (DEFAULT_POLICY, uniform((10.0, 40_000.0))):
+        trace = simulate(Automation(ANY, graph), event, contact, now, Given(later=tuple(coming), retries=retries))
+        assert trace.steps[-1].at - now <= longest_wait(graph, retries) < horizon(graph, retries)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import decode
+from api.language.codec import decode, encode
 from tests.routes.conftest import Org
 from tests.routes.test_contacts import ANN, CARE, arrived, call
 from tests.routes.test_erasure import fill
@@ -60,7 +60,11 @@ async def test_entries_and_messages_say_where_they_stand(acme: Org) -> None:
     )
     await fill(acme, contact_id)
     message, entry = sorted(
-        (each for each in (await timeline(acme, contact_id))["timeline"] if each["kind"] in ("entry", "message")),
+        (
+            each
+            for each in (await timeline(acme, contact_id, "", *CARE, "pii:read"))["timeline"]
+            if each["kind"] in ("entry", "message")
+        ),
         key=lambda each: str(each["kind"]),
         reverse=True,
     )
@@ -84,3 +88,22 @@ async def test_pages_meet_without_gap_or_overlap(acme: Org) -> None:
         before = f"&before={page['next']}"
     assert (len(whole), seen) == (7, whole)
     assert (await timeline(acme, contact_id, "?before=2020-01-01T00:00:00Z"))["timeline"] == []
+
+
+async def test_texts_that_an_address_stands_in_are_told_as_they_were_written_without_pii_read(acme: Org) -> None:
+    contact_id = await arrived(acme)
+    title = "{{ contact.email | urlencode }}"
+    node = {"id": "i", "type": "send_inapp", "data": {"title": title, "body": "Hi"}}
+    graph = encode({"nodes": [{"id": "t", "type": "app_event"}, node], "edges": []}).decode()
+    await acme.service.rows(
+        f"INSERT INTO automations VALUES ({acme.id}, '{contact_id}', 'Welcome', '{{}}', '{graph}', true, 1, 1, NULL, now(), now());"
+        f"INSERT INTO automation_versions VALUES ({acme.id}, '{contact_id}', 1, '{{}}', '{graph}', now())"
+    )
+    await fill(acme, contact_id)
+    await acme.service.rows("UPDATE entries SET automation_version = 1")
+    await acme.service.rows("UPDATE messages SET node_id = 'i', subject = 'ann%%40acme.example', body = 'Hi'")
+    for scopes, subject in ((CARE, title), ((*CARE, "pii:read"), "ann%40acme.example")):
+        (message,) = (await timeline(acme, contact_id, "?kind=message", *scopes))["timeline"]
+        exported = (await call(acme, "GET", f"/{contact_id}/export", *scopes)).json()["messages"]
+        assert {message["detail"]["subject"], exported[0]["subject"]} == {subject}
+        assert {message["detail"]["body"], exported[0]["body"]} == {"Hi"}

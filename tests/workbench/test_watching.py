@@ -186,6 +186,9 @@ def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> Non
     ]
     for shown in (repr(sent), sent._repr_html_()):
         assert "you gave no address for it" in shown
+    with pytest.raises(RefusedError, match="is no contact's of yours"):
+        automation.send_test(event, wallet_address="0xNobodys")
+    assert wb.events.send("tested:me", wallet_address="0xMe").accepted
     assert [each.node_id for each in automation.send_test(event, wallet_address="0xMe", node="send_inapp")] == [
         "send_inapp"
     ]

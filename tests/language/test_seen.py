@@ -1,0 +1,133 @@
+"""What a trace tells somebody who may not see an address: the path of the true one, and of the address its mask alone."""
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.language.codec import encode
+from api.language.contact import Contact
+from api.language.described import Later, contact_of
+from api.language.email import mask_email
+from api.language.event import Event, Identifiers
+from api.language.graph import Graph, read_graph
+from api.language.run import State
+from api.language.simulate import EARLIEST, NOTHING, Automation, Given, Trace, simulate
+from api.language.trigger import Trigger, read_trigger
+
+EMAIL = "zqq'qq&qqq@example.com"  # no answer has a q of its own
+ANN = contact_of({"id": "ann", "email": EMAIL, "walletAddress": "0xa", "attributes": {"tier": "gold"}})
+MASKED = replace(ANN, identifiers=replace(ANN.identifiers, email=mask_email(EMAIL)))
+EVENT = Event("a", Identifiers(wallet="0xa"))
+
+
+def traced(
+    *nodes: dict[str, Any], ways: tuple[str | None, ...] = (), filters: Any = (), **more: Any
+) -> tuple[Trace, Trace]:
+    """Return what is true of nodes in a row, and what is told; `ways`: the handle that leads on from each."""
+    steps = [{"id": "t", "type": "app_event"}, *({"id": f"n{number}"} | node for number, node in enumerate(nodes))]
+    handles = (None, *ways, *[None] * len(nodes))
+    edges = [
+        {"source": a["id"], "target": b["id"], "sourceHandle": handle}
+        for (a, b), handle in zip(pairwise(steps), handles, strict=False)
+    ]
+    graph, trigger = (
+        read_graph({"nodes": steps, "edges": edges}),
+        read_trigger({"type": "app_event", "filters": list(filters)}),
+    )
+    assert isinstance(graph, Graph)
+    assert isinstance(trigger, Trigger)
+    world: Given = replace(NOTHING, **more)
+    automation = Automation(trigger, graph)
+    return (
+        simulate(automation, EVENT, ANN, EARLIEST, world),
+        simulate(automation, EVENT, ANN, EARLIEST, replace(world, seen_as=MASKED)),
+    )
+
+
+def tells(trace: Trace) -> str:
+    return encode(trace).decode()
+
+
+FILTERS = st.sampled_from(
+    [
+        "upper",
+        "title",
+        "capitalize",
+        "urlencode",
+        "truncate(5)",
+        "last",
+        "replace('@', '')",
+        "replace('q', 'Q')",
+        "trim",
+    ]
+)
+PATHS = st.sampled_from(["contact.email", "email", "contact['email']", "(contact.email ~ email)"])
+
+
+@given(PATHS, st.lists(FILTERS, max_size=4), st.booleans())
+def test_whatever_a_text_does_with_an_address_only_its_mask_comes_out(path: str, chain: list[str], html: bool) -> None:
+    text = "{{ " + " | ".join([path, *chain]) + " }}"
+    true, told = traced(
+        {"type": "send_inapp", "data": {"title": text, "body": text}},
+        {"type": "send_email", "data": {"subject": "s", "body": text, "html": html}},
+        {"type": "send_webhook", "data": {"url": "https://x.example/?" + text, "body": {"k": text}}},
+        {"type": "update_contact", "data": {"attributes": {"copy": text}}},
+        {"type": "send_inapp", "data": {"title": "{{ contact.copy }}", "body": "-"}},
+        {"type": "condition", "data": {"filters": [{"path": "contact.copy", "operator": "exists"}]}},
+    )
+    assert [step.outcome for step in told.steps] == [step.outcome for step in true.steps]
+    assert [(each.id, type(each)) for each in told.messages] == [(each.id, type(each)) for each in true.messages]
+    assert "q" not in tells(told).lower()
+
+
+def test_conditions_decide_by_the_true_address_and_tell_of_the_mask() -> None:
+    filters = [{"path": "contact.copy", "operator": "eq", "value": EMAIL.upper()}]
+    true, told = traced(
+        {"type": "update_contact", "data": {"attributes": {"copy": "{{ contact.email | upper }}"}}},
+        {"type": "condition", "data": {"filters": filters}},
+        {"type": "exit"},
+        ways=(None, "true"),
+    )
+    assert (told.state, told.outcome) == (true.state, true.outcome) == (State.EXITED, "exit")
+    [verdict] = told.steps[2].detail["verdicts"]
+    assert (verdict["passed"], verdict["actual"]) == (True, "Z•••@EXAMPLE.COM")
+
+
+def test_what_fails_says_why_without_the_address() -> None:
+    true, told = traced({"type": "send_inapp", "data": {"title": "{{ contact[contact.email | upper] }}", "body": "-"}})
+    assert true.error == told.error == "template_error: there is no such key in what comes before it"
+    assert told.steps[-1].detail["error"] in told.error
+
+
+def test_what_would_be_otherwise_with_the_mask_is_not_told() -> None:
+    fits = "{{ 1 / ((contact.email | length) - " + str(len(mask_email(EMAIL))) + ") }}"
+    true, told = traced(
+        {"type": "send_inapp", "data": {"title": fits, "body": "-"}},
+        {"type": "update_contact", "data": {"attributes": {"copy": fits}}},
+        {"type": "send_inapp", "data": {"title": "{{ contact.copy }}", "body": "-"}},
+    )
+    assert true.state is told.state is State.COMPLETED
+    assert [(each.title, each.body) for each in told.messages] == [("•••", "•••"), ("•••", "-")]
+    assert told.attributes == {"copy": "•••"}
+
+
+def test_verdicts_of_the_trigger_and_of_waits_tell_of_the_mask() -> None:
+    filters = [{"path": "email", "operator": "contains", "value": "qqq@"}]
+    wait = {"type": "wait_for_event", "data": {"event": "b", "timeoutSeconds": 60, "filters": filters}}
+    later = Later(timedelta(seconds=5), Event("b", Identifiers()))
+    true, told = traced(wait, filters=filters, later=(later,))
+    assert (told.matched, told.steps[-1].outcome) == (true.matched, "matched")
+    assert [(each.passed, each.actual) for each in told.verdicts] == [(True, mask_email(EMAIL))]
+    missing = [{"path": "email", "operator": "eq", "value": "b@example.com"}]
+    _, told = traced(wait | {"data": wait["data"] | {"filters": missing}}, later=(later,))
+    assert [each.verdicts[0].actual for each in told.missed] == [mask_email(EMAIL)]
+
+
+def test_who_may_see_everything_is_told_everything() -> None:
+    true, _ = traced({"type": "send_inapp", "data": {"title": "{{ contact.email }}", "body": "-"}})
+    assert true.messages[0].title == EMAIL
+    assert isinstance(ANN, Contact)
