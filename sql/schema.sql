@@ -267,6 +267,8 @@ CREATE TABLE workbench.automations (
     updated_at         timestamptz NOT NULL,
     stint              integer NOT NULL DEFAULT 1,      -- grows whenever it is switched on again
     paused_at          timestamptz,                     -- it stands still since then; only what is active can
+    live_since         timestamptz,                     -- logs of blocks before do not start it; null: those before it was made
+    earlier_confirmations  integer,                     -- a version before wanted so many: logs may wait for them until a follower looked
     PRIMARY KEY (org_id, id)
 );
 

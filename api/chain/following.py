@@ -7,7 +7,7 @@ import logging
 from api.chain.reading import ForkError, Reader
 from api.chain.rpc import Block, NodeError
 from api.chain.storing import ChangedError, Keeper, Page, roll_back
-from api.chain.watching import Watched, read_watched
+from api.chain.watching import NOTHING, Watched, read_watched
 from api.clock import Clock
 from api.store import chain as store
 from api.store.calls import COMMIT, run
@@ -38,7 +38,7 @@ class Following:
         self._lease = taken.lease
         self._begun = taken.block_number is not None
         self._last: tuple[int, str] | None = None
-        self._watched: Watched | None = None
+        self._watched = NOTHING
         self._head: Block | None = None
         self._trouble: str | None = None
         self._pause = SHORTEST
@@ -57,7 +57,7 @@ class Following:
         except ForkError:
             await self._go_back(head)
         except ChangedError:
-            self._watched = None
+            return
 
     async def note(self, trouble: str | None) -> None:
         """Say what hinders us, where everybody can see it; None: nothing any more."""
@@ -71,7 +71,7 @@ class Following:
     async def _read(self, last: tuple[int, str], head: Block) -> None:
         watched = await self._followed()
         async for page in self._reader.pages(watched, last, head):
-            await self._keep(watched, page)
+            watched = await self._keep(watched, page)
 
     async def _latest(self) -> Block:
         head = await self._node.block("latest")
@@ -84,10 +84,10 @@ class Following:
         return head
 
     async def _followed(self) -> Watched:
-        if self._watched is None:
-            async with self._database.transaction() as tx:
-                self._watched = await read_watched(tx, self._lease.chain_id)
-                await run(tx, COMMIT)
+        """Return what is followed now; only what changed is read again."""
+        async with self._database.transaction() as tx:
+            self._watched = await read_watched(tx, self._lease.chain_id, self._watched)
+            await run(tx, COMMIT)
         return self._watched
 
     async def _cursor(self, head: Block) -> tuple[int, str]:
@@ -104,7 +104,8 @@ class Following:
         assert self._last is not None
         return self._last
 
-    async def _keep(self, watched: Watched, page: Page) -> None:
+    async def _keep(self, watched: Watched, page: Page) -> Watched:
+        """Store a page that was read for what was followed then; return what is followed now."""
         now = self._clock.now()
         async with self._database.transaction() as tx:
             told = await self._keeper.keep(tx, self._lease, now + LEASE, watched, page, now)
@@ -113,6 +114,8 @@ class Following:
         if told.logs or told.entries:
             extra = {"chain": self._lease.chain_id, "block": page.number, "logs": told.logs, "entries": told.entries}
             _log.info("logs_kept", extra=extra)
+        self._watched = told.watched
+        return told.watched
 
     async def _is_read(self, head: Block, last: tuple[int, str]) -> bool:
         """Return whether the chain as the node has it, no longer than what was read, is a part of that."""

@@ -24,8 +24,8 @@ _log = logging.getLogger("workbench.chain")
 class Sighting(msgspec.Struct, gc=False):
     """A log, seen by an organization. `id`: its row, and the event of the entries it starts; `watches`: those of the organization.
 
-    `log` None: the row was stored before, and its blocks of confirmation may have come now. `faces`: who arrives with it, by the
-    parameter that says so.
+    `log` None: the row was stored before, and its blocks of confirmation may have come now. `seconds`: when its block was made, since
+    the epoch. `faces`: who arrives with it, by the parameter that says so.
     """
 
     org_id: int
@@ -38,6 +38,7 @@ class Sighting(msgspec.Struct, gc=False):
     block_number: int
     args: dict[str, Json]
     watches: tuple[Watch, ...]
+    seconds: int
     log: Log | None = None
     faces: dict[str, Arrival] = {}
 
@@ -65,9 +66,11 @@ def sighted(watched: Watched, logs: Iterable[Log]) -> list[Sighting]:
         for org_id, watches in orgs.items():
             declared = watches[0].declared
             where = (log.tx_hash, log.log_index, log.block_number)
-            args = _args(log, watches)
+            args, seconds = _args(log, watches), log.seconds or 0
             found.append(
-                Sighting(org_id, "", log.contract, declared.name, declared.canonical, *where, args, watches, log)
+                Sighting(
+                    org_id, "", log.contract, declared.name, declared.canonical, *where, args, watches, seconds, log
+                )
             )
     return found
 
@@ -79,8 +82,8 @@ def remembered(watched: Watched, rows: Iterable[StoredLog]) -> list[Sighting]:
         watches = watched.by_spot.get((row.org_id, (row.contract, row.signature)), ())
         if watches:
             where = (row.tx_hash, row.log_index, row.block_number)
-            args = decode(row.args)
-            found.append(Sighting(row.org_id, row.id, row.contract, row.event, row.signature, *where, args, watches))
+            args, what = decode(row.args), (row.contract, row.event, row.signature)
+            found.append(Sighting(row.org_id, row.id, *what, *where, args, watches, row.seconds))
     return found
 
 

@@ -1,7 +1,8 @@
 """One page of blocks, one transaction: keep its logs, find their contacts, match, enter, move the cursor.
 
-It begins with the lease, so that a follower that was frozen writes nothing, and looks whether what is followed is still what the
-node was asked for. A log is one row per organization for ever; an automation enters it once, also when a reorganization drops it
+It begins with the lease, so that a follower that was frozen writes nothing, and matches with what is followed at that moment; where that
+is more than the node was asked for, the page is thrown away. An automation takes the logs of blocks since it is live, once they have
+their confirmations. A log is one row per organization for ever; an automation enters it once, also when a reorganization drops it
 and brings it back. Locks are taken in the order of everybody (`store.locks`): identifiers, contacts, entries. A log that an entry may
 wait for is stored under the lock of its contact, like any event: see `engine.record` for why no wake-up is lost.
 """
@@ -13,7 +14,7 @@ import msgspec
 
 from api.chain.rpc import Log
 from api.chain.sightings import Faces, Sighting, remembered, sighted
-from api.chain.watching import Watch, Watched
+from api.chain.watching import NOTHING, Watch, Watched, read_watched
 from api.clock import to_us, uuid7
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory, Known
@@ -57,10 +58,20 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a page came to: logs that are new or back, and entries."""
+    """What a page came to: logs that are new or back, and entries; and what was followed then."""
 
     logs: int = 0
     entries: int = 0
+    watched: Watched = NOTHING
+
+
+class _Look(msgspec.Struct, frozen=True):
+    """What the store knows of a page: whether the chain is ours, the epoch of what is followed, and logs that are there already."""
+
+    kept: bool
+    epoch: int
+    known: list[store.KnownLog]
+    confirmed: list[store.StoredLog]
 
 
 class _Match(msgspec.Struct, gc=False):
@@ -82,19 +93,23 @@ class Keeper:
     async def keep(
         self, tx: Transaction, lease: Lease, until: datetime, watched: Watched, page: Page, at: datetime
     ) -> Told:
-        """Store a page at `at`, renew the lease and commit; raise LostError or ChangedError before anything is written."""
+        """Store a page at `at`, renew the lease and commit; raise LostError or ChangedError before anything is written.
+
+        `watched`: what the node was asked for. It is matched with what is followed now.
+        """
         sightings = sighted(watched, page.logs)
-        kept, epoch, known, confirmed = await run(
-            tx,
-            store.keep_chain(lease, until),
-            store.watch_epoch(),
-            store.find_logs(lease.chain_id, [(each.org_id, each.tx_hash, each.log_index) for each in sightings]),
-            store.confirmed_logs(lease.chain_id, *_confirming(watched, page)),
-        )
-        if not kept:
+        look = await _look(tx, lease, until, watched, page, sightings)
+        if not look.kept:
             raise LostError
-        if epoch != watched.epoch:
-            raise ChangedError
+        if look.epoch != watched.epoch:
+            asked, watched = watched, await read_watched(tx, lease.chain_id, watched)
+            if not watched.asked_for <= asked.asked_for:
+                raise ChangedError
+            sightings = sighted(watched, page.logs)
+            look = await _look(tx, lease, until, watched, page, sightings)
+        if watched.settling:
+            await run(tx, store.settle_automations(watched.settling))
+        known, confirmed = look.known, look.confirmed
         news = _News(sightings, known, at)
         seen = [*news.fresh, *news.back, *remembered(watched, confirmed)]
         for sighting in seen:
@@ -127,7 +142,8 @@ class Keeper:
             store.advance_chain(lease, page.number, page.head, at),
             COMMIT,
         )
-        return Told(len(news.fresh) + len(news.back), len(entries.ids))
+        followed = watched.without(org_id for org_id, _, _ in watched.settling)
+        return Told(len(news.fresh) + len(news.back), len(entries.ids), followed)
 
     async def _place(
         self,
@@ -194,18 +210,37 @@ class _News:
             yield store.revive_entries(org_id, [each.id for each in self.back if each.org_id == org_id], at)
 
 
-def _confirming(watched: Watched, page: Page) -> tuple[list[int], int, int]:
-    """Return of whom, and of which blocks, stored logs may get their last block of confirmation with this page."""
-    return watched.patient, page.after - watched.most_confirmations, page.after
+async def _look(
+    tx: Transaction, lease: Lease, until: datetime, watched: Watched, page: Page, sightings: list[Sighting]
+) -> _Look:
+    """Hold the chain, and ask what is known of the logs of a page, and of those that get their last confirmation with it."""
+    logs = [(each.org_id, each.tx_hash, each.log_index) for each in sightings]
+    due = [
+        (org_id, page.after - depth, min(page.number - blocks, page.after))
+        for org_id, blocks, depth in watched.patience
+    ]
+    found = await run(
+        tx,
+        store.keep_chain(lease, until),
+        store.watch_epoch(),
+        store.find_logs(lease.chain_id, logs),
+        store.confirmed_logs(lease.chain_id, due),
+    )
+    return _Look(*found)
 
 
 def _due(sighting: Sighting, page: Page) -> Iterator[_Match]:
-    """Yield the automations for which a log has its confirmations with this page."""
+    """Yield the automations for which a log has its confirmations with this page, and whose blocks are not older than they are."""
     for watch in sighting.watches:
         arrival = None if watch.wallet_arg is None else sighting.faces.get(watch.wallet_arg)
-        reached = page.after < sighting.block_number + watch.confirmations <= page.number
-        if watch.active is not None and arrival is not None and reached:
+        if watch.active is not None and arrival is not None and _is_due(sighting, watch, page):
             yield _Match(sighting, watch, watch.active, arrival)
+
+
+def _is_due(sighting: Sighting, watch: Watch, page: Page) -> bool:
+    waited = max(watch.confirmations, watch.earlier)
+    reached = page.after - waited < sighting.block_number <= page.number - watch.confirmations
+    return reached and sighting.seconds >= int(watch.since.timestamp())
 
 
 def _given(seen: list[Sighting], news: _News) -> Iterator[Call[None]]:

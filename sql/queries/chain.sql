@@ -46,32 +46,45 @@ SELECT number, hash FROM chain_blocks WHERE chain_id = :chain_id ::bigint ORDER 
 -- A number that every change of an automation or a watch raises, whosever it is.
 SELECT coalesce(sum(epoch), 0)::bigint FROM automation_epochs WHERE org_id > 0;
 
+-- watch_epochs --
+-- That number of every organization.
+SELECT org_id, epoch FROM automation_epochs WHERE org_id > 0;
+
 -- chain_automations --
--- Every automation that starts from logs of a chain and takes entries now, with the trigger of its published version, or of its draft
--- when it has none.
-SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec
+-- The automations of some organizations that start from logs of a chain and take entries now, with the trigger of the published version,
+-- or of the draft where there is none.
+SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec, t.live_since, t.earlier_confirmations
 FROM (
-    SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec
+    SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec,
+           coalesce(a.live_since, a.created_at) AS live_since, a.earlier_confirmations
     FROM automations a
     LEFT JOIN automation_versions v
         ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-    WHERE a.active AND a.archived_at IS NULL
+    WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.paused_at IS NULL AND a.archived_at IS NULL
 ) t
 WHERE t.spec ->> 'type' = 'onchain_event' AND t.spec ->> 'chainId' = :chain_id ::text
 ORDER BY t.org_id, t.id;
 
 -- chain_watches --
--- The events of contracts that are kept without an automation.
-SELECT org_id, contract, signature, wallet_arg FROM chain_watches WHERE chain_id = :chain_id ::bigint
+-- The events of contracts that some organizations keep without an automation.
+SELECT org_id, contract, signature, wallet_arg, created_at FROM chain_watches
+WHERE org_id = ANY(:org_ids ::bigint[]) AND chain_id = :chain_id ::bigint
 ORDER BY org_id, contract, signature;
 
 -- awaited_logs --
 -- The logs that an entry of any version of organizations' automations can wait for: an address, a colon, an event in lower case.
-SELECT DISTINCT a.org_id, awaited.event
+SELECT a.org_id, string_agg(DISTINCT awaited.event, ',')
 FROM automations a
 JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id
 CROSS JOIN LATERAL unnest(v.awaits) AS awaited (event)
-WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%';
+WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%'
+GROUP BY a.org_id;
+
+-- settle_automations --
+-- These automations looked back for what waited for the confirmations of a version before; of another version that is still to come.
+UPDATE automations a SET earlier_confirmations = NULL
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :versions ::integer[]) AS k (org_id, id, version)
+WHERE a.org_id = k.org_id AND a.id = k.id AND a.published_version = k.version;
 
 -- find_logs --
 -- Those of these logs that are known already; `position` counts from 0.
@@ -89,12 +102,18 @@ FROM k CROSS JOIN LATERAL (
 ) AS v;
 
 -- confirmed_logs --
--- The logs of some organizations in blocks after one and up to another.
-SELECT o.org_id, o.id::text, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number, o.args
-FROM onchain_events o
-WHERE o.org_id = ANY(:org_ids ::bigint[]) AND o.chain_id = :chain_id ::bigint AND o.block_number > :after ::bigint
-    AND o.block_number <= :until ::bigint AND NOT o.removed
-ORDER BY o.org_id, o.block_number, o.log_index;
+-- The logs of organizations in blocks above one and up to another; ranges may overlap.
+SELECT DISTINCT ON (o.org_id, o.block_number, o.log_index, o.id)
+       o.org_id, o.id::text, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number, o.args,
+       extract(epoch FROM o.block_time)::bigint
+FROM unnest(:org_ids ::bigint[], :afters ::bigint[], :untils ::bigint[]) AS k (org_id, above, until)
+CROSS JOIN LATERAL (
+    SELECT * FROM onchain_events l
+    WHERE l.org_id = k.org_id AND l.chain_id = :chain_id ::bigint AND l.block_number > k.above AND l.block_number <= k.until
+        AND NOT l.removed
+    ORDER BY l.block_number    -- as the index on blocks has them, and no other
+) AS o
+ORDER BY o.org_id, o.block_number, o.log_index, o.id;
 
 -- add_logs --
 -- Keep logs; moments of blocks are seconds since the epoch. Parameters come like payloads of events (`ingest.sql`).

@@ -136,7 +136,7 @@ def calls() -> list[Call[Any]]:
         facts.load_events(1, CLAIMS),
         facts.load_logs(1, CLAIMS),
         chain.find_logs(1, [(1, each, 0) for each in IDS]),
-        chain.confirmed_logs(1, [1], 5, 10),
+        chain.confirmed_logs(1, [(1, 5, 10), (1, 7, 10)]),
         chain.restore_logs(RESTORED),
         chain.give_contacts([(1, each, each) for each in IDS]),
         chain.revive_entries(1, IDS, NOW),
