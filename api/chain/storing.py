@@ -14,12 +14,12 @@ import msgspec
 
 from api.chain.rpc import Log
 from api.chain.sightings import Faces, Sighting, remembered, sighted
+from api.chain.strangers import MOST_AN_HOUR, Match, Strangers, wallets
 from api.chain.watching import NOTHING, Watch, Watched, read_watched
 from api.clock import to_us, uuid7
 from api.ingest.arrival import Arrival
 from api.ingest.directory import Directory, Known
 from api.ingest.lookup import all_keys, ask, ask_for
-from api.ingest.matching import Active
 from api.ingest.writing import add_entry, contact_writes
 from api.keyring import Keyring
 from api.language.codec import encode
@@ -34,6 +34,7 @@ from api.store.chain import Lease, LogRows, RestoredRows
 from api.store.database import Transaction
 from api.store.ingest import EntryRows, Owner
 from api.store.locks import hold_identifiers
+from api.store.strangers import find_erased
 from api.store.wake import WAKE_ENGINE
 
 REMEMBERED = 1_024  # blocks below the cursor whose hashes are kept
@@ -68,27 +69,29 @@ class Told(msgspec.Struct, frozen=True):
 class _Look(msgspec.Struct, frozen=True):
     """What the store knows of a page: whether the chain is ours, the epoch of what is followed, and logs that are there already."""
 
+    sightings: list[Sighting]
     kept: bool
     epoch: int
     known: list[store.KnownLog]
     confirmed: list[store.StoredLog]
 
 
-class _Match(msgspec.Struct, gc=False):
-    """A log that an automation may enter, and who arrives with it."""
+class _Present(msgspec.Struct, frozen=True):
+    """Who arrives with the logs of a page."""
 
-    sighting: Sighting
-    watch: Watch
-    active: Active
-    arrival: Arrival
+    arrivals: list[Arrival]
+    directory: Directory
+    strangers: Strangers
 
 
 class Keeper:
     """Writes what the followers of one process have read."""
 
-    def __init__(self, keyring: Keyring) -> None:
+    def __init__(self, keyring: Keyring, most_strangers: int = MOST_AN_HOUR) -> None:
+        """`most_strangers`: of how many wallets that nobody knows an automation makes contacts in an hour."""
         self._keyring = keyring
         self._faces = Faces(keyring)
+        self._most_strangers = most_strangers
 
     async def keep(
         self, tx: Transaction, lease: Lease, until: datetime, watched: Watched, page: Page, at: datetime
@@ -97,29 +100,22 @@ class Keeper:
 
         `watched`: what the node was asked for. It is matched with what is followed now.
         """
-        sightings = sighted(watched, page.logs)
-        look = await _look(tx, lease, until, watched, page, sightings)
+        look = await _look(tx, lease, until, watched, page)
         if not look.kept:
             raise LostError
         if look.epoch != watched.epoch:
             asked, watched = watched, await read_watched(tx, lease.chain_id, watched)
             if not watched.asked_for <= asked.asked_for:
                 raise ChangedError
-            sightings = sighted(watched, page.logs)
-            look = await _look(tx, lease, until, watched, page, sightings)
+            look = await _look(tx, lease, until, watched, page)
         if watched.settling:
             await run(tx, store.settle_automations(watched.settling))
-        known, confirmed = look.known, look.confirmed
-        news = _News(sightings, known, at)
-        seen = [*news.fresh, *news.back, *remembered(watched, confirmed)]
-        for sighting in seen:
-            sighting.faces = self._faces.of(sighting)
-        arrivals = [arrival for each in seen for arrival in each.faces.values()]
-        directory = Directory(arrivals)
-        (owners,) = await run(tx, ask(arrivals))
-        directory.recognise(arrivals, owners)
+        news = _News(look.sightings, look.known, at)
+        seen = [*news.fresh, *news.back, *remembered(watched, look.confirmed)]
+        present = await self._recognised(tx, seen)
+        directory = present.directory
         due = [match for each in seen for match in _due(each, page)]
-        await self._place(tx, lease.chain_id, directory, arrivals, due, at)
+        await self._place(tx, lease.chain_id, present, due, at)
         entries = EntryRows()
         for each in due:
             if each.arrival.contact_id and self._takes(lease.chain_id, each, directory, each.arrival.contact_id):
@@ -136,6 +132,7 @@ class Keeper:
             *_given(seen, news),
             *([ingest.wake_waiting(awaited, at)] if awaited else []),
             *([ingest.add_entries(entries, at)] if entries.ids else []),
+            *present.strangers.counted(at),
             *([WAKE_ENGINE] if entries.ids or news.back else []),
             store.add_blocks(lease.chain_id, page.blocks),
             store.forget_blocks(lease.chain_id, page.number, page.number - REMEMBERED),
@@ -145,32 +142,34 @@ class Keeper:
         followed = watched.without(org_id for org_id, _, _ in watched.settling)
         return Told(len(news.fresh) + len(news.back), len(entries.ids), followed)
 
-    async def _place(
-        self,
-        tx: Transaction,
-        chain_id: int,
-        directory: Directory,
-        arrivals: list[Arrival],
-        due: list[_Match],
-        at: datetime,
-    ) -> None:
+    async def _recognised(self, tx: Transaction, seen: Sequence[Sighting]) -> _Present:
+        """Find who logs are about, where they are known."""
+        for sighting in seen:
+            sighting.faces = self._faces.of(sighting)
+        present = [(arrival, each.seconds) for each in seen for arrival in each.faces.values()]
+        arrivals = [arrival for arrival, _ in present]
+        directory, strangers = Directory(arrivals), Strangers(self._most_strangers)
+        owners, erased = await run(tx, ask(arrivals), find_erased(wallets(arrivals)))
+        directory.recognise(arrivals, owners)
+        for position, (arrival, seconds) in enumerate(present):
+            strangers.bar(arrival, seconds, erased.get(position))
+        return _Present(arrivals, directory, strangers)
+
+    async def _place(self, tx: Transaction, chain_id: int, present: _Present, due: list[Match], at: datetime) -> None:
         """Make contacts of the strangers that an automation takes in, under the locks of their wallets."""
+        directory = present.directory
         unknown = uuid7(to_us(at))  # stands for a contact that is still to be made: filters cannot tell it from another
-        wanted = {
-            (each.arrival.org_id, each.arrival.keys)
-            for each in due
-            if not each.arrival.contact_id
-            and each.watch.creates_contacts
-            and self._takes(chain_id, each, directory, unknown)
-        }
-        strangers = [each for each in arrivals if not each.contact_id and (each.org_id, each.keys) in wanted]
-        if strangers:
-            keys = all_keys(strangers)
+        chosen = await present.strangers.chosen(
+            tx, due, lambda each: self._takes(chain_id, each, directory, unknown), at
+        )
+        made = [each for each in present.arrivals if not each.contact_id and (each.org_id, each.keys) in chosen]
+        if made:
+            keys = all_keys(made)
             _, owners = await run(tx, hold_identifiers(keys), ask_for(keys))
             directory.learn(owners, keys)
-            directory.place(strangers, to_us(at))
+            directory.place(made, to_us(at))
 
-    def _takes(self, chain_id: int, match: _Match, directory: Directory, contact_id: str) -> bool:
+    def _takes(self, chain_id: int, match: Match, directory: Directory, contact_id: str) -> bool:
         """Return whether the filters of an automation let a log in."""
         trigger = match.active.trigger
         if not trigger.filters:
@@ -210,10 +209,9 @@ class _News:
             yield store.revive_entries(org_id, [each.id for each in self.back if each.org_id == org_id], at)
 
 
-async def _look(
-    tx: Transaction, lease: Lease, until: datetime, watched: Watched, page: Page, sightings: list[Sighting]
-) -> _Look:
+async def _look(tx: Transaction, lease: Lease, until: datetime, watched: Watched, page: Page) -> _Look:
     """Hold the chain, and ask what is known of the logs of a page, and of those that get their last confirmation with it."""
+    sightings = sighted(watched, page.logs)
     logs = [(each.org_id, each.tx_hash, each.log_index) for each in sightings]
     due = [
         (org_id, page.after - depth, min(page.number - blocks, page.after))
@@ -226,15 +224,15 @@ async def _look(
         store.find_logs(lease.chain_id, logs),
         store.confirmed_logs(lease.chain_id, due),
     )
-    return _Look(*found)
+    return _Look(sightings, *found)
 
 
-def _due(sighting: Sighting, page: Page) -> Iterator[_Match]:
+def _due(sighting: Sighting, page: Page) -> Iterator[Match]:
     """Yield the automations for which a log has its confirmations with this page, and whose blocks are not older than they are."""
     for watch in sighting.watches:
         arrival = None if watch.wallet_arg is None else sighting.faces.get(watch.wallet_arg)
         if watch.active is not None and arrival is not None and _is_due(sighting, watch, page):
-            yield _Match(sighting, watch, watch.active, arrival)
+            yield Match(sighting, watch, watch.active, arrival)
 
 
 def _is_due(sighting: Sighting, watch: Watch, page: Page) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 from api.chain.follower import Follower
 from api.chain.rpc import Node
+from api.chain.storing import Keeper
 from tests.chain.anvil import Anvil, Token
 from tests.engine.conftest import Bench
 
@@ -36,6 +37,7 @@ class World(Bench):
             "signature": TRANSFER,
             "walletArg": "to",
             "confirmations": 0,
+            "createContacts": True,
         }
         say = {"title": "{{ value }}", "body": "{{ event }} of {{ contract }} in {{ txHash }}"}
         nodes = [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": say}]
@@ -50,7 +52,7 @@ class World(Bench):
     async def _follow(self, url: str) -> None:
         node = Node(url)
         try:
-            await Follower(self.database, self.keyring, self.clock, node).run()
+            await Follower(self.database, Keeper(self.keyring), self.clock, node).run()
         finally:
             await node.close()
 
