@@ -130,7 +130,9 @@ _NOWHERE: Mapping[str, Json] = {"txHash": "0x" + "0" * 64, "logIndex": 0, "block
 
 
 def remarks(source: OnChain, filters: tuple[Filter, ...]) -> Iterator[str]:
-    """Yield what the author of filters on parameters should know: which of them can never pass."""
+    """Yield what the author should know: that everybody becomes a contact, and which filters on parameters can never pass."""
+    if source.creates_contacts and not filters:
+        yield f"every wallet in {source.wallet_arg} becomes a contact, as many an hour as the operator allows; a filter lets in fewer"
     for each in filters:
         parameter = source.declared.parameter(each.path)
         if parameter is not None and each.operator in ("eq", "neq", "in"):
