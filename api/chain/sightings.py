@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -24,8 +25,8 @@ _log = logging.getLogger("workbench.chain")
 class Sighting(msgspec.Struct, gc=False):
     """A log, seen by an organization. `id`: its row, and the event of the entries it starts; `watches`: those of the organization.
 
-    `log` None: the row was stored before, and its blocks of confirmation may have come now. `faces`: who arrives with it, by the
-    parameter that says so.
+    `log` None: the row was stored before, and its blocks of confirmation may have come now; `digest`: of the log's content, in hex.
+    `faces`: who arrives with it, by the parameter that says so.
     """
 
     org_id: int
@@ -39,6 +40,7 @@ class Sighting(msgspec.Struct, gc=False):
     args: dict[str, Json]
     watches: tuple[Watch, ...]
     log: Log | None = None
+    digest: str = ""
     faces: dict[str, Arrival] = {}
 
     @property
@@ -62,13 +64,11 @@ def sighted(watched: Watched, logs: Iterable[Log]) -> list[Sighting]:
     found: list[Sighting] = []
     for log in logs:
         orgs = watched.by_topic.get((log.contract, log.topics[0]), {}) if log.topics else {}
+        digest = _digest(log) if orgs else ""
         for org_id, watches in orgs.items():
-            declared = watches[0].declared
+            event = (log.contract, watches[0].declared.name, watches[0].declared.canonical)
             where = (log.tx_hash, log.log_index, log.block_number)
-            args = _args(log, watches)
-            found.append(
-                Sighting(org_id, "", log.contract, declared.name, declared.canonical, *where, args, watches, log)
-            )
+            found.append(Sighting(org_id, "", *event, *where, _args(log, watches), watches, log, digest))
     return found
 
 
@@ -82,6 +82,12 @@ def remembered(watched: Watched, rows: Iterable[StoredLog]) -> list[Sighting]:
             args = decode(row.args)
             found.append(Sighting(row.org_id, row.id, row.contract, row.event, row.signature, *where, args, watches))
     return found
+
+
+def _digest(log: Log) -> str:
+    """Return 128 bits in hex that stand for all that a log says, wherever in the chain it says it."""
+    said = " ".join((log.contract, *log.topics, log.data.lower()))
+    return blake2b(said.encode(), digest_size=16).hexdigest()
 
 
 def _args(log: Log, watches: tuple[Watch, ...]) -> dict[str, Json]:

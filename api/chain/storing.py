@@ -2,7 +2,7 @@
 
 It begins with the lease, so that a follower that was frozen writes nothing, and looks whether what is followed is still what the
 node was asked for. A log is one row per organization for ever; an automation enters it once, also when a reorganization drops it
-and brings it back. Locks are taken in the order of everybody (`store.locks`): identifiers, contacts, entries. A log that an entry may
+and brings it back (`chain.news`). Locks are taken in the order of everybody (`store.locks`): identifiers, contacts, entries. A log that an entry may
 wait for is stored under the lock of its contact, like any event: see `engine.record` for why no wake-up is lost.
 """
 
@@ -11,6 +11,7 @@ from datetime import datetime
 
 import msgspec
 
+from api.chain.news import News
 from api.chain.rpc import Log
 from api.chain.sightings import Faces, Sighting, remembered, sighted
 from api.chain.watching import Watch, Watched
@@ -21,7 +22,6 @@ from api.ingest.lookup import all_keys, ask, ask_for
 from api.ingest.matching import Active
 from api.ingest.writing import add_entry, contact_writes
 from api.keyring import Keyring
-from api.language.codec import encode
 from api.language.contact import identifiers_of
 from api.language.event import Identifiers
 from api.language.filter import matches
@@ -29,7 +29,7 @@ from api.language.trigger import flat_context, needs_email
 from api.store import chain as store
 from api.store import ingest
 from api.store.calls import COMMIT, Call, run
-from api.store.chain import Lease, LogRows, RestoredRows
+from api.store.chain import Lease
 from api.store.database import Transaction
 from api.store.ingest import EntryRows, Owner
 from api.store.locks import hold_identifiers
@@ -84,18 +84,18 @@ class Keeper:
     ) -> Told:
         """Store a page at `at`, renew the lease and commit; raise LostError or ChangedError before anything is written."""
         sightings = sighted(watched, page.logs)
-        kept, epoch, known, confirmed = await run(
-            tx,
-            store.keep_chain(lease, until),
-            store.watch_epoch(),
-            store.find_logs(lease.chain_id, [(each.org_id, each.tx_hash, each.log_index) for each in sightings]),
-            store.confirmed_logs(lease.chain_id, *_confirming(watched, page)),
-        )
+        kept, epoch = await run(tx, store.keep_chain(lease, until), store.watch_epoch())
         if not kept:
             raise LostError
         if epoch != watched.epoch:
             raise ChangedError
-        news = _News(sightings, known, at)
+        known, dropped, confirmed = await run(
+            tx,
+            store.find_logs(lease.chain_id, [(each.org_id, each.tx_hash, each.log_index) for each in sightings]),
+            store.dropped_logs(lease.chain_id, sorted({(each.org_id, each.tx_hash) for each in sightings})),
+            store.confirmed_logs(lease.chain_id, *_confirming(watched, page)),
+        )
+        news = News(sightings, known, dropped, at)
         seen = [*news.fresh, *news.back, *remembered(watched, confirmed)]
         for sighting in seen:
             sighting.faces = self._faces.of(sighting)
@@ -168,32 +168,6 @@ class Keeper:
         return matches(trigger.filters, flat_context(match.sighting.event, contact_id, who, payload))
 
 
-class _News:
-    """Which sightings of a page are new, and which were dropped once and are back."""
-
-    def __init__(self, sightings: list[Sighting], known: list[store.KnownLog], at: datetime) -> None:
-        self.fresh: list[Sighting] = []
-        self.back: list[Sighting] = []
-        by_position = {each.position: each for each in known}
-        for position, each in enumerate(sightings):
-            stored = by_position.get(position)
-            if stored is None:
-                each.id = uuid7(to_us(at))
-                self.fresh.append(each)
-            elif stored.removed:
-                each.id = stored.id
-                self.back.append(each)
-
-    def writes(self, chain_id: int, at: datetime) -> Iterator[Call[object]]:
-        """Yield what is written of them."""
-        if self.fresh:
-            yield store.add_logs(chain_id, _log_rows(self.fresh), at)
-        if self.back:
-            yield store.restore_logs(_restored_rows(self.back))
-        for org_id in sorted({each.org_id for each in self.back}):
-            yield store.revive_entries(org_id, [each.id for each in self.back if each.org_id == org_id], at)
-
-
 def _confirming(watched: Watched, page: Page) -> tuple[list[int], int, int]:
     """Return of whom, and of which blocks, stored logs may get their last block of confirmation with this page."""
     return watched.patient, page.after - watched.most_confirmations, page.after
@@ -208,7 +182,7 @@ def _due(sighting: Sighting, page: Page) -> Iterator[_Match]:
             yield _Match(sighting, watch, watch.active, arrival)
 
 
-def _given(seen: list[Sighting], news: _News) -> Iterator[Call[None]]:
+def _given(seen: list[Sighting], news: News) -> Iterator[Call[None]]:
     """Yield the call that names contacts that logs stored before have now."""
     fresh = {each.id for each in news.fresh}
     rows = [
@@ -218,35 +192,6 @@ def _given(seen: list[Sighting], news: _News) -> Iterator[Call[None]]:
     ]
     if rows:
         yield store.give_contacts(rows)
-
-
-def _log_rows(fresh: Sequence[Sighting]) -> LogRows:
-    logs = [each.log for each in fresh if each.log is not None]
-    return LogRows(
-        org_ids=[each.org_id for each in fresh],
-        ids=[each.id for each in fresh],
-        contact_ids=[each.contact_id for each in fresh],
-        contracts=[each.contract for each in fresh],
-        events=[each.event for each in fresh],
-        signatures=[each.signature for each in fresh],
-        tx_hashes=[each.tx_hash for each in fresh],
-        log_indexes=[each.log_index for each in fresh],
-        block_numbers=[each.block_number for each in fresh],
-        block_hashes=[each.block_hash for each in logs],
-        block_seconds=[each.seconds or 0 for each in logs],
-        args=[encode(each.args).decode() for each in fresh],
-    )
-
-
-def _restored_rows(back: Sequence[Sighting]) -> RestoredRows:
-    logs = [each.log for each in back if each.log is not None]
-    return RestoredRows(
-        org_ids=[each.org_id for each in back],
-        ids=[each.id for each in back],
-        block_numbers=[each.block_number for each in back],
-        block_hashes=[each.block_hash for each in logs],
-        block_seconds=[each.seconds or 0 for each in logs],
-    )
 
 
 async def roll_back(tx: Transaction, lease: Lease, until: datetime, block: tuple[int, str], at: datetime) -> Told:
