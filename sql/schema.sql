@@ -556,7 +556,7 @@ CREATE TABLE workbench.audience_parts (
 );
 
 -- What happened on chains: a row for every log that somebody of the organization follows. A log whose block was dropped is
--- `removed`; when it comes again in another block the row, and the entries it started, come back to life.
+-- `removed`; when it comes again, in another block or at another place, the row, and the entries it started, come back to life.
 CREATE TABLE workbench.onchain_events (
     org_id        bigint NOT NULL,
     id            uuid NOT NULL,
@@ -566,7 +566,8 @@ CREATE TABLE workbench.onchain_events (
     event         text NOT NULL,
     signature     text NOT NULL,                -- as it is hashed: Transfer(address,address,uint256)
     tx_hash       text NOT NULL,
-    log_index     integer NOT NULL,
+    log_index     integer NOT NULL,             -- in the block it is in now, or was in last
+    digest        uuid NOT NULL,                -- of contract, topics and data: what makes it this log of its transaction
     block_number  bigint NOT NULL,
     block_hash    text NOT NULL,
     block_time    timestamptz NOT NULL,
@@ -574,9 +575,10 @@ CREATE TABLE workbench.onchain_events (
     removed       boolean NOT NULL DEFAULT false,
     created_at    timestamptz NOT NULL,         -- when it was first seen
     merged_from   uuid,                         -- like that of an event
-    PRIMARY KEY (org_id, id),
-    UNIQUE (org_id, chain_id, tx_hash, log_index)
+    PRIMARY KEY (org_id, id)
 );
+CREATE UNIQUE INDEX onchain_events_in_chain ON workbench.onchain_events (org_id, chain_id, tx_hash, log_index) WHERE NOT removed;
+CREATE INDEX onchain_events_dropped ON workbench.onchain_events (org_id, chain_id, tx_hash, log_index) WHERE removed;
 CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, block_number, chain_id);
 CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id, created_at);
 

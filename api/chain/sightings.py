@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -24,8 +25,8 @@ _log = logging.getLogger("workbench.chain")
 class Sighting(msgspec.Struct, gc=False):
     """A log, seen by an organization. `id`: its row, and the event of the entries it starts; `watches`: those of the organization.
 
-    `log` None: the row was stored before, and its blocks of confirmation may have come now. `seconds`: when its block was made, since
-    the epoch. `faces`: who arrives with it, by the parameter that says so.
+    `log` None: the row was stored before, and its blocks of confirmation may have come now; `digest`: of the log's content, in hex.
+    `seconds`: when its block was made, since the epoch. `faces`: who arrives with it, by the parameter that says so.
     """
 
     org_id: int
@@ -38,8 +39,9 @@ class Sighting(msgspec.Struct, gc=False):
     block_number: int
     args: dict[str, Json]
     watches: tuple[Watch, ...]
-    seconds: int
+    seconds: int = 0
     log: Log | None = None
+    digest: str = ""
     faces: dict[str, Arrival] = {}
 
     @property
@@ -63,15 +65,12 @@ def sighted(watched: Watched, logs: Iterable[Log]) -> list[Sighting]:
     found: list[Sighting] = []
     for log in logs:
         orgs = watched.by_topic.get((log.contract, log.topics[0]), {}) if log.topics else {}
+        digest = _digest(log) if orgs else ""
         for org_id, watches in orgs.items():
-            declared = watches[0].declared
+            event = (log.contract, watches[0].declared.name, watches[0].declared.canonical)
             where = (log.tx_hash, log.log_index, log.block_number)
             args, seconds = _args(log, watches), log.seconds or 0
-            found.append(
-                Sighting(
-                    org_id, "", log.contract, declared.name, declared.canonical, *where, args, watches, seconds, log
-                )
-            )
+            found.append(Sighting(org_id, "", *event, *where, args, watches, seconds, log, digest))
     return found
 
 
@@ -85,6 +84,12 @@ def remembered(watched: Watched, rows: Iterable[StoredLog]) -> list[Sighting]:
             args, what = decode(row.args), (row.contract, row.event, row.signature)
             found.append(Sighting(row.org_id, row.id, *what, *where, args, watches, row.seconds))
     return found
+
+
+def _digest(log: Log) -> str:
+    """Return 128 bits in hex that stand for all that a log says, wherever in the chain it says it."""
+    said = " ".join((log.contract, *log.topics, log.data.lower()))
+    return blake2b(said.encode(), digest_size=16).hexdigest()
 
 
 def _args(log: Log, watches: tuple[Watch, ...]) -> dict[str, Json]:

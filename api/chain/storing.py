@@ -3,15 +3,16 @@
 It begins with the lease, so that a follower that was frozen writes nothing, and matches with what is followed at that moment; where that
 is more than the node was asked for, the page is thrown away. An automation takes the logs of blocks since it is live, once they have
 their confirmations. A log is one row per organization for ever; an automation enters it once, also when a reorganization drops it
-and brings it back. Locks are taken in the order of everybody (`store.locks`): identifiers, contacts, entries. A log that an entry may
+and brings it back (`chain.news`). Locks are taken in the order of everybody (`store.locks`): identifiers, contacts, entries. A log that an entry may
 wait for is stored under the lock of its contact, like any event: see `engine.record` for why no wake-up is lost.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from datetime import datetime
 
 import msgspec
 
+from api.chain.news import News
 from api.chain.rpc import Log
 from api.chain.sightings import Faces, Sighting, remembered, sighted
 from api.chain.strangers import MOST_AN_HOUR, Match, Strangers, wallets
@@ -22,7 +23,6 @@ from api.ingest.directory import Directory, Known
 from api.ingest.lookup import all_keys, ask, ask_for
 from api.ingest.writing import add_entry, contact_writes
 from api.keyring import Keyring
-from api.language.codec import encode
 from api.language.contact import identifiers_of
 from api.language.event import Identifiers
 from api.language.filter import matches
@@ -30,7 +30,7 @@ from api.language.trigger import flat_context, needs_email
 from api.store import chain as store
 from api.store import ingest
 from api.store.calls import COMMIT, Call, run
-from api.store.chain import Lease, LogRows, RestoredRows
+from api.store.chain import Lease
 from api.store.database import Transaction
 from api.store.ingest import EntryRows, Owner
 from api.store.locks import hold_identifiers
@@ -67,12 +67,11 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class _Look(msgspec.Struct, frozen=True):
-    """What the store knows of a page: whether the chain is ours, the epoch of what is followed, and logs that are there already."""
+    """The logs of a page, and what the store knows of them and of those that wait for its blocks."""
 
     sightings: list[Sighting]
-    kept: bool
-    epoch: int
-    known: list[store.KnownLog]
+    known: Set[int]
+    dropped: list[store.DroppedLog]
     confirmed: list[store.StoredLog]
 
 
@@ -100,17 +99,17 @@ class Keeper:
 
         `watched`: what the node was asked for. It is matched with what is followed now.
         """
-        look = await _look(tx, lease, until, watched, page)
-        if not look.kept:
+        kept, epoch = await run(tx, store.keep_chain(lease, until), store.watch_epoch())
+        if not kept:
             raise LostError
-        if look.epoch != watched.epoch:
+        if epoch != watched.epoch:
             asked, watched = watched, await read_watched(tx, lease.chain_id, watched)
             if not watched.asked_for <= asked.asked_for:
                 raise ChangedError
-            look = await _look(tx, lease, until, watched, page)
+        look = await _look(tx, lease.chain_id, watched, page)
         if watched.settling:
             await run(tx, store.settle_automations(watched.settling))
-        news = _News(look.sightings, look.known, at)
+        news = News(look.sightings, look.known, look.dropped, at)
         seen = [*news.fresh, *news.back, *remembered(watched, look.confirmed)]
         present = await self._recognised(tx, seen)
         directory = present.directory
@@ -183,48 +182,20 @@ class Keeper:
         return matches(trigger.filters, flat_context(match.sighting.event, contact_id, who, payload))
 
 
-class _News:
-    """Which sightings of a page are new, and which were dropped once and are back."""
-
-    def __init__(self, sightings: list[Sighting], known: list[store.KnownLog], at: datetime) -> None:
-        self.fresh: list[Sighting] = []
-        self.back: list[Sighting] = []
-        by_position = {each.position: each for each in known}
-        for position, each in enumerate(sightings):
-            stored = by_position.get(position)
-            if stored is None:
-                each.id = uuid7(to_us(at))
-                self.fresh.append(each)
-            elif stored.removed:
-                each.id = stored.id
-                self.back.append(each)
-
-    def writes(self, chain_id: int, at: datetime) -> Iterator[Call[object]]:
-        """Yield what is written of them."""
-        if self.fresh:
-            yield store.add_logs(chain_id, _log_rows(self.fresh), at)
-        if self.back:
-            yield store.restore_logs(_restored_rows(self.back))
-        for org_id in sorted({each.org_id for each in self.back}):
-            yield store.revive_entries(org_id, [each.id for each in self.back if each.org_id == org_id], at)
-
-
-async def _look(tx: Transaction, lease: Lease, until: datetime, watched: Watched, page: Page) -> _Look:
-    """Hold the chain, and ask what is known of the logs of a page, and of those that get their last confirmation with it."""
+async def _look(tx: Transaction, chain_id: int, watched: Watched, page: Page) -> _Look:
+    """Ask what is known of the logs of a page, and for those that get their last confirmation with it."""
     sightings = sighted(watched, page.logs)
-    logs = [(each.org_id, each.tx_hash, each.log_index) for each in sightings]
     due = [
         (org_id, page.after - depth, min(page.number - blocks, page.after))
         for org_id, blocks, depth in watched.patience
     ]
-    found = await run(
+    known, dropped, confirmed = await run(
         tx,
-        store.keep_chain(lease, until),
-        store.watch_epoch(),
-        store.find_logs(lease.chain_id, logs),
-        store.confirmed_logs(lease.chain_id, due),
+        store.find_logs(chain_id, [(each.org_id, each.tx_hash, each.log_index) for each in sightings]),
+        store.dropped_logs(chain_id, sorted({(each.org_id, each.tx_hash) for each in sightings})),
+        store.confirmed_logs(chain_id, due),
     )
-    return _Look(sightings, *found)
+    return _Look(sightings, known, dropped, confirmed)
 
 
 def _due(sighting: Sighting, page: Page) -> Iterator[Match]:
@@ -241,7 +212,7 @@ def _is_due(sighting: Sighting, watch: Watch, page: Page) -> bool:
     return reached and sighting.seconds >= int(watch.since.timestamp())
 
 
-def _given(seen: list[Sighting], news: _News) -> Iterator[Call[None]]:
+def _given(seen: list[Sighting], news: News) -> Iterator[Call[None]]:
     """Yield the call that names contacts that logs stored before have now."""
     fresh = {each.id for each in news.fresh}
     rows = [
@@ -251,35 +222,6 @@ def _given(seen: list[Sighting], news: _News) -> Iterator[Call[None]]:
     ]
     if rows:
         yield store.give_contacts(rows)
-
-
-def _log_rows(fresh: Sequence[Sighting]) -> LogRows:
-    logs = [each.log for each in fresh if each.log is not None]
-    return LogRows(
-        org_ids=[each.org_id for each in fresh],
-        ids=[each.id for each in fresh],
-        contact_ids=[each.contact_id for each in fresh],
-        contracts=[each.contract for each in fresh],
-        events=[each.event for each in fresh],
-        signatures=[each.signature for each in fresh],
-        tx_hashes=[each.tx_hash for each in fresh],
-        log_indexes=[each.log_index for each in fresh],
-        block_numbers=[each.block_number for each in fresh],
-        block_hashes=[each.block_hash for each in logs],
-        block_seconds=[each.seconds or 0 for each in logs],
-        args=[encode(each.args).decode() for each in fresh],
-    )
-
-
-def _restored_rows(back: Sequence[Sighting]) -> RestoredRows:
-    logs = [each.log for each in back if each.log is not None]
-    return RestoredRows(
-        org_ids=[each.org_id for each in back],
-        ids=[each.id for each in back],
-        block_numbers=[each.block_number for each in back],
-        block_hashes=[each.block_hash for each in logs],
-        block_seconds=[each.seconds or 0 for each in logs],
-    )
 
 
 async def roll_back(tx: Transaction, lease: Lease, until: datetime, block: tuple[int, str], at: datetime) -> Told:

@@ -56,13 +56,14 @@ class WatchRow(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-class KnownLog(msgspec.Struct, frozen=True):
-    """A log that is stored: at which `position` (from 0) of those asked for, and in which block it was."""
+class DroppedLog(msgspec.Struct, frozen=True):
+    """A log that is not in the chain any more: where it was, and what makes it this log (`digest`, in hex)."""
 
-    position: int
+    org_id: int
+    tx_hash: str
+    log_index: int
     id: str
-    removed: bool
-    block_hash: str
+    digest: str
 
 
 class StoredLog(msgspec.Struct, frozen=True):
@@ -91,6 +92,7 @@ class LogRows(msgspec.Struct):
     signatures: list[str] = []
     tx_hashes: list[str] = []
     log_indexes: list[int] = []
+    digests: list[str] = []
     block_numbers: list[int] = []
     block_hashes: list[str] = []
     block_seconds: list[int] = []
@@ -102,6 +104,7 @@ class RestoredRows(msgspec.Struct):
 
     org_ids: list[int] = []
     ids: list[str] = []
+    log_indexes: list[int] = []
     block_numbers: list[int] = []
     block_hashes: list[str] = []
     block_seconds: list[int] = []
@@ -214,15 +217,26 @@ def settle_automations(settled: Sequence[tuple[int, str, int]]) -> Call[None]:
     )
 
 
-def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[list[KnownLog]]:
-    """Ask which of these (organization, transaction, index) are known."""
+def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[frozenset[int]]:
+    """Ask which of these (organization, transaction, index) are stored and in the chain: their positions."""
     return Call(
         _SQL["find_logs"],
-        lambda rows: [KnownLog(*row) for row in rows],
+        lambda rows: frozenset(row[0] for row in rows),
         chain_id=chain_id,
         org_ids=plain(org_id for org_id, _, _ in logs),
         tx_hashes=quoted([tx_hash for _, tx_hash, _ in logs]),
         log_indexes=plain(index for _, _, index in logs),
+    )
+
+
+def dropped_logs(chain_id: int, transactions: Sequence[tuple[int, str]]) -> Call[list[DroppedLog]]:
+    """Ask for the logs of these (organization, transaction) that are not in the chain any more."""
+    return Call(
+        _SQL["dropped_logs"],
+        lambda rows: [DroppedLog(*row) for row in rows],
+        chain_id=chain_id,
+        org_ids=plain(org_id for org_id, _ in transactions),
+        tx_hashes=quoted([tx_hash for _, tx_hash in transactions]),
     )
 
 
@@ -253,6 +267,7 @@ def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
         signatures=quoted(rows.signatures),
         tx_hashes=quoted(rows.tx_hashes),
         log_indexes=plain(rows.log_indexes),
+        digests=uuids(rows.digests),
         block_numbers=plain(rows.block_numbers),
         block_hashes=quoted(rows.block_hashes),
         block_seconds=plain(rows.block_seconds),
@@ -261,12 +276,13 @@ def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
 
 
 def restore_logs(rows: RestoredRows) -> Call[None]:
-    """Put logs that were dropped into the blocks they are in now."""
+    """Put logs that were dropped where they are now."""
     return Call(
         _SQL["restore_logs"],
         nothing,
         org_ids=plain(rows.org_ids),
         ids=uuids(rows.ids),
+        log_indexes=plain(rows.log_indexes),
         block_numbers=plain(rows.block_numbers),
         block_hashes=quoted(rows.block_hashes),
         block_seconds=plain(rows.block_seconds),

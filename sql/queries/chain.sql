@@ -87,18 +87,30 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :versions ::integer[]) AS k (org
 WHERE a.org_id = k.org_id AND a.id = k.id AND a.published_version = k.version;
 
 -- find_logs --
--- Those of these logs that are known already; `position` counts from 0.
+-- Those of these logs that are stored and in the chain: their positions from 0.
 WITH k AS MATERIALIZED (
     SELECT :chain_id ::bigint AS chain_id, *
     FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[]) WITH ORDINALITY
         AS k (org_id, tx_hash, log_index, position)
 )
-SELECT k.position - 1, v.id::text, v.removed, v.block_hash
+SELECT k.position - 1
 FROM k CROSS JOIN LATERAL (
-    SELECT * FROM onchain_events o
+    SELECT FROM onchain_events o
     WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash
-        AND o.log_index = k.log_index
+        AND o.log_index = k.log_index AND NOT o.removed
     ORDER BY o.tx_hash, o.log_index LIMIT 1    -- a range and an order, which only the key of logs has: see `facts.sql`
+) AS v;
+
+-- dropped_logs --
+-- The logs of these transactions that are not in the chain any more.
+WITH k AS MATERIALIZED (
+    SELECT :chain_id ::bigint AS chain_id, * FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[]) AS k (org_id, tx_hash)
+)
+SELECT k.org_id, k.tx_hash, v.log_index, v.id::text, replace(v.digest::text, '-', '')
+FROM k CROSS JOIN LATERAL (
+    SELECT o.log_index, o.id, o.digest FROM onchain_events o
+    WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash AND o.removed
+    ORDER BY o.tx_hash, o.log_index    -- as above
 ) AS v;
 
 -- confirmed_logs --
@@ -117,22 +129,24 @@ ORDER BY o.org_id, o.block_number, o.log_index, o.id;
 
 -- add_logs --
 -- Keep logs; moments of blocks are seconds since the epoch. Parameters come like payloads of events (`ingest.sql`).
-INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, block_number, block_hash,
-                            block_time, args, created_at)
-SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, block_number, block_hash,
+INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,
+                            block_hash, block_time, args, created_at)
+SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash,
        timestamptz 'epoch' + block_seconds * interval '1 second', args::jsonb, :at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contracts ::text[], :events ::text[], :signatures ::text[],
-            :tx_hashes ::text[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
+            :tx_hashes ::text[], :log_indexes ::integer[], :digests ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[],
             :block_seconds ::bigint[], string_to_array(:args, chr(30)))
-    AS l (org_id, id, contact_id, contract, event, signature, tx_hash, log_index, block_number, block_hash, block_seconds, args);
+    AS l (org_id, id, contact_id, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash, block_seconds,
+          args);
 
 -- restore_logs --
--- Logs that were dropped are in another block now.
+-- Logs that were dropped are in another block now, or at another place in it.
 UPDATE onchain_events o
-SET removed = false, block_number = k.block_number, block_hash = k.block_hash,
+SET removed = false, log_index = k.log_index, block_number = k.block_number, block_hash = k.block_hash,
     block_time = timestamptz 'epoch' + k.block_seconds * interval '1 second'
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[], :block_seconds ::bigint[])
-    AS k (org_id, id, block_number, block_hash, block_seconds)
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
+            :block_seconds ::bigint[])
+    AS k (org_id, id, log_index, block_number, block_hash, block_seconds)
 WHERE o.org_id = k.org_id AND o.id = k.id;
 
 -- revive_entries --

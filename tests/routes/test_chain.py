@@ -19,8 +19,8 @@ async def logged(
 ) -> None:
     """Keep a log, as the follower does."""
     await org.service.rows(
-        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, block_number,"
-        " block_hash, block_time, args, created_at) VALUES (%s, gen_random_uuid(), %s, 1, %s, %s, %s, %s, %s, %s, 'h', now(),"
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,"
+        " block_hash, block_time, args, created_at) VALUES (%s, gen_random_uuid(), %s, 1, %s, %s, %s, %s, %s, gen_random_uuid(), %s, 'h', now(),"
         " %s::jsonb, now())",
         org.id,
         contact,
