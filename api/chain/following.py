@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import logging
 
+from api.chain.dropping import move_back, take_back
 from api.chain.reading import ForkError, Reader
 from api.chain.rpc import Block, NodeError
-from api.chain.storing import ChangedError, Keeper, Page, roll_back
+from api.chain.storing import ChangedError, Keeper, Page
 from api.chain.watching import NOTHING, Watched, read_watched
 from api.clock import Clock
 from api.store import chain as store
@@ -38,6 +39,7 @@ class Following:
         self._lease = taken.lease
         self._begun = taken.block_number is not None
         self._last: tuple[int, str] | None = None
+        self._dropping = taken.dropping_above
         self._watched = NOTHING
         self._head: Block | None = None
         self._trouble: str | None = None
@@ -45,6 +47,8 @@ class Following:
 
     async def go_on(self) -> None:
         """Read on; rest a little when there is nothing more to read for the moment."""
+        if self._dropping is not None:
+            await self._take_back(self._dropping)
         head = await self._latest()
         try:
             last = await self._cursor(head)
@@ -140,12 +144,16 @@ class Following:
         if await self._node.chain_id() != self._lease.chain_id:
             raise WrongChainError
         block = await self._common(head)
-        now = self._clock.now()
-        async with self._database.transaction() as tx:
-            told = await roll_back(tx, self._lease, now + LEASE, block, now)
-        extra = {"chain": self._lease.chain_id, "block": block[0], "logs": told.logs, "entries": told.entries}
+        await move_back(self._database, self._clock, self._lease, block)
+        self._last, self._dropping = block, block[0]
+        await self._take_back(block[0])
+
+    async def _take_back(self, above: int) -> None:
+        """Take back what happened above a block."""
+        told = await take_back(self._database, self._clock, self._lease, above)
+        self._dropping = None
+        extra = {"chain": self._lease.chain_id, "block": above, "logs": told.logs, "entries": told.entries}
         _log.warning("chain_reorganized", extra=extra)
-        self._last = block
 
     async def _common(self, head: Block) -> tuple[int, str]:
         """Return the newest remembered block that is still in the chain; if none is, the one before all of them.

@@ -15,7 +15,7 @@ from api.keyring import Keyring
 from api.store.database import Database
 
 CALIBRATE_EVERY = 5.0
-_STATEMENT_MS = 60_000  # a deep reorganization takes back everything in one transaction
+_STATEMENT_MS = 60_000  # all logs of a block are stored in one transaction
 
 
 def follow(urls: Sequence[str], dsn: str, secret: str, most_strangers: int) -> None:

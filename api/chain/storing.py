@@ -222,21 +222,3 @@ def _given(seen: list[Sighting], news: News) -> Iterator[Call[None]]:
     ]
     if rows:
         yield store.give_contacts(rows)
-
-
-async def roll_back(tx: Transaction, lease: Lease, until: datetime, block: tuple[int, str], at: datetime) -> Told:
-    """Take back what happened above a block (number, hash): the last one that we and the chain have in common; commit."""
-    number = block[0]
-    kept, org_ids = await run(tx, store.keep_chain(lease, until), store.dropped_organizations(lease.chain_id, number))
-    if not kept:
-        raise LostError
-    dropped = await run(tx, *(store.drop_logs(org_id, lease.chain_id, number, at) for org_id in org_ids))
-    await run(
-        tx,
-        store.add_blocks(lease.chain_id, [block] if number >= 0 else []),
-        store.forget_blocks(lease.chain_id, number, 0),
-        store.advance_chain(lease, number, number, at),
-        COMMIT,
-    )
-    counts = [each for each in dropped if isinstance(each, tuple)]
-    return Told(sum(logs for logs, _ in counts), sum(entries for _, entries in counts))

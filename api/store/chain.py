@@ -25,10 +25,14 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A chain that is ours to follow; `block_number`: up to where it was read, None when nobody has begun."""
+    """A chain that is ours to follow; `block_number`: up to where it was read, None when nobody has begun.
+
+    `dropping_above`: logs of blocks above this one were to be taken back when the last follower ended.
+    """
 
     lease: Lease
     block_number: int | None
+    dropping_above: int | None = None
 
 
 class AutomationRow(msgspec.Struct, frozen=True):
@@ -114,7 +118,7 @@ def take_chain(chain_id: int, now: datetime, lease_until: datetime) -> Call[Take
     """Ask to follow a chain; None while somebody else does."""
     return Call(
         _SQL["take_chain"],
-        lambda rows: Taken(Lease(chain_id, rows[0][0]), rows[0][1]) if rows else None,
+        lambda rows: Taken(Lease(chain_id, rows[0][0]), *rows[0][1:]) if rows else None,
         chain_id=chain_id,
         now=now,
         lease_until=lease_until,
@@ -142,6 +146,16 @@ def advance_chain(lease: Lease, block_number: int, head: int, at: datetime) -> C
         head=head,
         at=at,
     )
+
+
+def begin_dropping(lease: Lease, above: int) -> Call[None]:
+    """Note that logs of blocks above one are to be taken back before anything else."""
+    return Call(_SQL["begin_dropping"], nothing, chain_id=lease.chain_id, token=lease.token, above=above)
+
+
+def end_dropping(lease: Lease) -> Call[None]:
+    """Note that they are."""
+    return Call(_SQL["end_dropping"], nothing, chain_id=lease.chain_id, token=lease.token)
 
 
 def note_chain(lease: Lease, trouble: str | None) -> Call[None]:
@@ -310,14 +324,23 @@ def dropped_organizations(chain_id: int, above: int) -> Call[list[int]]:
     return Call(_SQL["dropped_organizations"], lambda rows: [row[0] for row in rows], chain_id=chain_id, above=above)
 
 
-def drop_logs(org_id: int, chain_id: int, above: int, at: datetime) -> Call[tuple[int, int]]:
-    """Take back what happened above a block; read how many logs, and how many entries that ended with them."""
+class Dropped(msgspec.Struct, frozen=True):
+    """What was taken back at once: how many logs, how many entries that ended with them, and up to which block (None: nothing was left)."""
+
+    logs: int
+    entries: int
+    block_number: int | None
+
+
+def drop_logs(org_id: int, chain_id: int, above: int, most: int, at: datetime) -> Call[Dropped]:
+    """Take back what the next logs above a block started, `most` of them."""
     return Call(
         _SQL["drop_logs"],
-        lambda rows: (rows[0][0], rows[0][1]),
+        lambda rows: Dropped(*rows[0]),
         org_id=org_id,
         chain_id=chain_id,
         above=above,
+        most=most,
         at=at,
     )
 

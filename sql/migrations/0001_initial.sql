@@ -612,7 +612,8 @@ CREATE TABLE workbench.chains (
     block_number  bigint,                       -- all logs up to here are stored; none yet: reading begins at the head
     head          bigint,
     read_at       timestamptz,
-    trouble       text                          -- what hinders the follower now
+    trouble       text,                         -- what hinders the follower now
+    dropping_above  bigint                      -- a reorganization: logs of blocks above this one are to be taken back first
 );
 
 -- Blocks that were read, by whose hashes a reorganization is noticed: the newest ones, and the first of the chain.
