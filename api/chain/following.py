@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 
+from api.chain.answers import Block, NodeError
 from api.chain.reading import ForkError, Reader
-from api.chain.rpc import Block, NodeError
 from api.chain.storing import ChangedError, Keeper, Page, roll_back
 from api.chain.watching import Watched, read_watched
 from api.clock import Clock

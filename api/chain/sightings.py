@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from api.chain.answers import Log
 from api.chain.decode import UndecodableError
-from api.chain.rpc import Log
 from api.chain.watching import Watch, Watched
 from api.ingest.arrival import Arrival
 from api.ingest.identifiers import People

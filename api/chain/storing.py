@@ -11,8 +11,8 @@ from datetime import datetime
 
 import msgspec
 
+from api.chain.answers import Log
 from api.chain.news import News
-from api.chain.rpc import Log
 from api.chain.sightings import Faces, Sighting, remembered, sighted
 from api.chain.watching import Watch, Watched
 from api.clock import to_us, uuid7
