@@ -583,6 +583,20 @@ CREATE TABLE workbench.chain_watches (
     PRIMARY KEY (org_id, chain_id, contract, signature)
 );
 
+-- Logs that the database refuses to store, each with what it broke: nothing else waits for them. For the operator.
+CREATE TABLE workbench.chain_dead_logs (
+    org_id        bigint NOT NULL REFERENCES workbench.organizations (id),
+    chain_id      bigint NOT NULL,
+    tx_hash       text NOT NULL,
+    log_index     integer NOT NULL,
+    contract      text NOT NULL,
+    signature     text NOT NULL,
+    block_number  bigint NOT NULL,
+    reason        text NOT NULL,
+    died_at       timestamptz NOT NULL,
+    PRIMARY KEY (org_id, chain_id, tx_hash, log_index)
+);
+
 -- How far each chain has been read, and by whom: the token grows with every follower, and a write with an older one finds no row.
 CREATE TABLE workbench.chains (
     chain_id      bigint PRIMARY KEY,
@@ -617,6 +631,7 @@ CREATE TABLE workbench.engines (
 ALTER TABLE workbench.contacts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.chain_dead_logs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.messages ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.message_outcomes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.test_pushes ENABLE ROW LEVEL SECURITY;

@@ -22,6 +22,10 @@ from api.store.chain import StoredLog
 _log = logging.getLogger("workbench.chain")
 
 
+Place = tuple[int, str, int]
+"""Whose log it is, and where: organization, transaction, index."""
+
+
 class Sighting(msgspec.Struct, gc=False):
     """A log, seen by an organization. `id`: its row, and the event of the entries it starts; `watches`: those of the organization.
 
@@ -47,6 +51,11 @@ class Sighting(msgspec.Struct, gc=False):
     def contact_id(self) -> str | None:
         """The contact it is about, the first that is known."""
         return next((each.contact_id for each in self.faces.values() if each.contact_id), None)
+
+    @property
+    def place(self) -> Place:
+        """Where it is, and for whom."""
+        return self.org_id, self.tx_hash, self.log_index
 
     @property
     def name(self) -> str:

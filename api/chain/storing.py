@@ -6,14 +6,14 @@ and brings it back (`chain.news`). Locks are taken in the order of everybody (`s
 wait for is stored under the lock of its contact, like any event: see `engine.record` for why no wake-up is lost.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 
 import msgspec
 
 from api.chain.answers import Log
 from api.chain.news import News
-from api.chain.sightings import Faces, Sighting, remembered, sighted
+from api.chain.sightings import Faces, Place, Sighting, remembered, sighted
 from api.chain.watching import Watch, Watched
 from api.clock import to_us, uuid7
 from api.ingest.arrival import Arrival
@@ -28,8 +28,8 @@ from api.language.filter import matches
 from api.language.trigger import flat_context, needs_email
 from api.store import chain as store
 from api.store import ingest
-from api.store.calls import COMMIT, Call, run
-from api.store.chain import Lease
+from api.store.calls import COMMIT, ROLLBACK, Call, run
+from api.store.chain import DeadLog, Lease
 from api.store.database import Transaction
 from api.store.ingest import EntryRows, Owner
 from api.store.locks import hold_identifiers
@@ -47,13 +47,18 @@ class ChangedError(Exception):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Blocks after `after` up to `number`, with their logs. `blocks`: (number, hash) of those to remember; `head`: of the chain."""
+    """Blocks after `after` up to `number`, with their logs. `blocks`: (number, hash) of those to remember; `head`: of the chain.
+
+    `dead`: why the database refuses a log of an organization; those are noted and passed over. `trial`: store these alone, and undo it.
+    """
 
     after: int
     number: int
     head: int
     logs: list[Log]
     blocks: Sequence[tuple[int, str]]
+    dead: Mapping[Place, str] = {}
+    trial: Set[Place] | None = None
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -83,7 +88,13 @@ class Keeper:
         self, tx: Transaction, lease: Lease, until: datetime, watched: Watched, page: Page, at: datetime
     ) -> Told:
         """Store a page at `at`, renew the lease and commit; raise LostError or ChangedError before anything is written."""
-        sightings = sighted(watched, page.logs)
+        seen_now = sighted(watched, page.logs)
+        sightings = [
+            each
+            for each in seen_now
+            if each.place not in page.dead and (page.trial is None or each.place in page.trial)
+        ]
+        dead = [_dead(each, page.dead[each.place]) for each in seen_now if each.place in page.dead]
         kept, epoch = await run(tx, store.keep_chain(lease, until), store.watch_epoch())
         if not kept:
             raise LostError
@@ -91,7 +102,7 @@ class Keeper:
             raise ChangedError
         known, dropped, confirmed = await run(
             tx,
-            store.find_logs(lease.chain_id, [(each.org_id, each.tx_hash, each.log_index) for each in sightings]),
+            store.find_logs(lease.chain_id, [each.place for each in sightings]),
             store.dropped_logs(lease.chain_id, sorted({(each.org_id, each.tx_hash) for each in sightings})),
             store.confirmed_logs(lease.chain_id, *_confirming(watched, page)),
         )
@@ -119,13 +130,14 @@ class Keeper:
             *contact_writes(directory, at, {contact_id for _, contact_id, _ in awaited}),
             *news.writes(lease.chain_id, at),
             *_given(seen, news),
+            *([store.add_dead_logs(lease.chain_id, dead, at)] if dead else []),
             *([ingest.wake_waiting(awaited, at)] if awaited else []),
             *([ingest.add_entries(entries, at)] if entries.ids else []),
             *([WAKE_ENGINE] if entries.ids or news.back else []),
             store.add_blocks(lease.chain_id, page.blocks),
             store.forget_blocks(lease.chain_id, page.number, page.number - REMEMBERED),
             store.advance_chain(lease, page.number, page.head, at),
-            COMMIT,
+            COMMIT if page.trial is None else ROLLBACK,
         )
         return Told(len(news.fresh) + len(news.back), len(entries.ids))
 
@@ -166,6 +178,10 @@ class Keeper:
         who = identifiers_of(arrival.event.identifiers, Identifiers(known.wallet, email, known.external_id))
         payload = match.sighting.payload(chain_id, match.watch.declared)
         return matches(trigger.filters, flat_context(match.sighting.event, contact_id, who, payload))
+
+
+def _dead(each: Sighting, reason: str) -> DeadLog:
+    return DeadLog(*each.place, each.contract, each.signature, each.block_number, reason)
 
 
 def _confirming(watched: Watched, page: Page) -> tuple[list[int], int, int]:
