@@ -15,7 +15,6 @@ from api.chain.reading import Reader
 from api.chain.rpc import Node
 from api.chain.storing import Keeper, LostError
 from api.clock import Clock
-from api.keyring import Keyring
 from api.store import chain as store
 from api.store.calls import COMMIT, run
 from api.store.chain import LEASE, Lease, Taken
@@ -40,12 +39,12 @@ _log = logging.getLogger("workbench.chain")
 class Follower:
     """Follows the chain of one node, until it is cancelled."""
 
-    def __init__(self, database: Database, keyring: Keyring, clock: Clock, node: Node) -> None:
+    def __init__(self, database: Database, keeper: Keeper, clock: Clock, node: Node) -> None:
         self._database = database
         self._clock = clock
         self._node = node
         self._reader = Reader(node)  # it learns what the node can take
-        self._keeper = Keeper(keyring)
+        self._keeper = keeper
         self._failures = 0
 
     async def run(self) -> None:

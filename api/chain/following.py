@@ -8,11 +8,12 @@ from collections.abc import Set
 import msgspec
 
 from api.chain.answers import Block, NodeError
+from api.chain.dropping import move_back, take_back
 from api.chain.isolating import refused_among
 from api.chain.reading import ForkError, Reader
 from api.chain.sightings import Place, sighted
-from api.chain.storing import ChangedError, Keeper, Page, Told, roll_back
-from api.chain.watching import Watched, read_watched
+from api.chain.storing import ChangedError, Keeper, Page, Told
+from api.chain.watching import NOTHING, Watched, read_watched
 from api.clock import Clock
 from api.store import chain as store
 from api.store.calls import COMMIT, run
@@ -43,13 +44,16 @@ class Following:
         self._lease = taken.lease
         self._begun = taken.block_number is not None
         self._last: tuple[int, str] | None = None
-        self._watched: Watched | None = None
+        self._dropping = taken.dropping_above
+        self._watched = NOTHING
         self._head: Block | None = None
         self._trouble: str | None = None
         self._pause = SHORTEST
 
     async def go_on(self) -> None:
         """Read on; rest a little when there is nothing more to read for the moment."""
+        if self._dropping is not None:
+            await self._take_back(self._dropping)
         head = await self._latest()
         try:
             last = await self._cursor(head)
@@ -62,7 +66,7 @@ class Following:
         except ForkError:
             await self._go_back(head)
         except ChangedError:
-            self._watched = None
+            return
 
     async def note(self, trouble: str | None) -> None:
         """Say what hinders us, where everybody can see it; None: nothing any more."""
@@ -76,7 +80,7 @@ class Following:
     async def _read(self, last: tuple[int, str], head: Block) -> None:
         watched = await self._followed()
         async for page in self._reader.pages(watched, last, head):
-            await self._keep(watched, page)
+            watched = await self._keep(watched, page)
 
     async def _latest(self) -> Block:
         head = await self._node.block("latest")
@@ -89,10 +93,10 @@ class Following:
         return head
 
     async def _followed(self) -> Watched:
-        if self._watched is None:
-            async with self._database.transaction() as tx:
-                self._watched = await read_watched(tx, self._lease.chain_id)
-                await run(tx, COMMIT)
+        """Return what is followed now; only what changed is read again."""
+        async with self._database.transaction() as tx:
+            self._watched = await read_watched(tx, self._lease.chain_id, self._watched)
+            await run(tx, COMMIT)
         return self._watched
 
     async def _cursor(self, head: Block) -> tuple[int, str]:
@@ -109,7 +113,8 @@ class Following:
         assert self._last is not None
         return self._last
 
-    async def _keep(self, watched: Watched, page: Page) -> None:
+    async def _keep(self, watched: Watched, page: Page) -> Watched:
+        """Store a page that was read for what was followed then; return what is followed now."""
         try:
             told = await self._store(watched, page)
         except RefusedDataError:
@@ -120,6 +125,8 @@ class Following:
         if told.logs or told.entries:
             extra = {"chain": self._lease.chain_id, "block": page.number, "logs": told.logs, "entries": told.entries}
             _log.info("logs_kept", extra=extra)
+        self._watched = told.watched
+        return told.watched
 
     async def _store(self, watched: Watched, page: Page) -> Told:
         now = self._clock.now()
@@ -162,12 +169,16 @@ class Following:
         if await self._node.chain_id() != self._lease.chain_id:
             raise WrongChainError
         block = await self._common(head)
-        now = self._clock.now()
-        async with self._database.transaction() as tx:
-            told = await roll_back(tx, self._lease, now + LEASE, block, now)
-        extra = {"chain": self._lease.chain_id, "block": block[0], "logs": told.logs, "entries": told.entries}
+        await move_back(self._database, self._clock, self._lease, block)
+        self._last, self._dropping = block, block[0]
+        await self._take_back(block[0])
+
+    async def _take_back(self, above: int) -> None:
+        """Take back what happened above a block."""
+        told = await take_back(self._database, self._clock, self._lease, above)
+        self._dropping = None
+        extra = {"chain": self._lease.chain_id, "block": above, "logs": told.logs, "entries": told.entries}
         _log.warning("chain_reorganized", extra=extra)
-        self._last = block
 
     async def _common(self, head: Block) -> tuple[int, str]:
         """Return the newest remembered block that is still in the chain; if none is, the one before all of them.

@@ -30,7 +30,7 @@ class Sighting(msgspec.Struct, gc=False):
     """A log, seen by an organization. `id`: its row, and the event of the entries it starts; `watches`: those of the organization.
 
     `log` None: the row was stored before, and its blocks of confirmation may have come now; `digest`: of the log's content, in hex.
-    `faces`: who arrives with it, by the parameter that says so.
+    `seconds`: when its block was made, since the epoch. `faces`: who arrives with it, by the parameter that says so.
     """
 
     org_id: int
@@ -43,6 +43,7 @@ class Sighting(msgspec.Struct, gc=False):
     block_number: int
     args: dict[str, Json]
     watches: tuple[Watch, ...]
+    seconds: int = 0
     log: Log | None = None
     digest: str = ""
     faces: dict[str, Arrival] = {}
@@ -77,7 +78,8 @@ def sighted(watched: Watched, logs: Iterable[Log]) -> list[Sighting]:
         for org_id, watches in orgs.items():
             event = (log.contract, watches[0].declared.name, watches[0].declared.canonical)
             where = (log.tx_hash, log.log_index, log.block_number)
-            found.append(Sighting(org_id, "", *event, *where, _args(log, watches), watches, log, digest))
+            args, seconds = _args(log, watches), log.seconds or 0
+            found.append(Sighting(org_id, "", *event, *where, args, watches, seconds, log, digest))
     return found
 
 
@@ -88,8 +90,8 @@ def remembered(watched: Watched, rows: Iterable[StoredLog]) -> list[Sighting]:
         watches = watched.by_spot.get((row.org_id, (row.contract, row.signature)), ())
         if watches:
             where = (row.tx_hash, row.log_index, row.block_number)
-            args = decode(row.args)
-            found.append(Sighting(row.org_id, row.id, row.contract, row.event, row.signature, *where, args, watches))
+            args, what = decode(row.args), (row.contract, row.event, row.signature)
+            found.append(Sighting(row.org_id, row.id, *what, *where, args, watches, row.seconds))
     return found
 
 

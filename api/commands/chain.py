@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     with database(settings) as addresses:
         if args.leash:
             leash.follow_parent()
-        follow(settings.evm_rpc, addresses.dsn, secret)
+        follow(settings.evm_rpc, addresses.dsn, secret, settings.chain_contacts)
     return 0
 
 

@@ -11,12 +11,22 @@ from api.store import upkeep as store
 from api.store.database import Database
 from api.store.inbox import forget_challenges
 from api.store.segments import forget_sizes
+from api.store.strangers import forget_strangers
 from api.store.test_sends import forget_test_pushes
 
 SOON = 5.0
 COUNTED_AGAIN = 60.0
 DAILY = 86_400.0
 FORGOTTEN_AT_ONCE = 5_000
+
+_DELETIONS = (
+    store.forget_dry_runs,
+    store.forget_notices,
+    forget_challenges,
+    forget_sizes,
+    forget_test_pushes,
+    forget_strangers,
+)
 
 _log = logging.getLogger("workbench.upkeep")
 
@@ -49,7 +59,7 @@ async def _daily(database: Database, clock: Clock) -> None:
 
 async def forget(database: Database, org_id: int, now: datetime) -> None:
     """Delete what an organization keeps only for a while, in transactions of a bounded size."""
-    for delete in (store.forget_dry_runs, store.forget_notices, forget_challenges, forget_sizes, forget_test_pushes):
+    for delete in _DELETIONS:
         deleted = FORGOTTEN_AT_ONCE
         while deleted == FORGOTTEN_AT_ONCE:
             async with database.transaction() as tx:

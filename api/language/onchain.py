@@ -19,6 +19,8 @@ TYPE = "onchain_event"
 MOST_CONFIRMATIONS = 1_000
 SAFE_BITS = 48  # numbers of more are texts of all their digits, whatever the value
 PLACE = ("chainId", "contract", "txHash", "logIndex", "blockNumber")
+NOBODY = "0x" + "0" * 40
+"""The zero address, from which tokens are minted and to which they are burned."""
 MOST_CHAIN = 2**53 - 1  # the largest number that every reader of JSON keeps exact
 
 
@@ -34,7 +36,7 @@ class OnChain(msgspec.Struct, frozen=True):
     declared: Declared
     wallet_arg: str
     confirmations: int = 0
-    creates_contacts: bool = True
+    creates_contacts: bool = False
 
     @property
     def key(self) -> str:
@@ -76,7 +78,7 @@ def read_source(spec: Mapping[str, Any], field: str, problems: list[Problem]) ->
     if declared is not None and (said := _unfit_wallet(declared, wallet_arg)) is not None:
         problems.append(Problem(f"{field}.walletArg", said))
     confirmations = _number(spec, "confirmations", field, (0, MOST_CONFIRMATIONS), problems, 0)
-    creates = spec.get("createContacts", True)
+    creates = spec.get("createContacts", False)
     if not isinstance(creates, bool):
         problems.append(Problem(f"{field}.createContacts", "must be true or false"))
     if declared is None or len(problems) > before:
@@ -128,7 +130,9 @@ _NOWHERE: Mapping[str, Json] = {"txHash": "0x" + "0" * 64, "logIndex": 0, "block
 
 
 def remarks(source: OnChain, filters: tuple[Filter, ...]) -> Iterator[str]:
-    """Yield what the author of filters on parameters should know: which of them can never pass."""
+    """Yield what the author should know: that everybody becomes a contact, and which filters on parameters can never pass."""
+    if source.creates_contacts and not filters:
+        yield f"every wallet in {source.wallet_arg} becomes a contact, as many an hour as the operator allows; a filter lets in fewer"
     for each in filters:
         parameter = source.declared.parameter(each.path)
         if parameter is not None and each.operator in ("eq", "neq", "in"):

@@ -95,6 +95,23 @@ async def test_a_sample_of_a_log_is_simulated(acme: Org) -> None:
     assert (refused.status_code, refused.json()["field"]) == (400, "event.type")
 
 
+async def test_a_log_of_before_the_automation_was_live_is_told_from_others(acme: Org) -> None:
+    contact = await known(acme)
+    graph = {
+        "nodes": [{"id": "t", "type": "onchain_event"}, {"id": "x", "type": "exit"}],
+        "edges": [{"source": "t", "target": "x"}],
+    }
+    made = await author(
+        acme, "POST", "/automations", {"name": "T", "triggerSpec": SPEC, "graph": graph, "active": True}
+    )
+    await author(acme, "POST", f"/automations/{made['id']}/publish", {})
+    for block in (7, 8):
+        await logged(acme, contact, "Transfer", block, CANONICAL)
+    await acme.service.rows("UPDATE onchain_events SET block_time = now() - interval '1 hour' WHERE block_number = 7")
+    newest, old, _ = await explained(acme, contact, made["id"])
+    assert (newest["reasons"], old["reasons"]) == (["no_entry"], ["before_live"])
+
+
 async def test_why_an_automation_took_a_log_or_did_not(acme: Org) -> None:
     contact = await known(acme)
     spec = SPEC | {"filters": [{"path": "value", "operator": "eq", "value": "7"}]}
