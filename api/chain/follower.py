@@ -9,9 +9,10 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
+from api.chain.answers import Kind, NodeError
 from api.chain.following import Following, WrongChainError
 from api.chain.reading import Reader
-from api.chain.rpc import Node, NodeError
+from api.chain.rpc import Node
 from api.chain.storing import Keeper, LostError
 from api.clock import Clock
 from api.store import chain as store
@@ -25,10 +26,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 GIVE_UP = 3  # failures of a node after which another may take the chain
 AWAY_PAUSE = 1.0
 
-_SAID = {  # to every organization; what the node itself says may hold the operator's key and is for the log
+# To every organization: what the node itself says is for the log.
+_SAID: dict[Kind, str] = {
     "away": "its node does not answer",
     "limited": "its node wants fewer questions",
     "refused": "its node refuses a question",
+    "large": "its node does not say all that is in a block",
 }
 _log = logging.getLogger("workbench.chain")
 

@@ -3,17 +3,22 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Set
 
+import msgspec
+
+from api.chain.answers import Block, NodeError
 from api.chain.dropping import move_back, take_back
+from api.chain.isolating import refused_among
 from api.chain.reading import ForkError, Reader
-from api.chain.rpc import Block, NodeError
-from api.chain.storing import ChangedError, Keeper, Page
+from api.chain.sightings import Place, sighted
+from api.chain.storing import ChangedError, Keeper, Page, Told
 from api.chain.watching import NOTHING, Watched, read_watched
 from api.clock import Clock
 from api.store import chain as store
 from api.store.calls import COMMIT, run
 from api.store.chain import LEASE, Taken
-from api.store.database import ConflictError, Database, UnavailableError
+from api.store.database import ConflictError, Database, RefusedDataError, UnavailableError
 
 SHORTEST, LONGEST = (
     0.2,
@@ -110,9 +115,11 @@ class Following:
 
     async def _keep(self, watched: Watched, page: Page) -> Watched:
         """Store a page that was read for what was followed then; return what is followed now."""
-        now = self._clock.now()
-        async with self._database.transaction() as tx:
-            told = await self._keeper.keep(tx, self._lease, now + LEASE, watched, page, now)
+        try:
+            told = await self._store(watched, page)
+        except RefusedDataError:
+            page = await self._without_refused(watched, page)
+            told = await self._store(watched, page)
         self._last = page.blocks[-1]
         self._trouble = None  # storing it said so
         if told.logs or told.entries:
@@ -120,6 +127,24 @@ class Following:
             _log.info("logs_kept", extra=extra)
         self._watched = told.watched
         return told.watched
+
+    async def _store(self, watched: Watched, page: Page) -> Told:
+        now = self._clock.now()
+        async with self._database.transaction() as tx:
+            return await self._keeper.keep(tx, self._lease, now + LEASE, watched, page, now)
+
+    async def _without_refused(self, watched: Watched, page: Page) -> Page:
+        """Return a page without the logs that the database refuses, and say which these are."""
+
+        async def tried(places: Set[Place]) -> None:
+            await self._store(watched, msgspec.structs.replace(page, trial=places))
+
+        places = [each.place for each in sighted(watched, page.logs)]
+        dead = await refused_among(places, tried)
+        for (org_id, tx_hash, log_index), reason in dead.items():
+            where = {"chain": self._lease.chain_id, "tx": tx_hash, "log_index": log_index}
+            _log.error("log_dead", extra={**where, "org": org_id, "reason": reason})
+        return msgspec.structs.replace(page, dead=dead)
 
     async def _is_read(self, head: Block, last: tuple[int, str]) -> bool:
         """Return whether the chain as the node has it, no longer than what was read, is a part of that."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from api.chain.answers import Log
 from api.chain.decode import UndecodableError
-from api.chain.rpc import Log
 from api.chain.watching import Watch, Watched
 from api.ingest.arrival import Arrival
 from api.ingest.identifiers import People
@@ -20,6 +20,10 @@ from api.language.onchain import PLACE, payload_of
 from api.store.chain import StoredLog
 
 _log = logging.getLogger("workbench.chain")
+
+
+Place = tuple[int, str, int]
+"""Whose log it is, and where: organization, transaction, index."""
 
 
 class Sighting(msgspec.Struct, gc=False):
@@ -48,6 +52,11 @@ class Sighting(msgspec.Struct, gc=False):
     def contact_id(self) -> str | None:
         """The contact it is about, the first that is known."""
         return next((each.contact_id for each in self.faces.values() if each.contact_id), None)
+
+    @property
+    def place(self) -> Place:
+        """Where it is, and for whom."""
+        return self.org_id, self.tx_hash, self.log_index
 
     @property
     def name(self) -> str:

@@ -7,14 +7,14 @@ and brings it back (`chain.news`). Locks are taken in the order of everybody (`s
 wait for is stored under the lock of its contact, like any event: see `engine.record` for why no wake-up is lost.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 
 import msgspec
 
+from api.chain.answers import Log
 from api.chain.news import News
-from api.chain.rpc import Log
-from api.chain.sightings import Faces, Sighting, remembered, sighted
+from api.chain.sightings import Faces, Place, Sighting, remembered, sighted
 from api.chain.strangers import MOST_AN_HOUR, Match, Strangers, wallets
 from api.chain.watching import NOTHING, Watch, Watched, read_watched
 from api.clock import to_us, uuid7
@@ -29,8 +29,8 @@ from api.language.filter import matches
 from api.language.trigger import flat_context, needs_email
 from api.store import chain as store
 from api.store import ingest
-from api.store.calls import COMMIT, Call, run
-from api.store.chain import Lease
+from api.store.calls import COMMIT, ROLLBACK, Call, run
+from api.store.chain import DeadLog, Lease
 from api.store.database import Transaction
 from api.store.ingest import EntryRows, Owner
 from api.store.locks import hold_identifiers
@@ -49,13 +49,22 @@ class ChangedError(Exception):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Blocks after `after` up to `number`, with their logs. `blocks`: (number, hash) of those to remember; `head`: of the chain."""
+    """Blocks after `after` up to `number`, with their logs. `blocks`: (number, hash) of those to remember; `head`: of the chain.
+
+    `dead`: why the database refuses a log of an organization; those are noted and passed over. `trial`: store these alone, and undo it.
+    """
 
     after: int
     number: int
     head: int
     logs: list[Log]
     blocks: Sequence[tuple[int, str]]
+    dead: Mapping[Place, str] = {}
+    trial: Set[Place] | None = None
+
+    def takes(self, sighting: Sighting) -> bool:
+        """Return whether a log of it is to be stored."""
+        return sighting.place not in self.dead and (self.trial is None or sighting.place in self.trial)
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -73,6 +82,7 @@ class _Look(msgspec.Struct, frozen=True):
     known: Set[int]
     dropped: list[store.DroppedLog]
     confirmed: list[store.StoredLog]
+    dead: list[DeadLog]
 
 
 class _Present(msgspec.Struct, frozen=True):
@@ -129,6 +139,7 @@ class Keeper:
             *contact_writes(directory, at, {contact_id for _, contact_id, _ in awaited}),
             *news.writes(lease.chain_id, at),
             *_given(seen, news),
+            *([store.add_dead_logs(lease.chain_id, look.dead, at)] if look.dead else []),
             *([ingest.wake_waiting(awaited, at)] if awaited else []),
             *([ingest.add_entries(entries, at)] if entries.ids else []),
             *present.strangers.counted(at),
@@ -136,7 +147,7 @@ class Keeper:
             store.add_blocks(lease.chain_id, page.blocks),
             store.forget_blocks(lease.chain_id, page.number, page.number - REMEMBERED),
             store.advance_chain(lease, page.number, page.head, at),
-            COMMIT,
+            COMMIT if page.trial is None else ROLLBACK,
         )
         followed = watched.without(org_id for org_id, _, _ in watched.settling)
         return Told(len(news.fresh) + len(news.back), len(entries.ids), followed)
@@ -184,18 +195,24 @@ class Keeper:
 
 async def _look(tx: Transaction, chain_id: int, watched: Watched, page: Page) -> _Look:
     """Ask what is known of the logs of a page, and for those that get their last confirmation with it."""
-    sightings = sighted(watched, page.logs)
+    seen = sighted(watched, page.logs)
+    sightings = [each for each in seen if page.takes(each)]
+    dead = [_dead(each, page.dead[each.place]) for each in seen if each.place in page.dead]
     due = [
         (org_id, page.after - depth, min(page.number - blocks, page.after))
         for org_id, blocks, depth in watched.patience
     ]
     known, dropped, confirmed = await run(
         tx,
-        store.find_logs(chain_id, [(each.org_id, each.tx_hash, each.log_index) for each in sightings]),
+        store.find_logs(chain_id, [each.place for each in sightings]),
         store.dropped_logs(chain_id, sorted({(each.org_id, each.tx_hash) for each in sightings})),
         store.confirmed_logs(chain_id, due),
     )
-    return _Look(sightings, known, dropped, confirmed)
+    return _Look(sightings, known, dropped, confirmed, dead)
+
+
+def _dead(each: Sighting, reason: str) -> DeadLog:
+    return DeadLog(*each.place, each.contract, each.signature, each.block_number, reason)
 
 
 def _due(sighting: Sighting, page: Page) -> Iterator[Match]:

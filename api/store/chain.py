@@ -103,6 +103,18 @@ class LogRows(msgspec.Struct):
     args: list[str] = []
 
 
+class DeadLog(msgspec.Struct, frozen=True):
+    """A log that cannot be stored; `reason`: what it breaks, without its values."""
+
+    org_id: int
+    tx_hash: str
+    log_index: int
+    contract: str
+    signature: str
+    block_number: int
+    reason: str
+
+
 class RestoredRows(msgspec.Struct):
     """Columns of logs that are in other blocks now."""
 
@@ -286,6 +298,23 @@ def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
         block_hashes=quoted(rows.block_hashes),
         block_seconds=plain(rows.block_seconds),
         args=records(rows.args),
+    )
+
+
+def add_dead_logs(chain_id: int, dead: Sequence[DeadLog], at: datetime) -> Call[None]:
+    """Note logs that cannot be stored."""
+    return Call(
+        _SQL["add_dead_logs"],
+        nothing,
+        chain_id=chain_id,
+        at=at,
+        org_ids=plain(each.org_id for each in dead),
+        tx_hashes=quoted([each.tx_hash for each in dead]),
+        log_indexes=plain(each.log_index for each in dead),
+        contracts=quoted([each.contract for each in dead]),
+        signatures=quoted([each.signature for each in dead]),
+        block_numbers=plain(each.block_number for each in dead),
+        reasons=quoted([each.reason for each in dead]),
     )
 
 

@@ -593,6 +593,20 @@ CREATE TABLE workbench.chain_watches (
     PRIMARY KEY (org_id, chain_id, contract, signature)
 );
 
+-- Logs that the database refuses to store, each with what it broke: nothing else waits for them. For the operator.
+CREATE TABLE workbench.chain_dead_logs (
+    org_id        bigint NOT NULL REFERENCES workbench.organizations (id),
+    chain_id      bigint NOT NULL,
+    tx_hash       text NOT NULL,
+    log_index     integer NOT NULL,
+    contract      text NOT NULL,
+    signature     text NOT NULL,
+    block_number  bigint NOT NULL,
+    reason        text NOT NULL,
+    died_at       timestamptz NOT NULL,
+    PRIMARY KEY (org_id, chain_id, tx_hash, log_index)
+);
+
 -- Logs that passed the filters of automations but are about nobody known, by the hour in which they came: `created` made a contact, the
 -- others started nothing. Kept for seven days.
 CREATE TABLE workbench.stranger_counts (
@@ -639,6 +653,7 @@ CREATE TABLE workbench.engines (
 ALTER TABLE workbench.contacts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.chain_dead_logs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.stranger_counts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.erased_wallets ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.messages ENABLE ROW LEVEL SECURITY;

@@ -158,6 +158,23 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :log_indexes ::integer[], :block
     AS k (org_id, id, log_index, block_number, block_hash, block_seconds)
 WHERE o.org_id = k.org_id AND o.id = k.id;
 
+-- add_dead_logs --
+-- Note logs that cannot be stored.
+INSERT INTO chain_dead_logs (org_id, chain_id, tx_hash, log_index, contract, signature, block_number, reason, died_at)
+SELECT org_id, :chain_id ::bigint, tx_hash, log_index, contract, signature, block_number, reason, :at ::timestamptz
+FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[], :contracts ::text[], :signatures ::text[],
+            :block_numbers ::bigint[], :reasons ::text[])
+    AS l (org_id, tx_hash, log_index, contract, signature, block_number, reason)
+ON CONFLICT (org_id, chain_id, tx_hash, log_index) DO UPDATE
+SET block_number = excluded.block_number, reason = excluded.reason, died_at = excluded.died_at;
+
+-- list_dead_logs --
+-- The newest logs that could not be stored, of every organization.
+SELECT o.name, d.chain_id, d.tx_hash, d.log_index, d.contract, d.signature, d.block_number, d.reason, d.died_at
+FROM chain_dead_logs d JOIN organizations o ON o.id = d.org_id
+WHERE d.org_id > 0
+ORDER BY d.died_at DESC, d.org_id, d.chain_id, d.tx_hash, d.log_index LIMIT :most;
+
 -- revive_entries --
 -- Entries that ended because their logs were dropped go on where they stood, and so do the messages that they were about to send.
 WITH page AS MATERIALIZED (

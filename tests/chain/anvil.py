@@ -55,8 +55,9 @@ class Anvil:
         assert "error" not in body, body
         return body["result"]
 
-    def mine(self, blocks: int = 1) -> None:
-        self.ask("anvil_mine", hex(blocks))
+    def mine(self, blocks: int = 1, seconds: int = 1) -> None:
+        """Mine blocks, so many seconds after one another."""
+        self.ask("anvil_mine", hex(blocks), hex(seconds))
 
     def reorg(self, depth: int, transactions: list[Any] | None = None) -> None:
         self.ask("anvil_reorg", depth, transactions or [])

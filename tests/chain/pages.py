@@ -5,7 +5,7 @@ from typing import Any
 
 from api.authoring import automations
 from api.authoring.automations import Author
-from api.chain.rpc import Log
+from api.chain.answers import Log
 from api.chain.storing import Keeper, Page, Told
 from api.chain.watching import NOTHING, Watched, read_watched
 from api.language.codec import encode

@@ -113,7 +113,7 @@ async def test_ten_thousand_logs_are_read_in_pages_and_ranges(world: World, anvi
     await world.unfollow()
     for number in range(10):
         token.scatter(1_000_000 * (number + 1), 1_000)
-    anvil.mine(200)
+    anvil.mine(200, seconds=12)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     assert await world.fetch("SELECT count(*), count(DISTINCT tx_hash) FROM onchain_events") == [(10_000, 10)]
