@@ -133,6 +133,7 @@ async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil,
     assert await world.logs("args ->> 'value', contact_id IS NULL") == [("1", False), ("2", True)]
     assert await world.entries() == []
     await watches.remove(world.database.dsn, "chain", spec)
+    await world.on_chain(token, signature="Approval(address,address,uint256)", walletArg="owner")
     token.mint(ANN, 3)
     await world.read_up_to(anvil)
     assert await world.logs("args ->> 'value'") == [("1",), ("2",)]
