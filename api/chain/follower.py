@@ -70,7 +70,7 @@ class Follower:
         renewing = asyncio.create_task(self._renew(taken.lease))
         failed = 0
         try:
-            while failed < GIVE_UP and not renewing.done() and not following.is_idle:
+            while failed < GIVE_UP and not renewing.done():
                 failed = 0 if await self._guarded(following.go_on, following.note) else failed + 1
         finally:
             renewing.cancel()

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import msgspec
 
+from api.chain import beginning
 from api.chain.answers import Block, NodeError
-from api.chain.beginning import last_before
 from api.chain.dropping import move_back, take_back
 from api.chain.isolating import refused_among
 from api.chain.reading import NEAR, ForkError, Reader
@@ -51,23 +51,19 @@ class Following:
         self._last: tuple[int, str] | None = None
         self._dropping = taken.dropping_above
         self._watched = NOTHING
-        self._looked = False
         self._head: Block | None = None
         self._trouble: str | None = None
         self._pause = SHORTEST
         self._looked_since = looked_since
         self._passed_for = 0
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing was followed at the last look."""
-        return self._looked and not self._watched.asked_for
-
     async def go_on(self) -> None:
         """Read on; rest a little when there is nothing more to read for the moment."""
         if self._dropping is not None:
             await self._take_back(self._dropping)
         if not (await self._followed()).asked_for:
+            await self.note(None)
+            await asyncio.sleep(beginning.LOOK_EVERY)
             return
         head = await self._latest()
         try:
@@ -112,7 +108,6 @@ class Following:
         async with self._database.transaction() as tx:
             self._watched = await read_watched(tx, self._lease.chain_id, self._watched)
             await run(tx, COMMIT)
-        self._looked = True
         return self._watched
 
     async def _cursor(self, head: Block) -> tuple[int, str]:
@@ -126,7 +121,7 @@ class Following:
         if self._last is None:
             first, start, since = await self._node.block(0), head, self._watched.since
             if first is not None and since is not None and since > self._looked_since:
-                start = await last_before(self._node, since, 0, head) or first
+                start = await beginning.last_before(self._node, since, 0, head) or first
             blocks = [(0, first.hash)] if first is not None and start.number else []
             page = Page(start.number, start.number, head.number, [], [*blocks, (start.number, start.hash)])
             await self._keep(self._watched, page)
@@ -139,7 +134,7 @@ class Following:
         watched, since = self._watched, self._watched.since
         if since is None or head.number - last[0] <= NEAR or watched.epoch == self._passed_for:
             return last
-        block = await last_before(self._node, since, last[0] + 1, head)
+        block = await beginning.last_before(self._node, since, last[0] + 1, head)
         first = await self._node.block(last[0] + 1)
         if first is not None and last[1] and first.parent_hash != last[1]:
             raise ForkError

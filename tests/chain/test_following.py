@@ -37,6 +37,7 @@ async def test_what_was_before_the_first_look_is_history(world: World, anvil: An
 async def test_an_automation_that_is_published_later_takes_the_next_block(
     world: World, anvil: Anvil, token: Token
 ) -> None:
+    await world.on_chain(token, signature="Approval(address,address,uint256)", walletArg="owner")
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     token.mint(ANN, 1)
