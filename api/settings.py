@@ -38,7 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator chose. Rates are events per second per organization; delays are seconds; `metrics`: host and port.
 
     `read_url`: a standby, which answers what analysts ask. `evm_rpc`: the nodes that are followed; several of one chain stand in for each other.
-    `test_receivers`: who may receive tests beside contacts.
+    `chain_contacts`: of how many wallets that nobody knows an automation makes contacts in an hour. `test_receivers`: who may receive tests
+    beside contacts.
     """
 
     database_url: str | None = None
@@ -58,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[str, int] | None = None
     tracing: bool = False
     evm_rpc: tuple[str, ...] = ()
+    chain_contacts: int = 10_000
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -81,6 +83,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         metrics=_listener(source, "WORKBENCH_METRICS"),
         tracing=bool(source.get("OTEL_EXPORTER_OTLP_ENDPOINT")),
         evm_rpc=_nodes(source, "WORKBENCH_EVM_RPC"),
+        chain_contacts=int(_number(source, "WORKBENCH_CHAIN_CONTACTS", 10_000.0)),
     )
 
 

@@ -95,6 +95,7 @@ _REASONS = {
     "unpublished": "nothing was published, so nothing was done",
     "loop_guard": "the automation starts itself over and over",
     "dropped": "the chain dropped it",
+    "before_live": "its block is older than the automation was live",
     "no_entry": "its trigger fits, but nothing was started: imported history starts nothing, nor does a log without its confirmations",
 }
 

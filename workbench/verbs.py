@@ -223,7 +223,7 @@ class Rules(Steps):
         to_contact: str,
         chain_id: int,
         confirmations: int = 0,
-        create_contacts: bool = True,
+        create_contacts: bool = False,
         node: str | None = None,
     ) -> Self:
         """Start it on what a contract logs, about the wallet in one of the event's parameters. Begins the writing anew.
@@ -231,8 +231,8 @@ class Rules(Steps):
         `event`: a signature as in Solidity, `Transfer(address indexed from, address indexed to, uint256 value)`, or one of
         `wb.abi("…")`. `to_contact`: the parameter with the wallet. `confirmations`: how many blocks have to stand on top of the
         log's own; 0 starts at once, and what a reorganization drops is taken back as far as it has not been sent.
-        `create_contacts=False`: only wallets that are known. Filters and texts see the parameters, and `chainId`, `contract`,
-        `txHash`, `logIndex`, `blockNumber`; numbers of more than 48 bits are texts: `.where("value", eq="1000000")`.
+        Only wallets that are known start it; `create_contacts=True` makes contacts of the others, as many an hour as the operator allows
+        (10,000). Filters and texts see the parameters, and `chainId`, `contract`, `txHash`, `logIndex`, `blockNumber`; numbers of more than 48 bits are texts: `.where("value", eq="1000000")`.
         """
         spec = {
             "chainId": chain_id,

@@ -17,8 +17,10 @@ from api.authoring.again import retried
 from api.authoring.draft import Draft, Edit, objections
 from api.authoring.refusal import Refusal, conflict, invalid, unknown
 from api.clock import from_us, uuid7
-from api.language.codec import encode
+from api.language.codec import decode, encode
+from api.language.onchain import OnChain
 from api.language.problem import Problem
+from api.language.trigger import Trigger, read_trigger
 from api.store import authoring as store
 from api.store.authoring import FIRST_ID, AuditRow, AutomationRow, Cancellation, VersionRow
 from api.store.database import Database, Transaction
@@ -93,7 +95,7 @@ async def rollback(database: Database, author: Author, automation_id: str, versi
         live = await _live_version(tx, row)
         if live is not None and _same(live, old):
             return row
-        published = await _add_version(tx, author, row, old)
+        published = await _add_version(tx, author, row, live, old)
         if live is not None and _same(live, row):
             published = msgspec.structs.replace(published, trigger_spec=old.trigger_spec, graph=old.graph)
         detail = {"from": version, "version": published.published_version}
@@ -108,7 +110,9 @@ async def activate(database: Database, author: Author, automation_id: str) -> Au
         if isinstance(row, Refusal) or row.active:
             return row
         await _cancel_leftovers(tx, author, row)
-        return await _change(tx, author, msgspec.structs.replace(row, active=True), "automation.activate", {})
+        return await _change(
+            tx, author, msgspec.structs.replace(row, active=True, live_since=author.now), "automation.activate", {}
+        )
 
 
 async def deactivate(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
@@ -188,6 +192,8 @@ async def _update(database: Database, author: Author, automation_id: str, edit: 
             detail["active"] = edit.active
         if edit.active is False:
             given["paused_at"] = None
+        if (edit.active and not row.active) or (edit.trigger_spec is not None and row.published_version is None):
+            given["live_since"] = author.now
         changed = await _change(tx, author, msgspec.structs.replace(row, **given), "automation.update", detail)
     return _Stopped(changed, last)
 
@@ -286,7 +292,8 @@ async def _resume(
         if cancel_overdue:
             await _cancel_latest(tx, author, automation_id)
         detail = {"paused_at": row.paused_at, "overdue": "cancel" if cancel_overdue else "run"}
-        return await _change(tx, author, msgspec.structs.replace(row, paused_at=None), "automation.resume", detail)
+        resumed = msgspec.structs.replace(row, paused_at=None, live_since=author.now)
+        return await _change(tx, author, resumed, "automation.resume", detail)
 
 
 async def _cancel_latest(tx: Transaction, author: Author, automation_id: str) -> None:
@@ -365,18 +372,35 @@ async def _publish_draft(tx: Transaction, author: Author, row: AutomationRow) ->
     live = await _live_version(tx, row)
     if live is not None and _same(live, row):
         return row
-    published = await _add_version(tx, author, row, row)
+    published = await _add_version(tx, author, row, live, row)
     detail = {"version": published.published_version}
     return await _change(tx, author, published, "automation.publish", detail)
 
 
 async def _add_version(
-    tx: Transaction, author: Author, row: AutomationRow, source: AutomationRow | VersionRow
+    tx: Transaction, author: Author, row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow
 ) -> AutomationRow:
     version = (row.published_version or 0) + 1
     new = VersionRow(version, source.trigger_spec, source.graph, author.now, author.key_id)
     await store.insert_version(tx, author.org_id, row.id, new)
-    return msgspec.structs.replace(row, published_version=version)
+    since, earlier = _listening(row, live, source, author.now)
+    return msgspec.structs.replace(row, published_version=version, live_since=since, earlier_confirmations=earlier)
+
+
+def _listening(
+    row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow, now: datetime
+) -> tuple[datetime | None, int | None]:
+    """Return since when logs start a new version, and how many confirmations those may wait for that the live one has not taken yet."""
+    before, after = _logs(live), _logs(source)
+    if before is None or after is None or before.key != after.key:
+        return now, None
+    earlier = max(before.confirmations, row.earlier_confirmations or 0)
+    return row.live_since, earlier if earlier > after.confirmations else None
+
+
+def _logs(specs: AutomationRow | VersionRow | None) -> OnChain | None:
+    trigger = None if specs is None else read_trigger(decode(specs.trigger_spec))
+    return trigger.source if isinstance(trigger, Trigger) else None
 
 
 async def _found_version(database: Database, author: Author, automation_id: str, version: int) -> VersionRow | Refusal:

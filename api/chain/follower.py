@@ -9,12 +9,13 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
+from api.chain.answers import Kind, NodeError
+from api.chain.beginning import something_to_follow
 from api.chain.following import Following, WrongChainError
 from api.chain.reading import Reader
-from api.chain.rpc import Node, NodeError
+from api.chain.rpc import Node
 from api.chain.storing import Keeper, LostError
 from api.clock import Clock
-from api.keyring import Keyring
 from api.store import chain as store
 from api.store.calls import COMMIT, run
 from api.store.chain import LEASE, Lease, Taken
@@ -26,10 +27,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 GIVE_UP = 3  # failures of a node after which another may take the chain
 AWAY_PAUSE = 1.0
 
-_SAID = {  # to every organization; what the node itself says may hold the operator's key and is for the log
+# To every organization: what the node itself says is for the log.
+_SAID: dict[Kind, str] = {
     "away": "its node does not answer",
     "limited": "its node wants fewer questions",
     "refused": "its node refuses a question",
+    "large": "its node does not say all that is in a block",
 }
 _log = logging.getLogger("workbench.chain")
 
@@ -37,13 +40,15 @@ _log = logging.getLogger("workbench.chain")
 class Follower:
     """Follows the chain of one node, until it is cancelled."""
 
-    def __init__(self, database: Database, keyring: Keyring, clock: Clock, node: Node) -> None:
+    def __init__(self, database: Database, keeper: Keeper, clock: Clock, node: Node) -> None:
         self._database = database
         self._clock = clock
         self._node = node
         self._reader = Reader(node)  # it learns what the node can take
-        self._keeper = Keeper(keyring)
+        self._keeper = keeper
         self._failures = 0
+        self._chain_id: int | None = None
+        self._looked_since = clock.now()
 
     async def run(self) -> None:
         """Follow; survives nodes and databases that go away."""
@@ -53,13 +58,15 @@ class Follower:
 
     async def _follow(self) -> None:
         """Take the chain and follow it as long as its node answers and the lease is ours."""
-        chain_id = await self._node.chain_id()
+        if self._chain_id is not None:
+            await something_to_follow(self._database, self._chain_id)
+        chain_id = self._chain_id = await self._node.chain_id()
         taken = await self._take(chain_id)
         if taken is None:
             await asyncio.sleep(STAND_BY)
             return
         _log.info("chain_taken", extra={"chain": chain_id, "node": self._node.name, "block": taken.block_number})
-        following = Following(self._database, self._clock, self._reader, self._keeper, taken)
+        following = Following(self._database, self._clock, self._reader, self._keeper, taken, self._looked_since)
         renewing = asyncio.create_task(self._renew(taken.lease))
         failed = 0
         try:

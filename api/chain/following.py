@@ -3,16 +3,24 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Set
+from datetime import datetime
 
-from api.chain.reading import ForkError, Reader
-from api.chain.rpc import Block, NodeError
-from api.chain.storing import ChangedError, Keeper, Page, roll_back
-from api.chain.watching import Watched, read_watched
+import msgspec
+
+from api.chain import beginning
+from api.chain.answers import Block, NodeError
+from api.chain.dropping import move_back, take_back
+from api.chain.isolating import refused_among
+from api.chain.reading import NEAR, ForkError, Reader
+from api.chain.sightings import Place, sighted
+from api.chain.storing import ChangedError, Keeper, Page, Told
+from api.chain.watching import NOTHING, Watched, read_watched
 from api.clock import Clock
 from api.store import chain as store
 from api.store.calls import COMMIT, run
 from api.store.chain import LEASE, Taken
-from api.store.database import ConflictError, Database, UnavailableError
+from api.store.database import ConflictError, Database, RefusedDataError, UnavailableError
 
 SHORTEST, LONGEST = (
     0.2,
@@ -29,7 +37,10 @@ class WrongChainError(Exception):
 class Following:
     """Reads one chain on, from where it was read before."""
 
-    def __init__(self, database: Database, clock: Clock, reader: Reader, keeper: Keeper, taken: Taken) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, reader: Reader, keeper: Keeper, taken: Taken, looked_since: datetime
+    ) -> None:
+        """`looked_since`: since when somebody looks for what there is to follow."""
         self._database = database
         self._clock = clock
         self._node = reader.node
@@ -38,16 +49,25 @@ class Following:
         self._lease = taken.lease
         self._begun = taken.block_number is not None
         self._last: tuple[int, str] | None = None
-        self._watched: Watched | None = None
+        self._dropping = taken.dropping_above
+        self._watched = NOTHING
         self._head: Block | None = None
         self._trouble: str | None = None
         self._pause = SHORTEST
+        self._looked_since = looked_since
+        self._passed_for = 0
 
     async def go_on(self) -> None:
         """Read on; rest a little when there is nothing more to read for the moment."""
+        if self._dropping is not None:
+            await self._take_back(self._dropping)
+        if not (await self._followed()).asked_for:
+            await self.note(None)
+            await asyncio.sleep(beginning.LOOK_EVERY)
+            return
         head = await self._latest()
         try:
-            last = await self._cursor(head)
+            last = await self._passed_over(await self._cursor(head), head)
             if head.number > last[0]:
                 await self._read(last, head)
             elif not await self._is_read(head, last):
@@ -57,7 +77,7 @@ class Following:
         except ForkError:
             await self._go_back(head)
         except ChangedError:
-            self._watched = None
+            return
 
     async def note(self, trouble: str | None) -> None:
         """Say what hinders us, where everybody can see it; None: nothing any more."""
@@ -69,9 +89,9 @@ class Following:
             self._trouble = trouble
 
     async def _read(self, last: tuple[int, str], head: Block) -> None:
-        watched = await self._followed()
+        watched = self._watched
         async for page in self._reader.pages(watched, last, head):
-            await self._keep(watched, page)
+            watched = await self._keep(watched, page)
 
     async def _latest(self) -> Block:
         head = await self._node.block("latest")
@@ -84,35 +104,78 @@ class Following:
         return head
 
     async def _followed(self) -> Watched:
-        if self._watched is None:
-            async with self._database.transaction() as tx:
-                self._watched = await read_watched(tx, self._lease.chain_id)
-                await run(tx, COMMIT)
+        """Return what is followed now; only what changed is read again."""
+        async with self._database.transaction() as tx:
+            self._watched = await read_watched(tx, self._lease.chain_id, self._watched)
+            await run(tx, COMMIT)
         return self._watched
 
     async def _cursor(self, head: Block) -> tuple[int, str]:
-        """Return the last block that was read; the first time that is the head: what was before is history."""
+        """Return the last block that was read.
+
+        The first time that is the head, as what was before is history; or where what is followed began, if somebody was looking then.
+        """
         if self._last is None and self._begun:
             blocks = await self._remembered()
             self._last = blocks[-1] if blocks else (-1, "")
         if self._last is None:
-            first = await self._node.block(0)
-            blocks = [(0, first.hash)] if first is not None and head.number else []
-            page = Page(head.number, head.number, head.number, [], [*blocks, (head.number, head.hash)])
-            await self._keep(await self._followed(), page)
+            first, start, since = await self._node.block(0), head, self._watched.since
+            if first is not None and since is not None and since > self._looked_since:
+                start = await beginning.last_before(self._node, since, 0, head) or first
+            blocks = [(0, first.hash)] if first is not None and start.number else []
+            page = Page(start.number, start.number, head.number, [], [*blocks, (start.number, start.hash)])
+            await self._keep(self._watched, page)
             self._begun = True
         assert self._last is not None
         return self._last
 
-    async def _keep(self, watched: Watched, page: Page) -> None:
-        now = self._clock.now()
-        async with self._database.transaction() as tx:
-            told = await self._keeper.keep(tx, self._lease, now + LEASE, watched, page, now)
+    async def _passed_over(self, last: tuple[int, str], head: Block) -> tuple[int, str]:
+        """Pass over the blocks of before anything that is followed now began, once for what that is; return the last one."""
+        watched, since = self._watched, self._watched.since
+        if since is None or head.number - last[0] <= NEAR or watched.epoch == self._passed_for:
+            return last
+        block = await beginning.last_before(self._node, since, last[0] + 1, head)
+        first = await self._node.block(last[0] + 1)
+        if first is not None and last[1] and first.parent_hash != last[1]:
+            raise ForkError
+        if block is not None:
+            await self._keep(watched, Page(last[0], block.number, head.number, [], [(block.number, block.hash)]))
+        self._passed_for = watched.epoch
+        assert self._last is not None
+        return self._last
+
+    async def _keep(self, watched: Watched, page: Page) -> Watched:
+        """Store a page that was read for what was followed then; return what is followed now."""
+        try:
+            told = await self._store(watched, page)
+        except RefusedDataError:
+            page = await self._without_refused(watched, page)
+            told = await self._store(watched, page)
         self._last = page.blocks[-1]
         self._trouble = None  # storing it said so
         if told.logs or told.entries:
             extra = {"chain": self._lease.chain_id, "block": page.number, "logs": told.logs, "entries": told.entries}
             _log.info("logs_kept", extra=extra)
+        self._watched = told.watched
+        return told.watched
+
+    async def _store(self, watched: Watched, page: Page) -> Told:
+        now = self._clock.now()
+        async with self._database.transaction() as tx:
+            return await self._keeper.keep(tx, self._lease, now + LEASE, watched, page, now)
+
+    async def _without_refused(self, watched: Watched, page: Page) -> Page:
+        """Return a page without the logs that the database refuses, and say which these are."""
+
+        async def tried(places: Set[Place]) -> None:
+            await self._store(watched, msgspec.structs.replace(page, trial=places))
+
+        places = [each.place for each in sighted(watched, page.logs)]
+        dead = await refused_among(places, tried)
+        for (org_id, tx_hash, log_index), reason in dead.items():
+            where = {"chain": self._lease.chain_id, "tx": tx_hash, "log_index": log_index}
+            _log.error("log_dead", extra={**where, "org": org_id, "reason": reason})
+        return msgspec.structs.replace(page, dead=dead)
 
     async def _is_read(self, head: Block, last: tuple[int, str]) -> bool:
         """Return whether the chain as the node has it, no longer than what was read, is a part of that."""
@@ -137,12 +200,16 @@ class Following:
         if await self._node.chain_id() != self._lease.chain_id:
             raise WrongChainError
         block = await self._common(head)
-        now = self._clock.now()
-        async with self._database.transaction() as tx:
-            told = await roll_back(tx, self._lease, now + LEASE, block, now)
-        extra = {"chain": self._lease.chain_id, "block": block[0], "logs": told.logs, "entries": told.entries}
+        await move_back(self._database, self._clock, self._lease, block)
+        self._last, self._dropping = block, block[0]
+        await self._take_back(block[0])
+
+    async def _take_back(self, above: int) -> None:
+        """Take back what happened above a block."""
+        told = await take_back(self._database, self._clock, self._lease, above)
+        self._dropping = None
+        extra = {"chain": self._lease.chain_id, "block": above, "logs": told.logs, "entries": told.entries}
         _log.warning("chain_reorganized", extra=extra)
-        self._last = block
 
     async def _common(self, head: Block) -> tuple[int, str]:
         """Return the newest remembered block that is still in the chain; if none is, the one before all of them.

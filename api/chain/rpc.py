@@ -1,118 +1,66 @@
-"""One EVM node over JSON-RPC: the four questions that following a chain takes, and what its refusals mean.
+"""One EVM node over JSON-RPC: the four questions that following a chain takes.
 
-The address may carry a secret: it stands in no error and no log. Hashes and addresses leave here in lower case.
+Its address may carry a secret: that stands in no error and no log, not even where the node says it again. No answer is read further than
+a follower has room for.
 """
 
 import asyncio
-from collections.abc import Sequence
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import httpx
 import msgspec
 
-Kind = Literal["away", "limited", "refused"]
-
-TIMEOUT = 20.0  # seconds for one answer
-MOST_AT_ONCE = 8  # requests of one follower on their way
-
-_LIMITED_CODES = frozenset({429, -32029, -32007})
-_LIMITED_WORDS = (
-    "rate limit",
-    "too many requests",
-    "request limit",
-    "requests per second",
-    "requests/second",
-    "compute units per second",
-    "throughput",
-    "daily request count",
-    "quota",
-    "capacity exceeded",
-    "exceeded its",
+from api.chain.answers import (
+    Answer,
+    Block,
+    BlockJson,
+    Log,
+    LogJson,
+    NodeError,
+    Number,
+    Question,
+    answer_in,
+    answers_in,
+    number,
+    refused,
 )
+from api.chain.wanted import Wanted
+
+TIMEOUT = 20.0  # seconds without a byte of an answer
+LONGEST = 60.0  # seconds for all of it
+MOST_AT_ONCE = 8  # requests of one follower on their way
+MOST_BYTES = 16 * 2**20  # of an answer, unpacked: some 25,000 logs
+MOST_BYTES_WHOLE = 8 * MOST_BYTES  # of one that cannot be had in parts
+
 _MOST_SAID = 200
-_LONGEST_ASKED = 60.0  # seconds a node may ask us to stay away
+_SHORTEST_SECRET = 4
+_HIDDEN = "…"
 
-
-class NodeError(Exception):
-    """A node that does not say what it was asked: it is `away`, wants fewer questions (`limited`), or `refused` this one.
-
-    `after`: how many seconds it wants to be left alone, when it says so.
-    """
-
-    def __init__(self, reason: str, kind: Kind, after: float | None = None) -> None:
-        super().__init__(reason)
-        self.kind = kind
-        self.after = after
-
-
-class Block(msgspec.Struct, frozen=True):
-    """The head of a block; `seconds` since the epoch."""
-
-    number: int
-    hash: str
-    parent_hash: str
-    seconds: int
-
-
-class Log(msgspec.Struct, frozen=True, gc=False):
-    """A log as the node has it. `seconds`: the moment of its block, where the node says it."""
-
-    contract: str
-    topics: list[str]
-    data: str
-    block_number: int
-    block_hash: str
-    tx_hash: str
-    log_index: int
-    seconds: int | None
-
-
-class _BlockJson(msgspec.Struct, rename="camel"):
-    number: str
-    hash: str
-    parent_hash: str
-    timestamp: str
-
-
-class _LogJson(msgspec.Struct, rename="camel", gc=False):
-    address: str
-    topics: list[str]
-    data: str
-    block_number: str
-    block_hash: str
-    transaction_hash: str
-    log_index: str
-    block_timestamp: str | None = None
-    removed: bool = False
-
-
-class _Refusal(msgspec.Struct):
-    code: int = 0
-    message: str = ""
-
-
-class _Answer(msgspec.Struct):
-    result: msgspec.Raw = msgspec.Raw(b"null")
-    error: _Refusal | None = None
-
-
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
 _T = TypeVar("_T")
-_ANSWER = msgspec.json.Decoder(_Answer, strict=False)
-_TEXT = msgspec.json.Decoder(str)
-_BLOCK: msgspec.json.Decoder[_BlockJson | None] = msgspec.json.Decoder(_BlockJson | None)
-_LOGS = msgspec.json.Decoder(list[_LogJson])
+_NUMBER: msgspec.json.Decoder[str] = msgspec.json.Decoder(Number)
+_BLOCK: msgspec.json.Decoder[BlockJson | None] = msgspec.json.Decoder(BlockJson | None)
+_LOGS = msgspec.json.Decoder(list[LogJson])
 
 
 class Node:
     """A node at an http(s) address."""
 
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
-        self.name = urlsplit(url).hostname or "node"
+        parts = urlsplit(url)
+        self.name = parts.hostname or "node"
         self._url = url
+        self._secrets = _secrets(parts)
         local = self.name in ("127.0.0.1", "localhost", "::1")
         self._client = httpx.AsyncClient(timeout=timeout, trust_env=not local)
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._takes_several = True
 
     async def close(self) -> None:
         """End the connections."""
@@ -120,94 +68,98 @@ class Node:
 
     async def chain_id(self) -> int:
         """Return which chain it is a node of."""
-        return _number(await self._ask("eth_chainId", [], _TEXT))
+        return number(await self._ask(Question("eth_chainId", [], _NUMBER)))
 
     async def block(self, number: int | Literal["latest"]) -> Block | None:
         """Return the head of a block, None when the node has none of that number."""
-        where = number if number == "latest" else hex(number)
-        found = await self._ask("eth_getBlockByNumber", [where, False], _BLOCK)
-        if found is None:
-            return None
-        return Block(_number(found.number), found.hash.lower(), found.parent_hash.lower(), _number(found.timestamp))
+        found = await self._ask(_block(number if number == "latest" else hex(number)))
+        return None if found is None else found.read()
 
-    async def logs_of(self, block_hash: str, contracts: Sequence[str], topics: Sequence[str]) -> list[Log]:
-        """Return the logs of one block; a node that does not have it refuses, instead of having none."""
-        return await self._logs({"blockHash": block_hash, "address": list(contracts), "topics": [list(topics)]})
+    async def logs_of(self, block_hash: str, wanted: Wanted, *, whole: bool = False) -> list[Log]:
+        """Return the logs of one block; a node that does not have it refuses, instead of having none. `whole`: however many there are."""
+        question = _logs({"blockHash": block_hash}, wanted)
+        return _read(wanted, await self._ask(question, MOST_BYTES_WHOLE if whole else MOST_BYTES))
 
-    async def logs_between(self, first: int, last: int, contracts: Sequence[str], topics: Sequence[str]) -> list[Log]:
-        """Return the logs of blocks `first` to `last`."""
-        where = {"fromBlock": hex(first), "toBlock": hex(last)}
-        return await self._logs({**where, "address": list(contracts), "topics": [list(topics)]})
+    async def logs_between(self, first: int, last: int, wanted: Wanted) -> tuple[list[Log], Block]:
+        """Return the logs of blocks `first` to `last` and the last block, from one place where the node takes two questions at once.
 
-    async def _logs(self, wanted: dict[str, Any]) -> list[Log]:
-        found = await self._ask("eth_getLogs", [wanted], _LOGS)
-        logs = [_log(each) for each in found if not each.removed]
-        return sorted(logs, key=lambda log: (log.block_number, log.log_index))
+        Behind one address there may be nodes that have not seen these blocks yet: they have no logs of them.
+        """
+        question = _logs({"fromBlock": hex(first), "toBlock": hex(last)}, wanted)
+        found, block = await self._together(question, _block(hex(last)))
+        if block is None:
+            raise NodeError(f"does not have block {last} yet", "away")
+        return _read(wanted, found), block.read()
 
-    async def _ask(self, method: str, params: list[Any], decoder: msgspec.json.Decoder[_T]) -> _T:
-        body = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    async def _together(self, first: Question[_First], second: Question[_Second]) -> tuple[_First, _Second]:
+        """Ask two questions at once, or one after the other when the node takes one at a time only."""
+        if self._takes_several:
+            with self._discreet():
+                response, content = await self._send([first.body(1), second.body(2)], MOST_BYTES)
+                said = {each.id: each for each in answers_in(response, content) or ()}
+                if said.keys() >= {1, 2}:
+                    return first.read(_result(said[1], response)), second.read(_result(said[2], response))
+        found = await self._ask(first), await self._ask(second)
+        self._takes_several = False  # it has answered each, and would not both
+        return found
+
+    async def _ask(self, question: Question[_T], most: int = MOST_BYTES) -> _T:
+        with self._discreet():
+            response, content = await self._send(question.body(1), most)
+            return question.read(_result(answer_in(response, content), response))
+
+    async def _send(self, body: object, most: int) -> tuple[httpx.Response, bytes]:
+        """Send a body; return the response and its content, of at most so many bytes."""
+        content, headers = msgspec.json.encode(body), {"Content-Type": "application/json"}
+        asking = self._client.stream("POST", self._url, content=content, headers=headers)
         try:
-            async with self._turns:
-                response = await self._client.post(
-                    self._url, content=body, headers={"Content-Type": "application/json"}
-                )
+            async with self._turns, asyncio.timeout(LONGEST), asking as response:
+                return response, await _content(response, most)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise NodeError(f"no answer ({type(error).__name__})", "away") from None
-        answer = _answer(response)
-        if answer.error is not None:
-            raise _refused(answer.error, response)
+
+    @contextmanager
+    def _discreet(self) -> Iterator[None]:
+        """Let no error say what its address should not be known by."""
         try:
-            return decoder.decode(answer.result)
-        except msgspec.DecodeError:
-            raise NodeError(f"answers {method} with something else", "away") from None
+            yield
+        except NodeError as error:
+            said = self._secrets.sub(_HIDDEN, str(error))
+            text = "".join(each if each.isprintable() else " " for each in said)[:_MOST_SAID]
+            raise NodeError(text, error.kind, error.after) from None
 
 
-def _answer(response: httpx.Response) -> _Answer:
-    """Return what is in an answer of any status: some providers refuse with 4xx and JSON, some with 200."""
-    try:
-        answer = _ANSWER.decode(response.content)
-    except msgspec.DecodeError:
-        answer = None
-    if answer is not None and (answer.error is not None or response.status_code < 300):
-        return answer
-    if response.status_code == 429:
-        return _Answer(error=_Refusal(429, "too many requests"))
-    if response.status_code == 413:
-        return _Answer(error=_Refusal(413, "answer too large"))
-    said = f"status {response.status_code}" if response.status_code >= 300 else "no JSON-RPC"
-    raise NodeError(f"answers with {said}", "away", _asked_after(response))
+async def _content(response: httpx.Response, most: int) -> bytes:
+    content = bytearray()
+    async for part in response.aiter_bytes():
+        content += part
+        if len(content) > most:
+            raise NodeError(f"answers with more than {most:,} bytes", "large")
+    return bytes(content)
 
 
-def _refused(refusal: _Refusal, response: httpx.Response) -> NodeError:
-    said = refusal.message.lower()
-    limited = (
-        response.status_code == 429 or refusal.code in _LIMITED_CODES or any(word in said for word in _LIMITED_WORDS)
-    )
-    text = "".join(each if each.isprintable() else " " for each in refusal.message)[:_MOST_SAID]
-    reason = f"says {refusal.code}: {text}"
-    return NodeError(reason, "limited" if limited else "refused", _asked_after(response))
+def _block(where: str) -> Question[BlockJson | None]:
+    return Question("eth_getBlockByNumber", [where, False], _BLOCK)
 
 
-def _asked_after(response: httpx.Response) -> float | None:
-    text = response.headers.get("Retry-After", "")
-    return min(float(text), _LONGEST_ASKED) if text.isdecimal() else None
+def _logs(where: dict[str, Any], wanted: Wanted) -> Question[list[LogJson]]:
+    return Question("eth_getLogs", [{**where, "address": wanted.contracts, "topics": [wanted.topics]}], _LOGS)
 
 
-def _log(each: _LogJson) -> Log:
-    return Log(
-        each.address.lower(),
-        [topic.lower() for topic in each.topics],
-        each.data,
-        _number(each.block_number),
-        each.block_hash.lower(),
-        each.transaction_hash.lower(),
-        _number(each.log_index),
-        None if each.block_timestamp is None else _number(each.block_timestamp),
-    )
+def _read(wanted: Wanted, found: list[LogJson]) -> list[Log]:
+    return wanted.only(each.read() for each in found if not each.removed)
 
 
-def _number(text: str) -> int:
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise NodeError("answers with a number that is none", "away") from None
+def _result(answer: Answer, response: httpx.Response) -> msgspec.Raw:
+    if answer.error is not None:
+        raise refused(answer.error, response)
+    return answer.result
+
+
+def _secrets(parts: SplitResult) -> re.Pattern[str]:
+    """Return what finds the parts of an address that only its owner should know, as they are written and as they are sent."""
+    words = [*parts.path.split("/"), parts.path, parts.query, parts.username or "", parts.password or ""]
+    words += [value for _, value in parse_qsl(parts.query)]
+    words += [b64encode(f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()).decode()]
+    known = {each for word in words for each in (word, unquote(word)) if len(each) >= _SHORTEST_SECRET}
+    return re.compile("|".join(map(re.escape, sorted(known, key=len, reverse=True))) or "(?!)", re.IGNORECASE)

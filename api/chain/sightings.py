@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
+from api.chain.answers import Log
 from api.chain.decode import UndecodableError
-from api.chain.rpc import Log
 from api.chain.watching import Watch, Watched
 from api.ingest.arrival import Arrival
 from api.ingest.identifiers import People
@@ -21,11 +22,15 @@ from api.store.chain import StoredLog
 _log = logging.getLogger("workbench.chain")
 
 
+Place = tuple[int, str, int]
+"""Whose log it is, and where: organization, transaction, index."""
+
+
 class Sighting(msgspec.Struct, gc=False):
     """A log, seen by an organization. `id`: its row, and the event of the entries it starts; `watches`: those of the organization.
 
-    `log` None: the row was stored before, and its blocks of confirmation may have come now. `faces`: who arrives with it, by the
-    parameter that says so.
+    `log` None: the row was stored before, and its blocks of confirmation may have come now; `digest`: of the log's content, in hex.
+    `seconds`: when its block was made, since the epoch. `faces`: who arrives with it, by the parameter that says so.
     """
 
     org_id: int
@@ -38,13 +43,20 @@ class Sighting(msgspec.Struct, gc=False):
     block_number: int
     args: dict[str, Json]
     watches: tuple[Watch, ...]
+    seconds: int = 0
     log: Log | None = None
+    digest: str = ""
     faces: dict[str, Arrival] = {}
 
     @property
     def contact_id(self) -> str | None:
         """The contact it is about, the first that is known."""
         return next((each.contact_id for each in self.faces.values() if each.contact_id), None)
+
+    @property
+    def place(self) -> Place:
+        """Where it is, and for whom."""
+        return self.org_id, self.tx_hash, self.log_index
 
     @property
     def name(self) -> str:
@@ -62,13 +74,12 @@ def sighted(watched: Watched, logs: Iterable[Log]) -> list[Sighting]:
     found: list[Sighting] = []
     for log in logs:
         orgs = watched.by_topic.get((log.contract, log.topics[0]), {}) if log.topics else {}
+        digest = _digest(log) if orgs else ""
         for org_id, watches in orgs.items():
-            declared = watches[0].declared
+            event = (log.contract, watches[0].declared.name, watches[0].declared.canonical)
             where = (log.tx_hash, log.log_index, log.block_number)
-            args = _args(log, watches)
-            found.append(
-                Sighting(org_id, "", log.contract, declared.name, declared.canonical, *where, args, watches, log)
-            )
+            args, seconds = _args(log, watches), log.seconds or 0
+            found.append(Sighting(org_id, "", *event, *where, args, watches, seconds, log, digest))
     return found
 
 
@@ -79,9 +90,15 @@ def remembered(watched: Watched, rows: Iterable[StoredLog]) -> list[Sighting]:
         watches = watched.by_spot.get((row.org_id, (row.contract, row.signature)), ())
         if watches:
             where = (row.tx_hash, row.log_index, row.block_number)
-            args = decode(row.args)
-            found.append(Sighting(row.org_id, row.id, row.contract, row.event, row.signature, *where, args, watches))
+            args, what = decode(row.args), (row.contract, row.event, row.signature)
+            found.append(Sighting(row.org_id, row.id, *what, *where, args, watches, row.seconds))
     return found
+
+
+def _digest(log: Log) -> str:
+    """Return 128 bits in hex that stand for all that a log says, wherever in the chain it says it."""
+    said = " ".join((log.contract, *log.topics, log.data.lower()))
+    return blake2b(said.encode(), digest_size=16).hexdigest()
 
 
 def _args(log: Log, watches: tuple[Watch, ...]) -> dict[str, Json]:

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         must_be_fit(addresses)
         if args.leash:
             leash.follow_parent()
-        follow(settings.evm_rpc, addresses.dsn, secret)
+        follow(settings.evm_rpc, addresses.dsn, secret, settings.chain_contacts)
     return 0
 
 

@@ -25,7 +25,7 @@ from api.language.onchain import PLACE, is_sample, payload_of, read_sample, wall
 from api.language.problem import Problem, Problems
 from api.language.simulate import Automation, Given, simulate
 from api.language.trigger import Trigger, flat_context, read_trigger
-from api.language.why import Came, Change, Entered, Reason, Standing, Why, active_at, why_imagined, why_stored
+from api.language.why import Came, Change, Entered, Reason, Standing, Why, active_at, on_since, why_imagined, why_stored
 from api.store import authoring, care
 from api.store import explain as store
 from api.store.authoring import AutomationRow, VersionRow
@@ -126,6 +126,17 @@ class _Known(msgspec.Struct, frozen=True):
         found = self.draft if published is None else read_trigger(decode(published.trigger_spec))
         return found if isinstance(found, Trigger) else self.draft
 
+    def live_since(self, at: datetime) -> datetime:
+        """Return from when on, as it was at a moment, logs start it: it was switched on, and published with the event that it has then."""
+        source, began = self.trigger_at(at).source, self.row.created_at
+        for version in self.versions:
+            if source is not None and version.published_at <= at:
+                trigger = read_trigger(decode(version.trigger_spec))
+                if not isinstance(trigger, Trigger) or trigger.source is None or trigger.source.key != source.key:
+                    break
+                began = version.published_at
+        return max(began, on_since(self.switches, at) or began)
+
     def published_at(self, at: datetime) -> VersionRow | None:
         """Return the version that was live at a moment."""
         return next((version for version in self.versions if version.published_at <= at), None)
@@ -186,13 +197,14 @@ def _of_stored(reader: Reader, known: _Known, event: EventRow, entry: Entered | 
     at, own = event.created_at, known.contact.identifiers
     trigger, standing = known.trigger_at(at), known.standing_at(at)
     sent = Identifiers(event.wallet, reader.opened(event.email), event.external_id)
-    payload, named, removed = decode(event.payload), trigger.names_event(event.event), False
+    payload, named, removed, early = decode(event.payload), trigger.names_event(event.event), False, False
     if event.log is not None:
         named, removed = _is_meant(trigger, event.log, payload, own.wallet), event.log.removed
+        early = named and event.log.block_time < known.live_since(at).replace(microsecond=0)
         declared = None if trigger.source is None else trigger.source.declared
         payload = payload_of(dict(zip(PLACE, event.log.place, strict=True)), payload, declared)
     context = flat_context(event.event, known.contact.id, identifiers_of(sent, own), payload)
-    why = why_stored(trigger, standing, Came(named, context, event.dry, removed), entry)
+    why = why_stored(trigger, standing, Came(named, context, event.dry, removed, early), entry)
     which = _Named(event.id, event.event, at)
     return reader.sees(_view(which, trigger, standing, why, entry), sent.email, own.email)
 

@@ -12,6 +12,7 @@ from api.store import upkeep as store
 from api.store.database import Database, Transaction
 from api.store.inbox import forget_challenges
 from api.store.segments import forget_sizes
+from api.store.strangers import forget_strangers
 from api.store.test_sends import forget_test_pushes, with_old_test_pushes
 
 SOON = 5.0
@@ -21,6 +22,14 @@ DAILY = 86_400.0
 FORGOTTEN_AT_ONCE = 5_000
 
 _Delete = Callable[[Transaction, int, datetime, int], Awaitable[int]]
+
+_DELETIONS: tuple[_Delete, ...] = (
+    store.forget_dry_runs,
+    store.forget_notices,
+    forget_challenges,
+    forget_sizes,
+    forget_strangers,
+)
 
 _log = logging.getLogger("workbench.upkeep")
 
@@ -62,7 +71,7 @@ async def forget_tests(database: Database, now: datetime) -> None:
 
 async def forget(database: Database, org_id: int, now: datetime) -> None:
     """Delete what an organization keeps only for a while, in transactions of a bounded size."""
-    for delete in (store.forget_dry_runs, store.forget_notices, forget_challenges, forget_sizes):
+    for delete in _DELETIONS:
         await _forget(database, org_id, now, delete)
 
 

@@ -25,6 +25,7 @@ Reason: TypeAlias = Literal[
     "reentry",
     "loop_guard",
     "dropped",
+    "before_live",
     "held_out",
     "no_entry",
 ]
@@ -68,6 +69,16 @@ class Why(msgspec.Struct, frozen=True):
     cause: str | None = None
 
 
+def on_since(changes: Sequence[Change], at: datetime) -> datetime | None:
+    """Return when the time began, of those in which an automation takes entries, that a moment is in; None: nobody knows."""
+    began, active = None, False
+    for change in changes:
+        if change.at <= at and change.active and not active:
+            began = change.at
+        active = change.active
+    return began
+
+
 def active_at(changes: Sequence[Change], at: datetime, *, now: bool) -> bool:
     """Return whether an automation took entries at a moment; `now`: whether it does, for those without a history."""
     before = [change for change in changes if change.at <= at]
@@ -77,12 +88,16 @@ def active_at(changes: Sequence[Change], at: datetime, *, now: bool) -> bool:
 
 
 class Came(msgspec.Struct, frozen=True):
-    """An event that came, with its flat context. `named`: the trigger means it; `dry`: a dry run; `removed`: a log that was dropped."""
+    """An event that came, with its flat context. `named`: the trigger means it; `dry`: a dry run.
+
+    Of logs, `removed`: it was dropped; `early`: its block is older than the automation was live.
+    """
 
     named: bool
     context: Mapping[str, Any]
     dry: bool = False
     removed: bool = False
+    early: bool = False
 
 
 def why_stored(trigger: Trigger, standing: Standing, came: Came, entry: Entered | None) -> Why:
@@ -95,6 +110,8 @@ def why_stored(trigger: Trigger, standing: Standing, came: Came, entry: Entered 
         reasons.append("dry_run")
     if came.removed:
         reasons.append("dropped")
+    if came.early:
+        reasons.append("before_live")
     return Why(False, came.named, verdicts, tuple(reasons or ["no_entry"]))
 
 

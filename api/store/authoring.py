@@ -14,7 +14,11 @@ FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 
 class AutomationRow(msgspec.Struct, frozen=True):
-    """An automation as stored: its draft, and which version is published. Specs are JSON text."""
+    """An automation as stored: its draft, and which version is published. Specs are JSON text.
+
+    `live_since`: logs of blocks before do not start it (None: those before it was made). `earlier_confirmations`: logs may still wait
+    for so many, which a version before wanted.
+    """
 
     org_id: int
     id: str
@@ -28,6 +32,8 @@ class AutomationRow(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     paused_at: datetime | None = None
+    live_since: datetime | None = None
+    earlier_confirmations: int | None = None
 
 
 class VersionRow(msgspec.Struct, frozen=True):

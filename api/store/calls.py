@@ -65,6 +65,9 @@ BEGIN = Statement(b"begin", b"BEGIN", ())
 COMMIT = Call(Statement(b"commit", b"COMMIT", ()), nothing)
 """Ends the transaction in the same round trip as what stands before it."""
 
+ROLLBACK = Call(Statement(b"rollback", b"ROLLBACK", ()), nothing)
+"""Undoes it, in the same way."""
+
 
 @cache
 def statements(file: str) -> dict[str, Statement]:

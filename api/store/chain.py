@@ -25,20 +25,29 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A chain that is ours to follow; `block_number`: up to where it was read, None when nobody has begun."""
+    """A chain that is ours to follow; `block_number`: up to where it was read, None when nobody has begun.
+
+    `dropping_above`: logs of blocks above this one were to be taken back when the last follower ended.
+    """
 
     lease: Lease
     block_number: int | None
+    dropping_above: int | None = None
 
 
 class AutomationRow(msgspec.Struct, frozen=True):
-    """An automation that starts from logs; `trigger_spec` is JSON text. No published version: its entries end at once."""
+    """An automation that starts from logs; `trigger_spec` is JSON text. No published version: its entries end at once.
+
+    `live_since`: logs of blocks before do not start it. `earlier_confirmations`: more than it wants now, which a version before wanted.
+    """
 
     org_id: int
     id: str
     published_version: int | None
     stint: int
     trigger_spec: bytes
+    live_since: datetime
+    earlier_confirmations: int | None
 
 
 class WatchRow(msgspec.Struct, frozen=True):
@@ -48,19 +57,21 @@ class WatchRow(msgspec.Struct, frozen=True):
     contract: str
     signature: str
     wallet_arg: str | None
+    created_at: datetime
 
 
-class KnownLog(msgspec.Struct, frozen=True):
-    """A log that is stored: at which `position` (from 0) of those asked for, and in which block it was."""
+class DroppedLog(msgspec.Struct, frozen=True):
+    """A log that is not in the chain any more: where it was, and what makes it this log (`digest`, in hex)."""
 
-    position: int
+    org_id: int
+    tx_hash: str
+    log_index: int
     id: str
-    removed: bool
-    block_hash: str
+    digest: str
 
 
 class StoredLog(msgspec.Struct, frozen=True):
-    """A log as stored; `args` is JSON text."""
+    """A log as stored; `args` is JSON text, `seconds` when its block was made (since the epoch)."""
 
     org_id: int
     id: str
@@ -71,6 +82,7 @@ class StoredLog(msgspec.Struct, frozen=True):
     log_index: int
     block_number: int
     args: bytes
+    seconds: int
 
 
 class LogRows(msgspec.Struct):
@@ -84,10 +96,23 @@ class LogRows(msgspec.Struct):
     signatures: list[str] = []
     tx_hashes: list[str] = []
     log_indexes: list[int] = []
+    digests: list[str] = []
     block_numbers: list[int] = []
     block_hashes: list[str] = []
     block_seconds: list[int] = []
     args: list[str] = []
+
+
+class DeadLog(msgspec.Struct, frozen=True):
+    """A log that cannot be stored; `reason`: what it breaks, without its values."""
+
+    org_id: int
+    tx_hash: str
+    log_index: int
+    contract: str
+    signature: str
+    block_number: int
+    reason: str
 
 
 class RestoredRows(msgspec.Struct):
@@ -95,6 +120,7 @@ class RestoredRows(msgspec.Struct):
 
     org_ids: list[int] = []
     ids: list[str] = []
+    log_indexes: list[int] = []
     block_numbers: list[int] = []
     block_hashes: list[str] = []
     block_seconds: list[int] = []
@@ -104,7 +130,7 @@ def take_chain(chain_id: int, now: datetime, lease_until: datetime) -> Call[Take
     """Ask to follow a chain; None while somebody else does."""
     return Call(
         _SQL["take_chain"],
-        lambda rows: Taken(Lease(chain_id, rows[0][0]), rows[0][1]) if rows else None,
+        lambda rows: Taken(Lease(chain_id, rows[0][0]), *rows[0][1:]) if rows else None,
         chain_id=chain_id,
         now=now,
         lease_until=lease_until,
@@ -132,6 +158,16 @@ def advance_chain(lease: Lease, block_number: int, head: int, at: datetime) -> C
         head=head,
         at=at,
     )
+
+
+def begin_dropping(lease: Lease, above: int) -> Call[None]:
+    """Note that logs of blocks above one are to be taken back before anything else."""
+    return Call(_SQL["begin_dropping"], nothing, chain_id=lease.chain_id, token=lease.token, above=above)
+
+
+def end_dropping(lease: Lease) -> Call[None]:
+    """Note that they are."""
+    return Call(_SQL["end_dropping"], nothing, chain_id=lease.chain_id, token=lease.token)
 
 
 def note_chain(lease: Lease, trouble: str | None) -> Call[None]:
@@ -165,26 +201,53 @@ def watch_epoch() -> Call[int]:
     return Call(_SQL["watch_epoch"], _number)
 
 
-def chain_automations(chain_id: int) -> Call[list[AutomationRow]]:
-    """Ask for the automations that start from logs of a chain, of all organizations."""
-    return Call(_SQL["chain_automations"], lambda rows: [AutomationRow(*row) for row in rows], chain_id=str(chain_id))
+def watch_epochs() -> Call[dict[int, int]]:
+    """Ask for that number by organization."""
+    return Call(_SQL["watch_epochs"], lambda rows: {row[0]: row[1] for row in rows})
 
 
-def chain_watches(chain_id: int) -> Call[list[WatchRow]]:
-    """Ask for what is kept of a chain besides, of all organizations."""
-    return Call(_SQL["chain_watches"], lambda rows: [WatchRow(*row) for row in rows], chain_id=chain_id)
+def chain_automations(chain_id: int, org_ids: Sequence[int]) -> Call[list[AutomationRow]]:
+    """Ask for the automations of organizations that start from logs of a chain."""
+    return Call(
+        _SQL["chain_automations"],
+        lambda rows: [AutomationRow(*row) for row in rows],
+        chain_id=str(chain_id),
+        org_ids=plain(org_ids),
+    )
 
 
-def awaited_logs(org_ids: Sequence[int]) -> Call[frozenset[tuple[int, str]]]:
-    """Ask for which logs entries can wait: organizations and names (`LOG_NAME`)."""
-    return Call(_SQL["awaited_logs"], lambda rows: frozenset((row[0], row[1]) for row in rows), org_ids=plain(org_ids))
+def chain_watches(chain_id: int, org_ids: Sequence[int]) -> Call[list[WatchRow]]:
+    """Ask for what organizations keep of a chain besides."""
+    return Call(
+        _SQL["chain_watches"], lambda rows: [WatchRow(*row) for row in rows], chain_id=chain_id, org_ids=plain(org_ids)
+    )
 
 
-def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[list[KnownLog]]:
-    """Ask which of these (organization, transaction, index) are known."""
+def awaited_logs(org_ids: Sequence[int]) -> Call[dict[int, frozenset[str]]]:
+    """Ask for which logs entries can wait: names (`LOG_NAME`) by organization."""
+    return Call(
+        _SQL["awaited_logs"],
+        lambda rows: {row[0]: frozenset(row[1].split(",")) for row in rows},
+        org_ids=plain(org_ids),
+    )
+
+
+def settle_automations(settled: Sequence[tuple[int, str, int]]) -> Call[None]:
+    """Note of (organization, automation, version)s that they looked back, unless another version was published meanwhile."""
+    return Call(
+        _SQL["settle_automations"],
+        nothing,
+        org_ids=plain(org_id for org_id, _, _ in settled),
+        ids=joined([automation_id for _, automation_id, _ in settled]),
+        versions=plain(version for _, _, version in settled),
+    )
+
+
+def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[frozenset[int]]:
+    """Ask which of these (organization, transaction, index) are stored and in the chain: their positions."""
     return Call(
         _SQL["find_logs"],
-        lambda rows: [KnownLog(*row) for row in rows],
+        lambda rows: frozenset(row[0] for row in rows),
         chain_id=chain_id,
         org_ids=plain(org_id for org_id, _, _ in logs),
         tx_hashes=quoted([tx_hash for _, tx_hash, _ in logs]),
@@ -192,15 +255,26 @@ def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[list[
     )
 
 
-def confirmed_logs(chain_id: int, org_ids: Sequence[int], after: int, until: int) -> Call[list[StoredLog]]:
-    """Ask for the logs of organizations in blocks after one, up to another."""
+def dropped_logs(chain_id: int, transactions: Sequence[tuple[int, str]]) -> Call[list[DroppedLog]]:
+    """Ask for the logs of these (organization, transaction) that are not in the chain any more."""
+    return Call(
+        _SQL["dropped_logs"],
+        lambda rows: [DroppedLog(*row) for row in rows],
+        chain_id=chain_id,
+        org_ids=plain(org_id for org_id, _ in transactions),
+        tx_hashes=quoted([tx_hash for _, tx_hash in transactions]),
+    )
+
+
+def confirmed_logs(chain_id: int, ranges: Sequence[tuple[int, int, int]]) -> Call[list[StoredLog]]:
+    """Ask for the logs in ranges: (organization, above this block, up to that one)."""
     return Call(
         _SQL["confirmed_logs"],
         lambda rows: [StoredLog(*row) for row in rows],
         chain_id=chain_id,
-        org_ids=plain(org_ids),
-        after=after,
-        until=until,
+        org_ids=plain(org_id for org_id, _, _ in ranges),
+        afters=plain(after for _, after, _ in ranges),
+        untils=plain(until for _, _, until in ranges),
     )
 
 
@@ -219,6 +293,7 @@ def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
         signatures=quoted(rows.signatures),
         tx_hashes=quoted(rows.tx_hashes),
         log_indexes=plain(rows.log_indexes),
+        digests=uuids(rows.digests),
         block_numbers=plain(rows.block_numbers),
         block_hashes=quoted(rows.block_hashes),
         block_seconds=plain(rows.block_seconds),
@@ -226,13 +301,31 @@ def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
     )
 
 
+def add_dead_logs(chain_id: int, dead: Sequence[DeadLog], at: datetime) -> Call[None]:
+    """Note logs that cannot be stored."""
+    return Call(
+        _SQL["add_dead_logs"],
+        nothing,
+        chain_id=chain_id,
+        at=at,
+        org_ids=plain(each.org_id for each in dead),
+        tx_hashes=quoted([each.tx_hash for each in dead]),
+        log_indexes=plain(each.log_index for each in dead),
+        contracts=quoted([each.contract for each in dead]),
+        signatures=quoted([each.signature for each in dead]),
+        block_numbers=plain(each.block_number for each in dead),
+        reasons=quoted([each.reason for each in dead]),
+    )
+
+
 def restore_logs(rows: RestoredRows) -> Call[None]:
-    """Put logs that were dropped into the blocks they are in now."""
+    """Put logs that were dropped where they are now."""
     return Call(
         _SQL["restore_logs"],
         nothing,
         org_ids=plain(rows.org_ids),
         ids=uuids(rows.ids),
+        log_indexes=plain(rows.log_indexes),
         block_numbers=plain(rows.block_numbers),
         block_hashes=quoted(rows.block_hashes),
         block_seconds=plain(rows.block_seconds),
@@ -260,14 +353,23 @@ def dropped_organizations(chain_id: int, above: int) -> Call[list[int]]:
     return Call(_SQL["dropped_organizations"], lambda rows: [row[0] for row in rows], chain_id=chain_id, above=above)
 
 
-def drop_logs(org_id: int, chain_id: int, above: int, at: datetime) -> Call[tuple[int, int]]:
-    """Take back what happened above a block; read how many logs, and how many entries that ended with them."""
+class Dropped(msgspec.Struct, frozen=True):
+    """What was taken back at once: how many logs, how many entries that ended with them, and up to which block (None: nothing was left)."""
+
+    logs: int
+    entries: int
+    block_number: int | None
+
+
+def drop_logs(org_id: int, chain_id: int, above: int, most: int, at: datetime) -> Call[Dropped]:
+    """Take back what the next logs above a block started, `most` of them."""
     return Call(
         _SQL["drop_logs"],
-        lambda rows: (rows[0][0], rows[0][1]),
+        lambda rows: Dropped(*rows[0]),
         org_id=org_id,
         chain_id=chain_id,
         above=above,
+        most=most,
         at=at,
     )
 

@@ -53,6 +53,7 @@ async def forget(tx: Transaction, who: Subject, at: datetime) -> int:
         tx,
         _about(who, "forget_sign_in", nothing),
         _about(who, "forget_contact", nothing, at=at),
+        _about(who, "keep_wallets", nothing, at=at),
         _about(who, "forget_identities", nothing),
         _about(who, "forget_conflicts", nothing),
         _about(who, "forget_merges", nothing),

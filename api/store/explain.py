@@ -21,6 +21,7 @@ class LogRow(msgspec.Struct, frozen=True):
 
     signature: str
     removed: bool
+    block_time: datetime
     place: tuple[int, str, str, int, int]
 
 
@@ -43,8 +44,9 @@ class EventRow(msgspec.Struct, frozen=True):
 
 def _event(row: tuple[Any, ...]) -> EventRow:
     event = EventRow(*row[:8])
-    signature, removed, *place = row[8:]
-    return event if signature is None else msgspec.structs.replace(event, log=LogRow(signature, removed, (*place,)))
+    signature, removed, block_time, *place = row[8:]
+    log = None if signature is None else LogRow(signature, removed, block_time, (*place,))
+    return event if log is None else msgspec.structs.replace(event, log=log)
 
 
 async def recent_events(tx: Transaction, who: Subject, most: int) -> list[EventRow]:

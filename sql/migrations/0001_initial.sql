@@ -81,6 +81,14 @@ CREATE TABLE workbench.erasures (
     PRIMARY KEY (org_id, contact_id)
 );
 
+-- Wallets of contacts that were erased: no log of before is about anybody, and none of later makes a contact of them again.
+CREATE TABLE workbench.erased_wallets (
+    org_id         bigint NOT NULL,
+    wallet_digest  uuid NOT NULL,               -- as in `identities`
+    erased_at      timestamptz NOT NULL,
+    PRIMARY KEY (org_id, wallet_digest)
+);
+
 CREATE TABLE workbench.identities (
     org_id        bigint NOT NULL,
     kind          smallint NOT NULL CHECK (kind IN (1, 2, 3)),     -- wallet, email, external id
@@ -267,6 +275,8 @@ CREATE TABLE workbench.automations (
     updated_at         timestamptz NOT NULL,
     stint              integer NOT NULL DEFAULT 1,      -- grows whenever it is switched on again
     paused_at          timestamptz,                     -- it stands still since then; only what is active can
+    live_since         timestamptz,                     -- logs of blocks before do not start it; null: those before it was made
+    earlier_confirmations  integer,                     -- a version before wanted so many: logs may wait for them until a follower looked
     PRIMARY KEY (org_id, id)
 );
 
@@ -546,7 +556,7 @@ CREATE TABLE workbench.audience_parts (
 );
 
 -- What happened on chains: a row for every log that somebody of the organization follows. A log whose block was dropped is
--- `removed`; when it comes again in another block the row, and the entries it started, come back to life.
+-- `removed`; when it comes again, in another block or at another place, the row, and the entries it started, come back to life.
 CREATE TABLE workbench.onchain_events (
     org_id        bigint NOT NULL,
     id            uuid NOT NULL,
@@ -556,7 +566,8 @@ CREATE TABLE workbench.onchain_events (
     event         text NOT NULL,
     signature     text NOT NULL,                -- as it is hashed: Transfer(address,address,uint256)
     tx_hash       text NOT NULL,
-    log_index     integer NOT NULL,
+    log_index     integer NOT NULL,             -- in the block it is in now, or was in last
+    digest        uuid NOT NULL,                -- of contract, topics and data: what makes it this log of its transaction
     block_number  bigint NOT NULL,
     block_hash    text NOT NULL,
     block_time    timestamptz NOT NULL,
@@ -564,10 +575,12 @@ CREATE TABLE workbench.onchain_events (
     removed       boolean NOT NULL DEFAULT false,
     created_at    timestamptz NOT NULL,         -- when it was first seen
     merged_from   uuid,                         -- like that of an event
-    PRIMARY KEY (org_id, id),
-    UNIQUE (org_id, chain_id, tx_hash, log_index)
+    PRIMARY KEY (org_id, id)
 );
+CREATE UNIQUE INDEX onchain_events_in_chain ON workbench.onchain_events (org_id, chain_id, tx_hash, log_index) WHERE NOT removed;
+CREATE INDEX onchain_events_dropped ON workbench.onchain_events (org_id, chain_id, tx_hash, log_index) WHERE removed;
 CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, block_number, chain_id);
+CREATE INDEX onchain_events_by_contract ON workbench.onchain_events (org_id, contract, id);
 CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id, created_at);
 
 -- Contract events that are kept though no automation starts from them.
@@ -581,6 +594,31 @@ CREATE TABLE workbench.chain_watches (
     PRIMARY KEY (org_id, chain_id, contract, signature)
 );
 
+-- Logs that the database refuses to store, each with what it broke: nothing else waits for them. For the operator.
+CREATE TABLE workbench.chain_dead_logs (
+    org_id        bigint NOT NULL REFERENCES workbench.organizations (id),
+    chain_id      bigint NOT NULL,
+    tx_hash       text NOT NULL,
+    log_index     integer NOT NULL,
+    contract      text NOT NULL,
+    signature     text NOT NULL,
+    block_number  bigint NOT NULL,
+    reason        text NOT NULL,
+    died_at       timestamptz NOT NULL,
+    PRIMARY KEY (org_id, chain_id, tx_hash, log_index)
+);
+
+-- Logs that passed the filters of automations but are about nobody known, by the hour in which they came: `created` made a contact, the
+-- others started nothing. Kept for seven days.
+CREATE TABLE workbench.stranger_counts (
+    org_id         bigint NOT NULL,
+    automation_id  uuid NOT NULL,
+    hour           timestamptz NOT NULL,
+    what           text NOT NULL CHECK (what IN ('created', 'unknown', 'limit', 'zero_address', 'erased')),
+    count          bigint NOT NULL,
+    PRIMARY KEY (org_id, automation_id, hour, what)
+);
+
 -- How far each chain has been read, and by whom: the token grows with every follower, and a write with an older one finds no row.
 CREATE TABLE workbench.chains (
     chain_id      bigint PRIMARY KEY,
@@ -589,7 +627,8 @@ CREATE TABLE workbench.chains (
     block_number  bigint,                       -- all logs up to here are stored; none yet: reading begins at the head
     head          bigint,
     read_at       timestamptz,
-    trouble       text                          -- what hinders the follower now
+    trouble       text,                         -- what hinders the follower now
+    dropping_above  bigint                      -- a reorganization: logs of blocks above this one are to be taken back first
 );
 
 -- Blocks that were read, by whose hashes a reorganization is noticed: the newest ones, and the first of the chain.
@@ -615,6 +654,9 @@ CREATE TABLE workbench.engines (
 ALTER TABLE workbench.contacts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.chain_dead_logs ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.stranger_counts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.erased_wallets ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.messages ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.message_outcomes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.test_pushes ENABLE ROW LEVEL SECURITY;

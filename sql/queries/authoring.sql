@@ -5,19 +5,19 @@
 INSERT INTO automations (org_id, id, name, trigger_spec, graph, active, revision, created_at, updated_at)
 VALUES (:org_id, :id, :name, :trigger_spec ::jsonb, :graph ::jsonb, :active, 1, :created_at, :created_at)
 RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
-          paused_at;
+          paused_at, live_since, earlier_confirmations;
 
 -- find_automation --
 -- One automation.
 SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
-       paused_at
+       paused_at, live_since, earlier_confirmations
 FROM automations
 WHERE org_id = :org_id AND id = :id;
 
 -- lock_automation --
 -- One automation, held until commit: changes of it happen one after the other.
 SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
-       paused_at
+       paused_at, live_since, earlier_confirmations
 FROM automations
 WHERE org_id = :org_id AND id = :id
 FOR UPDATE;
@@ -32,7 +32,7 @@ FOR SHARE;
 -- list_automations --
 -- The newest automations, archived or not, of one name when it is given, older than one when it is.
 SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
-       paused_at
+       paused_at, live_since, earlier_confirmations
 FROM automations
 WHERE org_id = :org_id AND (archived_at IS NOT NULL) = :archived AND (:name ::text IS NULL OR name = :name)
     AND (:before ::uuid IS NULL OR id < :before ::uuid)
@@ -45,10 +45,10 @@ UPDATE automations
 SET name = :name, trigger_spec = :trigger_spec ::jsonb, graph = :graph ::jsonb, active = :active,
     stint = stint + (:active AND NOT active)::integer,
     published_version = :published_version, revision = :revision, archived_at = :archived_at, updated_at = :updated_at,
-    paused_at = :paused_at
+    paused_at = :paused_at, live_since = :live_since, earlier_confirmations = :earlier_confirmations
 WHERE org_id = :org_id AND id = :id
 RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
-          paused_at;
+          paused_at, live_since, earlier_confirmations;
 
 -- insert_version --
 -- Publish: a version is written once and never changed.

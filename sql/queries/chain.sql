@@ -5,7 +5,7 @@
 INSERT INTO chains (chain_id, token, lease_until) VALUES (:chain_id ::bigint, 1, :lease_until ::timestamptz)
 ON CONFLICT (chain_id) DO UPDATE SET token = chains.token + 1, lease_until = :lease_until ::timestamptz
 WHERE chains.lease_until <= :now ::timestamptz
-RETURNING token, block_number;
+RETURNING token, block_number, dropping_above;
 
 -- keep_chain --
 -- Keep following; no row when somebody else does. The row is held: nobody takes the chain before this transaction ends.
@@ -21,6 +21,15 @@ UPDATE chains SET lease_until = :now ::timestamptz WHERE chain_id = :chain_id ::
 -- Everything up to this block is stored.
 UPDATE chains SET block_number = :block_number ::bigint, head = :head ::bigint, read_at = :at ::timestamptz, trouble = NULL
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
+
+-- begin_dropping --
+-- Everything above this block is to be taken back, before anything else is read; more, when that was not done yet.
+UPDATE chains SET dropping_above = least(dropping_above, :above ::bigint)
+WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
+
+-- end_dropping --
+-- It is taken back.
+UPDATE chains SET dropping_above = NULL WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- note_chain --
 -- What hinders us.
@@ -46,89 +55,144 @@ SELECT number, hash FROM chain_blocks WHERE chain_id = :chain_id ::bigint ORDER 
 -- A number that every change of an automation or a watch raises, whosever it is.
 SELECT coalesce(sum(epoch), 0)::bigint FROM automation_epochs WHERE org_id > 0;
 
+-- watch_epochs --
+-- That number of every organization.
+SELECT org_id, epoch FROM automation_epochs WHERE org_id > 0;
+
 -- chain_automations --
--- Every automation that starts from logs of a chain and takes entries now, with the trigger of its published version, or of its draft
--- when it has none.
-SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec
+-- The automations of some organizations that start from logs of a chain and take entries now, with the trigger of the published version,
+-- or of the draft where there is none.
+SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec, t.live_since, t.earlier_confirmations
 FROM (
-    SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec
+    SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec,
+           coalesce(a.live_since, a.created_at) AS live_since, a.earlier_confirmations
     FROM automations a
     LEFT JOIN automation_versions v
         ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-    WHERE a.active AND a.archived_at IS NULL
+    WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.paused_at IS NULL AND a.archived_at IS NULL
 ) t
 WHERE t.spec ->> 'type' = 'onchain_event' AND t.spec ->> 'chainId' = :chain_id ::text
 ORDER BY t.org_id, t.id;
 
 -- chain_watches --
--- The events of contracts that are kept without an automation.
-SELECT org_id, contract, signature, wallet_arg FROM chain_watches WHERE chain_id = :chain_id ::bigint
+-- The events of contracts that some organizations keep without an automation.
+SELECT org_id, contract, signature, wallet_arg, created_at FROM chain_watches
+WHERE org_id = ANY(:org_ids ::bigint[]) AND chain_id = :chain_id ::bigint
 ORDER BY org_id, contract, signature;
 
 -- awaited_logs --
 -- The logs that an entry of any version of organizations' automations can wait for: an address, a colon, an event in lower case.
-SELECT DISTINCT a.org_id, awaited.event
+SELECT a.org_id, string_agg(DISTINCT awaited.event, ',')
 FROM automations a
 JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id
 CROSS JOIN LATERAL unnest(v.awaits) AS awaited (event)
-WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%';
+WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%'
+GROUP BY a.org_id;
+
+-- settle_automations --
+-- These automations looked back for what waited for the confirmations of a version before; of another version that is still to come.
+UPDATE automations a SET earlier_confirmations = NULL
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :versions ::integer[]) AS k (org_id, id, version)
+WHERE a.org_id = k.org_id AND a.id = k.id AND a.published_version = k.version;
 
 -- find_logs --
--- Those of these logs that are known already; `position` counts from 0.
+-- Those of these logs that are stored and in the chain: their positions from 0.
 WITH k AS MATERIALIZED (
     SELECT :chain_id ::bigint AS chain_id, *
     FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[]) WITH ORDINALITY
         AS k (org_id, tx_hash, log_index, position)
 )
-SELECT k.position - 1, v.id::text, v.removed, v.block_hash
+SELECT k.position - 1
 FROM k CROSS JOIN LATERAL (
-    SELECT * FROM onchain_events o
+    SELECT FROM onchain_events o
     WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash
-        AND o.log_index = k.log_index
+        AND o.log_index = k.log_index AND NOT o.removed
     ORDER BY o.tx_hash, o.log_index LIMIT 1    -- a range and an order, which only the key of logs has: see `facts.sql`
 ) AS v;
 
+-- dropped_logs --
+-- The logs of these transactions that are not in the chain any more.
+WITH k AS MATERIALIZED (
+    SELECT :chain_id ::bigint AS chain_id, * FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[]) AS k (org_id, tx_hash)
+)
+SELECT k.org_id, k.tx_hash, v.log_index, v.id::text, replace(v.digest::text, '-', '')
+FROM k CROSS JOIN LATERAL (
+    SELECT o.log_index, o.id, o.digest FROM onchain_events o
+    WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash AND o.removed
+    ORDER BY o.tx_hash, o.log_index    -- as above
+) AS v;
+
 -- confirmed_logs --
--- The logs of some organizations in blocks after one and up to another.
-SELECT o.org_id, o.id::text, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number, o.args
-FROM onchain_events o
-WHERE o.org_id = ANY(:org_ids ::bigint[]) AND o.chain_id = :chain_id ::bigint AND o.block_number > :after ::bigint
-    AND o.block_number <= :until ::bigint AND NOT o.removed
-ORDER BY o.org_id, o.block_number, o.log_index;
+-- The logs of organizations in blocks above one and up to another; ranges may overlap.
+SELECT DISTINCT ON (o.org_id, o.block_number, o.log_index, o.id)
+       o.org_id, o.id::text, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number, o.args,
+       extract(epoch FROM o.block_time)::bigint
+FROM unnest(:org_ids ::bigint[], :afters ::bigint[], :untils ::bigint[]) AS k (org_id, above, until)
+CROSS JOIN LATERAL (
+    SELECT * FROM onchain_events l
+    WHERE l.org_id = k.org_id AND l.chain_id = :chain_id ::bigint AND l.block_number > k.above AND l.block_number <= k.until
+        AND NOT l.removed
+    ORDER BY l.block_number    -- as the index on blocks has them, and no other
+) AS o
+ORDER BY o.org_id, o.block_number, o.log_index, o.id;
 
 -- add_logs --
 -- Keep logs; moments of blocks are seconds since the epoch. Parameters come like payloads of events (`ingest.sql`).
-INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, block_number, block_hash,
-                            block_time, args, created_at)
-SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, block_number, block_hash,
+INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,
+                            block_hash, block_time, args, created_at)
+SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash,
        timestamptz 'epoch' + block_seconds * interval '1 second', args::jsonb, :at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contracts ::text[], :events ::text[], :signatures ::text[],
-            :tx_hashes ::text[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
+            :tx_hashes ::text[], :log_indexes ::integer[], :digests ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[],
             :block_seconds ::bigint[], string_to_array(:args, chr(30)))
-    AS l (org_id, id, contact_id, contract, event, signature, tx_hash, log_index, block_number, block_hash, block_seconds, args);
+    AS l (org_id, id, contact_id, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash, block_seconds,
+          args);
 
 -- restore_logs --
--- Logs that were dropped are in another block now.
+-- Logs that were dropped are in another block now, or at another place in it.
 UPDATE onchain_events o
-SET removed = false, block_number = k.block_number, block_hash = k.block_hash,
+SET removed = false, log_index = k.log_index, block_number = k.block_number, block_hash = k.block_hash,
     block_time = timestamptz 'epoch' + k.block_seconds * interval '1 second'
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[], :block_seconds ::bigint[])
-    AS k (org_id, id, block_number, block_hash, block_seconds)
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
+            :block_seconds ::bigint[])
+    AS k (org_id, id, log_index, block_number, block_hash, block_seconds)
 WHERE o.org_id = k.org_id AND o.id = k.id;
+
+-- add_dead_logs --
+-- Note logs that cannot be stored.
+INSERT INTO chain_dead_logs (org_id, chain_id, tx_hash, log_index, contract, signature, block_number, reason, died_at)
+SELECT org_id, :chain_id ::bigint, tx_hash, log_index, contract, signature, block_number, reason, :at ::timestamptz
+FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[], :contracts ::text[], :signatures ::text[],
+            :block_numbers ::bigint[], :reasons ::text[])
+    AS l (org_id, tx_hash, log_index, contract, signature, block_number, reason)
+ON CONFLICT (org_id, chain_id, tx_hash, log_index) DO UPDATE
+SET block_number = excluded.block_number, reason = excluded.reason, died_at = excluded.died_at;
+
+-- list_dead_logs --
+-- The newest logs that could not be stored, of every organization.
+SELECT o.name, d.chain_id, d.tx_hash, d.log_index, d.contract, d.signature, d.block_number, d.reason, d.died_at
+FROM chain_dead_logs d JOIN organizations o ON o.id = d.org_id
+WHERE d.org_id > 0
+ORDER BY d.died_at DESC, d.org_id, d.chain_id, d.tx_hash, d.log_index LIMIT :most;
 
 -- revive_entries --
 -- Entries that ended because their logs were dropped go on where they stood, and so do the messages that they were about to send.
-WITH k AS MATERIALIZED (
-    SELECT a.org_id, a.id AS automation_id, v.id AS event_id
-    FROM automations a CROSS JOIN unnest(:event_ids ::uuid[]) AS v (id)
-    WHERE a.org_id = :org_id ::bigint
+WITH page AS MATERIALIZED (
+    SELECT id FROM unnest(:event_ids ::uuid[]) AS v (id)
+), span AS MATERIALIZED (
+    SELECT (SELECT id FROM page ORDER BY id LIMIT 1) AS first, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last
 ), ended AS MATERIALIZED (
-    SELECT k.org_id, f.id FROM k CROSS JOIN LATERAL (
-        SELECT e.id, e.state, e.outcome FROM entries e
-        WHERE e.org_id = k.org_id AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
-        ORDER BY e.event_id LIMIT 1    -- a range and an order, as above
+    SELECT a.org_id, f.id FROM span s CROSS JOIN automations a CROSS JOIN LATERAL (
+        SELECT e.id, e.event_id FROM entries e
+        WHERE e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id >= s.first AND e.event_id <= s.last
+            AND e.state || '' = 'cancelled' AND e.outcome = 'chain_reorg'
+        ORDER BY e.event_id    -- as the key of automation and event has them, and no other
     ) AS f
-    WHERE f.state = 'cancelled' AND f.outcome = 'chain_reorg'
+    WHERE a.org_id = :org_id ::bigint AND f.event_id IN (SELECT id FROM page)
+        AND (a.trigger_spec ->> 'type' = 'onchain_event' OR (
+            SELECT true FROM automation_versions v
+            WHERE v.org_id = a.org_id AND v.automation_id = a.id AND v.trigger_spec ->> 'type' = 'onchain_event'
+            ORDER BY v.version LIMIT 1))
 ), moved AS (
     UPDATE entries e
     SET state = 'pending', outcome = NULL, attempts = 0, due_at = :at ::timestamptz, updated_at = :at ::timestamptz
@@ -160,21 +224,30 @@ WHERE EXISTS (
 ORDER BY g.id;
 
 -- drop_logs --
--- The blocks above one are no longer in the chain: mark an organization's logs in them, and end the entries that they started and that
--- have not ended, also those that a worker holds. What was to be sent is skipped, what is on its way may arrive.
-WITH dropped AS (
-    UPDATE onchain_events o SET removed = true
+-- The blocks above one are no longer in the chain: mark an organization's next logs in them, and end the entries that they started and that
+-- have not ended, also those that a worker holds. What was to be sent is skipped, what is on its way may arrive. How many logs and
+-- entries, and up to which block.
+WITH page AS MATERIALIZED (
+    SELECT o.id, o.block_number FROM onchain_events o
     WHERE o.org_id = :org_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed
         AND o.chain_id - 0 = :chain_id ::bigint    -- by the block, not by the key of logs
-    RETURNING o.id
-), k AS MATERIALIZED (
-    SELECT a.org_id, a.id AS automation_id, d.id AS event_id FROM automations a CROSS JOIN dropped d WHERE a.org_id = :org_id ::bigint
+    ORDER BY o.block_number
+    LIMIT :most ::bigint
+), dropped AS (
+    UPDATE onchain_events o SET removed = true FROM page WHERE o.org_id = :org_id ::bigint AND o.id = page.id
+), span AS MATERIALIZED (
+    SELECT (SELECT id FROM page ORDER BY id LIMIT 1) AS first, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last
 ), started AS MATERIALIZED (
-    SELECT k.org_id, f.id FROM k CROSS JOIN LATERAL (
-        SELECT e.id FROM entries e
-        WHERE e.org_id = k.org_id AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
-        ORDER BY e.event_id LIMIT 1    -- a range and an order, as above
+    SELECT a.org_id, f.id FROM span s CROSS JOIN automations a CROSS JOIN LATERAL (
+        SELECT e.id, e.event_id FROM entries e
+        WHERE e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id >= s.first AND e.event_id <= s.last
+        ORDER BY e.event_id    -- as above
     ) AS f
+    WHERE a.org_id = :org_id ::bigint AND f.event_id IN (SELECT id FROM page)
+        AND (a.trigger_spec ->> 'type' = 'onchain_event' OR (
+            SELECT true FROM automation_versions v
+            WHERE v.org_id = a.org_id AND v.automation_id = a.id AND v.trigger_spec ->> 'type' = 'onchain_event'
+            ORDER BY v.version LIMIT 1))
 ), live AS (
     SELECT e.id, e.state
     FROM started s
@@ -202,7 +275,7 @@ WITH dropped AS (
     INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
     SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, 'chain_reorg' FROM unsent
 )
-SELECT (SELECT count(*) FROM dropped), (SELECT count(*) FROM moved);
+SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM moved), (SELECT max(block_number) FROM page);
 
 -- add_watch --
 -- Keep a contract's event from now on.
@@ -220,23 +293,33 @@ DELETE FROM chain_watches WHERE org_id = :org_id AND chain_id = :chain_id AND co
 RETURNING signature;
 
 -- recent_logs --
--- The newest logs of an organization: of a contract, and of an event, when they are named.
+-- The logs of an organization that were seen last, on whatever chain, of an event when it is named; before one when its id is.
 SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
 FROM onchain_events o
-WHERE o.org_id = :org_id AND (:contract ::text IS NULL OR o.contract = :contract) AND (:event ::text IS NULL OR o.event = :event)
-ORDER BY o.block_number DESC, o.log_index DESC
+WHERE o.org_id = :org_id AND o.id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (:event ::text IS NULL OR o.event = :event)
+ORDER BY o.id DESC
+LIMIT :most;
+
+-- recent_logs_of_contract --
+-- The same, of one contract, on whatever chain.
+SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
+FROM onchain_events o
+WHERE o.org_id = :org_id AND o.contract = :contract AND o.id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (:event ::text IS NULL OR o.event = :event)
+ORDER BY o.id DESC
 LIMIT :most;
 
 -- count_logs --
--- How many logs of each event there are among the newest of an organization.
+-- How many logs of each event there are among those of an organization that were seen last.
 SELECT l.chain_id, l.contract, l.event, l.signature, count(*)
 FROM (
     SELECT chain_id, contract, event, signature FROM onchain_events
     WHERE org_id = :org_id AND NOT removed
-    ORDER BY block_number DESC LIMIT :most
+    ORDER BY id DESC LIMIT :most
 ) l
 GROUP BY l.chain_id, l.contract, l.event, l.signature
-ORDER BY count(*) DESC, l.contract, l.event;
+ORDER BY count(*) DESC, l.contract, l.event, l.chain_id, l.signature;
 
 -- list_chains --
 -- How far chains were read, and what hinders their followers.

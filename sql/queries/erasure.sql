@@ -25,6 +25,14 @@ SET email = NULL, email_domain = NULL, wallet_address = NULL, wallet_raw = NULL,
     attributes = '{}', tags = '{}', opted_out = '{}', updated_at = :at, erased_at = coalesce(erased_at, :at)
 WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id);
 
+-- keep_wallets --
+-- Keep the blind indexes of its wallets, by which logs of chains leave it alone.
+INSERT INTO erased_wallets (org_id, wallet_digest, erased_at)
+SELECT org_id, value_digest, :at ::timestamptz FROM identities
+WHERE org_id = :org_id ::bigint AND contact_id = :contact_id ::uuid AND kind = 1
+ORDER BY value_digest
+ON CONFLICT (org_id, wallet_digest) DO UPDATE SET erased_at = greatest(erased_wallets.erased_at, excluded.erased_at);
+
 -- forget_identities --
 -- From here on its identifiers are nobody's: who comes with them is somebody new.
 DELETE FROM identities WHERE org_id = :org_id AND contact_id = :contact_id;

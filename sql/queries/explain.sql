@@ -2,21 +2,22 @@
 
 -- recent_events --
 -- The newest events of a contact, dry runs and logs of chains among them; emails are sealed. Of a log the payload is its parameters.
-SELECT id::text, event, created_at, payload, wallet_address, email, external_id, dry, signature, removed, chain_id, contract, tx_hash,
-       log_index, block_number
+SELECT id::text, event, created_at, payload, wallet_address, email, external_id, dry, signature, removed, block_time, chain_id, contract,
+       tx_hash, log_index, block_number
 FROM (
     (SELECT id, event, created_at, payload, wallet_address, email, external_id, false AS dry, NULL AS signature, false AS removed,
-            NULL::bigint AS chain_id, NULL AS contract, NULL AS tx_hash, NULL::integer AS log_index, NULL::bigint AS block_number
+            NULL::timestamptz AS block_time, NULL::bigint AS chain_id, NULL AS contract, NULL AS tx_hash, NULL::integer AS log_index, NULL::bigint AS block_number
      FROM events
      WHERE org_id = :org_id AND contact_id = :contact_id
      ORDER BY created_at DESC, id DESC LIMIT :most)
     UNION ALL
-    (SELECT id, event, created_at, payload, NULL, NULL, NULL, true, NULL, false, NULL, NULL, NULL, NULL, NULL
+    (SELECT id, event, created_at, payload, NULL, NULL, NULL, true, NULL, false, NULL, NULL, NULL, NULL, NULL, NULL
      FROM dry_runs
      WHERE org_id = :org_id AND contact_id = :contact_id
      ORDER BY created_at DESC, id DESC LIMIT :most)
     UNION ALL
-    (SELECT id, event, created_at, args, NULL, NULL, NULL, false, signature, removed, chain_id, contract, tx_hash, log_index, block_number
+    (SELECT id, event, created_at, args, NULL, NULL, NULL, false, signature, removed, block_time, chain_id, contract, tx_hash, log_index,
+            block_number
      FROM onchain_events
      WHERE org_id = :org_id AND contact_id = :contact_id
      ORDER BY created_at DESC, id DESC LIMIT :most)
@@ -26,16 +27,17 @@ LIMIT :most;
 
 -- one_event --
 -- One event of a contact, maybe a dry run or a log.
-SELECT id::text, event, created_at, payload, wallet_address, email, external_id, false, NULL, false, NULL::bigint, NULL, NULL,
-       NULL::integer, NULL::bigint
+SELECT id::text, event, created_at, payload, wallet_address, email, external_id, false, NULL, false, NULL::timestamptz, NULL::bigint,
+       NULL, NULL, NULL::integer, NULL::bigint
 FROM events
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id
 UNION ALL
-SELECT id::text, event, created_at, payload, NULL, NULL, NULL, true, NULL, false, NULL, NULL, NULL, NULL, NULL
+SELECT id::text, event, created_at, payload, NULL, NULL, NULL, true, NULL, false, NULL, NULL, NULL, NULL, NULL, NULL
 FROM dry_runs
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id
 UNION ALL
-SELECT id::text, event, created_at, args, NULL, NULL, NULL, false, signature, removed, chain_id, contract, tx_hash, log_index, block_number
+SELECT id::text, event, created_at, args, NULL, NULL, NULL, false, signature, removed, block_time, chain_id, contract, tx_hash, log_index,
+       block_number
 FROM onchain_events
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id;
 

@@ -393,7 +393,7 @@ def test_what_a_contract_logs_is_chosen_as_the_start(page: Page) -> None:
         page.get_by_label("Event", exact=True).press("Enter")
         hand.choose("Contact", "to")
         hand.fill("Confirmations", "3")
-        page.get_by_label("Unknown wallets become contacts").uncheck()
+        page.get_by_label("Unknown wallets become contacts").check()
         settled(shown)
         assert automation.to_json()["triggerSpec"] == {
             "type": "onchain_event",
@@ -402,7 +402,7 @@ def test_what_a_contract_logs_is_chosen_as_the_start(page: Page) -> None:
             "signature": "Transfer(address from, address to, uint256 value)",
             "walletArg": "to",
             "confirmations": 3,
-            "createContacts": False,
+            "createContacts": True,
         }
         expect(card(shown, "onchain_event")).to_contain_text("0xc0c0c0…c0c0 on chain 8453")
         expect(card(shown, "onchain_event")).to_contain_text("for the wallet in to, 3 blocks deep")

@@ -16,6 +16,7 @@ from tests.running import free_port
 
 HERE = Path(__file__).parent
 OWNER = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"  # the first account of every anvil
+OTHER = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8"  # the second
 _INSTALLED = HERE / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
 PROGRAM = str(_INSTALLED) if _INSTALLED.exists() else "anvil"
 
@@ -54,8 +55,9 @@ class Anvil:
         assert "error" not in body, body
         return body["result"]
 
-    def mine(self, blocks: int = 1) -> None:
-        self.ask("anvil_mine", hex(blocks))
+    def mine(self, blocks: int = 1, seconds: int = 1) -> None:
+        """Mine blocks, so many seconds after one another."""
+        self.ask("anvil_mine", hex(blocks), hex(seconds))
 
     def reorg(self, depth: int, transactions: list[Any] | None = None) -> None:
         self.ask("anvil_reorg", depth, transactions or [])

@@ -12,7 +12,9 @@ import msgspec
 from api.language.keccak import topic
 
 CONTRACT = "0x" + "c0" * 20
+CONTRACTS = (CONTRACT, "0x" + "c1" * 20)
 TRANSFER = "Transfer(address,address,uint256)"
+APPROVAL = "Approval(address,address,uint256)"
 
 Says = Callable[[str, list[Any]], "Refusal | None"]
 
@@ -28,26 +30,43 @@ class Refusal(msgspec.Struct):
 
 
 class ScriptedNode:
-    """A chain in memory: in each block `per_block` transfers of the block's number. `says` decides what is refused."""
+    """A chain in memory: in each block `per_block` transfers of the block's number, `seconds` after the one before.
 
-    def __init__(self, blocks: int, per_block: int = 1, chain_id: int = 5) -> None:
+    `says` decides what is refused; `padding`: bytes more than a log takes; `takes_several`: whether it answers two questions at once;
+    `behind`: how many requests for logs come to a neighbour that has only the first 10 blocks.
+    """
+
+    def __init__(self, blocks: int, per_block: int = 1, chain_id: int = 5, seconds: float = 12) -> None:
         self.head = blocks
         self.per_block = per_block
         self.chain_id = chain_id
+        self.seconds = seconds
+        self.padding = 0
+        self.takes_several = True
+        self.behind = 0
+        self.largest = 0
         self.says: Says = lambda _method, _params: None
         self.asked: list[tuple[str, list[Any]]] = []
         self.url = ""
 
-    def answer(self, method: str, params: list[Any]) -> Any:
+    def answers(self, asked: list[tuple[str, list[Any]]]) -> list[Any]:
+        """Answer what comes in one request."""
+        ranges = any(method == "eth_getLogs" and "fromBlock" in params[0] for method, params in asked)
+        is_behind = ranges and self.behind > 0
+        self.behind -= is_behind
+        return [self.answer(method, params, 10 if is_behind else None) for method, params in asked]
+
+    def answer(self, method: str, params: list[Any], most: int | None = None) -> Any:
+        head = self.head if most is None else most
         self.asked.append((method, params))
         match method:
             case "eth_chainId":
                 return hex(self.chain_id)
             case "eth_getBlockByNumber":
                 number = self.head if params[0] == "latest" else int(params[0], 16)
-                return self._block(number) if number <= self.head else None
+                return self._block(number) if number <= head else None
             case _:
-                return self._logs(params[0])
+                return self._logs(params[0], head)
 
     def ranges(self) -> list[int]:
         """Return how many blocks each question for logs was about."""
@@ -63,15 +82,31 @@ class ScriptedNode:
             "number": hex(number),
             "hash": _hash(number),
             "parentHash": parent,
-            "timestamp": hex(1_700_000_000 + number),
+            "timestamp": hex(1_700_000_000 + int(number * self.seconds)),
         }
 
-    def _logs(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
+    def _logs(self, wanted: dict[str, Any], head: int) -> list[dict[str, Any]]:
         if "blockHash" in wanted:
             numbers = range(int(wanted["blockHash"], 16), int(wanted["blockHash"], 16) + 1)
         else:
-            numbers = range(int(wanted["fromBlock"], 16), int(wanted["toBlock"], 16) + 1)
-        return [_log(number, index) for number in numbers for index in range(self.per_block)]
+            numbers = range(int(wanted["fromBlock"], 16), min(int(wanted["toBlock"], 16), head) + 1)
+        found = (self.log(number, index) for number in numbers for index in range(self.per_block))
+        return [
+            each for each in found if each["address"] in wanted["address"] and each["topics"][0] in wanted["topics"][0]
+        ]
+
+    def log(self, number: int, index: int) -> dict[str, Any]:
+        """Return one of a block: of one contract after the other, of one event after the other."""
+        return {
+            "address": CONTRACTS[index % 2],
+            "topics": [topic((TRANSFER, APPROVAL)[index // 2 % 2]), "0x" + "0" * 64, f"0x{number:064x}"],
+            "data": f"0x{number:064x}" + "00" * self.padding,
+            "blockNumber": hex(number),
+            "blockHash": _hash(number),
+            "transactionHash": f"0x{number:060x}{index:04x}",
+            "logIndex": hex(index),
+            "removed": False,
+        }
 
 
 class _Server(ThreadingHTTPServer):
@@ -83,20 +118,6 @@ def _hash(number: int) -> str:
     return f"0x{number:064x}"
 
 
-def _log(number: int, index: int) -> dict[str, Any]:
-    wallet = "0x" + f"{number:064x}"
-    return {
-        "address": CONTRACT,
-        "topics": [topic(TRANSFER), "0x" + "0" * 64, wallet],
-        "data": f"0x{number:064x}",
-        "blockNumber": hex(number),
-        "blockHash": _hash(number),
-        "transactionHash": f"0x{number:060x}{index:04x}",
-        "logIndex": hex(index),
-        "removed": False,
-    }
-
-
 @contextmanager
 def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
     """Serve a node."""
@@ -105,13 +126,18 @@ def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            refusal = node.says(asked["method"], asked["params"])
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            several = isinstance(body, list)
+            asked = [(each["method"], each["params"]) for each in (body if several else [body])]
+            refusals = [node.says(*each) for each in asked]
+            if several and not node.takes_several:
+                refusals = [Refusal("Invalid Request", -32600)]
+            refusal = next(filter(None, refusals), None)
             if refusal is None:
-                self._send(
-                    200,
-                    json.dumps({"jsonrpc": "2.0", "id": 1, "result": node.answer(asked["method"], asked["params"])}),
-                )
+                answers = [
+                    {"jsonrpc": "2.0", "id": 1 + at, "result": each} for at, each in enumerate(node.answers(asked))
+                ]
+                self._send(200, json.dumps(answers[::-1] if several else answers[0]))
             elif refusal.body is not None:
                 self._send(refusal.status, refusal.body.decode(), refusal.headers)
             else:
@@ -119,6 +145,7 @@ def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
                 self._send(refusal.status, json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}), refusal.headers)
 
         def _send(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
+            node.largest = max(node.largest, len(body))
             self.send_response(status)
             for name, value in (headers or {}).items():
                 self.send_header(name, value)

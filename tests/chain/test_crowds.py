@@ -38,7 +38,7 @@ async def test_blocks_are_dropped_while_they_are_caught_up_with(world: World, an
     before = anvil.ask("evm_snapshot")
     for _ in range(3):
         token.scatter(1_000_000, 1_000)
-        anvil.mine(100)
+        anvil.mine(100, seconds=12)
     world.follow(anvil.url)
     await world.until("SELECT count(*) > 0 FROM onchain_events", (True,))
     anvil.ask("evm_revert", before)

@@ -37,6 +37,7 @@ async def test_what_was_before_the_first_look_is_history(world: World, anvil: An
 async def test_an_automation_that_is_published_later_takes_the_next_block(
     world: World, anvil: Anvil, token: Token
 ) -> None:
+    await world.on_chain(token, signature="Approval(address,address,uint256)", walletArg="owner")
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     token.mint(ANN, 1)
@@ -113,7 +114,7 @@ async def test_ten_thousand_logs_are_read_in_pages_and_ranges(world: World, anvi
     await world.unfollow()
     for number in range(10):
         token.scatter(1_000_000 * (number + 1), 1_000)
-    anvil.mine(200)
+    anvil.mine(200, seconds=12)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     assert await world.fetch("SELECT count(*), count(DISTINCT tx_hash) FROM onchain_events") == [(10_000, 10)]
@@ -133,6 +134,7 @@ async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil,
     assert await world.logs("args ->> 'value', contact_id IS NULL") == [("1", False), ("2", True)]
     assert await world.entries() == []
     await watches.remove(world.database.dsn, "chain", spec)
+    await world.on_chain(token, signature="Approval(address,address,uint256)", walletArg="owner")
     token.mint(ANN, 3)
     await world.read_up_to(anvil)
     assert await world.logs("args ->> 'value'") == [("1",), ("2",)]

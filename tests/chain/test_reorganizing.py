@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from tests.chain.anvil import Anvil, Token
+from tests.chain.anvil import OTHER, Anvil, Token
 from tests.chain.conftest import ANN, BOB
 from tests.chain.world import World
 
@@ -159,3 +159,26 @@ async def test_another_and_shorter_chain_is_noticed_by_its_first_block(
     Token(anvil).mint(BOB, 2)
     await world.read_up_to(anvil)
     assert await world.messages() == [(BOB, "2")]
+
+
+async def test_a_transaction_behind_another_keeps_its_logs_apart(world: World, anvil: Anvil, token: Token) -> None:
+    await world.on_chain(token, delay=3600)
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    before = anvil.ask("evm_snapshot")
+    three = token.scattering(0xA0, 3) | {"gas": hex(1_000_000), "gasPrice": hex(10**10)}
+    token.together(three)
+    await world.read_up_to(anvil)
+    sent = [(f"0x{0xA0 + number:040x}", str(number)) for number in range(3)]
+    assert await world.messages() == sent
+    anvil.ask("evm_revert", before)
+    token.together(token.minting(BOB, 6) | {"from": OTHER, "gasPrice": hex(10**11)}, three)
+    await world.read_up_to(anvil)
+    places = "args ->> 'value', log_index, removed"
+    assert await world.logs(places) == [("6", 0, False), ("0", 1, False), ("1", 2, False), ("2", 3, False)]
+    assert await world.messages() == [*sent, (BOB, "6")]
+    world.clock.ahead += HOUR
+    assert await world.messages() == sorted([*sent, *sent, (BOB, "6"), (BOB, "6")])
+    steps = "SELECT count(*), count(DISTINCT (automation_id, event_id)) FROM entries"
+    assert await world.fetch(steps) == [(8, 8)]

@@ -5,6 +5,7 @@ from typing import Any
 
 from api.chain.follower import Follower
 from api.chain.rpc import Node
+from api.chain.storing import Keeper
 from tests.chain.anvil import Anvil, Token
 from tests.engine.conftest import Bench
 
@@ -19,6 +20,12 @@ class World(Bench):
 
     task: asyncio.Task[None] | None = None
 
+    async def automation(self, *args: Any, **settings: Any) -> str:
+        """Publish an automation that is live for years: chains of tests have clocks of their own."""
+        automation_id = await super().automation(*args, **settings)
+        await self.execute("UPDATE automations SET live_since = '2020-01-01' WHERE id = %s", automation_id)
+        return automation_id
+
     async def on_chain(self, token: Token, version: int | None = 1, delay: int = 0, **spec: Any) -> str:
         """Publish an automation that tells who gets tokens how many."""
         trigger = {
@@ -28,6 +35,7 @@ class World(Bench):
             "signature": TRANSFER,
             "walletArg": "to",
             "confirmations": 0,
+            "createContacts": True,
         }
         say = {"title": "{{ value }}", "body": "{{ event }} of {{ contract }} in {{ txHash }}"}
         nodes = [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": say}]
@@ -42,7 +50,7 @@ class World(Bench):
     async def _follow(self, url: str) -> None:
         node = Node(url)
         try:
-            await Follower(self.database, self.keyring, self.clock, node).run()
+            await Follower(self.database, Keeper(self.keyring), self.clock, node).run()
         finally:
             await node.close()
 

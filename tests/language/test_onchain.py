@@ -43,7 +43,7 @@ def test_a_trigger_on_a_chain() -> None:
     assert found.type == "onchain_event"
     assert found.source is not None
     assert (found.source.contract, found.source.wallet_arg) == (CONTRACT.lower(), "to")
-    assert (found.source.confirmations, found.source.creates_contacts) == (0, True)
+    assert (found.source.confirmations, found.source.creates_contacts) == (0, False)
 
 
 @pytest.mark.parametrize(

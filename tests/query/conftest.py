@@ -39,8 +39,8 @@ INSERT INTO workbench.segments (org_id, id, name, kind, size, revision, created_
 VALUES (%(org)s, %(id)s, %(canary)s, 'audience', 1, 1, %(at)s, %(id)s, %(at)s, %(id)s);
 INSERT INTO workbench.segment_sizes (org_id, segment_id, at, size, entered, departed) VALUES (%(org)s, %(id)s, %(at)s, 1, 1, 0);
 INSERT INTO workbench.segment_members (org_id, segment, contact_id, entered_at) VALUES (%(org)s, %(canary)s, %(id)s, %(at)s);
-INSERT INTO workbench.onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, block_number, block_hash, block_time, created_at)
-VALUES (%(org)s, %(id)s, %(id)s, 1, %(canary)s, 'Transfer', '', %(canary)s, 0, 1, '', %(at)s, %(at)s);
+INSERT INTO workbench.onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash, block_time, created_at)
+VALUES (%(org)s, %(id)s, %(id)s, 1, %(canary)s, 'Transfer', '', %(canary)s, 0, %(id)s, 1, '', %(at)s, %(at)s);
 INSERT INTO workbench.event_notices (org_id, id, outcome, event, received_at)
 VALUES (%(org)s, 'ffffffff-ffff-7000-8000-000000000001', 'rejected', %(canary)s, %(at)s),
        (%(org)s, 'ffffffff-ffff-7000-8000-000000000002', 'deduplicated', 'again', %(at)s);  -- ids too young for upkeep

@@ -26,12 +26,11 @@ LATER = NOW + timedelta(seconds=10)
 ID = uuid7(1)
 IDS = [uuid7(number) for number in range(200)]  # a batch
 CLAIMS = [Claim(each, ID, 1, each, NOW, each, None, 0, 1, 1, LATER, None, 1) for each in IDS]
-RESTORED = chain.RestoredRows([1] * 200, IDS, [1] * 200, IDS, [1] * 200)
+RESTORED = chain.RestoredRows([1] * 200, IDS, [0] * 200, [1] * 200, IDS, [1] * 200)
 STANDINGS = [Standing(each, 1, "completed", "completed", "n", 1, 1, None, None) for each in IDS]
 
 KEY = "entries_pkey org_id id"
 LANES = {"entries_ready org_id due_at", "entries_retrying org_id due_at", "entries_running org_id lease_until"}
-LOGS_KEY = "onchain_events_org_id_chain_id_tx_hash_log_index_key"
 WANTED = {
     "engine.claim_ready": {"entries_ready org_id due_at", KEY},
     "engine.claim_retrying": {"entries_retrying org_id due_at", KEY},
@@ -50,19 +49,23 @@ WANTED = {
     "outbox.abandon_outgoing": {"messages_org_id_entry_id_node_id_visit_key org_id entry_id", KEY},
     "facts.load_events": {"events_other_pkey org_id id id created_at"},
     "facts.load_logs": {"onchain_events_pkey org_id id", "automation_versions_pkey org_id automation_id version"},
-    "chain.find_logs": {f"{LOGS_KEY} org_id chain_id tx_hash tx_hash log_index"},
+    "chain.find_logs": {"onchain_events_in_chain org_id chain_id tx_hash tx_hash log_index"},
+    "chain.dropped_logs": {"onchain_events_dropped org_id chain_id tx_hash tx_hash"},
     "chain.confirmed_logs": {"onchain_events_by_block org_id block_number block_number chain_id"},
     "chain.restore_logs": {"onchain_events_pkey org_id id"},
     "chain.give_contacts": {"onchain_events_pkey org_id id"},
     "chain.revive_entries": {
         "automations_pkey org_id",
+        "automation_versions_pkey org_id automation_id",
         "entries_org_id_automation_id_event_id_key org_id automation_id event_id event_id",
         KEY,
         "messages_org_id_entry_id_node_id_visit_key org_id entry_id node_id",
     },
     "chain.drop_logs": {
         "onchain_events_by_block org_id block_number",
+        "onchain_events_pkey org_id id",
         "automations_pkey org_id",
+        "automation_versions_pkey org_id automation_id",
         "entries_org_id_automation_id_event_id_key org_id automation_id event_id event_id",
         KEY,
         "messages_org_id_entry_id_node_id_visit_key org_id entry_id",
@@ -136,11 +139,12 @@ def calls() -> list[Call[Any]]:
         facts.load_events(1, CLAIMS),
         facts.load_logs(1, CLAIMS),
         chain.find_logs(1, [(1, each, 0) for each in IDS]),
-        chain.confirmed_logs(1, [1], 5, 10),
+        chain.dropped_logs(1, [(1, each) for each in IDS]),
+        chain.confirmed_logs(1, [(1, 5, 10), (1, 7, 10)]),
         chain.restore_logs(RESTORED),
         chain.give_contacts([(1, each, each) for each in IDS]),
         chain.revive_entries(1, IDS, NOW),
-        chain.drop_logs(1, 1, WAITING - 200, NOW),
+        chain.drop_logs(1, 1, WAITING - 200, 1_000, NOW),
         facts.load_contacts(1, IDS),
         facts.read_entered(1, CLAIMS),
         facts.count_recent(1, CLAIMS, timedelta(minutes=1), 100),
@@ -218,8 +222,8 @@ async def fill(database: Database) -> None:
         )
         await tx.execute(
             "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
-            " block_number, block_hash, block_time, created_at)"
-            " SELECT 1, id, contact_id, 1, 'c', 'Transfer', 's', id, 0, row_number() OVER (), 'h', created_at, created_at"
+            " digest, block_number, block_hash, block_time, created_at)"
+            " SELECT 1, id, contact_id, 1, 'c', 'Transfer', 's', id, 0, id, row_number() OVER (), 'h', created_at, created_at"
             " FROM events WHERE org_id = 1"
         )
         await tx.execute(

@@ -42,7 +42,7 @@ def test_it_says_what_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"confirmations": 1}, {"confirmations": 12, "create_contacts": False, "node": "log"}]
+    "changes", [{}, {"confirmations": 1}, {"confirmations": 12, "create_contacts": True, "node": "log"}]
 )
 def test_sentences_and_python_say_all_of_it(changes: dict[str, Any]) -> None:
     written = thanks(**changes).where("value", neq="0").add_tag("holder")

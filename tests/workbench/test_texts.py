@@ -50,7 +50,7 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
             [
                 {},
                 _LOGS,
-                _LOGS | {"confirmations": 1, "createContacts": False},
+                _LOGS | {"confirmations": 1, "createContacts": True},
                 {"event": "Deposit"},
                 {"event": "a.b"},
                 {"eventNames": ["b", "a:", "a"]},

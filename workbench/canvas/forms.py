@@ -29,7 +29,7 @@ Control: TypeAlias = Literal[
     "word",
     "wallet",
     "number",
-    "yes",
+    "no",
 ]
 Group: TypeAlias = Literal["Start", "Say", "Remember", "Steer"]
 
@@ -38,7 +38,7 @@ class Field(msgspec.Struct, frozen=True):
     """One field of a form: which part of `data` it is, and how it is filled in.
 
     `line` and `text` may hold values in {{ }}; `json` too, in its texts. `word` is a text without them, `wallet` the name of a
-    parameter that holds an address, `yes` true unless somebody says otherwise.
+    parameter that holds an address, `no` false unless somebody says otherwise.
     """
 
     name: str
@@ -79,7 +79,7 @@ FORMS: dict[str, Form] = {
             Field("signature", "word", "Event", "As in Solidity: Transfer(address from, address to, uint256 value)."),
             Field("walletArg", "wallet", "Contact", "The parameter with the wallet it is about."),
             Field("confirmations", "number", "Confirmations", "Blocks on top of its own; none: at once."),
-            Field("createContacts", "yes", "Unknown wallets become contacts"),
+            Field("createContacts", "no", "Unknown wallets become contacts", "As many an hour as the operator allows."),
             Field("filters", "filters", "Only when", f"{_FILTERS} Numbers of more than 48 bits are texts."),
         ),
     ),

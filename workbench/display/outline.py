@@ -108,7 +108,7 @@ def _logs(spec: Mapping[str, Any]) -> JsonObject:
     """Return which logs are meant, as the verb writes it; empty unless the language takes all of it."""
     if spec.get("type") != ONCHAIN_EVENT or read_source(spec, "", []) is None:
         return {}
-    return {"confirmations": 0, "createContacts": True} | {key: spec[key] for key in _LOGS if key in spec}
+    return {"confirmations": 0, "createContacts": False} | {key: spec[key] for key in _LOGS if key in spec}
 
 
 _LOGS = ("chainId", "contract", "signature", "walletArg", "confirmations", "createContacts")

@@ -50,9 +50,9 @@ def _start(outline: Outline, label: Asked) -> Call:
 
 def _on_chain(logs: JsonObject) -> Asked:
     deep = {"confirmations": logs["confirmations"]} if logs["confirmations"] else {}
-    known = {} if logs["createContacts"] else {"create_contacts": False}
+    strangers = {"create_contacts": True} if logs["createContacts"] else {}
     which = {"contract": logs["contract"], "event": logs["signature"], "to_contact": logs["walletArg"]}
-    return {**which, "chain_id": logs["chainId"], **deep, **known}
+    return {**which, "chain_id": logs["chainId"], **deep, **strangers}
 
 
 class _Plain(Rules):

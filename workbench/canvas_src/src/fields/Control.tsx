@@ -62,8 +62,8 @@ export function Control(props: Props) {
         return <Combo label={field.label} value={text} options={walletsOf(choices, props.events)} placeholder="which parameter?" disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "number":
         return <Whole id={id} value={value} disabled={disabled} invalid={invalid} onChange={onChange} />;
-      case "yes":
-        return <input id={id} type="checkbox" checked={value !== false} disabled={disabled} onChange={(event) => onChange(event.target.checked)} />;
+      case "no":
+        return <input id={id} type="checkbox" checked={value === true} disabled={disabled} onChange={(event) => onChange(event.target.checked)} />;
       case "filters":
         return <Filters label={field.label} value={value} operators={props.operators} paths={paths} samples={(path) => samplesOf(choices, props.events, path)} disabled={disabled} onChange={onChange} />;
       case "branches":

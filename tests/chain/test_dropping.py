@@ -1,0 +1,72 @@
+"""A reorganization is taken back in steps: all of it, by whichever follower, at the cost of the automations that start from logs."""
+
+import pytest
+
+from api.chain import dropping
+from api.chain.dropping import move_back, take_back
+from api.chain.storing import LostError
+from api.store.calls import COMMIT, run
+from api.store.chain import LEASE, take_chain
+from tests.chain.pages import Authored, Chain, later, transfer, wallet
+from tests.chain.world import World
+
+BLOCKS = 7
+LEFT = "SELECT count(*) FILTER (WHERE NOT removed) FROM onchain_events"
+ENDED = "SELECT count(*) FROM entries WHERE outcome = 'chain_reorg'"
+
+
+async def followed(world: World) -> Chain:
+    """Return a chain whose every block started two entries."""
+    await Authored.of(world)
+    await Authored.of(world)
+    chain = await Chain.of(world)
+    at = later(world, 1)
+    await chain.keep(BLOCKS, *(transfer(block, wallet(block), at) for block in range(1, BLOCKS + 1)))
+    return chain
+
+
+async def test_steps_that_are_smaller_than_a_block_take_back_all_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dropping, "AT_ONCE", 2)
+    chain = await followed(world)
+    at = later(world, 1)
+    await chain.keep(BLOCKS + 1, *(transfer(BLOCKS + 1, wallet(1), at, index=index) for index in range(5)))
+    await move_back(world.database, world.clock, chain.taken.lease, (2, "0x2"))
+    told = await take_back(world.database, world.clock, chain.taken.lease, 2)
+    assert (told.logs, told.entries) == (BLOCKS - 2 + 5, 2 * (BLOCKS - 2 + 5))
+    assert await world.fetch(LEFT) == [(2,)]
+    assert await world.fetch(ENDED) == [(2 * (BLOCKS - 2 + 5),)]
+    assert await world.fetch("SELECT block_number, dropping_above FROM chains") == [(2, None)]
+
+
+async def test_whoever_follows_next_goes_on_where_a_follower_died(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dropping, "AT_ONCE", 1)
+    chain = await followed(world)
+    lease = chain.taken.lease
+    await move_back(world.database, world.clock, lease, (2, "0x2"))
+    async for _ in dropping._steps(world.database, world.clock, lease, world.org_id, 2):
+        break
+    now = later(world, 60)
+    async with world.database.transaction() as tx:
+        taken, _ = await run(tx, take_chain(5, now, now + LEASE), COMMIT)
+    assert taken is not None
+    assert (taken.block_number, taken.dropping_above) == (2, 2)
+    with pytest.raises(LostError):
+        await take_back(world.database, world.clock, lease, 2)
+    await move_back(world.database, world.clock, taken.lease, (4, "0x4"))
+    assert await world.fetch("SELECT dropping_above FROM chains") == [(2,)]
+    await take_back(world.database, world.clock, taken.lease, 2)
+    assert await world.fetch(LEFT) == [(2,)]
+    assert await world.fetch(ENDED) == [(2 * (BLOCKS - 2),)]
+
+
+async def test_entries_of_an_automation_that_starts_from_something_else_now_end_too(world: World) -> None:
+    chain = await followed(world)
+    await world.execute(
+        """UPDATE automations SET trigger_spec = '{"type": "app_event"}', archived_at = now(), active = false"""
+    )
+    await move_back(world.database, world.clock, chain.taken.lease, (BLOCKS - 1, "0x6"))
+    assert (await take_back(world.database, world.clock, chain.taken.lease, BLOCKS - 1)).entries == 2

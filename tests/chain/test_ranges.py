@@ -1,0 +1,124 @@
+"""Reading far behind the head, from nodes that do not make it easy: nothing is missed, nothing is doubled, and it goes on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from api.chain import follower, reading, rpc
+from tests.chain.scripted import APPROVAL, CONTRACTS, TRANSFER, Refusal, ScriptedNode, scripted
+from tests.chain.test_nodes import everything_is_read, following
+from tests.chain.world import World
+
+pytestmark = pytest.mark.chain
+
+BLOCKS = 400
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedNode]:
+    with scripted(ScriptedNode(BLOCKS)) as node:
+        yield node
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(follower, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(follower, "STAND_BY", 0.02)
+
+
+async def test_a_neighbour_that_is_behind_hides_nothing(world: World, node: ScriptedNode) -> None:
+    node.behind = 2
+    await following(world, node)
+    await everything_is_read(world, node)
+
+
+async def test_a_node_that_takes_one_question_at_a_time_is_read_too(world: World, node: ScriptedNode) -> None:
+    node.takes_several = False
+    await following(world, node)
+    await everything_is_read(world, node)
+    assert node.ranges()
+
+
+async def test_near_is_what_was_just_now_where_blocks_are_fast(world: World, node: ScriptedNode) -> None:
+    node.seconds = 1
+    await following(world, node)
+    await everything_is_read(world, node)
+    ends = [
+        int(params[0]["toBlock"], 16)
+        for method, params in node.asked
+        if method == "eth_getLogs"
+        if "toBlock" in params[0]
+    ]
+    assert ends
+    assert max(ends) <= BLOCKS - reading.NEAR_SECONDS
+
+
+async def test_what_a_limited_node_said_stays_known(world: World, node: ScriptedNode) -> None:
+    left = 3
+
+    def three_moments_at_a_time(method: str, params: list[Any]) -> Refusal | None:
+        nonlocal left
+        if method != "eth_getBlockByNumber" or params[0] == "latest" or int(params[0], 16) > BLOCKS - reading.NEAR:
+            return None
+        left = 3 if left == 0 else left - 1
+        return None if left else Refusal("too many requests", 429, 429)
+
+    node.says = three_moments_at_a_time
+    await following(world, node, BLOCKS - reading.NEAR - 20)
+    await everything_is_read(world, node, BLOCKS - reading.NEAR - 20)
+
+
+async def test_a_log_of_another_block_than_the_node_has_is_not_kept(world: World, node: ScriptedNode) -> None:
+    lies = 3
+
+    def forked(number: int, index: int) -> dict[str, Any]:
+        nonlocal lies
+        lies -= number == 50
+        return ScriptedNode.log(node, number, index) | (
+            {"blockHash": f"0x{'f' * 64}"} if number == 50 and lies > 0 else {}
+        )
+
+    node.log = forked  # type: ignore[method-assign]
+    await following(world, node)
+    await everything_is_read(world, node)
+    assert await world.fetch("SELECT count(*) FROM onchain_events WHERE block_hash LIKE '0xffff%%'") == [(0,)]
+
+
+async def test_a_log_that_is_said_twice_is_kept_once(world: World, node: ScriptedNode) -> None:
+    once = ScriptedNode._logs
+    node._logs = lambda wanted, head: once(node, wanted, head) * 2  # type: ignore[method-assign]
+    await following(world, node)
+    await everything_is_read(world, node)
+
+
+@pytest.mark.parametrize("read", [0, BLOCKS - 8], ids=["far", "near"])
+async def test_what_is_too_much_of_a_block_is_asked_for_in_parts(
+    world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    node.per_block, node.padding = 8, 2_000
+    monkeypatch.setattr(rpc, "MOST_BYTES", 12_000)  # two logs, of eight
+    node.head = read + 70
+    await following(world, node, read, [(contract, event) for contract in CONTRACTS for event in (TRANSFER, APPROVAL)])
+    await everything_is_read(world, node, read)
+    assert node.largest > 12_000
+
+
+async def test_what_cannot_be_had_in_parts_is_read_whole(
+    world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.padding = 10_000
+    monkeypatch.setattr(rpc, "MOST_BYTES", 12_000)
+    await following(world, node, BLOCKS - 8)
+    await everything_is_read(world, node, BLOCKS - 8)
+
+
+async def test_a_block_that_is_too_much_for_a_node_is_said(
+    world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.padding = 200_000
+    monkeypatch.setattr(rpc, "MOST_BYTES", 12_000)
+    monkeypatch.setattr(rpc, "MOST_BYTES_WHOLE", 24_000)
+    await following(world, node, BLOCKS - 8)
+    await world.until("SELECT trouble FROM chains", ("its node does not say all that is in a block",))

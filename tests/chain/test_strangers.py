@@ -1,0 +1,112 @@
+"""Wallets that nobody knows: nobody's wallet, those of a popular token, and those of contacts that were erased."""
+
+from datetime import timedelta
+
+from api.authoring.automations import Author
+from api.contacts.erasure import erase
+from api.language.onchain import NOBODY
+from api.store.strangers import list_strangers
+from tests.chain.pages import Authored, Chain, later, made_by, transfer, wallet
+from tests.chain.world import World
+
+KNOWN = "SELECT wallet_address FROM contacts WHERE wallet_address IS NOT NULL ORDER BY 1"
+
+
+async def counted(world: World) -> dict[str, int]:
+    """Return what came up with strangers."""
+    async with world.database.transaction() as tx:
+        rows = await list_strangers(tx, world.org_id, world.clock.now() - timedelta(hours=2))
+    return {what: sum(row.count for row in rows if row.what == what) for what in {row.what for row in rows}}
+
+
+async def test_the_zero_address_is_nobody(world: World) -> None:
+    await world.take_in({"event": "seen", "contact": {"walletAddress": NOBODY}})
+    await Authored.of(world, filters=[{"path": "value", "operator": "neq", "value": "3"}])
+    chain = await Chain.of(world)
+    at = later(world, 1)
+    await chain.keep(3, transfer(1, NOBODY, at), transfer(2, wallet(2), at), transfer(3, NOBODY, at))
+    assert await chain.entered() == [2]
+    assert await world.logs("contact_id IS NULL") == [(True,), (False,), (True,)]
+    assert await world.fetch(KNOWN) == [(NOBODY,), (wallet(2),)]
+    assert await counted(world) == {"created": 1, "zero_address": 1}
+
+
+async def test_strangers_are_taken_in_only_by_those_who_say_so(world: World) -> None:
+    await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await Authored.of(world, createContacts=False)
+    chain = await Chain.of(world)
+    at = later(world, 1)
+    await chain.keep(2, transfer(1, wallet(1), at), transfer(2, wallet(2), at))
+    assert await chain.entered() == [1]
+    assert await world.fetch(KNOWN) == [(wallet(1),)]
+    assert await counted(world) == {"unknown": 1}
+
+
+async def test_an_automation_makes_only_so_many_contacts_an_hour(world: World) -> None:
+    await Authored.of(world)
+    chain = await Chain.of(world, most_strangers=3)
+    at = later(world, 1)
+    await chain.keep(2, transfer(1, wallet(1), at), transfer(2, wallet(2), at))
+    await chain.keep(
+        6, *(transfer(block, wallet(block // 2), at) for block in (4, 5, 6)), transfer(6, wallet(9), at, index=1)
+    )
+    assert await chain.entered() == [1, 2, 4, 5, 6]
+    assert await counted(world) == {"created": 3, "limit": 1}
+    await chain.keep(7, transfer(7, wallet(9), later(world, 3600)))
+    assert await chain.entered() == [1, 2, 4, 5, 6, 7]
+
+
+async def test_what_one_automation_may_not_take_in_another_may(world: World) -> None:
+    await Authored.of(world, createContacts=False)
+    await Authored.of(world)
+    chain = await Chain.of(world)
+    await chain.keep(1, transfer(1, wallet(1), later(world, 1)))
+    assert await chain.entered() == [1, 1]
+
+
+async def test_an_erased_wallet_does_not_come_back_with_a_log(world: World) -> None:
+    await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await Authored.of(world, confirmations=5)
+    await Authored.of(world)
+    chain = await Chain.of(world)
+    before = later(world, 1)
+    await chain.keep(1, transfer(1, wallet(1), before))
+    await erased(world)
+    after = later(world, 10)
+    await chain.keep(3, transfer(2, wallet(1), before), transfer(3, wallet(1), after))
+    await chain.keep(9)
+    assert await world.logs("contact_id") == [(None,)] * 3
+    assert await world.fetch(KNOWN) == []
+    assert await world.fetch("SELECT DISTINCT state, outcome FROM entries") == [("cancelled", "contact_erased")]
+    assert await counted(world) == {"erased": 5}
+
+
+async def test_an_erased_wallet_that_comes_with_an_event_is_somebody_new(world: World) -> None:
+    await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await Authored.of(world)
+    chain = await Chain.of(world)
+    before = later(world, 1)
+    await erased(world)
+    later(world, 10)
+    await world.take_in({"event": "seen_again", "contact": {"walletAddress": wallet(1)}, "idempotencyKey": "2"})
+    await chain.keep(2, transfer(1, wallet(1), before), transfer(2, wallet(1), later(world, 1)))
+    assert await chain.entered() == [2]
+    assert await world.logs("contact_id IS NULL") == [(True,), (False,)]
+
+
+async def test_what_an_organization_erased_is_nothing_to_another(world: World) -> None:
+    await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await erased(world)
+    assert await world.fetch("SELECT org_id FROM erased_wallets") == [(world.org_id,)]
+    await world.execute("UPDATE erased_wallets SET org_id = org_id + 1")
+    await Authored.of(world)
+    chain = await Chain.of(world)
+    await chain.keep(1, transfer(1, wallet(1), later(world, 1)))
+    assert await chain.entered() == [1]
+
+
+async def erased(world: World) -> None:
+    """Erase the contact of the first wallet."""
+    ((contact_id,),) = await world.fetch("SELECT id::text FROM contacts WHERE wallet_address = %s", wallet(1))
+    author: Author = made_by(world)
+    await erase(world.database, author, contact_id)

@@ -1,0 +1,142 @@
+"""What is followed changes while the chain is read: nothing is read twice for it, nothing is lost, and nothing old starts anything."""
+
+import pytest
+
+from api.authoring import automations
+from api.chain.storing import ChangedError
+from tests.chain.pages import Authored, Chain, later, transfer, wallet
+from tests.chain.world import World
+
+OTHER = "0x" + "d0" * 20
+
+
+async def test_a_page_that_was_read_before_an_edit_is_stored(world: World) -> None:
+    tokens = await Authored.of(world)
+    chain = await Chain.of(world)
+    asked = await chain.look()
+    await tokens.publish(filters=[{"path": "value", "operator": "eq", "value": "2"}])
+    await tokens.let(automations.update, automations.Edit(tokens.row.revision, "Renamed", None, None, None))
+    at = later(world, 1)
+    told = await chain.keep(3, *(transfer(block, wallet(1), at) for block in (1, 2, 3)), asked=asked)
+    assert (told.logs, told.entries) == (3, 1)
+    assert await chain.entered() == [2]
+    assert (await chain.look()).epoch == told.watched.epoch
+
+
+async def test_a_page_is_read_again_only_for_what_was_not_asked(world: World) -> None:
+    await Authored.of(world)
+    chain = await Chain.of(world)
+    asked = await chain.look()
+    await Authored.of(world, contract=OTHER)
+    with pytest.raises(ChangedError):
+        await chain.keep(1, transfer(1, wallet(1), later(world, 1)), asked=asked)
+    assert await world.logs() == []
+    assert {contract for contract, _ in (await chain.look()).asked_for} - set(asked.contracts) == {OTHER}
+
+
+async def test_a_page_is_matched_with_what_is_followed_when_it_is_stored(world: World) -> None:
+    tokens = await Authored.of(world)
+    chain = await Chain.of(world)
+    asked = await chain.look()
+    await tokens.let(automations.archive)
+    told = await chain.keep(1, transfer(1, wallet(1), later(world, 1)), asked=asked)
+    assert (told.logs, told.entries) == (0, 0)
+
+
+async def test_fewer_confirmations_lose_no_log_and_double_none(world: World) -> None:
+    tokens = await Authored.of(world, confirmations=10)
+    chain = await Chain.of(world)
+    at = later(world, 1)
+    await chain.keep(20, *(transfer(block, wallet(1), at) for block in (5, 12, 19)))
+    assert await chain.entered() == [5]
+    await tokens.publish(confirmations=5)
+    await tokens.publish(confirmations=2)
+    await chain.keep(21)
+    assert await chain.entered() == [5, 12, 19]
+    await chain.keep(22, transfer(22, wallet(1), at))
+    await tokens.publish(confirmations=0)
+    await chain.keep(23)
+    assert await chain.entered() == [5, 12, 19, 22]
+    assert await world.fetch("SELECT earlier_confirmations FROM automations") == [(None,)]
+
+
+async def test_more_confirmations_and_less_again_lose_nothing(world: World) -> None:
+    tokens = await Authored.of(world, confirmations=2)
+    chain = await Chain.of(world)
+    at = later(world, 1)
+    await chain.keep(10, *(transfer(block, wallet(1), at) for block in (8, 9)))
+    await tokens.publish(confirmations=8)
+    await chain.keep(13, transfer(11, wallet(1), at))
+    assert await chain.entered() == [8]
+    await tokens.publish(confirmations=1)
+    await chain.keep(14)
+    assert await chain.entered() == [8, 9, 11]
+
+
+async def test_a_new_automation_takes_nothing_that_happened_before(world: World) -> None:
+    await Authored.of(world)
+    chain = await Chain.of(world)
+    before = later(world, 60)
+    later(world, 5)
+    new = await Authored.of(world, confirmations=3)
+    after = later(world, 5)
+    await chain.keep(9, transfer(1, wallet(1), before), transfer(2, wallet(2), after))
+    found = await world.fetch(
+        "SELECT o.block_number FROM entries e JOIN onchain_events o ON o.id = e.event_id WHERE automation_id = %s",
+        new.row.id,
+    )
+    assert found == [(2,)]
+    assert await chain.entered() == [1, 2, 2]
+
+
+async def test_the_second_in_which_it_is_published_counts(world: World) -> None:
+    tokens = await Authored.of(world)
+    chain = await Chain.of(world)
+    assert tokens.row.live_since is not None
+    await chain.keep(1, transfer(1, wallet(1), tokens.row.live_since))
+    assert await chain.entered() == [1]
+
+
+@pytest.mark.parametrize(
+    ("off", "on"),
+    [
+        ((automations.pause,), (automations.resume, {"cancel_overdue": False})),
+        ((automations.deactivate,), (automations.activate, {})),
+    ],
+    ids=["paused", "switched off"],
+)
+async def test_what_happens_while_it_stands_still_starts_nothing(
+    world: World, off: tuple[object], on: tuple[object, dict[str, bool]]
+) -> None:
+    tokens = await Authored.of(world)
+    chain = await Chain.of(world)
+    await tokens.let(*off)
+    at = later(world, 10)
+    await chain.keep(1, transfer(1, wallet(1), at))
+    later(world, 10)
+    await tokens.let(on[0], **on[1])
+    await chain.keep(3, transfer(2, wallet(1), at), transfer(3, wallet(1), later(world, 1)))
+    assert await chain.entered() == [3]
+
+
+async def test_another_version_takes_up_where_the_one_before_stood(world: World) -> None:
+    tokens = await Authored.of(world)
+    chain = await Chain.of(world)
+    at = later(world, 10)
+    await tokens.publish(filters=[{"path": "value", "operator": "neq", "value": "2"}])
+    await tokens.let(automations.rollback, 1)
+    await chain.keep(2, transfer(1, wallet(1), at), transfer(2, wallet(1), at))
+    assert await chain.entered() == [1, 2]
+
+
+async def test_another_contract_begins_when_it_is_published(world: World) -> None:
+    tokens = await Authored.of(world)
+    await Authored.of(world, contract=OTHER, filters=[{"path": "value", "operator": "eq", "value": "0"}])
+    chain = await Chain.of(world)
+    before = later(world, 10)
+    later(world, 10)
+    await tokens.publish(contract=OTHER)
+    await chain.keep(
+        2, transfer(1, wallet(1), before, contract=OTHER), transfer(2, wallet(1), later(world, 1), contract=OTHER)
+    )
+    assert await chain.entered() == [2]
