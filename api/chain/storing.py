@@ -263,5 +263,4 @@ async def roll_back(tx: Transaction, lease: Lease, until: datetime, block: tuple
         store.advance_chain(lease, number, number, at),
         COMMIT,
     )
-    counts = [each for each in dropped if isinstance(each, tuple)]
-    return Told(sum(logs for logs, _ in counts), sum(entries for _, entries in counts))
+    return Told(sum(logs for logs, _ in dropped), sum(entries for _, entries in dropped))

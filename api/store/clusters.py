@@ -36,3 +36,11 @@ async def is_distributed(tx: Transaction) -> bool:
     """Return whether this is Citus, whose nodes count their transactions each for itself."""
     row = await (await tx.execute(_SQL["is_distributed"])).fetchone()
     return row is not None and row[0] is True
+
+
+async def is_coordinator(tx: Transaction) -> bool:
+    """Return whether this is the node of a Citus cluster that distributes tables."""
+    if not await is_distributed(tx):
+        return False
+    row = await (await tx.execute(_SQL["is_coordinator"])).fetchone()
+    return row is not None and row[0] is True

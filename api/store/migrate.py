@@ -9,7 +9,7 @@ from pathlib import Path
 
 from psycopg import sql
 
-from api.store.clusters import note_cluster
+from api.store.clusters import is_coordinator, note_cluster
 from api.store.database import Transaction, libpq_dsn
 from api.store.statements import sql_folder
 
@@ -36,6 +36,8 @@ async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
             if _is_new(path, known):
                 await _apply(connection, path)
                 applied.append(path.stem)
+        if await is_coordinator(connection):
+            await _spread(connection)
         await _add_months(connection)
         await note_cluster(connection)
     if admin_dsn is not None:
@@ -83,6 +85,12 @@ def _read(path: Path) -> bytes:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(_read(path)).hexdigest()
+
+
+async def _spread(connection: Transaction) -> None:
+    """Distribute over the workers of a Citus cluster what is not yet, one lock after the other, together."""
+    async with connection.transaction():
+        await connection.execute(_read(sql_folder() / "citus.sql"))
 
 
 async def _add_months(connection: Transaction) -> None:

@@ -80,13 +80,9 @@ WITH k AS MATERIALIZED (
     FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[]) WITH ORDINALITY
         AS k (org_id, tx_hash, log_index, position)
 )
-SELECT k.position - 1, v.id::text, v.removed, v.block_hash
-FROM k CROSS JOIN LATERAL (
-    SELECT * FROM onchain_events o
-    WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash
-        AND o.log_index = k.log_index
-    ORDER BY o.tx_hash, o.log_index LIMIT 1    -- a range and an order, which only the key of logs has: see `facts.sql`
-) AS v;
+SELECT k.position - 1, o.id::text, o.removed, o.block_hash
+FROM k JOIN onchain_events o
+    ON o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash = k.tx_hash AND o.log_index = k.log_index;
 
 -- confirmed_logs --
 -- The logs of some organizations in blocks after one and up to another.
@@ -111,7 +107,7 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contract
 -- Logs that were dropped are in another block now.
 UPDATE onchain_events o
 SET removed = false, block_number = k.block_number, block_hash = k.block_hash,
-    block_time = timestamptz 'epoch' + k.block_seconds * interval '1 second'
+    block_time = to_timestamp(k.block_seconds)
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[], :block_seconds ::bigint[])
     AS k (org_id, id, block_number, block_hash, block_seconds)
 WHERE o.org_id = k.org_id AND o.id = k.id;
@@ -125,7 +121,7 @@ WITH k AS MATERIALIZED (
 ), ended AS MATERIALIZED (
     SELECT k.org_id, f.id FROM k CROSS JOIN LATERAL (
         SELECT e.id, e.state, e.outcome FROM entries e
-        WHERE e.org_id = k.org_id AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
+        WHERE e.org_id = :org_id ::bigint AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
         ORDER BY e.event_id LIMIT 1    -- a range and an order, as above
     ) AS f
     WHERE f.state = 'cancelled' AND f.outcome = 'chain_reorg'
@@ -154,9 +150,9 @@ WHERE o.org_id = k.org_id AND o.id = k.id AND coalesce(o.contact_id, k.contact_i
 -- dropped_organizations --
 -- The organizations with logs above a block.
 SELECT g.id FROM organizations g
-WHERE EXISTS (
-    SELECT FROM onchain_events o
-    WHERE o.org_id = g.id AND o.chain_id = :chain_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed)
+WHERE g.id IN (
+    SELECT o.org_id FROM onchain_events o
+    WHERE o.chain_id = :chain_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed)
 ORDER BY g.id;
 
 -- drop_logs --
@@ -172,16 +168,16 @@ WITH dropped AS (
 ), started AS MATERIALIZED (
     SELECT k.org_id, f.id FROM k CROSS JOIN LATERAL (
         SELECT e.id FROM entries e
-        WHERE e.org_id = k.org_id AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
+        WHERE e.org_id = :org_id ::bigint AND e.automation_id = k.automation_id AND e.event_id >= k.event_id AND e.event_id <= k.event_id
         ORDER BY e.event_id LIMIT 1    -- a range and an order, as above
     ) AS f
 ), live AS (
     SELECT e.id, e.state
-    FROM started s
-    JOIN entries e ON e.org_id = s.org_id AND e.id = s.id
-    WHERE e.state || '' IN ('pending', 'running', 'waiting', 'retrying', 'paused')
-    ORDER BY e.id
-    FOR UPDATE OF e
+    FROM (SELECT id FROM started ORDER BY id) AS s CROSS JOIN LATERAL (
+        SELECT id, state FROM entries
+        WHERE org_id = :org_id ::bigint AND id = s.id AND state || '' IN ('pending', 'running', 'waiting', 'retrying', 'paused')
+        FOR UPDATE
+    ) AS e
 ), moved AS (
     UPDATE entries e
     SET state = 'cancelled', outcome = 'chain_reorg', lease_token = e.lease_token + 1, lease_until = NULL,

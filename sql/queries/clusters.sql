@@ -36,3 +36,7 @@ WHERE c.system_identifier = :system_identifier AND c.first_number = :first_numbe
 -- is_distributed --
 -- Whether this is Citus, where each node counts its own transactions.
 SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus');
+
+-- is_coordinator --
+-- Whether this node of a Citus cluster is the one that distributes tables.
+SELECT citus_is_coordinator();
