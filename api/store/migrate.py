@@ -9,7 +9,7 @@ from pathlib import Path
 
 from psycopg import sql
 
-from api.store.clusters import is_coordinator, note_cluster
+from api.store.clusters import is_coordinator, note_cluster, run_on_workers
 from api.store.database import Transaction, libpq_dsn
 from api.store.statements import sql_folder
 
@@ -129,3 +129,5 @@ async def _harden(admin_dsn: str) -> None:
     script = _read(sql_folder() / "hardening.sql")
     async with await Transaction.connect(libpq_dsn(admin_dsn), autocommit=True) as connection:
         await connection.execute(script)
+        if await is_coordinator(connection):
+            await run_on_workers(connection, script.decode())
