@@ -34,7 +34,9 @@ BEGIN
           AND p.proname NOT IN (
               'random', 'random_normal', 'gen_random_uuid', 'uuidv4', 'uuidv7', 'array_sample', 'array_shuffle',
               'clock_timestamp', 'timeofday',
-              'pg_typeof', 'pg_column_size', 'pg_size_pretty', 'pg_size_bytes', 'pg_input_is_valid', 'pg_collation_for')
+              'pg_typeof', 'pg_column_size', 'pg_size_pretty', 'pg_size_bytes', 'pg_input_is_valid', 'pg_collation_for',
+              -- Citus runs the analyst's query on its workers in that role, by these: none tells about another's transaction
+              'assign_distributed_transaction_id', 'read_intermediate_result', 'read_intermediate_results')
     LOOP
         IF item.is_open THEN
             EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', item.name);

@@ -1,6 +1,7 @@
 """The real Postgres for every test: one server per session, one migrated template, one clone per test.
 
-`DATABASE_URL` set: that server, as a superuser (tests harden it and make roles); otherwise an embedded one in a temporary folder.
+`DATABASE_URL` set: that server, by a superuser's address (tests harden it and make roles); otherwise an embedded one in a temporary
+folder, of the programs in `WORKBENCH_POSTGRES_BIN` if that is set.
 """
 
 import shutil
@@ -8,17 +9,15 @@ import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import hypothesis
-import psycopg
 import pytest
-from psycopg import sql
 
 from api import settings
 from api.clock import token
 from api.embedded import EmbeddedPostgres, Server
 from api.store.migrate import migrate
+from tests.servers import at, copy_database, create_database, drop_database, given
 
 pytest_plugins = ["tests.running"]
 hypothesis.settings.register_profile(
@@ -38,15 +37,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """The session's server; `admin_dsn` is a superuser's."""
-    given = settings.read().database_url
-    if given is not None:
-        with psycopg.connect(given) as connection:
-            assert connection.info.parameter_status("is_superuser") == "on", "DATABASE_URL must be a superuser's"
-        yield Server(given, given, "", owned=False)
+    read = settings.read()
+    if read.database_url is not None:
+        with given(read.database_url) as server:
+            yield server
         return
     home = Path(tempfile.mkdtemp(prefix="workbench-tests-"))
     # A pool that was connecting when its test ended stands still in the middle: DROP DATABASE waits for its back end.
-    embedded = EmbeddedPostgres(home, settings={"authentication_timeout": "3s"})
+    embedded = EmbeddedPostgres(home, bin_dir=read.postgres_bin, settings={"authentication_timeout": "3s"})
     try:
         with embedded as server:
             yield server
@@ -59,10 +57,10 @@ def postgres() -> Iterator[Server]:
 async def template(postgres: Server) -> AsyncIterator[str]:
     """The name of a migrated database without connections, from which tests clone theirs."""
     name = f"template_{token(4).hex()}"
-    _execute(postgres, "CREATE DATABASE {}", name)
-    await migrate(_at(postgres.dsn, name), admin_dsn=_at(postgres.admin_dsn, name))
+    create_database(postgres, name)
+    await migrate(at(postgres.dsn, name), admin_dsn=at(postgres.admin_dsn, name))
     yield name
-    _execute(postgres, "DROP DATABASE {} WITH (FORCE)", name)
+    drop_database(postgres, name)
 
 
 @pytest.fixture
@@ -74,20 +72,8 @@ def database_url(postgres: Server, template: str) -> Iterator[str]:
 
 @contextmanager
 def clone(postgres: Server, template: str) -> Iterator[str]:
-    """Give a fresh migrated database, dropped afterwards.
-
-    Measured, create + drop: wal_log 200 + 11 ms, file_copy 130 + 400 ms (it forces checkpoints).
-    """
+    """Give a fresh migrated database, dropped afterwards."""
     name = f"test_{token(8).hex()}"
-    _execute(postgres, "CREATE DATABASE {} TEMPLATE {} STRATEGY wal_log", name, template)
-    yield _at(postgres.dsn, name)
-    _execute(postgres, "DROP DATABASE {} WITH (FORCE)", name)
-
-
-def _at(dsn: str, database: str) -> str:
-    return urlsplit(dsn)._replace(path=f"/{database}").geturl()
-
-
-def _execute(server: Server, statement: str, *names: str) -> None:
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+    copy_database(postgres, name, template)
+    yield at(postgres.dsn, name)
+    drop_database(postgres, name)

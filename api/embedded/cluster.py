@@ -57,16 +57,17 @@ def give_first_role(places: Places, run: Path) -> None:
         known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (APPLICATION,)).fetchone()
         if known is not None and places.password(APPLICATION) is not None:
             return
-        _create_role(connection, places.make_password(APPLICATION))
+        make_application(connection, APPLICATION, places.make_password(APPLICATION))
         if known is None:
             role = sql.Identifier(APPLICATION)
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(role, role))
 
 
-def _create_role(connection: psycopg.Connection, password: str) -> None:
-    role = sql.Identifier(APPLICATION)
+def make_application(connection: psycopg.Connection, name: str, password: str) -> None:
+    """Create the application's role, or give it what it has to have."""
+    role = sql.Identifier(name)
     with connection.transaction():
-        if connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (APPLICATION,)).fetchone() is None:
+        if connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE ROLE {}").format(role))
         connection.execute(
             sql.SQL("ALTER ROLE {} LOGIN CREATEROLE CREATEDB NOSUPERUSER PASSWORD {}").format(

@@ -36,3 +36,18 @@ async def is_distributed(tx: Transaction) -> bool:
     """Return whether this is Citus, whose nodes count their transactions each for itself."""
     row = await (await tx.execute(_SQL["is_distributed"])).fetchone()
     return row is not None and row[0] is True
+
+
+async def run_on_workers(tx: Transaction, script: str) -> None:
+    """Run a script on every worker of a Citus cluster, as a superuser; raise UnavailableError where one did not do it."""
+    rows = await (await tx.execute(_SQL["run_on_workers"], {"script": script})).fetchall()
+    for host, port, answer in rows:
+        raise UnavailableError(f"the worker {host}:{port} did not follow: {answer}")
+
+
+async def is_coordinator(tx: Transaction) -> bool:
+    """Return whether this is the node of a Citus cluster that distributes tables."""
+    if not await is_distributed(tx):
+        return False
+    row = await (await tx.execute(_SQL["is_coordinator"])).fetchone()
+    return row is not None and row[0] is True

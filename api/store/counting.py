@@ -64,7 +64,11 @@ async def count_closed(tx: Transaction, org_id: int, since: datetime, until: dat
     if not await try_turn(tx, COUNTING, org_id) or not (await tx.execute(_SQL["advance"], span)).rowcount:
         return None
     await tx.execute(_SQL["hold_notes"], span)
-    return (await tx.execute(_SQL["count_closed"], span)).rowcount
+    rows = await (await tx.execute(_SQL["count_closed"], span)).fetchall()
+    if rows:
+        events, hours, counts = map(list, zip(*rows, strict=True))
+        await tx.execute(_SQL["add_counts"], {"org_id": org_id, "events": events, "hours": hours, "counts": counts})
+    return len(rows)
 
 
 async def rest(tx: Transaction, org_id: int) -> None:

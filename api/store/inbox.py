@@ -1,6 +1,7 @@
 """In-app messages in Postgres: the statements of `sql/queries/inbox.sql`."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
@@ -8,8 +9,8 @@ import msgspec
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
-from api.store.arrays import quoted
-from api.store.calls import Call, nothing, statements
+from api.store.arrays import joined, quoted
+from api.store.calls import Call, nothing, run, statements
 from api.store.database import Transaction
 from api.store.statements import load
 
@@ -104,14 +105,24 @@ async def read_inboxes(
     tx: Transaction, inboxes: Sequence[Inbox], under_way: Collection[str], most: int
 ) -> list[tuple[Inbox, Waiting]]:
     """Return up to `most` messages that wait in each of the inboxes, oldest first, without those that are under way."""
-    values = {
-        "org_ids": [org_id for org_id, _ in inboxes],
-        "wallets": [wallet for _, wallet in inboxes],
-        "under_way": list(under_way),
-        "most": most,
-    }
-    cursor = await tx.execute(_SQL["read_inboxes"], values)
-    return [(inboxes[position - 1], Waiting(*columns)) async for position, *columns in cursor]
+    wallets: defaultdict[int, list[str]] = defaultdict(list)
+    for org_id, wallet in inboxes:
+        wallets[org_id].append(wallet)
+    found = await run(tx, *(_read_inboxes(org_id, theirs, under_way, most) for org_id, theirs in wallets.items()))
+    return [each for some in found for each in some]
+
+
+def _read_inboxes(
+    org_id: int, wallets: list[str], under_way: Collection[str], most: int
+) -> Call[list[tuple[Inbox, Waiting]]]:
+    return Call(
+        statements("inbox")["read_inboxes"],
+        lambda rows: [((org_id, wallet), Waiting(*columns)) for wallet, *columns in rows],
+        org_id=org_id,
+        wallets=quoted(wallets),
+        under_way=joined(list(under_way)),
+        most=most,
+    )
 
 
 async def acknowledge(tx: Transaction, acknowledged: Collection[Acknowledged], now: datetime) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from psycopg import errors, sql
 
 from api.clock import monotonic_ns
-from api.store.clusters import note_cluster
+from api.store.clusters import is_coordinator, note_cluster, run_on_workers
 from api.store.database import NAME, Transaction, libpq_dsn
 from api.store.migrations import Migration, Standing, migrations, standing
 from api.store.statements import sql_folder
@@ -56,6 +56,8 @@ async def migrate(
             await _must_be_unused(connection, wanted)
         for migration in wanted:
             await _patiently(connection, migration.name, manners, partial(_apply, connection, migration))
+        if await is_coordinator(connection):
+            await _patiently(connection, "spreading the tables", manners, partial(_spread, connection))
         await _patiently(connection, "adding a month", manners, partial(_add_months, connection))
         await note_cluster(connection)
     if admin_dsn is not None:
@@ -180,6 +182,12 @@ async def _value(connection: Transaction, statement: str, *values: object) -> ob
     return row[0]
 
 
+async def _spread(connection: Transaction) -> None:
+    """Distribute over the workers of a Citus cluster what is not yet, one lock after the other, together."""
+    async with connection.transaction():
+        await connection.execute((sql_folder() / "citus.sql").read_bytes())
+
+
 async def _add_months(connection: Transaction) -> None:
     now = await _value(connection, "SELECT clock_timestamp()")
     assert isinstance(now, datetime)
@@ -216,3 +224,5 @@ async def _harden(admin_dsn: str) -> None:
     script = (sql_folder() / "hardening.sql").read_bytes()
     async with await Transaction.connect(libpq_dsn(admin_dsn), autocommit=True) as connection:
         await connection.execute(script)
+        if await is_coordinator(connection):
+            await run_on_workers(connection, script.decode())

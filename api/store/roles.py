@@ -13,6 +13,7 @@ from typing import LiteralString, TypeVar
 
 from psycopg import errors, sql
 
+from api.store.clusters import is_coordinator
 from api.store.database import Database, Transaction
 from api.store.statements import load
 
@@ -107,6 +108,17 @@ async def complete_role(tx: Transaction, role: str, org_id: int, views: list[str
     """Give a role what it lacks to see an organization's rows in these views."""
     for kind, place, name in await role_lacks(tx, role, views):
         await tx.execute(_remedy(kind, role, org_id, place, name))
+    if await is_coordinator(tx):
+        await _let_into_workers(tx, role)
+
+
+async def _let_into_workers(tx: Transaction, role: str) -> None:
+    """Let a role reach by name, on the workers of Citus alone, what its queries are sent to: nobody logs in there but the coordinator."""
+    name = sql.Identifier(role)
+    await tx.execute(sql.SQL("GRANT USAGE ON SCHEMA workbench TO {}").format(name))
+    await tx.execute("SET LOCAL citus.enable_ddl_propagation = off")
+    await tx.execute(sql.SQL("REVOKE USAGE ON SCHEMA workbench FROM {}").format(name))
+    await tx.execute("SET LOCAL citus.enable_ddl_propagation = on")
 
 
 async def role_exists(tx: Transaction, role: str) -> bool:

@@ -54,12 +54,13 @@ RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revi
 -- Publish: a version is written once and never changed.
 -- `awaits` pre-selects the events for which ingest looks at waiting entries; what they mean to them, the language decides.
 INSERT INTO automation_versions (org_id, automation_id, version, trigger_spec, graph, published_at, published_by, awaits)
-VALUES (:org_id, :automation_id, :version, :trigger_spec ::jsonb, :graph ::jsonb, :published_at, :published_by, ARRAY(
-    SELECT lower(name #>> '{}')
-    FROM jsonb_path_query(:graph ::jsonb, '$.nodes[*] ? (@.type == "wait_for_event").data.event') AS name
-    UNION
-    SELECT lower(:graph ::jsonb #>> '{settings,goal,event}')
-    WHERE :graph ::jsonb #>> '{settings,goal,event}' IS NOT NULL));
+SELECT :org_id ::bigint, :automation_id ::uuid, :version ::integer, :trigger_spec ::jsonb, :graph ::jsonb, :published_at ::timestamptz,
+       :published_by ::uuid, ARRAY(
+           SELECT lower(name #>> '{}')
+           FROM jsonb_path_query(:graph ::jsonb, '$.nodes[*] ? (@.type == "wait_for_event").data.event') AS name
+           UNION
+           SELECT lower(:graph ::jsonb #>> '{settings,goal,event}')
+           WHERE :graph ::jsonb #>> '{settings,goal,event}' IS NOT NULL);
 
 -- find_version --
 -- One published version.

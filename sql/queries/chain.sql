@@ -141,7 +141,7 @@ ORDER BY o.org_id, o.block_number, o.log_index, o.id;
 INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,
                             block_hash, block_time, args, created_at)
 SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash,
-       timestamptz 'epoch' + block_seconds * interval '1 second', args::jsonb, :at ::timestamptz
+       to_timestamp(block_seconds), args::jsonb, :at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contracts ::text[], :events ::text[], :signatures ::text[],
             :tx_hashes ::text[], :log_indexes ::integer[], :digests ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[],
             :block_seconds ::bigint[], string_to_array(:args, chr(30)))
@@ -152,7 +152,7 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contract
 -- Logs that were dropped are in another block now, or at another place in it.
 UPDATE onchain_events o
 SET removed = false, log_index = k.log_index, block_number = k.block_number, block_hash = k.block_hash,
-    block_time = timestamptz 'epoch' + k.block_seconds * interval '1 second'
+    block_time = to_timestamp(k.block_seconds)
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
             :block_seconds ::bigint[])
     AS k (org_id, id, log_index, block_number, block_hash, block_seconds)
@@ -218,9 +218,9 @@ WHERE o.org_id = k.org_id AND o.id = k.id AND coalesce(o.contact_id, k.contact_i
 -- dropped_organizations --
 -- The organizations with logs above a block.
 SELECT g.id FROM organizations g
-WHERE EXISTS (
-    SELECT FROM onchain_events o
-    WHERE o.org_id = g.id AND o.chain_id = :chain_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed)
+WHERE g.id IN (
+    SELECT o.org_id FROM onchain_events o
+    WHERE o.chain_id = :chain_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed)
 ORDER BY g.id;
 
 -- drop_logs --
@@ -250,11 +250,11 @@ WITH page AS MATERIALIZED (
             ORDER BY v.version LIMIT 1))
 ), live AS (
     SELECT e.id, e.state
-    FROM started s
-    JOIN entries e ON e.org_id = s.org_id AND e.id = s.id
-    WHERE e.state || '' IN ('pending', 'running', 'waiting', 'retrying', 'paused')
-    ORDER BY e.id
-    FOR UPDATE OF e
+    FROM (SELECT id FROM started ORDER BY id) AS s CROSS JOIN LATERAL (
+        SELECT id, state FROM entries
+        WHERE org_id = :org_id ::bigint AND id = s.id AND state || '' IN ('pending', 'running', 'waiting', 'retrying', 'paused')
+        FOR UPDATE
+    ) AS e
 ), moved AS (
     UPDATE entries e
     SET state = 'cancelled', outcome = 'chain_reorg', lease_token = e.lease_token + 1, lease_until = NULL,

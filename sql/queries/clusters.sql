@@ -38,3 +38,11 @@ WHERE c.system_identifier = :system_identifier AND c.first_number = :first_numbe
 -- is_distributed --
 -- Whether this is Citus, where each node counts its own transactions.
 SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus');
+
+-- is_coordinator --
+-- Whether this node of a Citus cluster is the one that distributes tables.
+SELECT citus_is_coordinator();
+
+-- run_on_workers --
+-- Run a script on every worker of a Citus cluster; who did not do it, with the reason.
+SELECT nodename, nodeport, result FROM run_command_on_workers(:script) WHERE NOT success;

@@ -47,7 +47,7 @@ ORDER BY source, event, at
 FOR UPDATE;
 
 -- count_closed --
--- Count the events dated between two moments, and add those that came late before. Both see the same rows, so what is noted as
+-- Count the events dated between two moments by hour, with those that came late before. Both see the same rows, so what is noted as
 -- late in between is counted, and its note goes. Names are found one by one, by an index that is not led by time.
 WITH RECURSIVE names AS (
     (SELECT v.event FROM events v
@@ -71,13 +71,20 @@ WITH RECURSIVE names AS (
     ) AS found
     UNION ALL
     SELECT event, date_trunc('hour', at), count FROM noted WHERE at < :since
+)
+SELECT event, hour, sum(count)::bigint FROM counted GROUP BY event, hour;
+
+-- add_counts --
+-- Add what was counted to the hours and the days.
+WITH c AS MATERIALIZED (
+    SELECT * FROM unnest(:events ::text[], :hours ::timestamptz[], :counts ::bigint[]) AS c (event, hour, count)
 ), by_day AS (
     INSERT INTO event_days (org_id, event, day, count)
-    SELECT :org_id, event, date_trunc('day', hour), sum(count) FROM counted GROUP BY 2, 3
+    SELECT :org_id, event, date_trunc('day', hour), sum(count) FROM c GROUP BY 2, 3
     ON CONFLICT (org_id, event, day) DO UPDATE SET count = event_days.count + EXCLUDED.count
 )
 INSERT INTO event_hours (org_id, event, hour, count)
-SELECT :org_id, event, hour, sum(count) FROM counted GROUP BY event, hour
+SELECT :org_id, event, hour, count FROM c
 ON CONFLICT (org_id, event, hour) DO UPDATE SET count = event_hours.count + EXCLUDED.count;
 
 -- note_late --

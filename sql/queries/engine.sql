@@ -4,28 +4,23 @@
 
 -- due_organizations --
 -- Organizations with entries that are due now: in the first lane, in the retry lane, or with an expired lease.
-SELECT id, ready, retrying, expired FROM (SELECT o.id,
-    (SELECT e.due_at FROM entries e WHERE e.org_id = o.id AND e.state IN ('pending', 'waiting') AND e.due_at <= :now ::timestamptz
+SELECT org_id, ready, retrying, expired FROM (SELECT o.org_id,
+    (SELECT e.due_at FROM entries e WHERE e.org_id = o.org_id AND e.state IN ('pending', 'waiting') AND e.due_at <= :now ::timestamptz
      ORDER BY e.due_at LIMIT 1) IS NOT NULL AS ready,
-    (SELECT e.due_at FROM entries e WHERE e.org_id = o.id AND e.state = 'retrying' AND e.due_at <= :now ::timestamptz
+    (SELECT e.due_at FROM entries e WHERE e.org_id = o.org_id AND e.state = 'retrying' AND e.due_at <= :now ::timestamptz
      ORDER BY e.due_at LIMIT 1) IS NOT NULL AS retrying,
-    (SELECT e.due_at FROM entries e WHERE e.org_id = o.id AND e.state = 'running' AND e.lease_until <= :now ::timestamptz
+    (SELECT e.due_at FROM entries e WHERE e.org_id = o.org_id AND e.state = 'running' AND e.lease_until <= :now ::timestamptz
      ORDER BY e.lease_until LIMIT 1) IS NOT NULL AS expired
-FROM organizations o OFFSET 0) AS due
+FROM automation_epochs o OFFSET 0) AS due
 WHERE ready OR retrying OR expired;
 
 -- next_due --
 -- The moment at which the next entry is due in any organization; null when none waits.
-SELECT min(due_at) FROM (
-    SELECT (SELECT min(e.due_at) FROM entries e WHERE e.org_id = o.id AND e.state IN ('pending', 'waiting')) AS due_at
-    FROM organizations o
-    UNION ALL
-    SELECT (SELECT min(e.due_at) FROM entries e WHERE e.org_id = o.id AND e.state = 'retrying')
-    FROM organizations o
-    UNION ALL
-    SELECT (SELECT min(e.lease_until) FROM entries e WHERE e.org_id = o.id AND e.state = 'running')
-    FROM organizations o
-) AS due;
+SELECT min(least(
+    (SELECT min(e.due_at) FROM entries e WHERE e.org_id = o.org_id AND e.state IN ('pending', 'waiting')),
+    (SELECT min(e.due_at) FROM entries e WHERE e.org_id = o.org_id AND e.state = 'retrying'),
+    (SELECT min(e.lease_until) FROM entries e WHERE e.org_id = o.org_id AND e.state = 'running')))
+FROM automation_epochs o;
 
 -- claim_ready --
 -- Take due entries of one organization: running, one attempt more, a lease that others respect.

@@ -1,39 +1,38 @@
 -- What decisions look at: events and contacts of claimed entries, what happened to the contacts before, what came since.
--- The keys of a batch carry the organization: see `engine.sql`.
+-- The keys of a batch carry the organization (see `engine.sql`), except where each row is looked up by itself.
 
 -- load_events --
 -- The events of claimed entries.
-WITH k AS MATERIALIZED (
-    SELECT :org_id ::bigint AS org_id, * FROM unnest(:ids ::uuid[], :created ::timestamptz[]) AS k (id, created_at)
-)
 SELECT v.id::text, v.event, v.payload, v.wallet_address, v.email, v.external_id
-FROM k CROSS JOIN LATERAL (
+FROM unnest(:ids ::uuid[], :created ::timestamptz[]) AS k (id, created_at)
+CROSS JOIN LATERAL (
     SELECT * FROM events e
-    WHERE e.org_id = k.org_id AND e.id >= k.id AND e.id <= k.id AND e.created_at = k.created_at
+    WHERE e.org_id = :org_id ::bigint AND e.id >= k.id AND e.id <= k.id AND e.created_at = k.created_at
     ORDER BY e.id LIMIT 1    -- a range and an order, which only the primary key has: in a new month all indexes look alike
 ) AS v;
 
 -- load_logs --
 -- The logs that started claimed entries, by the entry, with the wallet in the parameter that its version says, and its signature.
-WITH k AS MATERIALIZED (
-    SELECT :org_id ::bigint AS org_id, *
-    FROM unnest(:ids ::uuid[], :event_ids ::uuid[], :automation_ids ::uuid[], :versions ::integer[])
-        AS k (id, event_id, automation_id, version)
-)
 SELECT k.id::text, o.event, o.args, o.args ->> (v.trigger_spec ->> 'walletArg'), o.chain_id, o.contract, o.tx_hash, o.log_index,
        o.block_number, v.trigger_spec ->> 'signature'
-FROM k
-JOIN onchain_events o ON o.org_id = k.org_id AND o.id = k.event_id
-LEFT JOIN automation_versions v ON v.org_id = k.org_id AND v.automation_id = k.automation_id AND v.version = k.version;
+FROM unnest(:ids ::uuid[], :event_ids ::uuid[], :automation_ids ::uuid[], :versions ::integer[])
+    AS k (id, event_id, automation_id, version)
+CROSS JOIN LATERAL (
+    SELECT * FROM onchain_events WHERE org_id = :org_id ::bigint AND id = k.event_id LIMIT 1    -- key by key
+) AS o
+LEFT JOIN LATERAL (
+    SELECT trigger_spec FROM automation_versions
+    WHERE org_id = :org_id ::bigint AND automation_id = k.automation_id AND version = k.version LIMIT 1
+) AS v ON true;
 
 -- load_contacts --
 -- The contacts of claimed entries, with their segments; those that were erased are missing.
-WITH k AS MATERIALIZED (SELECT :org_id ::bigint AS org_id, id FROM unnest(:ids ::uuid[]) AS id)
 SELECT c.id::text, c.wallet_address, c.email, c.external_id, c.attributes, c.tags,
        ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment || ''),
        c.opted_out
-FROM k CROSS JOIN LATERAL (
-    SELECT * FROM contacts WHERE org_id = k.org_id AND id = k.id AND erased_at IS NULL LIMIT 1    -- key by key
+FROM unnest(:ids ::uuid[]) AS k (id)
+CROSS JOIN LATERAL (
+    SELECT * FROM contacts WHERE org_id = :org_id ::bigint AND id = k.id AND erased_at IS NULL LIMIT 1    -- key by key
 ) AS c;
 
 -- unsubscribed --

@@ -36,19 +36,19 @@ JOIN organizations o ON o.id = k.org_id
 WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > :now);
 
 -- read_inboxes --
--- What waits for wallets, tests among it, oldest first, at most so much for each; without what is on its way to them.
-SELECT k.position, m.id, m.subject, m.body, m.extra, m.created_at
-FROM unnest(:org_ids ::bigint[], :wallets ::text[]) WITH ORDINALITY AS k (org_id, wallet, position)
+-- What waits for wallets of one organization, tests among it, oldest first, at most so much for each; without what is on its way to them.
+SELECT k.wallet, m.id::text, m.subject, m.body, m.extra, m.created_at
+FROM unnest(:wallets ::text[]) WITH ORDINALITY AS k (wallet, position)
 CROSS JOIN LATERAL (
     (SELECT w.id, w.subject, w.body, w.extra, w.created_at FROM messages w
-     WHERE w.org_id = k.org_id AND w.wallet_address = k.wallet AND w.channel = 'inapp' AND w.delivered_at IS NULL
+     WHERE w.org_id = :org_id ::bigint AND w.wallet_address = k.wallet AND w.channel = 'inapp' AND w.delivered_at IS NULL
            AND w.status = 'sent' AND w.id <> ALL (:under_way ::uuid[])
-     ORDER BY w.created_at, w.id LIMIT :most)
+     ORDER BY w.created_at, w.id LIMIT :most ::integer)
     UNION ALL
     (SELECT t.id, t.title, t.body, t.extra, t.created_at FROM test_pushes t
-     WHERE t.org_id = k.org_id AND t.wallet_address = k.wallet AND t.id <> ALL (:under_way ::uuid[])
-     ORDER BY t.created_at, t.id LIMIT :most)
-    ORDER BY created_at, id LIMIT :most
+     WHERE t.org_id = :org_id ::bigint AND t.wallet_address = k.wallet AND t.id <> ALL (:under_way ::uuid[])
+     ORDER BY t.created_at, t.id LIMIT :most ::integer)
+    ORDER BY created_at, id LIMIT :most ::integer
 ) m
 ORDER BY k.position, m.created_at, m.id;
 

@@ -26,9 +26,9 @@ FROM (
     ORDER BY created_at DESC, id DESC
     LIMIT :most
 ) e
-JOIN automations a ON a.org_id = e.org_id AND a.id = e.automation_id
-LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
-LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+JOIN automations a ON a.org_id = :org_id AND a.id = e.automation_id
+LEFT JOIN events v ON v.org_id = :org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = :org_id AND o.id = e.event_id
 ORDER BY e.created_at DESC, e.id DESC;
 
 -- timeline_messages --
@@ -44,7 +44,7 @@ FROM (
     ORDER BY created_at DESC, id DESC
     LIMIT :most
 ) m
-JOIN automations a ON a.org_id = m.org_id AND a.id = m.automation_id
+JOIN automations a ON a.org_id = :org_id AND a.id = m.automation_id
 ORDER BY m.created_at DESC, m.id DESC;
 
 -- timeline_conflicts --

@@ -109,8 +109,11 @@ def test_a_taken_port_is_named_with_its_flag(workbench: Run) -> None:
     )
 
 
-def test_a_database_that_was_never_migrated_says_what_to_run(workbench: Run, postgres: object) -> None:
-    done = workbench("org", "create", "acme", DATABASE_URL=postgres.dsn)  # type: ignore[attr-defined]
+def test_a_database_that_was_never_migrated_says_what_to_run(workbench: Run, postgres: Server) -> None:
+    name = f"test_{token(4).hex()}"
+    create_database(postgres, name)
+    done = workbench("org", "create", "acme", DATABASE_URL=at(postgres.dsn, name))
+    drop_database(postgres, name)
     assert done.returncode == 1
     assert "run: workbench migrate" in done.stderr
 

@@ -2,13 +2,11 @@
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 import psycopg
 import pytest
-from psycopg import sql
 
 from api.access import keys, orgs
 from api.app import App, create_app
@@ -17,6 +15,7 @@ from api.embedded import Server
 from api.keyring import Keyring
 from api.settings import Settings
 from api.store.database import Database
+from tests.conftest import clone
 from tests.in_process import served
 
 SECRET = "a secret of the query tests"
@@ -78,11 +77,8 @@ class World(msgspec.Struct, frozen=True):
 @pytest.fixture(scope="module")
 def module_database(postgres: Server, template: str) -> Iterator[str]:
     """A migrated database for the tests of one file, which only read."""
-    name = f"test_{token(8).hex()}"
-    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, template))))
-        yield urlsplit(postgres.dsn)._replace(path=f"/{name}").geturl()
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with clone(postgres, template) as dsn:
+        yield dsn
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ DENIED = [
     "GRANT {gateway} TO CURRENT_USER",
     "SET temp_file_limit = -1",
     "SET ROLE {gateway}",
-    "SET ROLE workbench",
+    "SET ROLE {owner}",
     "SET SESSION AUTHORIZATION {gateway}",
 ]
 
@@ -123,7 +123,9 @@ DENIED = [
 @pytest.mark.parametrize("statement", DENIED)
 def test_a_login_may_not(login: Connection, world: Any, keyring: Keyring, statement: str) -> None:
     with pytest.raises((errors.InsufficientPrivilege, errors.UndefinedObject)):
-        login.execute(statement.format(gateway=keyring.reader_role(world.ben.org_id)))
+        login.execute(
+            statement.format(gateway=keyring.reader_role(world.ben.org_id), owner=urlsplit(world.dsn).username)
+        )
 
 
 def test_switching_row_security_off_shows_nothing(login: Connection) -> None:

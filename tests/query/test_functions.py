@@ -1,11 +1,8 @@
 """Where the server refused the hardening script, a query may call listed functions only."""
 
 import logging
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from api.clock import token
 from api.query.formats import FORMATS, stream
@@ -13,6 +10,7 @@ from api.query.functions import refuse
 from api.query.run import Gateway, Question, UnfitError
 from api.store.database import Database
 from api.store.migrate import migrate
+from tests.servers import at, create_database, drop_database
 
 
 @pytest.mark.parametrize(
@@ -53,9 +51,8 @@ def test_what_acts_or_tells_about_others_does_not(text, reason):
 
 async def test_a_server_without_the_script_says_so_once_and_uses_the_list(postgres, keyring, caplog):
     name = f"test_{token(8).hex()}"
-    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    dsn = urlsplit(postgres.dsn)._replace(path=f"/{name}").geturl()
+    create_database(postgres, name)
+    dsn = at(postgres.dsn, name)
     await migrate(dsn)
     database = Database(dsn)
     await database.open()
@@ -72,5 +69,4 @@ async def test_a_server_without_the_script_says_so_once_and_uses_the_list(postgr
                     pass
     assert [each.name for each in caplog.records].count("workbench.query") == 1
     await database.close()
-    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    drop_database(postgres, name)

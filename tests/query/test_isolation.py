@@ -148,7 +148,6 @@ ESCAPES = {
     "SELECT (pg_stat_file('postgresql.conf')).*": ("42501", "permission denied for function pg_stat_file"),
     "SELECT * FROM ROWS FROM (pg_ls_dir('.'), pg_stat_get_activity(NULL)) f": ("42501", None),
     "SELECT 'set_config'::regproc(1)": ("42601", None),
-    "SELECT '<a/>'::xml": ("0A000", "unsupported XML feature"),
     "SELECT 'contacts'::information_schema.sql_identifier": (
         "42501",
         "permission denied for schema information_schema",
@@ -257,7 +256,7 @@ async def test_a_role_that_may_not_create_roles_is_told_what_to_run(postgres, da
     owner = address.netloc.partition(":")[0]
     with psycopg.connect(postgres.admin_dsn, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE powerless LOGIN PASSWORD 'x' IN ROLE {owner}")
-        database = Database(address._replace(netloc="powerless:x@").geturl())
+        database = Database(address._replace(netloc=f"powerless:x@{address.netloc.rpartition('@')[2]}").geturl())
         await database.open()
         with pytest.raises(ReaderError, match=r"powerless needs to create .* run: ALTER ROLE powerless CREATEROLE"):
             await Readers(database, Keyring("a secret without readers yet")).of(1)

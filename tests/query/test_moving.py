@@ -74,7 +74,7 @@ def at(server: str, database: str) -> str:
 def restore(source: str, target: str) -> None:
     """Dump a database and restore it into an empty one, as an operator would."""
     programs = locate(None, server_account()).folder
-    dump = subprocess.run([programs / "pg_dump", source], capture_output=True, check=True, timeout=60)
+    dump = subprocess.run([programs / "pg_dump", "-xO", source], capture_output=True, check=True, timeout=60)
     subprocess.run([programs / "psql", "-qX", target], input=dump.stdout, capture_output=True, check=True, timeout=60)
 
 
@@ -108,7 +108,7 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
         await old.send("after")
         use_ids(admin_dsn, 10)  # under which no event is stored
         late = (await old.counted())[1]
-        restore(admin_dsn, elsewhere.admin_dsn)
+        restore(admin_dsn, elsewhere.dsn)
         assert counter(elsewhere.dsn) < counter(database_url)
         async with house(elsewhere.dsn, *both) as unnoticed:
             refused = await unnoticed.client.post(

@@ -21,8 +21,9 @@ _CATALOG = """
     UNION ALL
     SELECT 'index', tablename, indexdef FROM pg_indexes WHERE schemaname = 'workbench' AND tablename !~ '^events_[0-9]'
     UNION ALL
-    SELECT 'constraint', conrelid::regclass::text || '.' || conname, pg_get_constraintdef(oid)
-    FROM pg_constraint WHERE connamespace = 'workbench'::regnamespace AND conrelid::regclass::text !~ 'events_[0-9]'
+    SELECT 'constraint', r.relname || '.' || conname, pg_get_constraintdef(o.oid)
+    FROM pg_constraint o JOIN pg_class r ON r.oid = conrelid
+    WHERE connamespace = 'workbench'::regnamespace AND r.relname !~ '^events_[0-9]'
     UNION ALL
     SELECT 'view', schemaname || '.' || viewname, definition FROM pg_views WHERE schemaname ~ '^analyst'
     UNION ALL

@@ -1,0 +1,53 @@
+-- Run by the coordinator of a Citus cluster at every migration: spreads the tables over the workers.
+--
+-- A table with org_id goes by it, beside `contacts`: all rows of an organization lie on one node, so its transactions and joins stay there.
+-- The few tables that serve everybody, and `api_keys`, by which an organization is found, are copied to every node. Only tables that are
+-- not spread yet are touched; what references another table comes after it. Do this before there is much data: rows are moved.
+
+DO $citus$
+DECLARE
+    item   record;
+    moved  regclass[] := '{}';
+    name   regclass;
+BEGIN
+    SET LOCAL citus.multi_shard_modify_mode = 'sequential';     -- foreign keys lead to tables that are copied to every node
+    SET LOCAL citus.enable_local_reference_table_foreign_keys = off;    -- while only some of them are spread
+    LOOP
+        WITH waiting AS (
+            SELECT c.oid::regclass AS name,
+                   c.relname <> 'api_keys' AND EXISTS (
+                       SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'org_id') AS of_organizations
+            FROM pg_class c
+            WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+              AND NOT EXISTS (
+                  SELECT FROM pg_dist_partition d WHERE d.logicalrelid = c.oid AND (d.partmethod = 'h' OR d.repmodel = 't'))
+        )
+        SELECT waiting.name, of_organizations INTO item
+        FROM waiting
+        WHERE NOT EXISTS (
+            SELECT FROM pg_constraint f JOIN waiting before ON before.name = f.confrelid
+            WHERE f.conrelid = waiting.name AND f.contype = 'f' AND f.confrelid <> f.conrelid)
+        ORDER BY of_organizations, waiting.name <> 'workbench.contacts'::regclass, waiting.name::text
+        LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        IF NOT item.of_organizations THEN
+            PERFORM create_reference_table(item.name);
+        ELSIF item.name = 'workbench.contacts'::regclass THEN
+            PERFORM create_distributed_table(item.name, 'org_id', colocate_with => 'none');
+        ELSE
+            PERFORM create_distributed_table(item.name, 'org_id', colocate_with => 'workbench.contacts');
+        END IF;
+        moved := moved || item.name::regclass;
+    END LOOP;
+    FOREACH name IN ARRAY moved LOOP
+        PERFORM truncate_local_data_after_distributing_table(name);
+    END LOOP;
+    -- Who reads may reach the shards by name, but not the tables here: see `api/store/roles.py`. A node that came later lacks it.
+    FOR item IN
+        SELECT DISTINCT reader FROM pg_policies, unnest(roles) AS reader
+        WHERE schemaname = 'workbench' AND reader IN (SELECT rolname FROM pg_roles)
+    LOOP
+        PERFORM run_command_on_workers(format('GRANT USAGE ON SCHEMA workbench TO %I', item.reader));
+    END LOOP;
+END
+$citus$;
