@@ -189,7 +189,7 @@ async def goal(request: Request, automation_id: str) -> HTTPResponse:
     """Answer how many contacts reached the goal, of those that entered in the last `days`; and what a holdout says of it."""
     who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
     own, days = parts(request), whole_number(request, "days", 30, goals.MOST_DAYS)
-    asked = goals.Asked(known, days, own.clock.now(), trial.policy_of(own.settings.retry_delays))
+    asked = goals.Asked(known, days, own.clock.now(), retries=trial.policy_of(own.settings.retry_delays))
     return answer(settled(await goals.goal_of(own.database, who.org_id, own.keyring.of(who.org_id), asked)))
 
 

@@ -10,7 +10,9 @@ import pytest
 from psycopg import sql
 
 from api.access.format import parse
+from api.clock import token
 from api.embedded import Server
+from tests.conftest import at, create_database, drop_database
 from tests.running import free_port
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
