@@ -88,7 +88,11 @@ class OrgKeys:
 
     def key_digest(self, idempotency_key: str) -> str:
         """Return the 16 bytes, in hex, under which an idempotency key is remembered for ever."""
-        return hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
+        return self.raw_key_digest(idempotency_key.encode()).hex()
+
+    def raw_key_digest(self, idempotency_key: bytes) -> bytes:
+        """Return the same 16 bytes as they are, of a key in UTF-8."""
+        return hashlib.sha256(idempotency_key).digest()[:16]
 
     def seal_email(self, email: str) -> str:
         """Encrypt a normalised address; equal addresses of one organization give equal text."""

@@ -15,7 +15,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import msgspec
 
@@ -24,7 +24,7 @@ from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
 from api.ingest.months import Months
 from api.ingest.past import NOTHING, Past, Piece, store_past
-from api.ingest.past_arrival import PastArrival, PastReader
+from api.ingest.past_arrival import PastEvents, PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
 from api.ingest.returning import Memory
@@ -37,7 +37,7 @@ from api.store.database import ConflictError, Database, RefusedDataError
 from api.store.history import most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
-STEP = 250  # rows read before Postgres is looked after
+STEP = 500  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
@@ -146,20 +146,18 @@ class _Run:
             self.most = min(2 * self.most, CHUNK) if taken == given else max(taken + taken // 4, FEWEST)
 
 
-_Read = tuple[int, PastArrival, bytes]
-"""The line of a valid event, and its text."""
-
-
 class _Chunk(msgspec.Struct):
-    """What one reading of up to CHUNK rows gave: the last line, and by line the events with their text, and the refusals.
+    """What one reading of up to CHUNK rows gave: the last line, the events with their lines and texts, and the refusals by line.
 
     `done`: how many of the events are; `told`: the number of refusals among the lines that are.
     """
 
+    events: PastEvents
     rows: int = 0
     last: int = 0
     share: float = 0.0
-    arrivals: list[_Read] = []
+    lines: list[int] = []
+    texts: list[bytes] = []
     refusals: list[Refusal] = []
     done: int = 0
     told: int = 0
@@ -167,7 +165,7 @@ class _Chunk(msgspec.Struct):
     def line_after(self, taken: int) -> int:
         """Return the line up to which all is done once `taken` more events are."""
         reached = self.done + taken
-        return self.last if reached == len(self.arrivals) else self.arrivals[reached][0] - 1
+        return self.last if reached == len(self.lines) else self.lines[reached] - 1
 
 
 class _File:
@@ -193,23 +191,21 @@ class _File:
         return self._report
 
     async def _store_rows(self, rows: Rows) -> None:
-        reading, stored = iter(rows), list[_Read]()
-        ahead = asyncio.create_task(self._read(reading, stored))
+        reading = iter(rows)
+        ahead = asyncio.create_task(self._read(reading))
         try:
             while chunk := await ahead:
                 chunk.share = rows.share
-                ahead = asyncio.create_task(self._read(reading, stored))
+                ahead = asyncio.create_task(self._read(reading))
                 await self._store_chunk(chunk)
-                stored = chunk.arrivals
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
 
-    async def _read(self, rows: Iterator[Row], stored: list[_Read]) -> _Chunk | None:
-        """Read up to CHUNK rows; None at the end. `stored` is let go meanwhile: all at once, Postgres would wait for it."""
-        chunk = _Chunk()
+    async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
+        """Read up to CHUNK rows; None at the end."""
+        chunk = _Chunk(PastEvents(self._run.org_id))
         while chunk.rows < CHUNK and (some := list(islice(rows, STEP))):
-            del stored[-STEP:]
             self._read_step(some, chunk)
             chunk.rows += len(some)
             chunk.last = some[-1][0]
@@ -217,14 +213,15 @@ class _File:
         return chunk if chunk.rows else None
 
     def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
-        sound = [text for _, text, problems in rows if not problems]
-        read = iter(self._run.reader.read(sound, self._run.clock.now_us()))
-        for line, text, problems in rows:
-            arrival: PastArrival | Problems = problems or next(read)
-            if isinstance(arrival, PastArrival):
-                chunk.arrivals.append((line, arrival, text))
-            else:
-                chunk.refusals.append(self._refusal(line, text, arrival))
+        sound = [(line, text) for line, text, problems in rows if not problems]
+        events, refused = self._run.reader.read([text for _, text in sound], self._run.clock.now_us())
+        chunk.events.extend(events)
+        valid = [row for position, row in enumerate(sound) if position not in refused] if refused else sound
+        chunk.lines += [line for line, _ in valid]
+        chunk.texts += [text for _, text in valid]
+        found = [row for row in rows if row[2]]
+        found += [(*sound[position], problems) for position, problems in refused.items()]
+        chunk.refusals += [self._refusal(*row) for row in sorted(found, key=itemgetter(0))]
 
     def _refusal(self, line: int, text: bytes, problems: Problems) -> Refusal:
         refusal = Refusal(line, problems, self._source.name if self._told.several else "")
@@ -233,34 +230,34 @@ class _File:
 
     async def _store_chunk(self, chunk: _Chunk) -> None:
         self._run.rejects.flush()  # before anything says that these lines are done
-        await self._run.months.add([each for _, each, _ in chunk.arrivals])
-        while chunk.done < len(chunk.arrivals):
+        await self._run.months.add(chunk.events.ats_us)
+        while chunk.done < len(chunk.events):
             await self._store_piece(chunk)
         if chunk.told < len(chunk.refusals):
-            await self._advance(chunk, [])
+            await self._advance(chunk, None)
         self._report = self._report.plus(ImportReport(read=chunk.rows))
         self._told.tell(self._source, self._report, chunk.share)
 
     async def _store_piece(self, chunk: _Chunk) -> None:
         """Store some of what is left; an event that Postgres refuses is refused once it stands alone."""
         since_ns = monotonic_ns()
-        given = [each for _, each, _ in chunk.arrivals[chunk.done : chunk.done + self._run.most]]
+        given = chunk.events.span(chunk.done, chunk.done + self._run.most)
         try:
             piece = await self._commit(chunk, given)
         except RefusedDataError as error:
             if len(given) > 1:
                 self._run.most = len(given) // 2
                 return
-            line, _, text = chunk.arrivals[chunk.done]
-            insort(chunk.refusals, self._refusal(line, text, refusal_of(error)), key=attrgetter("line"))
+            refusal = self._refusal(chunk.lines[chunk.done], chunk.texts[chunk.done], refusal_of(error))
+            insort(chunk.refusals, refusal, key=attrgetter("line"))
             self._run.rejects.flush()
-            piece = await self._advance(chunk, [], Piece(1, 0, 0))
+            piece = await self._advance(chunk, None, Piece(1, 0, 0))
         self._run.adapt(len(given), piece.taken, since_ns)
 
-    async def _commit(self, chunk: _Chunk, arrivals: list[PastArrival]) -> Piece:
+    async def _commit(self, chunk: _Chunk, events: PastEvents) -> Piece:
         for tries_left in reversed(range(TRIES)):
             try:
-                return await self._advance(chunk, arrivals)
+                return await self._advance(chunk, events)
             except ConflictError:
                 if not tries_left:
                     raise
@@ -269,12 +266,12 @@ class _File:
                 self._run.past.repeats = True
         raise AssertionError("the loop above returns or raises")
 
-    async def _advance(self, chunk: _Chunk, arrivals: list[PastArrival], piece: Piece = NOTHING) -> Piece:
-        """Store arrivals, and note how far the file is then, in one transaction."""
+    async def _advance(self, chunk: _Chunk, events: PastEvents | None, piece: Piece = NOTHING) -> Piece:
+        """Store events, if there are any, and note how far the file is then, in one transaction."""
         run, at = self._run, self._run.clock.now()
         async with run.database.transaction() as tx:
-            if arrivals:
-                piece = await store_past(tx, run.past, arrivals, at)
+            if events is not None:
+                piece = await store_past(tx, run.past, events, at)
             line = chunk.line_after(piece.taken)
             refused = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
             brought = imports.Progress(line, piece.stored, piece.duplicates, len(refused))

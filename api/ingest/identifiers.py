@@ -44,7 +44,12 @@ def keys_of(org_keys: OrgKeys, identifiers: Identifiers) -> tuple[Key, ...]:
 
 def body_digest(raw: bytes) -> str:
     """Return 16 bytes, in hex, by which a body that comes again is told from another one."""
-    return blake2b(raw, digest_size=16).hexdigest()
+    return raw_body_digest(raw).hex()
+
+
+def raw_body_digest(raw: bytes) -> bytes:
+    """Return the same 16 bytes as they are."""
+    return blake2b(raw, digest_size=16).digest()
 
 
 def idempotency_key(org_keys: OrgKeys, event: Event, occurred_at_us: int, nonce: str | None) -> str:

@@ -11,10 +11,9 @@ import msgspec
 
 from api.clock import to_us
 from api.ingest.counting import note_past
-from api.ingest.directory import Directory
-from api.ingest.lookup import place_strangers
-from api.ingest.past_arrival import PastArrival
-from api.ingest.returning import Memory
+from api.ingest.lookup import learn_owners
+from api.ingest.past_arrival import PastEvents
+from api.ingest.returning import Memory, Met
 from api.ingest.writing import contact_writes
 from api.store import history
 from api.store.calls import Call, run
@@ -25,7 +24,7 @@ from api.store.ingest import ContactRows
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """How many of the arrivals given are done; of these, how many were stored, and how many had come before."""
+    """How many of the events given are done; of these, how many were stored, and how many had come before."""
 
     taken: int
     stored: int
@@ -49,65 +48,79 @@ class Past(msgspec.Struct):
     repeats: bool = False
 
 
-async def store_past(tx: Transaction, past: Past, arrivals: list[PastArrival], at: datetime) -> Piece:
-    """Store the first of the arrivals whose key is new, in their order, at `at`."""
-    fresh = await _fresh(tx, past, arrivals)
+async def store_past(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> Piece:
+    """Store the first of the events whose key is new, in their order, at `at`."""
+    fresh = await _fresh(tx, past, given)
     if not fresh:
-        return Piece(len(arrivals), 0, len(arrivals))
-    directory = Directory(fresh)
-    await past.memory.recognise(tx, directory, fresh)
-    most = _lockable(fresh, past.most_locks)
-    taken = len(arrivals) if most == len(fresh) else arrivals.index(fresh[most])
-    await _store(tx, past, directory, fresh[:most], at)
-    return Piece(taken, most, taken - most)
+        return Piece(len(given), 0, len(given))
+    events = given.at(fresh)
+    met = await past.memory.recognise(tx, events)
+    most = _lockable(met, past.most_locks)
+    taken = len(given) if most is None else fresh[most]
+    if most is not None:
+        events, met = events.span(0, most), met.first(most)
+    await _store(tx, past, events, met, at)
+    return Piece(taken, len(events), taken - len(events))
 
 
-async def _fresh(tx: Transaction, past: Past, arrivals: list[PastArrival]) -> list[PastArrival]:
-    """Return the arrivals whose key nobody holds; of those with the same key, the first."""
-    first: dict[str, PastArrival] = {}
-    for each in arrivals:
-        first.setdefault(each.key_digest, each)
+async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> list[int]:
+    """Return the positions of events whose key nobody holds; of those with the same key, the first."""
+    first: dict[bytes, int] = {}
+    for position, digest in enumerate(given.key_digests):
+        first.setdefault(digest, position)
     if past.repeats:
         digests = sorted(first)
-        (held,) = await run(tx, history.find_held_keys(past.org_id, digests))
+        (held,) = await run(tx, history.find_held_keys(past.org_id, [each.hex() for each in digests]))
         past.repeats = bool(held)
         for position in held:
             del first[digests[position]]
     return list(first.values())
 
 
-def _lockable(fresh: list[PastArrival], most_locks: int) -> int:
-    """Return how many of the arrivals, at least one, need no more locks than a transaction may take."""
+def _lockable(met: Met, most_locks: int) -> int | None:
+    """Return the position, not the first, of the event from which on more locks would be needed than a transaction may take."""
     locks: set[object] = set()
-    for number, each in enumerate(fresh):
+    for position, each in met.asked.items():
         if not each.contact_id:
             locks.update(each.keys)
         elif each.news:
             locks.add(each.contact_id)
-        if number and len(locks) > most_locks:
-            return number
-    return len(fresh)
+        if position and len(locks) > most_locks:
+            return position
+    return None
 
 
-async def _store(tx: Transaction, past: Past, directory: Directory, fresh: list[PastArrival], at: datetime) -> None:
+async def _store(tx: Transaction, past: Past, events: PastEvents, met: Met, at: datetime) -> None:
     org_id = past.org_id
-    await history.add_keys(tx, sorted([each.key_row for each in fresh]), at)
+    await history.add_keys(tx, sorted(events.key_rows), at)
     (counted,) = await run(tx, reached(org_id))
-    if strangers := [each for each in fresh if not each.contact_id]:
-        written = {each.contact_id for each in fresh if each.contact_id and each.news}
-        await place_strangers(tx, directory, fresh, strangers, written, to_us(at))
-    directory.fold(fresh)
+    await _place(tx, events, met, at)
     number = await own_number(tx)
-    past.memory.wrote(number - await number_added(tx), directory.changed())
-    rows, contact_ids = [each.event_row for each in fresh], [each.contact_id for each in fresh]
-    await history.add_past_events(tx, rows, contact_ids, number)
-    await run(tx, *contact_writes(directory, at, add_contacts=lambda rows, at: _add_contacts(rows, fresh, at)))
-    await note_past(tx, (org_id, past.source), [(each.event.name, each.occurred_us) for each in fresh], counted, at)
+    past.memory.wrote(number - await number_added(tx), met.directory.changed())
+    await history.add_past_events(
+        tx, events.event_rows, [each.fields for each in events.people], met.contact_ids, number
+    )
+    writes = contact_writes(met.directory, at, add_contacts=lambda rows, at: _add_contacts(rows, met, at))
+    await run(tx, *writes)
+    dated = zip([event.name for event in events.events], events.ats_us, strict=True)
+    await note_past(tx, (org_id, past.source), dated, counted, at)
 
 
-def _add_contacts(rows: ContactRows, fresh: list[PastArrival], at: datetime) -> Call[None]:
+async def _place(tx: Transaction, events: PastEvents, met: Met, at: datetime) -> None:
+    """Give strangers their contacts, and note what is to be written of all contacts."""
+    asked = met.asked.values()
+    if strangers := [each for each in asked if not each.contact_id]:
+        written = {each.contact_id for each in asked if each.contact_id and each.news}
+        await learn_owners(tx, met.directory, strangers, written)
+        met.ask_for(events, met.directory.touched())
+        met.directory.place(met.directory.involved(list(met.asked.values())), to_us(at))
+    met.directory.fold(list(met.asked.values()))
+    met.note()
+
+
+def _add_contacts(rows: ContactRows, met: Met, at: datetime) -> Call[None]:
     """Return the call that stores new contacts, dated by the earliest of their events."""
     first_us: dict[str, int] = {}
-    for each in fresh:
+    for each in met.asked.values():
         first_us[each.contact_id] = min(each.occurred_us, first_us.get(each.contact_id, each.occurred_us))
     return history.add_past_contacts(rows, first_us, at)

@@ -7,6 +7,7 @@ problem. The usual road never refuses, so there is one judge.
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar
@@ -26,7 +27,7 @@ from api.language.codec import (
     unfit_text,
 )
 from api.language.email import MAX_EMAIL, normal_email
-from api.language.moment import in_us, read_moment
+from api.language.moment import in_us, read_moment, read_moments
 from api.language.problem import Problem, Problems
 
 MAX_WALLET, MAX_EXTERNAL_ID, MAX_KEY = 128, 128, 256
@@ -138,18 +139,44 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Pro
 
 def read_events(raws: Sequence[bytes], now_us: int, *, history: bool = False) -> list[Event | Problems]:
     """Return what `read_event` returns for each of many texts, at a lower price."""
-    bodies = [_usual_body(raw) for raw in raws]
-    payloads = [b"" if body is None else bytes(body.payload) for body in bodies]
-    sound = _all_sound(payloads)
-    usual = [
-        None
-        if body is None or not (sound or not _needs_a_look(payload))
-        else _usual_event(body, payload, now_us, history)
-        for body, payload in zip(bodies, payloads, strict=True)
-    ]
+    bodies = _usual_bodies(raws)
+    usual = iter(_usual_events([body for body in bodies if body is not None], now_us, history))
+    events = [None if body is None else next(usual) for body in bodies]
     return [
         read_event(raw, now_us, history=history) if event is None else event
-        for raw, event in zip(raws, usual, strict=True)
+        for raw, event in zip(raws, events, strict=True)
+    ]
+
+
+def _usual_bodies(raws: Sequence[bytes]) -> Sequence[_UsualBody | None]:
+    """Return what `_usual_body` returns for each; in one go, if every text is one line from brace to brace.
+
+    Such a line is one text: inside of one, no brace closes before a line break and another one opens behind it.
+    """
+    lines, breaks = b"\n".join(raws), len(raws) - 1
+    if (
+        lines.startswith(b"{")
+        and lines.endswith(b"}")
+        and lines.count(b"\n") == lines.count(b"}\n{") == breaks
+        and lines.isascii()
+        and b"\\" not in lines
+        and max(map(len, raws)) <= MAX_EVENT_TEXT
+    ):
+        with suppress(ValueError, RecursionError):
+            bodies = _USUAL.decode_lines(lines)
+            if len(bodies) == len(raws):
+                return bodies
+    return [_usual_body(raw) for raw in raws]
+
+
+def _usual_events(bodies: Sequence[_UsualBody], now_us: int, history: bool) -> list[Event | None]:
+    """Return the events of usual bodies, None for one that needs a judge."""
+    payloads = [bytes(body.payload) for body in bodies]
+    moments_us = read_moments([body.occurred_at for body in bodies])
+    sound = _all_sound(payloads)
+    return [
+        _usual_event(body, payload, moment_us, now_us, history) if sound or not _needs_a_look(payload) else None
+        for body, payload, moment_us in zip(bodies, payloads, moments_us, strict=True)
     ]
 
 
@@ -174,7 +201,10 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
     if body is None:
         return None
     payload = bytes(body.payload)
-    return None if _needs_a_look(payload) else _usual_event(body, payload, now_us, history)
+    if _needs_a_look(payload):
+        return None
+    moment_us = None if body.occurred_at is None else read_moment(body.occurred_at)
+    return _usual_event(body, payload, moment_us, now_us, history)
 
 
 def _usual_body(raw: bytes) -> _UsualBody | None:
@@ -187,7 +217,7 @@ def _usual_body(raw: bytes) -> _UsualBody | None:
         return None
 
 
-def _usual_event(body: _UsualBody, payload: bytes, now_us: int, history: bool) -> Event | None:
+def _usual_event(body: _UsualBody, payload: bytes, moment_us: int | None, now_us: int, history: bool) -> Event | None:
     who = _usual_identifiers(bytes(body.contact))
     if who is None:
         return None
@@ -195,11 +225,8 @@ def _usual_event(body: _UsualBody, payload: bytes, now_us: int, history: bool) -
         if payload != b"null":
             return None
         payload = b"{}"
-    moment_us = None
-    if body.occurred_at is not None:
-        moment_us = read_moment(body.occurred_at)
-        if _misdated(moment_us, now_us, history):
-            return None
+    if body.occurred_at is not None and _misdated(moment_us, now_us, history):
+        return None
     attributes: dict[str, Json] = {**body.attributes} if body.attributes else {}
     return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
 

@@ -128,7 +128,7 @@ def add_past_contacts(rows: ContactRows, first_us: Mapping[str, int], at: dateti
 
 
 async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None:
-    """Claim idempotency keys (`past_rows.key_row`), sorted; raise ConflictError when one was claimed since it was looked for."""
+    """Claim idempotency keys (`past_rows.key_rows`), sorted; raise ConflictError when one was claimed since it was looked for."""
     end = moment_field(to_us(at))
     try:
         await _copy(tx, "add_keys", (end.join([*block, b""]) for block in _blocks(rows)))
@@ -136,16 +136,21 @@ async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
 
-async def add_past_events(tx: Transaction, rows: Sequence[bytes], contact_ids: Sequence[str], number: int) -> None:
-    """Store events of the past (`past_rows.event_row`) of contacts, by the transaction of that number."""
+async def add_past_events(
+    tx: Transaction, rows: Sequence[bytes], who: Sequence[bytes], contact_ids: Sequence[str], number: int
+) -> None:
+    """Store events of the past, made of `past_rows.event_rows`, `who_fields` and contacts, by the transaction of that number."""
     end = number_field(number)
-    blocks = zip(_blocks(rows), _blocks(contact_ids), strict=True)
-    await _copy(tx, "add_past_events", (_events_block(some, ids, end) for some, ids in blocks))
+    blocks = zip(_blocks(rows), _blocks(who), _blocks(contact_ids), strict=True)
+    await _copy(tx, "add_past_events", (_events_block(*block, end) for block in blocks))
 
 
-def _events_block(rows: Sequence[bytes], contact_ids: Sequence[str], end: bytes) -> bytes:
+def _events_block(rows: Sequence[bytes], who: Sequence[bytes], contact_ids: Sequence[str], end: bytes) -> bytes:
     raw = bytes.fromhex("".join(contact_ids).replace("-", ""))
-    return b"".join([part for n, row in enumerate(rows) for part in (row, raw[16 * n : 16 * n + 16], end)])
+    parts = [end] * (4 * len(rows))
+    parts[::4], parts[1::4] = rows, who
+    parts[2::4] = [raw[start : start + 16] for start in range(0, len(raw), 16)]
+    return b"".join(parts)
 
 
 async def _copy(tx: Transaction, statement: str, blocks: Iterable[bytes]) -> None:

@@ -1,10 +1,11 @@
-"""Rows of the import in the binary format of COPY, made when an event is read: all but what only its transaction knows.
+"""Rows of the import in the binary format of COPY, made when events are read: all but what only their transaction knows.
 
 Those fields stand at the end of a row (see `add_keys` and `add_past_events` in `sql/queries/history.sql`): the moment of a key, the
-contact and the number of an event.
+contact and the number of an event. Rows are made many at a time, as a call for each would cost more than its row.
 """
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 
 from api.language.event import Event
@@ -13,24 +14,43 @@ SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 END = b"\xff\xff"
 
 
-def key_row(org_id: int, key_digest: bytes, event_id: bytes, body_digest: bytes) -> bytes:
-    """Return the row of an idempotency key without its moment; rows of an organization sort as their digests do."""
-    return _KEY(5, 8, org_id, 16, key_digest, 16, event_id, 16, body_digest)
+def key_rows(
+    org_id: int, key_digests: Sequence[bytes], event_ids: Sequence[bytes], body_digests: Sequence[bytes]
+) -> list[bytes]:
+    """Return the rows of idempotency keys without their moment; rows of an organization sort as their digests do."""
+    return [
+        _KEY(5, 8, org_id, 16, key_digest, 16, event_id, 16, body_digest)
+        for key_digest, event_id, body_digest in zip(key_digests, event_ids, body_digests, strict=True)
+    ]
 
 
-def event_row(org_id: int, event_id: bytes, event: Event, at_us: int, idempotency_key: str, who: bytes) -> bytes:
-    """Return the row of an event up to the sixteen bytes of its contact's id, after which its number is to come.
+def event_rows(
+    org_id: int, event_ids: Sequence[bytes], ats_us: Sequence[int], events: Sequence[Event], keys: Sequence[bytes]
+) -> list[bytes]:
+    """Return the rows of events up to whom they are about: the `who_fields`, the contact and the number are to come.
 
-    It occurred, and is said to have been created, at `at_us`; `who`: the `who_fields` of the identifiers it carries.
+    Each occurred, and is said to have been created, at its moment; `keys`: the idempotency keys in effect.
     """
-    at, payload, key = at_us - _EPOCH_US, event.payload, idempotency_key.encode()
-    begin = _EVENT(12, 8, org_id, 16, event_id, 8, at, 8, at, len(payload) + 1, _JSONB)
-    return b"".join((begin, payload, _LENGTH(len(key)), key, _name_field(event.name), who, _SIXTEEN))
+    names = [_name_field(event.name) for event in events]
+    payloads = [event.payload for event in events]
+    ats = [at_us - _EPOCH_US for at_us in ats_us]
+    return [
+        b"".join(
+            (
+                _EVENT(12, 8, org_id, 16, event_id, 8, at, 8, at, len(payload) + 1, _JSONB),
+                payload,
+                _LENGTH(len(key)),
+                key,
+                name,
+            )
+        )
+        for event_id, at, payload, key, name in zip(event_ids, ats, payloads, keys, names, strict=True)
+    ]
 
 
 def who_fields(wallet: str | None, email: str | None, external_id: str | None) -> bytes:
-    """Return the identifiers as an event carries them; `email` is sealed."""
-    return _text_field(wallet) + _text_field(email) + _text_field(external_id)
+    """Return the identifiers as an event carries them, up to the sixteen bytes of its contact's id; `email` is sealed."""
+    return b"".join((_text_field(wallet), _text_field(email), _text_field(external_id), _SIXTEEN))
 
 
 def moment_field(at_us: int) -> bytes:
