@@ -8,6 +8,7 @@ Emails are sealed with AES-SIV (RFC 5297): deterministic, so equality and joins 
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
@@ -88,11 +89,12 @@ class OrgKeys:
 
     def key_digest(self, idempotency_key: str) -> str:
         """Return the 16 bytes, in hex, under which an idempotency key is remembered for ever."""
-        return self.raw_key_digest(idempotency_key.encode()).hex()
+        return hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
 
-    def raw_key_digest(self, idempotency_key: bytes) -> bytes:
-        """Return the same 16 bytes as they are, of a key in UTF-8."""
-        return hashlib.sha256(idempotency_key).digest()[:16]
+    def raw_key_digests(self, idempotency_keys: Sequence[bytes]) -> list[bytes]:
+        """Return the same 16 bytes, as they are, for each of many keys in UTF-8."""
+        sha256 = hashlib.sha256
+        return [sha256(key).digest()[:16] for key in idempotency_keys]
 
     def seal_email(self, email: str) -> str:
         """Encrypt a normalised address; equal addresses of one organization give equal text."""

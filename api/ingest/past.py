@@ -97,13 +97,11 @@ async def _store(tx: Transaction, past: Past, events: PastEvents, met: Met, at: 
     await _place(tx, events, met, at)
     number = await own_number(tx)
     past.memory.wrote(number - await number_added(tx), met.directory.changed())
-    await history.add_past_events(
-        tx, events.event_rows, [each.fields for each in events.people], met.contact_ids, number
-    )
+    who = [each.fields for each in events.people]
+    await history.add_past_events(tx, (events.heads, events.payloads, events.tails, who), met.contact_ids, number)
     writes = contact_writes(met.directory, at, add_contacts=lambda rows, at: _add_contacts(rows, met, at))
     await run(tx, *writes)
-    dated = zip([event.name for event in events.events], events.ats_us, strict=True)
-    await note_past(tx, (org_id, past.source), dated, counted, at)
+    await note_past(tx, (org_id, past.source), zip(events.names, events.ats_us, strict=True), counted, at)
 
 
 async def _place(tx: Transaction, events: PastEvents, met: Met, at: datetime) -> None:

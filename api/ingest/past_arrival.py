@@ -11,13 +11,14 @@ import msgspec
 
 from api.clock import uuid7s
 from api.ingest.arrival import Arrival
-from api.ingest.identifiers import idempotency_key, keys_of, raw_body_digest
+from api.ingest.identifiers import derived_key, keys_of, raw_body_digests
 from api.keyring import OrgKeys
-from api.language.codec import encode
-from api.language.event import Event, Identifiers, read_events
+from api.language.codec import Json, encode
+from api.language.event import Event, Identifiers
+from api.language.history import History, read_history
 from api.language.identity import Key
-from api.language.problem import Problem, Problems
-from api.store.past_rows import event_rows, key_rows, who_fields
+from api.language.problem import Problems
+from api.store.past_rows import event_heads, event_tails, key_rows, who_fields
 
 PEOPLE_REMEMBERED = 200_000  # in a history many come again
 
@@ -46,22 +47,26 @@ class PastArrival(Arrival, kw_only=True, gc=False):
 class PastEvents(msgspec.Struct):
     """Valid events of an organization's history in columns, in the order of their file.
 
-    Digests of idempotency keys and ids of events have 16 bytes, moments are microseconds since the epoch; `key_rows` and
-    `event_rows` are those of `store.past_rows`.
+    Digests of idempotency keys and ids of events have 16 bytes, moments are microseconds since the epoch; `key_rows`, `heads` and
+    `tails` are those of `store.past_rows`.
     """
 
     org_id: int
-    events: list[Event] = []
     people: list[Person] = []
+    names: list[str] = []
+    identifiers: list[Identifiers] = []
+    attributes: list[dict[str, Json]] = []
+    payloads: list[bytes] = []
     ats_us: list[int] = []
     keys: list[bytes] = []
     key_digests: list[bytes] = []
     ids: list[bytes] = []
     key_rows: list[bytes] = []
-    event_rows: list[bytes] = []
+    heads: list[bytes] = []
+    tails: list[bytes] = []
 
     def __len__(self) -> int:
-        return len(self.events)
+        return len(self.people)
 
     def extend(self, more: Self) -> None:
         """Add events behind these."""
@@ -81,18 +86,18 @@ class PastEvents(msgspec.Struct):
 
     def arrival(self, position: int, contact_id: str = "") -> PastArrival:
         """Return one of the events as an arrival, with its contact if that is known."""
-        event, person = self.events[position], self.people[position]
+        person, attributes, key = self.people[position], self.attributes[position], self.keys[position].decode()
         return PastArrival(
             self.org_id,
-            event,
+            Event(self.names[position], self.identifiers[position], attributes, self.payloads[position], key),
             self.ids[position].hex(),
-            self.keys[position].decode(),
+            key,
             self.key_digests[position].hex(),
             self.key_rows[position][-16:].hex(),
             self.ats_us[position],
             person.keys,
             person.email,
-            encode(event.attributes).decode() if event.attributes else "",
+            encode(attributes).decode() if attributes else "",
             False,
             contact_id,
             person=person,
@@ -108,64 +113,62 @@ class PastReader:
     def __init__(self, org_id: int, org_keys: OrgKeys) -> None:
         self._org_id, self._org_keys = org_id, org_keys
         self._people: dict[Identifiers, Person] = {}
-        self._same: dict[int, tuple[Identifiers, Person]] = {}
+        self._same: dict[int, Person] = {}  # by the address of identifiers, which are kept
+        self._kept: list[Identifiers] = []
 
     def read(self, raws: Sequence[bytes], now_us: int) -> tuple[PastEvents, dict[int, Problems]]:
         """Return the valid events among JSON texts, judged at `now_us`, and what is wrong with the others, by position."""
-        judged = [_as_history(each) for each in read_events(raws, now_us, history=True)]
-        events = [each for each in judged if isinstance(each, Event)]
-        if len(events) == len(raws):
-            return self._columns(raws, events), {}
-        texts = [raw for raw, each in zip(raws, judged, strict=True) if isinstance(each, Event)]
-        problems = {position: each for position, each in enumerate(judged) if isinstance(each, tuple)}
-        return self._columns(texts, events), problems
+        found, problems = read_history(raws, now_us)
+        if problems:
+            raws = [raw for position, raw in enumerate(raws) if position not in problems]
+        return self._columns(raws, found), problems
 
-    def _columns(self, raws: Sequence[bytes], events: list[Event]) -> PastEvents:
-        org_id, org_keys = self._org_id, self._org_keys
-        ats_us = [event.occurred_at_us or 0 for event in events]
-        keys = [
-            (event.idempotency_key or idempotency_key(org_keys, event, at_us, None)).encode()
-            for event, at_us in zip(events, ats_us, strict=True)
-        ]
-        key_digests = [org_keys.raw_key_digest(key) for key in keys]
+    def _columns(self, raws: Sequence[bytes], found: History) -> PastEvents:
+        org_id, ats_us, payloads = self._org_id, found.ats_us, found.payloads
+        keys = self._keys(found)
+        digests = self._org_keys.raw_key_digests(keys)
         ids = uuid7s([max(at_us, 0) for at_us in ats_us])
         return PastEvents(
             org_id,
-            events,
-            [self._person(event.identifiers) for event in events],
+            self._people_of(found.identifiers),
+            found.names,
+            found.identifiers,
+            found.attributes,
+            payloads,
             ats_us,
             keys,
-            key_digests,
+            digests,
             ids,
-            key_rows(org_id, key_digests, ids, list(map(raw_body_digest, raws))),
-            event_rows(org_id, ids, ats_us, events, keys),
+            key_rows(org_id, digests, ids, raw_body_digests(raws)),
+            event_heads(org_id, ids, ats_us, payloads),
+            event_tails(keys, found.names),
         )
 
+    def _keys(self, found: History) -> list[bytes]:
+        """Return the idempotency keys in effect."""
+        if None not in found.idempotency_keys:
+            return [key.encode() for key in found.idempotency_keys if key is not None]
+        fields = zip(found.idempotency_keys, found.names, found.identifiers, found.ats_us, strict=True)
+        return [(key or derived_key(self._org_keys, name, who, at_us)).encode() for key, name, who, at_us in fields]
+
+    def _people_of(self, identifiers: Sequence[Identifiers]) -> list[Person]:
+        """Return who has these identifiers. Mostly the very same ones come again, and are told by their addresses."""
+        people = list(map(self._same.get, map(id, identifiers)))
+        return people if all(people) else list(map(self._person, identifiers))  # type: ignore[return-value]
+
     def _person(self, who: Identifiers) -> Person:
-        """Return the person of some identifiers; the same object comes again and again, and is told by its address."""
-        same = self._same.get(id(who))
-        if same is not None:
-            return same[1]
         person = self._people.get(who) or self._meet(who)
-        if len(self._same) >= PEOPLE_REMEMBERED:
+        if len(self._kept) >= PEOPLE_REMEMBERED:
+            self._kept.clear()
             self._same.clear()
-        self._same[id(who)] = who, person
+        self._same[id(who)] = person
+        self._kept.append(who)
         return person
 
     def _meet(self, who: Identifiers) -> Person:
         if len(self._people) >= PEOPLE_REMEMBERED:
             self._people.clear()
-            self._same.clear()
         email = None if who.email is None else self._org_keys.seal_email(who.email)
         person = Person(keys_of(self._org_keys, who), email, who_fields(who.wallet, email, who.external_id))
         self._people[who] = person
         return person
-
-
-def _as_history(event: Event | Problems) -> Event | Problems:
-    """Return the event, or what keeps it from being history."""
-    if isinstance(event, tuple):
-        return event
-    if event.occurred_at_us is None:
-        return (Problem("occurredAt", "is required in an import"),)
-    return (Problem("test", "a dry run is not history"),) if event.test else event

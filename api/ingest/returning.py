@@ -70,8 +70,8 @@ class Memory:
         contact_ids = [person.contact_id for person in events.people]
         asked = {
             position: events.arrival(position)
-            for position, (contact_id, event) in enumerate(zip(contact_ids, events.events, strict=True))
-            if event.attributes or not contact_id
+            for position, (contact_id, attributes) in enumerate(zip(contact_ids, events.attributes, strict=True))
+            if attributes or not contact_id
         }
         met = Met(contact_ids, asked, Directory(asked.values()))
         if asked:
@@ -99,8 +99,8 @@ class Memory:
         alone_since, wrote = self._alone_since, self._wrote
         people = {
             person: None
-            for person, event in zip(events.people, events.events, strict=True)
-            if not event.attributes and person.contact_id
+            for person, attributes in zip(events.people, events.attributes, strict=True)
+            if not attributes and person.contact_id
         }
         doubted = [each for each in people if not alone_since <= each.known_in > wrote.get(each.contact_id, 0)]
         if doubted:

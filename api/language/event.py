@@ -2,15 +2,14 @@
 
 `read_event` reads the usual event in one typed pass that checks as it decodes; what does not pass, and all that is
 unusual (escapes, other scripts than ASCII, decimal attributes), takes the slow road, which judges field by field and names every
-problem. The usual road never refuses, so there is one judge.
+problem. The usual road never refuses, so there is one judge. `history` has another usual road, for many events at a time.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -27,7 +26,7 @@ from api.language.codec import (
     unfit_text,
 )
 from api.language.email import MAX_EMAIL, normal_email
-from api.language.moment import in_us, read_moment, read_moments
+from api.language.moment import in_us, read_moment
 from api.language.problem import Problem, Problems
 
 MAX_WALLET, MAX_EXTERNAL_ID, MAX_KEY = 128, 128, 256
@@ -107,7 +106,9 @@ _UsualAttributes = dict[
 ]
 
 
-class _UsualBody(msgspec.Struct, rename="camel", gc=False):
+class UsualBody(msgspec.Struct, rename="camel", gc=False):
+    """An event in which, read from ASCII without escapes, only contact, payload and moment are left to judge."""
+
     event: Annotated[str, Meta(pattern=f"^{EVENT_NAME.pattern}$")]
     contact: msgspec.Raw
     attributes: Annotated[_UsualAttributes, Meta(max_length=MAX_ATTRIBUTES)] | None = None
@@ -117,7 +118,7 @@ class _UsualBody(msgspec.Struct, rename="camel", gc=False):
     test: bool | None = None
 
 
-_USUAL = msgspec.json.Decoder(_UsualBody)
+USUAL = msgspec.json.Decoder(UsualBody)
 _USUAL_CONTACT = msgspec.json.Decoder(_UsualContact)
 _ANY = msgspec.json.Decoder()
 _BODY = msgspec.json.Decoder(_Body)
@@ -135,49 +136,6 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Pro
         return (Problem("", f"is larger than {MAX_EVENT_TEXT} bytes"),)
     usual = _read_usual(raw, now_us, history)
     return _read_unusual(raw, now_us, history) if usual is None else usual
-
-
-def read_events(raws: Sequence[bytes], now_us: int, *, history: bool = False) -> list[Event | Problems]:
-    """Return what `read_event` returns for each of many texts, at a lower price."""
-    bodies = _usual_bodies(raws)
-    usual = iter(_usual_events([body for body in bodies if body is not None], now_us, history))
-    events = [None if body is None else next(usual) for body in bodies]
-    return [
-        read_event(raw, now_us, history=history) if event is None else event
-        for raw, event in zip(raws, events, strict=True)
-    ]
-
-
-def _usual_bodies(raws: Sequence[bytes]) -> Sequence[_UsualBody | None]:
-    """Return what `_usual_body` returns for each; in one go, if every text is one line from brace to brace.
-
-    Such a line is one text: inside of one, no brace closes before a line break and another one opens behind it.
-    """
-    lines, breaks = b"\n".join(raws), len(raws) - 1
-    if (
-        lines.startswith(b"{")
-        and lines.endswith(b"}")
-        and lines.count(b"\n") == lines.count(b"}\n{") == breaks
-        and lines.isascii()
-        and b"\\" not in lines
-        and max(map(len, raws)) <= MAX_EVENT_TEXT
-    ):
-        with suppress(ValueError, RecursionError):
-            bodies = _USUAL.decode_lines(lines)
-            if len(bodies) == len(raws):
-                return bodies
-    return [_usual_body(raw) for raw in raws]
-
-
-def _usual_events(bodies: Sequence[_UsualBody], now_us: int, history: bool) -> list[Event | None]:
-    """Return the events of usual bodies, None for one that needs a judge."""
-    payloads = [bytes(body.payload) for body in bodies]
-    moments_us = read_moments([body.occurred_at for body in bodies])
-    sound = _all_sound(payloads)
-    return [
-        _usual_event(body, payload, moment_us, now_us, history) if sound or not _needs_a_look(payload) else None
-        for body, payload, moment_us in zip(bodies, payloads, moments_us, strict=True)
-    ]
 
 
 def _read_unusual(raw: bytes, now_us: int, history: bool) -> Event | Problems:
@@ -201,32 +159,32 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
     if body is None:
         return None
     payload = bytes(body.payload)
-    if _needs_a_look(payload):
-        return None
-    moment_us = None if body.occurred_at is None else read_moment(body.occurred_at)
-    return _usual_event(body, payload, moment_us, now_us, history)
+    return None if _needs_a_look(payload) else _usual_event(body, payload, now_us, history)
 
 
-def _usual_body(raw: bytes) -> _UsualBody | None:
+def _usual_body(raw: bytes) -> UsualBody | None:
     """Return the body of a text that is ASCII without escapes, so that characters are bytes."""
     if b"\\" in raw or not raw.isascii() or len(raw) > MAX_EVENT_TEXT:
         return None
     try:
-        return _USUAL.decode(raw)
+        return USUAL.decode(raw)
     except (ValueError, RecursionError):
         return None
 
 
-def _usual_event(body: _UsualBody, payload: bytes, moment_us: int | None, now_us: int, history: bool) -> Event | None:
-    who = _usual_identifiers(bytes(body.contact))
+def _usual_event(body: UsualBody, payload: bytes, now_us: int, history: bool) -> Event | None:
+    who = usual_identifiers(bytes(body.contact))
     if who is None:
         return None
     if payload[0] != 123:
         if payload != b"null":
             return None
         payload = b"{}"
-    if body.occurred_at is not None and _misdated(moment_us, now_us, history):
-        return None
+    moment_us = None
+    if body.occurred_at is not None:
+        moment_us = read_moment(body.occurred_at)
+        if _misdated(moment_us, now_us, history):
+            return None
     attributes: dict[str, Json] = {**body.attributes} if body.attributes else {}
     return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
 
@@ -238,7 +196,7 @@ _MOST_KNOWN = 65_536
 _known: dict[bytes, Identifiers | None] = {}  # most events come from contacts that came before
 
 
-def _usual_identifiers(contact: bytes) -> Identifiers | None:
+def usual_identifiers(contact: bytes) -> Identifiers | None:
     """Return the identifiers of a valid contact, given its JSON text; None for any other."""
     who = _known.get(contact)
     if who is None and len(contact) <= _MOST_CONTACT_TEXT:
@@ -246,6 +204,14 @@ def _usual_identifiers(contact: bytes) -> Identifiers | None:
             _known.clear()
         who = _known[contact] = _read_contact(contact)
     return who
+
+
+def all_usual_identifiers(contacts: Sequence[bytes]) -> list[Identifiers] | None:
+    """Return the identifiers of many contacts, None if one of them is not valid."""
+    known = list(map(_known.get, contacts))
+    if not all(known):
+        known = list(map(usual_identifiers, contacts))
+    return cast("list[Identifiers]", known) if all(known) else None
 
 
 def _read_contact(contact: bytes) -> Identifiers | None:
@@ -434,7 +400,7 @@ _BETWEEN = b"\x1e"  # stands in no JSON text
 _OTHERS = bytes(byte for byte in range(256) if byte not in b"{" + _BETWEEN)
 
 
-def _all_sound(payloads: Sequence[bytes]) -> bool:
+def all_sound(payloads: Sequence[bytes]) -> bool:
     """Whether none of many payloads without escapes needs a look, as far as one look at all of them together can tell."""
     alike = _BETWEEN.join(payloads).translate(_ALIKE)
     return (

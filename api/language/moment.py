@@ -9,6 +9,7 @@ from functools import lru_cache
 _DAY = re.compile(r"\d{4}-\d\d-\d\d[Tt]([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII)
 _MINUTE = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_MICROSECOND = timedelta(microseconds=1)
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, in UTC
 
 
@@ -36,7 +37,7 @@ def read_moments(texts: Sequence[str | None]) -> list[int | None]:
     """Return what `read_moment` returns for each of many texts, at half its price if all are in UTC; None for None."""
     if _are_usual(texts):
         with suppress(ValueError):  # no such day or hour in one of them
-            return [in_us(datetime.fromisoformat(text) - _EPOCH) for text in texts if text is not None]
+            return [(datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND for text in texts if text is not None]
     return [None if text is None else read_moment(text) for text in texts]
 
 

@@ -25,6 +25,9 @@ _CALLS = statements("history")
 _BLOCK = 250  # rows: some ten kilobytes or more
 _Part = TypeVar("_Part")
 
+EventParts = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]
+"""Of each event its `past_rows.event_heads`, its payload, its `event_tails` and its `who_fields`."""
+
 
 class Snapshot(msgspec.Struct, frozen=True):
     """Which transactions had ended: all that were numbered below `next`, but for those `running`."""
@@ -136,20 +139,20 @@ async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
 
-async def add_past_events(
-    tx: Transaction, rows: Sequence[bytes], who: Sequence[bytes], contact_ids: Sequence[str], number: int
-) -> None:
-    """Store events of the past, made of `past_rows.event_rows`, `who_fields` and contacts, by the transaction of that number."""
+async def add_past_events(tx: Transaction, parts: EventParts, contact_ids: Sequence[str], number: int) -> None:
+    """Store events of the past, of these contacts, by the transaction of that number."""
     end = number_field(number)
-    blocks = zip(_blocks(rows), _blocks(who), _blocks(contact_ids), strict=True)
-    await _copy(tx, "add_past_events", (_events_block(*block, end) for block in blocks))
+    spans = [slice(start, start + _BLOCK) for start in range(0, len(contact_ids), _BLOCK)]
+    blocks = (_events_block([column[span] for column in parts], contact_ids[span], end) for span in spans)
+    await _copy(tx, "add_past_events", blocks)
 
 
-def _events_block(rows: Sequence[bytes], who: Sequence[bytes], contact_ids: Sequence[str], end: bytes) -> bytes:
-    raw = bytes.fromhex("".join(contact_ids).replace("-", ""))
-    parts = [end] * (4 * len(rows))
-    parts[::4], parts[1::4] = rows, who
-    parts[2::4] = [raw[start : start + 16] for start in range(0, len(raw), 16)]
+def _events_block(columns: Sequence[Sequence[bytes]], contact_ids: Sequence[str], end: bytes) -> bytes:
+    ids = bytes.fromhex("".join(contact_ids).replace("-", ""))
+    parts = [end] * (6 * len(contact_ids))
+    for position, column in enumerate(columns):
+        parts[position::6] = column
+    parts[4::6] = [ids[start : start + 16] for start in range(0, len(ids), 16)]
     return b"".join(parts)
 
 
