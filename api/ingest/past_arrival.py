@@ -5,7 +5,7 @@ events of a history need nothing else. Those whose contact has to be looked for 
 """
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, cast
 
 import msgspec
 
@@ -154,7 +154,9 @@ class PastReader:
     def _people_of(self, identifiers: Sequence[Identifiers]) -> list[Person]:
         """Return who has these identifiers. Mostly the very same ones come again, and are told by their addresses."""
         people = list(map(self._same.get, map(id, identifiers)))
-        return people if all(people) else list(map(self._person, identifiers))  # type: ignore[return-value]
+        if all(people):
+            return cast("list[Person]", people)
+        return [person or self._person(who) for person, who in zip(people, identifiers, strict=True)]
 
     def _person(self, who: Identifiers) -> Person:
         person = self._people.get(who) or self._meet(who)

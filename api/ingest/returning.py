@@ -95,14 +95,13 @@ class Memory:
         self._own.clear()
 
     async def _doubt(self, tx: Transaction, events: PastEvents) -> None:
-        """Forget those whose contact is not as it was. What attributes bring is the store's to say, and who brought them."""
+        """Forget those whose contact is not as it was."""
         alone_since, wrote = self._alone_since, self._wrote
-        people = {
-            person: None
-            for person, attributes in zip(events.people, events.attributes, strict=True)
-            if not attributes and person.contact_id
-        }
-        doubted = [each for each in people if not alone_since <= each.known_in > wrote.get(each.contact_id, 0)]
+        doubted = [
+            each
+            for each in set(events.people)
+            if each.contact_id and not alone_since <= each.known_in > wrote.get(each.contact_id, 0)
+        ]
         if doubted:
             await self._forget_changed(tx, doubted)
 

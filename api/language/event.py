@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -107,9 +108,9 @@ _UsualAttributes = dict[
 
 
 class UsualBody(msgspec.Struct, rename="camel", gc=False):
-    """An event in which, read from ASCII without escapes, only contact, payload and moment are left to judge."""
+    """An event in which, read from ASCII without escapes, only name, contact, payload and moment are left to judge."""
 
-    event: Annotated[str, Meta(pattern=f"^{EVENT_NAME.pattern}$")]
+    event: str
     contact: msgspec.Raw
     attributes: Annotated[_UsualAttributes, Meta(max_length=MAX_ATTRIBUTES)] | None = None
     payload: msgspec.Raw = _NULL
@@ -173,8 +174,8 @@ def _usual_body(raw: bytes) -> UsualBody | None:
 
 
 def _usual_event(body: UsualBody, payload: bytes, now_us: int, history: bool) -> Event | None:
-    who = usual_identifiers(bytes(body.contact))
-    if who is None:
+    who, name = usual_identifiers(bytes(body.contact)), usual_name(body.event)
+    if who is None or name is None:
         return None
     if payload[0] != 123:
         if payload != b"null":
@@ -186,7 +187,13 @@ def _usual_event(body: UsualBody, payload: bytes, now_us: int, history: bool) ->
         if _misdated(moment_us, now_us, history):
             return None
     attributes: dict[str, Json] = {**body.attributes} if body.attributes else {}
-    return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
+    return Event(name, who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
+
+
+@lru_cache(maxsize=1_024)
+def usual_name(name: str) -> str | None:
+    """Return a valid name as it is stored; None for any other."""
+    return name.lower() if EVENT_NAME.fullmatch(name) else None
 
 
 _MOST_CONTACT_TEXT = 512  # bytes of one that is remembered
@@ -210,7 +217,7 @@ def all_usual_identifiers(contacts: Sequence[bytes]) -> list[Identifiers] | None
     """Return the identifiers of many contacts, None if one of them is not valid."""
     known = list(map(_known.get, contacts))
     if not all(known):
-        known = list(map(usual_identifiers, contacts))
+        known = [who or usual_identifiers(contact) for who, contact in zip(known, contacts, strict=True)]
     return cast("list[Identifiers]", known) if all(known) else None
 
 

@@ -21,6 +21,7 @@ from api.language.event import (
     all_sound,
     all_usual_identifiers,
     read_event,
+    usual_name,
 )
 from api.language.moment import in_us, read_moments
 from api.language.problem import Problem, Problems
@@ -107,10 +108,11 @@ def _read_usual(raws: Sequence[bytes], now_us: int) -> History | None:
     ats_us = _moments(bodies, now_us)
     identifiers = all_usual_identifiers([bytes(body.contact) for body in bodies])
     payloads = _payloads(bodies)
-    if ats_us is None or identifiers is None or payloads is None:
+    names = {name: usual_name(name) for name in {body.event for body in bodies}}
+    if ats_us is None or identifiers is None or payloads is None or None in names.values():
         return None
     return History(
-        [body.event.lower() for body in bodies],
+        [names[body.event] or "" for body in bodies],
         identifiers,
         cast("list[dict[str, Json]]", [body.attributes or _NO_ATTRIBUTES for body in bodies]),
         payloads,
