@@ -206,6 +206,11 @@ class Directory:
             if contact_id not in org.created
         }
 
+    def has_created(self, arrival: Arrival) -> bool:
+        """Return whether the contact of an arrival is new and has all that was sent."""
+        created = self._orgs[arrival.org_id].created.get(arrival.contact_id)
+        return created is not None and _has_all(created, arrival)
+
     def conflicts(self, at_us: int) -> ConflictRows:
         """Return the identifiers that pointed elsewhere."""
         rows = ConflictRows()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from operator import attrgetter, itemgetter
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,7 @@ from api.clock import Clock, monotonic_ns, uuid7
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
 from api.ingest.months import Months
-from api.ingest.past import NOTHING, Past, Piece, store_past
+from api.ingest.past import Past, Piece, TooManyLocksError, claim, lockable, store_claimed
 from api.ingest.past_arrival import PastEvents, PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
@@ -41,6 +42,7 @@ STEP = 500  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
+PATIENCE = 3.0  # seconds for the piece before; Postgres ends a transaction that does nothing for five
 PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one
 
 
@@ -75,7 +77,7 @@ async def import_history(
 
     Raises UnknownOrganizationError, UnreadableFileError, and UnavailableError when Postgres went away: begin again then.
     """
-    database = Database(dsn, size=2, statement_ms=60_000, hot=True)
+    database = Database(dsn, size=3, statement_ms=60_000, hot=True)
     await database.open()
     try:
         clock = Clock()
@@ -138,18 +140,19 @@ class _Run:
         self.months = Months(database)
         self.most = CHUNK  # events that are tried in one transaction
 
-    def adapt(self, given: int, taken: int, since_ns: int) -> None:
-        """Try fewer events after a transaction that took long or could lock no more, and more after any other."""
+    def adapt(self, taken: int, since_ns: int) -> None:
+        """Try fewer events after a transaction that took long, and more after any other."""
         if monotonic_ns() - since_ns > LONGEST_NS:
             self.most = max(taken // 2, FEWEST)
         else:
-            self.most = min(2 * self.most, CHUNK) if taken == given else max(taken + taken // 4, FEWEST)
+            self.most = min(2 * self.most, CHUNK)
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, eq=False):
     """What one reading of up to CHUNK rows gave: the last line, the events with their lines and texts, and the refusals by line.
 
-    `done`: how many of the events are; `told`: the number of refusals among the lines that are.
+    `begun`: how many of the events are stored or being stored; `done`: how many are; `told`: the number of refusals among the
+    lines that are.
     """
 
     events: PastEvents
@@ -159,6 +162,7 @@ class _Chunk(msgspec.Struct):
     lines: list[int] = []
     texts: list[bytes] = []
     refusals: list[Refusal] = []
+    begun: int = 0
     done: int = 0
     told: int = 0
 
@@ -168,12 +172,22 @@ class _Chunk(msgspec.Struct):
         return self.last if reached == len(self.lines) else self.lines[reached] - 1
 
 
+class _Begun(msgspec.Struct, eq=False):
+    """A piece that is being stored: whose events, up to which of them, and their keys."""
+
+    task: asyncio.Task[None]
+    chunk: _Chunk
+    end: int
+    key_digests: set[bytes]
+
+
 class _File:
-    """The import of one file."""
+    """The import of one file. While a piece is being stored, the next one claims its keys on another connection."""
 
     def __init__(self, run: _Run, source: Source, told: _Told) -> None:
         self._run, self._source, self._told = run, source, told
         self._report = ImportReport()
+        self._begun: _Begun | None = None
 
     async def store(self) -> ImportReport:
         """Store every row that was not done before; return what became of them."""
@@ -198,9 +212,9 @@ class _File:
                 chunk.share = rows.share
                 ahead = asyncio.create_task(self._read(reading))
                 await self._store_chunk(chunk)
+            await self._end_begun()
         finally:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            await _stop(ahead, *([self._begun.task] if self._begun else []))
 
     async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
         """Read up to CHUNK rows; None at the end."""
@@ -229,32 +243,76 @@ class _File:
         return refusal
 
     async def _store_chunk(self, chunk: _Chunk) -> None:
+        """Store a chunk; its last piece may still be under way then."""
         self._run.rejects.flush()  # before anything says that these lines are done
         await self._run.months.add(chunk.events.ats_us)
-        while chunk.done < len(chunk.events):
-            await self._store_piece(chunk)
-        if chunk.told < len(chunk.refusals):
+        if not chunk.events:
+            await self._end_begun()
             await self._advance(chunk, None)
-        self._report = self._report.plus(ImportReport(read=chunk.rows))
-        self._told.tell(self._source, self._report, chunk.share)
+        while chunk.begun < len(chunk.events):
+            await self._begin_piece(chunk)
 
-    async def _store_piece(self, chunk: _Chunk) -> None:
-        """Store some of what is left; an event that Postgres refuses is refused once it stands alone."""
-        since_ns = monotonic_ns()
-        given = chunk.events.span(chunk.done, chunk.done + self._run.most)
+    async def _begin_piece(self, chunk: _Chunk) -> None:
+        """Begin to store some of what is left, and see to the end what was begun before."""
+        run, before = self._run, self._begun
+        start, end = chunk.begun, chunk.begun + lockable(run.past, chunk.events, chunk.begun, run.most)
+        given = chunk.events.span(start, end)
+        digests = set(given.key_digests)
+        if before is not None and not digests.isdisjoint(before.key_digests):
+            await self._end_begun()  # it may hold some of these keys
+            return
+        task = asyncio.create_task(self._advance(chunk, given, before.task if before else None))
+        self._begun = _Begun(task, chunk, end, digests)
+        chunk.begun = end
+        if before is not None and not await self._ended(before):
+            await _stop(task)
+            self._begun, chunk.begun = None, start
+            await self._store_alone(before)
+
+    async def _end_begun(self) -> None:
+        """See to the end what was begun."""
+        begun, self._begun = self._begun, None
+        if begun is not None and not await self._ended(begun):
+            await self._store_alone(begun)
+
+    async def _ended(self, begun: _Begun) -> bool:
+        """Wait for a piece; return whether it was stored as it was given."""
         try:
-            piece = await self._commit(chunk, given)
+            await begun.task
+        except ConflictError:
+            self._run.past.repeats = True  # the usual reason
+        except (RefusedDataError, TooManyLocksError, _PutOffError):
+            pass
+        else:
+            return True
+        return False
+
+    async def _store_alone(self, begun: _Begun) -> None:
+        """Store what a piece should have stored, one after the other in as many as it takes."""
+        chunk = begun.chunk
+        while chunk.done < begun.end:
+            await self._store_piece(chunk, begun.end)
+        chunk.begun = chunk.done
+
+    async def _store_piece(self, chunk: _Chunk, end: int) -> None:
+        """Store some of what is left up to `end`; an event that Postgres refuses is refused once it stands alone."""
+        run = self._run
+        most = min(lockable(run.past, chunk.events, chunk.done, run.most), end - chunk.done)
+        given = chunk.events.span(chunk.done, chunk.done + most)
+        try:
+            await self._commit(chunk, given)
+        except TooManyLocksError:
+            run.most = max(most // 2, 1)
         except RefusedDataError as error:
-            if len(given) > 1:
-                self._run.most = len(given) // 2
+            if most > 1:
+                run.most = most // 2
                 return
             refusal = self._refusal(chunk.lines[chunk.done], chunk.texts[chunk.done], refusal_of(error))
             insort(chunk.refusals, refusal, key=attrgetter("line"))
-            self._run.rejects.flush()
-            piece = await self._advance(chunk, None, Piece(1, 0, 0))
-        self._run.adapt(len(given), piece.taken, since_ns)
+            run.rejects.flush()
+            await self._advance(chunk, None, refused=1)
 
-    async def _commit(self, chunk: _Chunk, events: PastEvents) -> Piece:
+    async def _commit(self, chunk: _Chunk, events: PastEvents) -> None:
         for tries_left in reversed(range(TRIES)):
             try:
                 return await self._advance(chunk, events)
@@ -266,19 +324,52 @@ class _File:
                 self._run.past.repeats = True
         raise AssertionError("the loop above returns or raises")
 
-    async def _advance(self, chunk: _Chunk, events: PastEvents | None, piece: Piece = NOTHING) -> Piece:
-        """Store events, if there are any, and note how far the file is then, in one transaction."""
-        run, at = self._run, self._run.clock.now()
+    async def _advance(
+        self, chunk: _Chunk, events: PastEvents | None, before: asyncio.Task[None] | None = None, *, refused: int = 0
+    ) -> None:
+        """Store events, if there are any, and note how far the file is then, in one transaction.
+
+        All but the claim of their keys waits until the piece before has been stored.
+        """
+        run, at, since_ns = self._run, self._run.clock.now(), monotonic_ns()
         async with run.database.transaction() as tx:
+            piece = Piece(refused, 0, 0)
             if events is not None:
-                piece = await store_past(tx, run.past, events, at)
+                fresh = await claim(tx, run.past, events, at)
+                await _turn(before)
+                piece = await store_claimed(tx, run.past, events, fresh, at)
             line = chunk.line_after(piece.taken)
-            refused = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
-            brought = imports.Progress(line, piece.stored, piece.duplicates, len(refused))
+            told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
+            brought = imports.Progress(line, piece.stored, piece.duplicates, len(told))
             await imports.advance_import(tx, run.org_id, self._source.digest, brought, at)
+        run.past.memory.keep(piece.new, at)
+        run.adapt(piece.taken, since_ns)
         chunk.done += piece.taken
-        chunk.told += len(refused)
-        self._report = self._report.plus(
-            ImportReport(0, piece.stored, piece.duplicates, len(refused), refusals=tuple(refused))
-        )
-        return piece
+        chunk.told += len(told)
+        self._tell(chunk, piece, told)
+
+    def _tell(self, chunk: _Chunk, piece: Piece, told: list[Refusal]) -> None:
+        of_piece = ImportReport(0, piece.stored, piece.duplicates, len(told), refusals=tuple(told))
+        self._report = self._report.plus(of_piece)
+        if chunk.done == len(chunk.events):
+            self._report = self._report.plus(ImportReport(read=chunk.rows))
+            self._told.tell(self._source, self._report, chunk.share)
+
+
+class _PutOffError(Exception):
+    """The piece before was not stored as it was given, or takes long: this one has to be begun again."""
+
+
+async def _turn(before: asyncio.Task[None] | None) -> None:
+    """Wait until the piece before has been stored; raise _PutOffError."""
+    if before is None:
+        return
+    await asyncio.wait([before], timeout=PATIENCE)
+    if not before.done() or before.cancelled() or before.exception() is not None:
+        raise _PutOffError
+
+
+async def _stop(*tasks: asyncio.Task[Any]) -> None:
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

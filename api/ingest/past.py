@@ -1,10 +1,12 @@
 """One piece of an import, one transaction: the identity rules of live ingest, without automations, dated when it happened.
 
-Locks are taken in the order of everybody (`store.locks`). Keys are claimed by COPY; once one was held, they are looked for first, so
-that a file which is there already costs a look. Contacts that come back as they were cost a look, too. What a piece may lock is bounded: one that would
-lock more is cut, and the rest is the caller's to bring again.
+Locks are taken in the order of everybody (`store.locks`). First a piece claims its keys, by COPY; once one was held, they are looked for
+first, so that a file which is there already costs a look. That needs nothing of the pieces before, and may be done while they are
+being stored; all else follows in turn. Contacts that come back as they were cost a look, too. What a piece may lock is bounded:
+`lockable` says how much of it can be brought.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -12,26 +14,28 @@ import msgspec
 from api.clock import to_us
 from api.ingest.counting import note_past
 from api.ingest.lookup import learn_owners
-from api.ingest.past_arrival import PastEvents
+from api.ingest.past_arrival import PastArrival, PastEvents
 from api.ingest.returning import Memory, Met
 from api.ingest.writing import contact_writes
 from api.store import history
 from api.store.calls import Call, run
 from api.store.clusters import number_added, own_number
-from api.store.counting import reached
+from api.store.counting import Reached, reached
 from api.store.database import Transaction
 from api.store.ingest import ContactRows
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """How many of the events given are done; of these, how many were stored, and how many had come before."""
+    """How many of the events given are done; of these, how many were stored, and how many had come before; `new`: those of new contacts."""
 
     taken: int
     stored: int
     duplicates: int
+    new: Sequence[PastArrival] = ()
 
 
-NOTHING = Piece(0, 0, 0)
+class TooManyLocksError(Exception):
+    """A piece would lock more than a transaction may: contacts it counted on were changed by others."""
 
 
 class Past(msgspec.Struct):
@@ -48,19 +52,47 @@ class Past(msgspec.Struct):
     repeats: bool = False
 
 
+def lockable(past: Past, events: PastEvents, start: int, most: int) -> int:
+    """Return how many of the events from `start` on, at most `most` and at least one, need no more locks than a transaction may take.
+
+    Whoever is not known takes locks for all identifiers, and who brings attributes one for the contact.
+    """
+    locks: set[object] = set()
+    people, attributes = events.people[start : start + most], events.attributes[start : start + most]
+    for taken, (person, brought) in enumerate(zip(people, attributes, strict=True)):
+        if not person.contact_id:
+            locks.update(person.keys)
+        elif brought:
+            locks.add(person.contact_id)
+        if taken and len(locks) > past.most_locks:
+            return taken
+    return len(people)
+
+
 async def store_past(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> Piece:
-    """Store the first of the events whose key is new, in their order, at `at`."""
-    fresh = await _fresh(tx, past, given)
+    """Store the events whose key is new, in their order, at `at`."""
+    return await store_claimed(tx, past, given, await claim(tx, past, given, at), at)
+
+
+async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> PastEvents:
+    """Claim the idempotency keys that are new at `at`; return the events that have them. Raises ConflictError (see `Past.repeats`)."""
+    fresh = given.at(await _fresh(tx, past, given))
+    if fresh:
+        await history.add_keys(tx, sorted(fresh.key_rows), at)
+    return fresh
+
+
+async def store_claimed(tx: Transaction, past: Past, given: PastEvents, fresh: PastEvents, at: datetime) -> Piece:
+    """Store those of the events given that are fresh; raise TooManyLocksError."""
     if not fresh:
         return Piece(len(given), 0, len(given))
-    events = given.at(fresh)
-    met = await past.memory.recognise(tx, events)
-    most = _lockable(met, past.most_locks)
-    taken = len(given) if most is None else fresh[most]
-    if most is not None:
-        events, met = events.span(0, most), met.first(most)
-    await _store(tx, past, events, met, at)
-    return Piece(taken, len(events), taken - len(events))
+    standing = await _stand(tx, past)
+    met = await past.memory.recognise(tx, fresh)
+    if len(fresh) > 1 and _locks(met) > 2 * past.most_locks:
+        raise TooManyLocksError
+    await _store(tx, past, fresh, met, standing, at)
+    new = [each for each in met.asked.values() if met.directory.has_created(each)]
+    return Piece(len(given), len(fresh), len(given) - len(fresh), new)
 
 
 async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> list[int]:
@@ -77,31 +109,36 @@ async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> list[int]:
     return list(first.values())
 
 
-def _lockable(met: Met, most_locks: int) -> int | None:
-    """Return the position, not the first, of the event from which on more locks would be needed than a transaction may take."""
-    locks: set[object] = set()
-    for position, each in met.asked.items():
-        if not each.contact_id:
-            locks.update(each.keys)
-        elif each.news:
-            locks.add(each.contact_id)
-        if position and len(locks) > most_locks:
-            return position
-    return None
+class _Standing(msgspec.Struct, frozen=True):
+    """The number of the transaction, and up to where events are counted."""
+
+    number: int
+    counted: Reached | None
 
 
-async def _store(tx: Transaction, past: Past, events: PastEvents, met: Met, at: datetime) -> None:
-    org_id = past.org_id
-    await history.add_keys(tx, sorted(events.key_rows), at)
-    (counted,) = await run(tx, reached(org_id))
+def _locks(met: Met) -> int:
+    strangers = {key for each in met.asked.values() if not each.contact_id for key in each.keys}
+    return len(strangers) + len({each.contact_id for each in met.asked.values() if each.news})
+
+
+async def _store(tx: Transaction, past: Past, events: PastEvents, met: Met, standing: _Standing, at: datetime) -> None:
     await _place(tx, events, met, at)
-    number = await own_number(tx)
-    past.memory.wrote(number - await number_added(tx), met.directory.changed())
+    past.memory.wrote(met.directory.changed())
     who = [each.fields for each in events.people]
-    await history.add_past_events(tx, (events.heads, events.payloads, events.tails, who), met.contact_ids, number)
+    parts = events.heads, events.payloads, events.tails, who
+    await history.add_past_events(tx, parts, met.contact_ids, standing.number)
     writes = contact_writes(met.directory, at, add_contacts=lambda rows, at: _add_contacts(rows, met, at))
     await run(tx, *writes)
-    await note_past(tx, (org_id, past.source), zip(events.names, events.ats_us, strict=True), counted, at)
+    dated = zip(events.names, events.ats_us, strict=True)
+    await note_past(tx, (past.org_id, past.source), dated, standing.counted, at)
+
+
+async def _stand(tx: Transaction, past: Past) -> _Standing:
+    """Begin the part of a transaction that comes in turn, with its keys claimed."""
+    added = await number_added(tx)
+    number, seen, counted = await run(tx, own_number(added), history.snapshot(), reached(past.org_id))
+    past.memory.begin(number - added, seen)
+    return _Standing(number, counted)
 
 
 async def _place(tx: Transaction, events: PastEvents, met: Met, at: datetime) -> None:

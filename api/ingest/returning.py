@@ -7,10 +7,11 @@ no care when identifiers change hands.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Self
+from datetime import datetime
 
 import msgspec
 
+from api.clock import to_us
 from api.ingest.directory import Directory
 from api.ingest.past_arrival import PastArrival, PastEvents, Person
 from api.language.identity import Key
@@ -28,11 +29,6 @@ class Met(msgspec.Struct):
     contact_ids: list[str]
     asked: dict[int, PastArrival]
     directory: Directory
-
-    def first(self, most: int) -> Self:
-        """Return what concerns the first of the events; their directory has seen the others."""
-        asked = {position: each for position, each in self.asked.items() if position < most}
-        return type(self)(self.contact_ids[:most], asked, self.directory)
 
     def ask_for(self, events: PastEvents, contact_ids: Collection[str]) -> None:
         """Take in the events of certain contacts as well."""
@@ -65,7 +61,6 @@ class Memory:
 
         Nothing may have been written to contacts in the transaction before.
         """
-        await self._look(tx)
         await self._doubt(tx, events)
         contact_ids = [person.contact_id for person in events.people]
         asked = {
@@ -78,21 +73,27 @@ class Memory:
             await self._ask(tx, met.directory, list(asked.values()))
         return met
 
-    def wrote(self, transaction_id: int, contact_ids: Iterable[str]) -> None:
-        """Note which contacts that existed are written in the transaction, whatever becomes of it."""
-        self._own.add(transaction_id)
-        self._wrote.update(dict.fromkeys(contact_ids, self._number))
-
-    async def _look(self, tx: Transaction) -> None:
-        """Begin the next transaction: see whether others wrote since the last one began."""
-        (seen,) = await run(tx, history.snapshot())
+    def begin(self, transaction_id: int, seen: Snapshot | None) -> None:
+        """Begin the next transaction, which has this id, after the one before has ended: see whether others wrote since that began."""
         self._number += 1
+        self._own.add(transaction_id)
         alone = seen is not None and self._seen is not None and seen.only(self._own, self._seen)
         if not alone or len(self._wrote) > _MOST_WRITTEN:
             self._alone_since = self._number
             self._wrote.clear()
         self._seen = seen
-        self._own.clear()
+        self._own = {transaction_id}
+
+    def wrote(self, contact_ids: Iterable[str]) -> None:
+        """Note which contacts that existed are written in the transaction, whatever becomes of it."""
+        self._wrote.update(dict.fromkeys(contact_ids, self._number))
+
+    def keep(self, new: Iterable[PastArrival], at: datetime) -> None:
+        """Remember contacts that the transaction made at a moment, which has been committed: they own all that was sent."""
+        at_us = to_us(at)
+        for each in new:
+            person = each.person
+            person.contact_id, person.updated_us, person.known_in = each.contact_id, at_us, self._number
 
     async def _doubt(self, tx: Transaction, events: PastEvents) -> None:
         """Forget those whose contact is not as it was."""
