@@ -13,6 +13,7 @@ knowing the value.
 import hashlib
 import hmac
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
@@ -154,6 +155,11 @@ class OrgKeys:
     def key_digest(self, idempotency_key: str) -> str:
         """Return the 16 bytes, in hex, under which an idempotency key is remembered for ever."""
         return hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
+
+    def raw_key_digests(self, idempotency_keys: Sequence[bytes]) -> list[bytes]:
+        """Return the same 16 bytes, as they are, for each of many keys in UTF-8."""
+        sha256 = hashlib.sha256
+        return [sha256(key).digest()[:16] for key in idempotency_keys]
 
     def seal_email(self, email: str) -> str:
         """Encrypt a normalised address; equal addresses of one organization give equal text."""

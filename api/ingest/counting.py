@@ -21,7 +21,7 @@ organization in `event_counting`, `event_hours`, `event_days` and `late_events`,
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from api.chores import one_by_one
@@ -86,7 +86,7 @@ def stragglers(stored: Iterable[tuple[int, str]], at: datetime, closed: dict[int
 
 
 async def note_past(
-    tx: Transaction, importer: Importer, stored: Sequence[Dated], reached: Reached | None, now: datetime
+    tx: Transaction, importer: Importer, stored: Iterable[Dated], reached: Reached | None, now: datetime
 ) -> None:
     """Note the events of an import that are late, and not too old to matter; `reached` was read like `closed` above.
 
@@ -97,8 +97,9 @@ async def note_past(
     oldest, whole, until = (
         to_us(each) for each in (_hour(now - KEPT), _hour(reached.counted_until), reached.closed_until)
     )
-    hours = Counter((event, at // _HOUR_US) for event, at in stored if oldest <= at < whole)
-    slots = Counter((event, at // _SLOT_US) for event, at in stored if whole <= at < until)
+    late = [(event, at) for event, at in stored if oldest <= at < until]
+    hours = Counter((event, at // _HOUR_US) for event, at in late if at < whole)
+    slots = Counter((event, at // _SLOT_US) for event, at in late if whole <= at)
     org_id, source = importer
     counted = {(org_id, event, hour * _HOUR_US): count for (event, hour), count in sorted(hours.items())}
     closed = {(org_id, event, slot * _SLOT_US): count for (event, slot), count in slots.items()}

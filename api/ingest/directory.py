@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -56,7 +56,7 @@ class _Organization:
 class Directory:
     """Who is who for the events of one micro-batch."""
 
-    def __init__(self, arrivals: Sequence[Arrival]) -> None:
+    def __init__(self, arrivals: Iterable[Arrival]) -> None:
         self._orgs = {org_id: _Organization() for org_id in {arrival.org_id for arrival in arrivals}}
         self._conflicts: list[tuple[Arrival, Conflict]] = []
         self._recognised: dict[str, Owner] = {}
@@ -81,7 +81,7 @@ class Directory:
 
     def involved(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Return, in order, the strangers and those recognised on a contact that strangers may change."""
-        touched = {contact_id for org in self._orgs.values() for contact_id in org.known}
+        touched = self.touched()
         for contact_id in touched:
             self._recognised.pop(contact_id, None)
         found = [each for each in arrivals if not each.contact_id or each.contact_id in touched]
@@ -92,6 +92,10 @@ class Directory:
                 for key in arrival.keys:
                     owners.setdefault(key, arrival.contact_id)
         return found
+
+    def touched(self) -> set[str]:
+        """Return the contacts that strangers may change."""
+        return {contact_id for org in self._orgs.values() for contact_id in org.known}
 
     def learn(self, owners: list[Owner], keys: list[tuple[int, Key]]) -> None:
         """Note who owns `keys`; those no owner speaks of belong to nobody."""
@@ -201,6 +205,11 @@ class Directory:
             for contact_id in (*org.gained, *org.lost, *org.attributes)
             if contact_id not in org.created
         }
+
+    def has_created(self, arrival: Arrival) -> bool:
+        """Return whether the contact of an arrival is new and has all that was sent."""
+        created = self._orgs[arrival.org_id].created.get(arrival.contact_id)
+        return created is not None and _has_all(created, arrival)
 
     def conflicts(self, at_us: int) -> ConflictRows:
         """Return the identifiers that pointed elsewhere."""

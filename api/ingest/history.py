@@ -15,7 +15,8 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import msgspec
 
@@ -23,8 +24,8 @@ from api.clock import Clock, monotonic_ns, uuid7
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
 from api.ingest.months import Months
-from api.ingest.past import NOTHING, Past, Piece, store_past
-from api.ingest.past_arrival import PastArrival, PastReader
+from api.ingest.past import Past, Piece, TooManyLocksError, claim, lockable, store_claimed
+from api.ingest.past_arrival import PastEvents, PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
 from api.ingest.returning import Memory
@@ -37,10 +38,11 @@ from api.store.database import ConflictError, Database, RefusedDataError
 from api.store.history import most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
-STEP = 250  # rows read before Postgres is looked after
+STEP = 500  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
+PATIENCE = 3.0  # seconds for the piece before; Postgres ends a transaction that does nothing for five
 PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one
 
 
@@ -75,7 +77,7 @@ async def import_history(
 
     Raises UnknownOrganizationError, UnreadableFileError, and UnavailableError when Postgres went away: begin again then.
     """
-    database = Database(dsn, size=2, statement_ms=60_000, hot=True)
+    database = Database(dsn, size=3, statement_ms=60_000, hot=True)
     await database.open()
     try:
         clock = Clock()
@@ -138,44 +140,54 @@ class _Run:
         self.months = Months(database)
         self.most = CHUNK  # events that are tried in one transaction
 
-    def adapt(self, given: int, taken: int, since_ns: int) -> None:
-        """Try fewer events after a transaction that took long or could lock no more, and more after any other."""
+    def adapt(self, taken: int, since_ns: int) -> None:
+        """Try fewer events after a transaction that took long, and more after any other."""
         if monotonic_ns() - since_ns > LONGEST_NS:
             self.most = max(taken // 2, FEWEST)
         else:
-            self.most = min(2 * self.most, CHUNK) if taken == given else max(taken + taken // 4, FEWEST)
+            self.most = min(2 * self.most, CHUNK)
 
 
-_Read = tuple[int, PastArrival, bytes]
-"""The line of a valid event, and its text."""
+class _Chunk(msgspec.Struct, eq=False):
+    """What one reading of up to CHUNK rows gave: the last line, the events with their lines and texts, and the refusals by line.
 
-
-class _Chunk(msgspec.Struct):
-    """What one reading of up to CHUNK rows gave: the last line, and by line the events with their text, and the refusals.
-
-    `done`: how many of the events are; `told`: the number of refusals among the lines that are.
+    `begun`: how many of the events are stored or being stored; `done`: how many are; `told`: the number of refusals among the
+    lines that are.
     """
 
+    events: PastEvents
     rows: int = 0
     last: int = 0
     share: float = 0.0
-    arrivals: list[_Read] = []
+    lines: list[int] = []
+    texts: list[bytes] = []
     refusals: list[Refusal] = []
+    begun: int = 0
     done: int = 0
     told: int = 0
 
     def line_after(self, taken: int) -> int:
         """Return the line up to which all is done once `taken` more events are."""
         reached = self.done + taken
-        return self.last if reached == len(self.arrivals) else self.arrivals[reached][0] - 1
+        return self.last if reached == len(self.lines) else self.lines[reached] - 1
+
+
+class _Begun(msgspec.Struct, eq=False):
+    """A piece that is being stored: whose events, up to which of them, and their keys."""
+
+    task: asyncio.Task[None]
+    chunk: _Chunk
+    end: int
+    key_digests: set[bytes]
 
 
 class _File:
-    """The import of one file."""
+    """The import of one file. While a piece is being stored, the next one claims its keys on another connection."""
 
     def __init__(self, run: _Run, source: Source, told: _Told) -> None:
         self._run, self._source, self._told = run, source, told
         self._report = ImportReport()
+        self._begun: _Begun | None = None
 
     async def store(self) -> ImportReport:
         """Store every row that was not done before; return what became of them."""
@@ -193,23 +205,21 @@ class _File:
         return self._report
 
     async def _store_rows(self, rows: Rows) -> None:
-        reading, stored = iter(rows), list[_Read]()
-        ahead = asyncio.create_task(self._read(reading, stored))
+        reading = iter(rows)
+        ahead = asyncio.create_task(self._read(reading))
         try:
             while chunk := await ahead:
                 chunk.share = rows.share
-                ahead = asyncio.create_task(self._read(reading, stored))
+                ahead = asyncio.create_task(self._read(reading))
                 await self._store_chunk(chunk)
-                stored = chunk.arrivals
+            await self._end_begun()
         finally:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            await _stop(ahead, *([self._begun.task] if self._begun else []))
 
-    async def _read(self, rows: Iterator[Row], stored: list[_Read]) -> _Chunk | None:
-        """Read up to CHUNK rows; None at the end. `stored` is let go meanwhile: all at once, Postgres would wait for it."""
-        chunk = _Chunk()
+    async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
+        """Read up to CHUNK rows; None at the end."""
+        chunk = _Chunk(PastEvents(self._run.org_id))
         while chunk.rows < CHUNK and (some := list(islice(rows, STEP))):
-            del stored[-STEP:]
             self._read_step(some, chunk)
             chunk.rows += len(some)
             chunk.last = some[-1][0]
@@ -217,14 +227,15 @@ class _File:
         return chunk if chunk.rows else None
 
     def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
-        sound = [text for _, text, problems in rows if not problems]
-        read = iter(self._run.reader.read(sound, self._run.clock.now_us()))
-        for line, text, problems in rows:
-            arrival: PastArrival | Problems = problems or next(read)
-            if isinstance(arrival, PastArrival):
-                chunk.arrivals.append((line, arrival, text))
-            else:
-                chunk.refusals.append(self._refusal(line, text, arrival))
+        sound = [(line, text) for line, text, problems in rows if not problems]
+        events, refused = self._run.reader.read([text for _, text in sound], self._run.clock.now_us())
+        chunk.events.extend(events)
+        valid = [row for position, row in enumerate(sound) if position not in refused] if refused else sound
+        chunk.lines += [line for line, _ in valid]
+        chunk.texts += [text for _, text in valid]
+        found = [row for row in rows if row[2]]
+        found += [(*sound[position], problems) for position, problems in refused.items()]
+        chunk.refusals += [self._refusal(*row) for row in sorted(found, key=itemgetter(0))]
 
     def _refusal(self, line: int, text: bytes, problems: Problems) -> Refusal:
         refusal = Refusal(line, problems, self._source.name if self._told.several else "")
@@ -232,35 +243,79 @@ class _File:
         return refusal
 
     async def _store_chunk(self, chunk: _Chunk) -> None:
+        """Store a chunk; its last piece may still be under way then."""
         self._run.rejects.flush()  # before anything says that these lines are done
-        await self._run.months.add([each for _, each, _ in chunk.arrivals])
-        while chunk.done < len(chunk.arrivals):
-            await self._store_piece(chunk)
-        if chunk.told < len(chunk.refusals):
-            await self._advance(chunk, [])
-        self._report = self._report.plus(ImportReport(read=chunk.rows))
-        self._told.tell(self._source, self._report, chunk.share)
+        await self._run.months.add(chunk.events.ats_us)
+        if not chunk.events:
+            await self._end_begun()
+            await self._advance(chunk, None)
+        while chunk.begun < len(chunk.events):
+            await self._begin_piece(chunk)
 
-    async def _store_piece(self, chunk: _Chunk) -> None:
-        """Store some of what is left; an event that Postgres refuses is refused once it stands alone."""
-        since_ns = monotonic_ns()
-        given = [each for _, each, _ in chunk.arrivals[chunk.done : chunk.done + self._run.most]]
+    async def _begin_piece(self, chunk: _Chunk) -> None:
+        """Begin to store some of what is left, and see to the end what was begun before."""
+        run, before = self._run, self._begun
+        start, end = chunk.begun, chunk.begun + lockable(run.past, chunk.events, chunk.begun, run.most)
+        given = chunk.events.span(start, end)
+        digests = set(given.key_digests)
+        if before is not None and not digests.isdisjoint(before.key_digests):
+            await self._end_begun()  # it may hold some of these keys
+            return
+        task = asyncio.create_task(self._advance(chunk, given, before.task if before else None))
+        self._begun = _Begun(task, chunk, end, digests)
+        chunk.begun = end
+        if before is not None and not await self._ended(before):
+            await _stop(task)
+            self._begun, chunk.begun = None, start
+            await self._store_alone(before)
+
+    async def _end_begun(self) -> None:
+        """See to the end what was begun."""
+        begun, self._begun = self._begun, None
+        if begun is not None and not await self._ended(begun):
+            await self._store_alone(begun)
+
+    async def _ended(self, begun: _Begun) -> bool:
+        """Wait for a piece; return whether it was stored as it was given."""
         try:
-            piece = await self._commit(chunk, given)
-        except RefusedDataError as error:
-            if len(given) > 1:
-                self._run.most = len(given) // 2
-                return
-            line, _, text = chunk.arrivals[chunk.done]
-            insort(chunk.refusals, self._refusal(line, text, refusal_of(error)), key=attrgetter("line"))
-            self._run.rejects.flush()
-            piece = await self._advance(chunk, [], Piece(1, 0, 0))
-        self._run.adapt(len(given), piece.taken, since_ns)
+            await begun.task
+        except ConflictError:
+            self._run.past.repeats = True  # the usual reason
+        except (RefusedDataError, TooManyLocksError, _PutOffError):
+            pass
+        else:
+            return True
+        return False
 
-    async def _commit(self, chunk: _Chunk, arrivals: list[PastArrival]) -> Piece:
+    async def _store_alone(self, begun: _Begun) -> None:
+        """Store what a piece should have stored, one after the other in as many as it takes."""
+        chunk = begun.chunk
+        while chunk.done < begun.end:
+            await self._store_piece(chunk, begun.end)
+        chunk.begun = chunk.done
+
+    async def _store_piece(self, chunk: _Chunk, end: int) -> None:
+        """Store some of what is left up to `end`; an event that Postgres refuses is refused once it stands alone."""
+        run = self._run
+        most = min(lockable(run.past, chunk.events, chunk.done, run.most), end - chunk.done)
+        given = chunk.events.span(chunk.done, chunk.done + most)
+        try:
+            await self._commit(chunk, given)
+        except TooManyLocksError:
+            run.most = max(most // 2, 1)
+        except RefusedDataError as error:
+            if most > 1:
+                run.most = most // 2
+                return
+            refusal = self._refusal(chunk.lines[chunk.done], chunk.texts[chunk.done], refusal_of(error))
+            insort(chunk.refusals, refusal, key=attrgetter("line"))
+            run.rejects.flush()
+            await self._advance(chunk, None, refused=1)
+
+    async def _commit(self, chunk: _Chunk, events: PastEvents) -> None:
         for tries_left in reversed(range(TRIES)):
             try:
-                return await self._advance(chunk, arrivals)
+                return await self._advance(chunk, events)
             except ConflictError:
                 if not tries_left:
                     raise
@@ -269,19 +324,52 @@ class _File:
                 self._run.past.repeats = True
         raise AssertionError("the loop above returns or raises")
 
-    async def _advance(self, chunk: _Chunk, arrivals: list[PastArrival], piece: Piece = NOTHING) -> Piece:
-        """Store arrivals, and note how far the file is then, in one transaction."""
-        run, at = self._run, self._run.clock.now()
+    async def _advance(
+        self, chunk: _Chunk, events: PastEvents | None, before: asyncio.Task[None] | None = None, *, refused: int = 0
+    ) -> None:
+        """Store events, if there are any, and note how far the file is then, in one transaction.
+
+        All but the claim of their keys waits until the piece before has been stored.
+        """
+        run, at, since_ns = self._run, self._run.clock.now(), monotonic_ns()
         async with run.database.transaction() as tx:
-            if arrivals:
-                piece = await store_past(tx, run.past, arrivals, at)
+            piece = Piece(refused, 0, 0)
+            if events is not None:
+                fresh = await claim(tx, run.past, events, at)
+                await _turn(before)
+                piece = await store_claimed(tx, run.past, events, fresh, at)
             line = chunk.line_after(piece.taken)
-            refused = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
-            brought = imports.Progress(line, piece.stored, piece.duplicates, len(refused))
+            told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
+            brought = imports.Progress(line, piece.stored, piece.duplicates, len(told))
             await imports.advance_import(tx, run.org_id, self._source.digest, brought, at)
+        run.past.memory.keep(piece.new, at)
+        run.adapt(piece.taken, since_ns)
         chunk.done += piece.taken
-        chunk.told += len(refused)
-        self._report = self._report.plus(
-            ImportReport(0, piece.stored, piece.duplicates, len(refused), refusals=tuple(refused))
-        )
-        return piece
+        chunk.told += len(told)
+        self._tell(chunk, piece, told)
+
+    def _tell(self, chunk: _Chunk, piece: Piece, told: list[Refusal]) -> None:
+        of_piece = ImportReport(0, piece.stored, piece.duplicates, len(told), refusals=tuple(told))
+        self._report = self._report.plus(of_piece)
+        if chunk.done == len(chunk.events):
+            self._report = self._report.plus(ImportReport(read=chunk.rows))
+            self._told.tell(self._source, self._report, chunk.share)
+
+
+class _PutOffError(Exception):
+    """The piece before was not stored as it was given, or takes long: this one has to be begun again."""
+
+
+async def _turn(before: asyncio.Task[None] | None) -> None:
+    """Wait until the piece before has been stored; raise _PutOffError."""
+    if before is None:
+        return
+    await asyncio.wait([before], timeout=PATIENCE)
+    if not before.done() or before.cancelled() or before.exception() is not None:
+        raise _PutOffError
+
+
+async def _stop(*tasks: asyncio.Task[Any]) -> None:
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,6 +3,7 @@
 Live ingest and the import of history both take them from here: an event is the same event by either road.
 """
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from api.keyring import OrgKeys
@@ -47,6 +48,11 @@ def body_digest(raw: bytes) -> str:
     return blake2b(raw, digest_size=16).hexdigest()
 
 
+def raw_body_digests(raws: Sequence[bytes]) -> list[bytes]:
+    """Return the same 16 bytes, as they are, for each of many bodies."""
+    return [blake2b(raw, digest_size=16).digest() for raw in raws]
+
+
 def idempotency_key(org_keys: OrgKeys, event: Event, occurred_at_us: int, nonce: str | None) -> str:
     """Return the key in effect: the sent one, or one derived from name, identifiers and moment.
 
@@ -54,6 +60,9 @@ def idempotency_key(org_keys: OrgKeys, event: Event, occurred_at_us: int, nonce:
     """
     if event.idempotency_key is not None:
         return event.idempotency_key
-    who = event.identifiers
-    moment = (str(occurred_at_us),) if nonce is None else (str(occurred_at_us), nonce)
-    return org_keys.derive_key(event.name, who.wallet, who.email, who.external_id, *moment)
+    return derived_key(org_keys, event.name, event.identifiers, occurred_at_us, *(() if nonce is None else (nonce,)))
+
+
+def derived_key(org_keys: OrgKeys, name: str, who: Identifiers, occurred_at_us: int, *nonce: str) -> str:
+    """Return the idempotency key of an event that was sent without one."""
+    return org_keys.derive_key(name, who.wallet, who.email, who.external_id, str(occurred_at_us), *nonce)

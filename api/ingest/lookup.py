@@ -60,9 +60,16 @@ async def place_strangers(
 
     `written`: the contacts that will be written besides. Their locks are taken at once with those of the owners.
     """
+    await learn_owners(tx, directory, strangers, written)
+    directory.place(directory.involved(fresh), at_us)
+
+
+async def learn_owners(
+    tx: Transaction, directory: Directory, strangers: Sequence[Arrival], written: Collection[str]
+) -> None:
+    """Let the directory know who owns what strangers sent, under the locks of that, of the owners and of `written`."""
     keys = all_keys(strangers)
     _, owners = await run(tx, hold_identifiers(keys), ask_for(keys))
     if owners:
         _, owners = await run(tx, hold_contacts({*written, *(each.contact_id for each in owners)}), ask_for(keys))
     directory.learn(owners, keys)
-    directory.place(directory.involved(fresh), at_us)

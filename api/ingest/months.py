@@ -1,11 +1,10 @@
 """The partitions of `events` that a history needs."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from api.clock import from_us
-from api.ingest.arrival import Arrival
 from api.store import history as store
 from api.store.database import Database, LockedError
 
@@ -23,9 +22,9 @@ class Months:
         self._days: set[int] = set()
         self._known: set[datetime] = set()
 
-    async def add(self, arrivals: Sequence[Arrival]) -> None:
-        """Make sure that every month of the arrivals has its partition."""
-        days = {each.occurred_us // _DAY_US for each in arrivals} - self._days
+    async def add(self, ats_us: Iterable[int]) -> None:
+        """Make sure that every month of some moments, in microseconds, has its partition."""
+        days = {at_us // _DAY_US for at_us in ats_us} - self._days
         self._days |= days
         months = {from_us(day * _DAY_US).replace(day=1) for day in days}
         for month in sorted(months - self._known):

@@ -1,38 +1,41 @@
 """One piece of an import, one transaction: the identity rules of live ingest, without automations, dated when it happened.
 
-Locks are taken in the order of everybody (`store.locks`). Keys are claimed by COPY; once one was held, they are looked for first, so
-that a file which is there already costs a look. Contacts that come back as they were cost a look, too. What a piece may lock is bounded: one that would
-lock more is cut, and the rest is the caller's to bring again.
+Locks are taken in the order of everybody (`store.locks`). First a piece claims its keys, by COPY; once one was held, they are looked for
+first, so that a file which is there already costs a look. That needs nothing of the pieces before, and may be done while they are
+being stored; all else follows in turn. Contacts that come back as they were cost a look, too. What a piece may lock is bounded:
+`lockable` says how much of it can be brought.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
 from api.clock import to_us
 from api.ingest.counting import note_past
-from api.ingest.directory import Directory
-from api.ingest.lookup import place_strangers
-from api.ingest.past_arrival import PastArrival
-from api.ingest.returning import Memory
+from api.ingest.lookup import learn_owners
+from api.ingest.past_arrival import PastArrival, PastEvents
+from api.ingest.returning import Memory, Met
 from api.ingest.writing import contact_writes
 from api.store import history
 from api.store.calls import Call, run
 from api.store.clusters import number_added, own_number
-from api.store.counting import reached
+from api.store.counting import Reached, reached
 from api.store.database import Transaction
 from api.store.ingest import ContactRows
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """How many of the arrivals given are done; of these, how many were stored, and how many had come before."""
+    """How many of the events given are done; of these, how many were stored, and how many had come before; `new`: those of new contacts."""
 
     taken: int
     stored: int
     duplicates: int
+    new: Sequence[PastArrival] = ()
 
 
-NOTHING = Piece(0, 0, 0)
+class TooManyLocksError(Exception):
+    """A piece would lock more than a transaction may: contacts it counted on were changed by others."""
 
 
 class Past(msgspec.Struct):
@@ -49,65 +52,110 @@ class Past(msgspec.Struct):
     repeats: bool = False
 
 
-async def store_past(tx: Transaction, past: Past, arrivals: list[PastArrival], at: datetime) -> Piece:
-    """Store the first of the arrivals whose key is new, in their order, at `at`."""
-    fresh = await _fresh(tx, past, arrivals)
+def lockable(past: Past, events: PastEvents, start: int, most: int) -> int:
+    """Return how many of the events from `start` on, at most `most` and at least one, need no more locks than a transaction may take.
+
+    Whoever is not known takes locks for all identifiers, and who brings attributes one for the contact.
+    """
+    locks: set[object] = set()
+    people, attributes = events.people[start : start + most], events.attributes[start : start + most]
+    for taken, (person, brought) in enumerate(zip(people, attributes, strict=True)):
+        if not person.contact_id:
+            locks.update(person.keys)
+        elif brought:
+            locks.add(person.contact_id)
+        if taken and len(locks) > past.most_locks:
+            return taken
+    return len(people)
+
+
+async def store_past(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> Piece:
+    """Store the events whose key is new, in their order, at `at`."""
+    return await store_claimed(tx, past, given, await claim(tx, past, given, at), at)
+
+
+async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> PastEvents:
+    """Claim the idempotency keys that are new at `at`; return the events that have them. Raises ConflictError (see `Past.repeats`)."""
+    fresh = given.at(await _fresh(tx, past, given))
+    if fresh:
+        await history.add_keys(tx, sorted(fresh.key_rows), at)
+    return fresh
+
+
+async def store_claimed(tx: Transaction, past: Past, given: PastEvents, fresh: PastEvents, at: datetime) -> Piece:
+    """Store those of the events given that are fresh; raise TooManyLocksError."""
     if not fresh:
-        return Piece(len(arrivals), 0, len(arrivals))
-    directory = Directory(fresh)
-    await past.memory.recognise(tx, directory, fresh)
-    most = _lockable(fresh, past.most_locks)
-    taken = len(arrivals) if most == len(fresh) else arrivals.index(fresh[most])
-    await _store(tx, past, directory, fresh[:most], at)
-    return Piece(taken, most, taken - most)
+        return Piece(len(given), 0, len(given))
+    standing = await _stand(tx, past)
+    met = await past.memory.recognise(tx, fresh)
+    if len(fresh) > 1 and _locks(met) > 2 * past.most_locks:
+        raise TooManyLocksError
+    await _store(tx, past, fresh, met, standing, at)
+    new = [each for each in met.asked.values() if met.directory.has_created(each)]
+    return Piece(len(given), len(fresh), len(given) - len(fresh), new)
 
 
-async def _fresh(tx: Transaction, past: Past, arrivals: list[PastArrival]) -> list[PastArrival]:
-    """Return the arrivals whose key nobody holds; of those with the same key, the first."""
-    first: dict[str, PastArrival] = {}
-    for each in arrivals:
-        first.setdefault(each.key_digest, each)
+async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> list[int]:
+    """Return the positions of events whose key nobody holds; of those with the same key, the first."""
+    first: dict[bytes, int] = {}
+    for position, digest in enumerate(given.key_digests):
+        first.setdefault(digest, position)
     if past.repeats:
         digests = sorted(first)
-        (held,) = await run(tx, history.find_held_keys(past.org_id, digests))
+        (held,) = await run(tx, history.find_held_keys(past.org_id, [each.hex() for each in digests]))
         past.repeats = bool(held)
         for position in held:
             del first[digests[position]]
     return list(first.values())
 
 
-def _lockable(fresh: list[PastArrival], most_locks: int) -> int:
-    """Return how many of the arrivals, at least one, need no more locks than a transaction may take."""
-    locks: set[object] = set()
-    for number, each in enumerate(fresh):
-        if not each.contact_id:
-            locks.update(each.keys)
-        elif each.news:
-            locks.add(each.contact_id)
-        if number and len(locks) > most_locks:
-            return number
-    return len(fresh)
+class _Standing(msgspec.Struct, frozen=True):
+    """The number of the transaction, and up to where events are counted."""
+
+    number: int
+    counted: Reached | None
 
 
-async def _store(tx: Transaction, past: Past, directory: Directory, fresh: list[PastArrival], at: datetime) -> None:
-    org_id = past.org_id
-    await history.add_keys(tx, sorted([each.key_row for each in fresh]), at)
-    (counted,) = await run(tx, reached(org_id))
-    if strangers := [each for each in fresh if not each.contact_id]:
-        written = {each.contact_id for each in fresh if each.contact_id and each.news}
-        await place_strangers(tx, directory, fresh, strangers, written, to_us(at))
-    directory.fold(fresh)
-    number = await own_number(tx)
-    past.memory.wrote(number - await number_added(tx), directory.changed())
-    rows, contact_ids = [each.event_row for each in fresh], [each.contact_id for each in fresh]
-    await history.add_past_events(tx, rows, contact_ids, number)
-    await run(tx, *contact_writes(directory, at, add_contacts=lambda rows, at: _add_contacts(rows, fresh, at)))
-    await note_past(tx, (org_id, past.source), [(each.event.name, each.occurred_us) for each in fresh], counted, at)
+def _locks(met: Met) -> int:
+    strangers = {key for each in met.asked.values() if not each.contact_id for key in each.keys}
+    return len(strangers) + len({each.contact_id for each in met.asked.values() if each.news})
 
 
-def _add_contacts(rows: ContactRows, fresh: list[PastArrival], at: datetime) -> Call[None]:
+async def _store(tx: Transaction, past: Past, events: PastEvents, met: Met, standing: _Standing, at: datetime) -> None:
+    await _place(tx, events, met, at)
+    past.memory.wrote(met.directory.changed())
+    who = [each.fields for each in events.people]
+    parts = events.heads, events.payloads, events.tails, who
+    await history.add_past_events(tx, parts, met.contact_ids, standing.number)
+    writes = contact_writes(met.directory, at, add_contacts=lambda rows, at: _add_contacts(rows, met, at))
+    await run(tx, *writes)
+    dated = zip(events.names, events.ats_us, strict=True)
+    await note_past(tx, (past.org_id, past.source), dated, standing.counted, at)
+
+
+async def _stand(tx: Transaction, past: Past) -> _Standing:
+    """Begin the part of a transaction that comes in turn, with its keys claimed."""
+    added = await number_added(tx)
+    number, seen, counted = await run(tx, own_number(added), history.snapshot(), reached(past.org_id))
+    past.memory.begin(number - added, seen)
+    return _Standing(number, counted)
+
+
+async def _place(tx: Transaction, events: PastEvents, met: Met, at: datetime) -> None:
+    """Give strangers their contacts, and note what is to be written of all contacts."""
+    asked = met.asked.values()
+    if strangers := [each for each in asked if not each.contact_id]:
+        written = {each.contact_id for each in asked if each.contact_id and each.news}
+        await learn_owners(tx, met.directory, strangers, written)
+        met.ask_for(events, met.directory.touched())
+        met.directory.place(met.directory.involved(list(met.asked.values())), to_us(at))
+    met.directory.fold(list(met.asked.values()))
+    met.note()
+
+
+def _add_contacts(rows: ContactRows, met: Met, at: datetime) -> Call[None]:
     """Return the call that stores new contacts, dated by the earliest of their events."""
     first_us: dict[str, int] = {}
-    for each in fresh:
+    for each in met.asked.values():
         first_us[each.contact_id] = min(each.occurred_us, first_us.get(each.contact_id, each.occurred_us))
     return history.add_past_contacts(rows, first_us, at)

@@ -1,21 +1,24 @@
-"""From a row of history to a valid event with its keys: as `arrival`, with no bound on its age and with its own moment.
+"""From rows of history to valid events with their keys: as `arrival`, with no bound on their age and with their own moments.
 
-What is stored of it is put into bytes at once, while Postgres is busy with those before.
+They are kept in columns, and what is stored of them is put into bytes at once, while Postgres is busy with those before: most
+events of a history need nothing else. Those whose contact has to be looked for become arrivals.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Self, cast
 
 import msgspec
 
 from api.clock import uuid7s
 from api.ingest.arrival import Arrival
-from api.ingest.identifiers import body_digest, idempotency_key, keys_of
+from api.ingest.identifiers import derived_key, keys_of, raw_body_digests
 from api.keyring import OrgKeys
-from api.language.codec import encode
-from api.language.event import Event, Identifiers, read_events
+from api.language.codec import Json, encode
+from api.language.event import Event, Identifiers
+from api.language.history import History, read_history
 from api.language.identity import Key
-from api.language.problem import Problem, Problems
-from api.store.past_rows import event_row, key_row, who_fields
+from api.language.problem import Problems
+from api.store.past_rows import event_heads, event_tails, key_rows, who_fields
 
 PEOPLE_REMEMBERED = 200_000  # in a history many come again
 
@@ -36,11 +39,72 @@ class Person(msgspec.Struct, eq=False, gc=False):
 
 
 class PastArrival(Arrival, kw_only=True, gc=False):
-    """A valid event of history: who sent it, and the rows of its idempotency key and of itself (see `store.past_rows`)."""
+    """A valid event of history whose contact is looked for."""
 
     person: Person
-    key_row: bytes
-    event_row: bytes
+
+
+class PastEvents(msgspec.Struct):
+    """Valid events of an organization's history in columns, in the order of their file.
+
+    Digests of idempotency keys and ids of events have 16 bytes, moments are microseconds since the epoch; `key_rows`, `heads` and
+    `tails` are those of `store.past_rows`.
+    """
+
+    org_id: int
+    people: list[Person] = []
+    names: list[str] = []
+    identifiers: list[Identifiers] = []
+    attributes: list[dict[str, Json]] = []
+    payloads: list[bytes] = []
+    ats_us: list[int] = []
+    keys: list[bytes] = []
+    key_digests: list[bytes] = []
+    ids: list[bytes] = []
+    key_rows: list[bytes] = []
+    heads: list[bytes] = []
+    tails: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self.people)
+
+    def extend(self, more: Self) -> None:
+        """Add events behind these."""
+        for name in _COLUMNS:
+            getattr(self, name).extend(getattr(more, name))
+
+    def span(self, start: int, stop: int) -> Self:
+        """Return the events from one position up to another, or to the end if there are fewer."""
+        return type(self)(self.org_id, **{name: getattr(self, name)[start:stop] for name in _COLUMNS})
+
+    def at(self, positions: Sequence[int]) -> Self:
+        """Return the events at these positions."""
+        if len(positions) == len(self):
+            return self
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return type(self)(self.org_id, **{name: [of[each] for each in positions] for name, of in columns.items()})
+
+    def arrival(self, position: int, contact_id: str = "") -> PastArrival:
+        """Return one of the events as an arrival, with its contact if that is known."""
+        person, attributes, key = self.people[position], self.attributes[position], self.keys[position].decode()
+        return PastArrival(
+            self.org_id,
+            Event(self.names[position], self.identifiers[position], attributes, self.payloads[position], key),
+            self.ids[position].hex(),
+            key,
+            self.key_digests[position].hex(),
+            self.key_rows[position][-16:].hex(),
+            self.ats_us[position],
+            person.keys,
+            person.email,
+            encode(attributes).decode() if attributes else "",
+            False,
+            contact_id,
+            person=person,
+        )
+
+
+_COLUMNS = PastEvents.__struct_fields__[1:]
 
 
 class PastReader:
@@ -49,46 +113,59 @@ class PastReader:
     def __init__(self, org_id: int, org_keys: OrgKeys) -> None:
         self._org_id, self._org_keys = org_id, org_keys
         self._people: dict[Identifiers, Person] = {}
+        self._same: dict[int, Person] = {}  # by the address of identifiers, which are kept
+        self._kept: list[Identifiers] = []
 
-    def read(self, raws: Sequence[bytes], now_us: int) -> list[PastArrival | Problems]:
-        """Return the arrivals of the events in JSON texts, judged at `now_us`, or what is wrong with each."""
-        judged = [_as_history(each) for each in read_events(raws, now_us, history=True)]
-        events = [each for each in judged if isinstance(each, Event)]
-        if len(events) == len(raws):
-            return list(self._arrivals(raws, events))
-        texts = [raw for raw, each in zip(raws, judged, strict=True) if isinstance(each, Event)]
-        arrivals = self._arrivals(texts, events)
-        return [next(arrivals) if isinstance(each, Event) else each for each in judged]
+    def read(self, raws: Sequence[bytes], now_us: int) -> tuple[PastEvents, dict[int, Problems]]:
+        """Return the valid events among JSON texts, judged at `now_us`, and what is wrong with the others, by position."""
+        found, problems = read_history(raws, now_us)
+        if problems:
+            raws = [raw for position, raw in enumerate(raws) if position not in problems]
+        return self._columns(raws, found), problems
 
-    def _arrivals(self, raws: Sequence[bytes], events: Sequence[Event]) -> Iterator[PastArrival]:
-        org_id, people = self._org_id, self._people
-        ats_us = [event.occurred_at_us or 0 for event in events]
-        keys = [self._key(event) for event in events]
-        key_digests = list(map(self._org_keys.key_digest, keys))
+    def _columns(self, raws: Sequence[bytes], found: History) -> PastEvents:
+        org_id, ats_us, payloads = self._org_id, found.ats_us, found.payloads
+        keys = self._keys(found)
+        digests = self._org_keys.raw_key_digests(keys)
         ids = uuid7s([max(at_us, 0) for at_us in ats_us])
-        for event, at_us, key, key_digest, body, event_id in zip(
-            events, ats_us, keys, key_digests, map(body_digest, raws), ids, strict=True
-        ):
-            person = people.get(event.identifiers) or self._meet(event.identifiers)
-            yield PastArrival(
-                org_id,
-                event,
-                event_id.hex(),
-                key,
-                key_digest,
-                body,
-                at_us,
-                person.keys,
-                person.emails,
-                encode(event.attributes).decode() if event.attributes else "",
-                False,
-                person=person,
-                key_row=key_row(org_id, bytes.fromhex(key_digest), event_id, bytes.fromhex(body)),
-                event_row=event_row(org_id, event_id, event, at_us, key, person.fields),
-            )
+        return PastEvents(
+            org_id,
+            self._people_of(found.identifiers),
+            found.names,
+            found.identifiers,
+            found.attributes,
+            payloads,
+            ats_us,
+            keys,
+            digests,
+            ids,
+            key_rows(org_id, digests, ids, raw_body_digests(raws)),
+            event_heads(org_id, ids, ats_us, payloads),
+            event_tails(keys, found.names),
+        )
 
-    def _key(self, event: Event) -> str:
-        return event.idempotency_key or idempotency_key(self._org_keys, event, event.occurred_at_us or 0, None)
+    def _keys(self, found: History) -> list[bytes]:
+        """Return the idempotency keys in effect."""
+        if None not in found.idempotency_keys:
+            return [key.encode() for key in found.idempotency_keys if key is not None]
+        fields = zip(found.idempotency_keys, found.names, found.identifiers, found.ats_us, strict=True)
+        return [(key or derived_key(self._org_keys, name, who, at_us)).encode() for key, name, who, at_us in fields]
+
+    def _people_of(self, identifiers: Sequence[Identifiers]) -> list[Person]:
+        """Return who has these identifiers. Mostly the very same ones come again, and are told by their addresses."""
+        people = list(map(self._same.get, map(id, identifiers)))
+        if all(people):
+            return cast("list[Person]", people)
+        return [person or self._person(who) for person, who in zip(people, identifiers, strict=True)]
+
+    def _person(self, who: Identifiers) -> Person:
+        person = self._people.get(who) or self._meet(who)
+        if len(self._kept) >= PEOPLE_REMEMBERED:
+            self._kept.clear()
+            self._same.clear()
+        self._same[id(who)] = person
+        self._kept.append(who)
+        return person
 
     def _meet(self, who: Identifiers) -> Person:
         if len(self._people) >= PEOPLE_REMEMBERED:
@@ -98,12 +175,3 @@ class PastReader:
         person = Person(keys_of(self._org_keys, who), emails, fields)
         self._people[who] = person
         return person
-
-
-def _as_history(event: Event | Problems) -> Event | Problems:
-    """Return the event, or what keeps it from being history."""
-    if isinstance(event, tuple):
-        return event
-    if event.occurred_at_us is None:
-        return (Problem("occurredAt", "is required in an import"),)
-    return (Problem("test", "a dry run is not history"),) if event.test else event

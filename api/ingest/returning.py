@@ -6,10 +6,14 @@ database tell, and this import did not write that contact either. So it is as ri
 no care when identifiers change hands.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 
+import msgspec
+
+from api.clock import to_us
 from api.ingest.directory import Directory
-from api.ingest.past_arrival import PastArrival, Person
+from api.ingest.past_arrival import PastArrival, PastEvents, Person
 from api.language.identity import Key
 from api.store import history
 from api.store.calls import run
@@ -17,6 +21,29 @@ from api.store.database import Transaction
 from api.store.history import Snapshot
 
 _MOST_WRITTEN = 200_000  # contacts kept in mind
+
+
+class Met(msgspec.Struct):
+    """The contact of each event (empty: of a stranger), those events that the store was asked for, and who is who among them."""
+
+    contact_ids: list[str]
+    asked: dict[int, PastArrival]
+    directory: Directory
+
+    def ask_for(self, events: PastEvents, contact_ids: Collection[str]) -> None:
+        """Take in the events of certain contacts as well."""
+        if contact_ids:
+            more = {
+                position: events.arrival(position, contact_id)
+                for position, contact_id in enumerate(self.contact_ids)
+                if contact_id in contact_ids and position not in self.asked
+            }
+            self.asked = dict(sorted((self.asked | more).items()))
+
+    def note(self) -> None:
+        """Take over the contacts that were found for those who were asked for."""
+        for position, each in self.asked.items():
+            self.contact_ids[position] = each.contact_id
 
 
 class Memory:
@@ -29,61 +56,68 @@ class Memory:
         self._own: set[int] = set()
         self._wrote: dict[str, int] = {}
 
-    async def recognise(self, tx: Transaction, directory: Directory, arrivals: Sequence[PastArrival]) -> None:
-        """Give arrivals the contact that owns all they sent; the others are strangers, without a contact.
+    async def recognise(self, tx: Transaction, events: PastEvents) -> Met:
+        """Tell whom events are about, as far as contacts own all they carry: the others are strangers, without a contact.
 
         Nothing may have been written to contacts in the transaction before.
         """
-        await self._look(tx)
-        await self._remember(tx, arrivals)
-        asking = [each for each in arrivals if each.news]
-        if asking:
-            await self._ask(tx, directory, asking)
+        await self._doubt(tx, events)
+        contact_ids = [person.contact_id for person in events.people]
+        asked = {
+            position: events.arrival(position)
+            for position, (contact_id, attributes) in enumerate(zip(contact_ids, events.attributes, strict=True))
+            if attributes or not contact_id
+        }
+        met = Met(contact_ids, asked, Directory(asked.values()))
+        if asked:
+            await self._ask(tx, met.directory, list(asked.values()))
+        return met
 
-    def wrote(self, transaction_id: int, contact_ids: Iterable[str]) -> None:
-        """Note which contacts that existed are written in the transaction, whatever becomes of it."""
-        self._own.add(transaction_id)
-        self._wrote.update(dict.fromkeys(contact_ids, self._number))
-
-    async def _look(self, tx: Transaction) -> None:
-        """Begin the next transaction: see whether others wrote since the last one began."""
-        (seen,) = await run(tx, history.snapshot())
+    def begin(self, transaction_id: int, seen: Snapshot | None) -> None:
+        """Begin the next transaction, which has this id, after the one before has ended: see whether others wrote since that began."""
         self._number += 1
+        self._own.add(transaction_id)
         alone = seen is not None and self._seen is not None and seen.only(self._own, self._seen)
         if not alone or len(self._wrote) > _MOST_WRITTEN:
             self._alone_since = self._number
             self._wrote.clear()
         self._seen = seen
-        self._own.clear()
+        self._own = {transaction_id}
 
-    async def _remember(self, tx: Transaction, arrivals: Sequence[PastArrival]) -> None:
-        """Recognise those whose contact is as it was. What their attributes bring is the store's to say."""
-        alone_since, wrote = self._alone_since, self._wrote
-        doubted: dict[Person, None] = {}
-        for each in arrivals:
+    def wrote(self, contact_ids: Iterable[str]) -> None:
+        """Note which contacts that existed are written in the transaction, whatever becomes of it."""
+        self._wrote.update(dict.fromkeys(contact_ids, self._number))
+
+    def keep(self, new: Iterable[PastArrival], at: datetime) -> None:
+        """Remember contacts that the transaction made at a moment, which has been committed: they own all that was sent."""
+        at_us = to_us(at)
+        for each in new:
             person = each.person
-            each.contact_id = contact_id = person.contact_id
-            each.news = not contact_id or bool(each.attributes)
-            if not each.news and not alone_since <= person.known_in > wrote.get(contact_id, 0):
-                doubted[person] = None
-        if doubted and await self._have_changed(tx, list(doubted)):
-            for each in arrivals:
-                each.news = each.news or not each.person.contact_id
+            person.contact_id, person.updated_us, person.known_in = each.contact_id, at_us, self._number
 
-    async def _have_changed(self, tx: Transaction, people: list[Person]) -> bool:
-        """Forget those whose contact was written since; return whether there are any."""
+    async def _doubt(self, tx: Transaction, events: PastEvents) -> None:
+        """Forget those whose contact is not as it was."""
+        alone_since, wrote = self._alone_since, self._wrote
+        doubted = [
+            each
+            for each in set(events.people)
+            if each.contact_id and not alone_since <= each.known_in > wrote.get(each.contact_id, 0)
+        ]
+        if doubted:
+            await self._forget_changed(tx, doubted)
+
+    async def _forget_changed(self, tx: Transaction, people: list[Person]) -> None:
         ids, updated_us = [each.contact_id for each in people], [each.updated_us for each in people]
         (changed,) = await run(tx, history.find_changed_contacts(self._org_id, ids, updated_us))
         for each in people:
             each.known_in = self._number
         for position in changed:
             people[position].contact_id = ""
-        return bool(changed)
 
     async def _ask(self, tx: Transaction, directory: Directory, arrivals: Sequence[PastArrival]) -> None:
         alike: dict[tuple[Key, str], list[PastArrival]] = {}
         for each in arrivals:
-            each.contact_id = each.person.contact_id = ""
+            each.person.contact_id = ""
             alike.setdefault((each.keys[0], each.attributes), []).append(each)
         kinds, digests = [int(key[0]) for key, _ in alike], [key[1] for key, _ in alike]
         asked = history.find_returning(self._org_id, kinds, digests, [attributes for _, attributes in alike])

@@ -2,14 +2,15 @@
 
 `read_event` reads the usual event in one typed pass that checks as it decodes; what does not pass, and all that is
 unusual (escapes, other scripts than ASCII, decimal attributes), takes the slow road, which judges field by field and names every
-problem. The usual road never refuses, so there is one judge.
+problem. The usual road never refuses, so there is one judge. `history` has another usual road, for many events at a time.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated, Any, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -106,8 +107,10 @@ _UsualAttributes = dict[
 ]
 
 
-class _UsualBody(msgspec.Struct, rename="camel", gc=False):
-    event: Annotated[str, Meta(pattern=f"^{EVENT_NAME.pattern}$")]
+class UsualBody(msgspec.Struct, rename="camel", gc=False):
+    """An event in which, read from ASCII without escapes, only name, contact, payload and moment are left to judge."""
+
+    event: str
     contact: msgspec.Raw
     attributes: Annotated[_UsualAttributes, Meta(max_length=MAX_ATTRIBUTES)] | None = None
     payload: msgspec.Raw = _NULL
@@ -116,7 +119,7 @@ class _UsualBody(msgspec.Struct, rename="camel", gc=False):
     test: bool | None = None
 
 
-_USUAL = msgspec.json.Decoder(_UsualBody)
+USUAL = msgspec.json.Decoder(UsualBody)
 _USUAL_CONTACT = msgspec.json.Decoder(_UsualContact)
 _ANY = msgspec.json.Decoder()
 _BODY = msgspec.json.Decoder(_Body)
@@ -134,23 +137,6 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Pro
         return (Problem("", f"is larger than {MAX_EVENT_TEXT} bytes"),)
     usual = _read_usual(raw, now_us, history)
     return _read_unusual(raw, now_us, history) if usual is None else usual
-
-
-def read_events(raws: Sequence[bytes], now_us: int, *, history: bool = False) -> list[Event | Problems]:
-    """Return what `read_event` returns for each of many texts, at a lower price."""
-    bodies = [_usual_body(raw) for raw in raws]
-    payloads = [b"" if body is None else bytes(body.payload) for body in bodies]
-    sound = _all_sound(payloads)
-    usual = [
-        None
-        if body is None or not (sound or not _needs_a_look(payload))
-        else _usual_event(body, payload, now_us, history)
-        for body, payload in zip(bodies, payloads, strict=True)
-    ]
-    return [
-        read_event(raw, now_us, history=history) if event is None else event
-        for raw, event in zip(raws, usual, strict=True)
-    ]
 
 
 def _read_unusual(raw: bytes, now_us: int, history: bool) -> Event | Problems:
@@ -177,19 +163,19 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
     return None if _needs_a_look(payload) else _usual_event(body, payload, now_us, history)
 
 
-def _usual_body(raw: bytes) -> _UsualBody | None:
+def _usual_body(raw: bytes) -> UsualBody | None:
     """Return the body of a text that is ASCII without escapes, so that characters are bytes."""
     if b"\\" in raw or not raw.isascii() or len(raw) > MAX_EVENT_TEXT:
         return None
     try:
-        return _USUAL.decode(raw)
+        return USUAL.decode(raw)
     except (ValueError, RecursionError):
         return None
 
 
-def _usual_event(body: _UsualBody, payload: bytes, now_us: int, history: bool) -> Event | None:
-    who = _usual_identifiers(bytes(body.contact))
-    if who is None:
+def _usual_event(body: UsualBody, payload: bytes, now_us: int, history: bool) -> Event | None:
+    who, name = usual_identifiers(bytes(body.contact)), usual_name(body.event)
+    if who is None or name is None:
         return None
     if payload[0] != 123:
         if payload != b"null":
@@ -201,7 +187,13 @@ def _usual_event(body: _UsualBody, payload: bytes, now_us: int, history: bool) -
         if _misdated(moment_us, now_us, history):
             return None
     attributes: dict[str, Json] = {**body.attributes} if body.attributes else {}
-    return Event(body.event.lower(), who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
+    return Event(name, who, attributes, payload, body.idempotency_key, moment_us, body.test is True)
+
+
+@lru_cache(maxsize=1_024)
+def usual_name(name: str) -> str | None:
+    """Return a valid name as it is stored; None for any other."""
+    return name.lower() if EVENT_NAME.fullmatch(name) else None
 
 
 _MOST_CONTACT_TEXT = 512  # bytes of one that is remembered
@@ -211,7 +203,7 @@ _MOST_KNOWN = 65_536
 _known: dict[bytes, Identifiers | None] = {}  # most events come from contacts that came before
 
 
-def _usual_identifiers(contact: bytes) -> Identifiers | None:
+def usual_identifiers(contact: bytes) -> Identifiers | None:
     """Return the identifiers of a valid contact, given its JSON text; None for any other."""
     who = _known.get(contact)
     if who is None and len(contact) <= _MOST_CONTACT_TEXT:
@@ -219,6 +211,14 @@ def _usual_identifiers(contact: bytes) -> Identifiers | None:
             _known.clear()
         who = _known[contact] = _read_contact(contact)
     return who
+
+
+def all_usual_identifiers(contacts: Sequence[bytes]) -> list[Identifiers] | None:
+    """Return the identifiers of many contacts, None if one of them is not valid."""
+    known = list(map(_known.get, contacts))
+    if not all(known):
+        known = [who or usual_identifiers(contact) for who, contact in zip(known, contacts, strict=True)]
+    return cast("list[Identifiers]", known) if all(known) else None
 
 
 def _read_contact(contact: bytes) -> Identifiers | None:
@@ -407,7 +407,7 @@ _BETWEEN = b"\x1e"  # stands in no JSON text
 _OTHERS = bytes(byte for byte in range(256) if byte not in b"{" + _BETWEEN)
 
 
-def _all_sound(payloads: Sequence[bytes]) -> bool:
+def all_sound(payloads: Sequence[bytes]) -> bool:
     """Whether none of many payloads without escapes needs a look, as far as one look at all of them together can tell."""
     alike = _BETWEEN.join(payloads).translate(_ALIKE)
     return (

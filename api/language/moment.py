@@ -1,12 +1,15 @@
 """Moments of RFC 3339, in microseconds since the epoch."""
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d[Tt]([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII)
 _MINUTE = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_MICROSECOND = timedelta(microseconds=1)
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, in UTC
 
 
@@ -28,6 +31,34 @@ def read_moment(text: str) -> int | None:
         return None
     moment_us = midnight_us + minute_us + second_us + fraction_us
     return moment_us if _FIRST_US <= moment_us <= _LAST_US else None
+
+
+def read_moments(texts: Sequence[str | None]) -> list[int | None]:
+    """Return what `read_moment` returns for each of many texts, at half its price if all are in UTC; None for None."""
+    if _are_usual(texts):
+        with suppress(ValueError):  # no such day or hour in one of them
+            return [(datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND for text in texts if text is not None]
+    return [None if text is None else read_moment(text) for text in texts]
+
+
+def _are_usual(texts: Sequence[str | None]) -> bool:
+    """Whether all are written like `2026-11-20T10:00:00Z`, perhaps with thousandths or millionths of a second."""
+    try:
+        lines = "\n".join(texts)  # type: ignore[arg-type]
+    except TypeError:  # one is missing
+        return False
+    in_utc = lines.count("Z") + lines.count("+00:00")
+    return (
+        in_utc == len(texts) and lines.isascii() and _USUAL.issuperset(lines.encode().translate(_DIGITS).split(b"\n"))
+    )
+
+
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_USUAL = {
+    b"0000-00-00T00:00:00%b%b" % (fraction, zone)
+    for fraction in (b"", b".000", b".000000")
+    for zone in (b"Z", b"+00:00")
+}
 
 
 @lru_cache(maxsize=16_384)

@@ -4,10 +4,12 @@ A database that is dumped and restored comes to a cluster that counts its transa
 were stored under. So a transaction's number is its id plus what its cluster adds, which `migrate` finds out once.
 """
 
+from api.store.calls import Call, statements
 from api.store.database import Transaction, UnavailableError
 from api.store.statements import load
 
 _SQL = load("clusters")
+_CALLS = statements("clusters")
 
 
 async def note_cluster(tx: Transaction) -> None:
@@ -25,11 +27,9 @@ async def number_added(tx: Transaction) -> int:
     return tx.number_added
 
 
-async def own_number(tx: Transaction) -> int:
-    """Return the number of this transaction; raise UnavailableError."""
-    row = await (await tx.execute(_SQL["own_number"], {"added": await number_added(tx)})).fetchone()
-    assert row is not None
-    return int(row[0])
+def own_number(added: int) -> Call[int]:
+    """Ask for the number of the transaction; `added`: `number_added`."""
+    return Call(_CALLS["own_number"], lambda rows: int(rows[0][0]), added=added)
 
 
 async def is_distributed(tx: Transaction) -> bool:

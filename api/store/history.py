@@ -26,6 +26,9 @@ _CALLS = statements("history")
 _BLOCK = 250  # rows: some ten kilobytes or more
 _Part = TypeVar("_Part")
 
+EventParts = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]
+"""Of each event its `past_rows.event_heads`, its payload, its `event_tails` and its `who_fields`."""
+
 
 class Snapshot(msgspec.Struct, frozen=True):
     """Which transactions had ended: all that were numbered below `next`, but for those `running`."""
@@ -129,7 +132,7 @@ def add_past_contacts(rows: ContactRows, first_us: Mapping[str, int], at: dateti
 
 
 async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None:
-    """Claim idempotency keys (`past_rows.key_row`), sorted; raise ConflictError when one was claimed since it was looked for."""
+    """Claim idempotency keys (`past_rows.key_rows`), sorted; raise ConflictError when one was claimed since it was looked for."""
     end = moment_field(to_us(at))
     try:
         await _copy(tx, "add_keys", (end.join([*block, b""]) for block in _blocks(rows)))
@@ -137,16 +140,21 @@ async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
 
-async def add_past_events(tx: Transaction, rows: Sequence[bytes], contact_ids: Sequence[str], number: int) -> None:
-    """Store events of the past (`past_rows.event_row`) of contacts, by the transaction of that number."""
+async def add_past_events(tx: Transaction, parts: EventParts, contact_ids: Sequence[str], number: int) -> None:
+    """Store events of the past, of these contacts, by the transaction of that number."""
     end = number_field(number)
-    blocks = zip(_blocks(rows), _blocks(contact_ids), strict=True)
-    await _copy(tx, "add_past_events", (_events_block(some, ids, end) for some, ids in blocks))
+    spans = [slice(start, start + _BLOCK) for start in range(0, len(contact_ids), _BLOCK)]
+    blocks = (_events_block([column[span] for column in parts], contact_ids[span], end) for span in spans)
+    await _copy(tx, "add_past_events", blocks)
 
 
-def _events_block(rows: Sequence[bytes], contact_ids: Sequence[str], end: bytes) -> bytes:
-    raw = bytes.fromhex("".join(contact_ids).replace("-", ""))
-    return b"".join([part for n, row in enumerate(rows) for part in (row, raw[16 * n : 16 * n + 16], end)])
+def _events_block(columns: Sequence[Sequence[bytes]], contact_ids: Sequence[str], end: bytes) -> bytes:
+    ids = bytes.fromhex("".join(contact_ids).replace("-", ""))
+    parts = [end] * (6 * len(contact_ids))
+    for position, column in enumerate(columns):
+        parts[position::6] = column
+    parts[4::6] = [ids[start : start + 16] for start in range(0, len(ids), 16)]
+    return b"".join(parts)
 
 
 async def _copy(tx: Transaction, statement: str, blocks: Iterable[bytes]) -> None:

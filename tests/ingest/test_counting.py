@@ -14,7 +14,7 @@ from api.ingest.arrival import Arrival
 from api.ingest.counting import count_events
 from api.ingest.matching import Triggers
 from api.ingest.past import Past, store_past
-from api.ingest.past_arrival import PastArrival, PastReader
+from api.ingest.past_arrival import PastEvents, PastReader
 from api.ingest.returning import Memory
 from api.ingest.transaction import store_batch
 from api.language.codec import encode
@@ -45,7 +45,7 @@ class Organization:
             self.org.arrival(event(key, event=name, external_id=key)) for key, name in zip(keys, names, strict=True)
         ]
 
-    def dated(self, *dated: tuple[str, datetime]) -> list[PastArrival]:
+    def dated(self, *dated: tuple[str, datetime]) -> PastEvents:
         """Return such events as an import reads them."""
         reader, now_us = PastReader(self.org.id, self.intake.keyring.of(self.org.id)), self.intake.clock.now_us()
         keys = [uuid7(self.intake.clock.unique_now_us()) for _ in dated]
@@ -53,7 +53,9 @@ class Organization:
             event(key, event=name, external_id=key, occurredAt=at.isoformat())
             for key, (name, at) in zip(keys, dated, strict=True)
         ]
-        return [each for each in reader.read(list(map(encode, sent)), now_us) if isinstance(each, PastArrival)]
+        events, problems = reader.read(list(map(encode, sent)), now_us)
+        assert not problems
+        return events
 
     async def store(self, at: datetime, *names: str, database: Database | None = None) -> None:
         """Store events as a batch of ingest does that was received at a moment."""

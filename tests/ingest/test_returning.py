@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator
 from itertools import count
+from typing import NamedTuple
 
 import pytest
 
 from api.ingest.past import Past, store_past
-from api.ingest.past_arrival import PastArrival, PastReader
+from api.ingest.past_arrival import PastReader, Person
 from api.ingest.returning import Memory
 from api.language.codec import encode
 from api.store.database import Database
@@ -25,19 +26,29 @@ class Import:
         self._past = Past(org.id, Memory(org.id), most_locks=1_000)
         self._reader, self._numbers = PastReader(org.id, org.keys), count()
 
-    async def store(self, **who: str) -> PastArrival:
+    async def store(self, **who: str) -> "Stored":
         """Store one event of somebody in a transaction of its own."""
-        sent = event(f"k{next(self._numbers)}", occurredAt="2025-03-04T05:06:07Z", **who)
-        (arrival,) = self._reader.read([encode(sent)], self._org.intake.clock.now_us())
-        assert isinstance(arrival, PastArrival)
+        key = f"k{next(self._numbers)}"
+        sent = event(key, occurredAt="2025-03-04T05:06:07Z", **who)
+        events, problems = self._reader.read([encode(sent)], self._org.intake.clock.now_us())
+        assert not problems
         async with self._database.transaction() as tx:
-            await store_past(tx, self._past, [arrival], self._org.intake.clock.now())
-        return arrival
+            await store_past(tx, self._past, events, self._org.intake.clock.now())
+        where = f"events WHERE idempotency_key = '{key}' AND org_id = {self._org.id}"
+        ((contact_id,),) = await self._org.intake.rows(f"SELECT contact_id::text FROM {where}")
+        return Stored(events.people[0], contact_id)
 
-    async def meet(self, **who: str) -> PastArrival:
+    async def meet(self, **who: str) -> "Stored":
         """Store events of somebody until they are remembered."""
         await self.store(**who)
         return await self.store(**who)
+
+
+class Stored(NamedTuple):
+    """Whom a stored event is about."""
+
+    person: Person
+    contact_id: str
 
 
 @pytest.fixture
