@@ -55,6 +55,7 @@ from api.routes.entrance import Parts, identify
 from api.segments.finding import Desk
 from api.settings import Settings
 from api.store.database import ConflictError, Database, UnavailableError
+from api.store.tenancy import TenantDatabase
 from api.wire.http1 import Reception, TransportError
 
 MAX_BODY = 262_144  # bytes, where nothing else is said
@@ -103,18 +104,19 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         FALLBACK_ERROR_FORMAT="json",
         NOISY_EXCEPTIONS=False,
     )
-    database, keyring, clock = Database(dsn), Keyring(secret), Clock()
+    database, service, keyring, clock = TenantDatabase(dsn), Database(dsn), Keyring(secret), Clock()
     buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
-    notices = Notices(database, clock)
-    gateway = Gateway(database, keyring)
-    sessions = Sessions(database, keyring, clock)
+    notices = Notices(service, clock)
+    gateway = Gateway(service, keyring)
+    sessions = Sessions(service, keyring, clock)
     pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_MS, hot=True), keyring, clock, buckets, notices)
     app.ctx.parts = Parts(
         settings,
         database,
+        service,
         keyring,
         clock,
-        Verifier(database, keyring, clock),
+        Verifier(service, keyring, clock),
         pipeline,
         notices,
         Followers(),
@@ -137,7 +139,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
 
 def _desk(dsn: str, gateway: Gateway, keyring: Keyring) -> Desk:
     """Return a desk with two connections more than places, for what is short."""
-    database = Database(dsn, size=SEGMENT_PLACES.in_all + 2, statement_ms=60_000)
+    database = TenantDatabase(dsn, size=SEGMENT_PLACES.in_all + 2, statement_ms=60_000)
     return Desk(database, gateway, keyring, SEGMENT_SECONDS, Turns(SEGMENT_PLACES))
 
 
@@ -147,17 +149,18 @@ def _start_and_stop(app: App) -> None:
     @app.before_server_start
     async def start(app: App) -> None:
         await parts.database.open()
+        await parts.service.open()
         await parts.segments.database.open()
         await parts.pipeline.start()
         await parts.notices.start()
         await parts.feed.start()
         with contextlib.suppress(UnavailableError):
-            await parts.database.calibrate(parts.clock)
+            await parts.service.calibrate(parts.clock)
         chores = (
-            keep_up(parts.database, parts.clock),
-            keep_erased(parts.database, parts.clock),
-            keep_settled(parts.database, parts.clock),
-            keep_bounded(parts.database),
+            keep_up(parts.service, parts.clock),
+            keep_erased(parts.service, parts.clock),
+            keep_settled(parts.service, parts.clock),
+            keep_bounded(parts.service),
         )
         app.ctx.chores = [asyncio.create_task(chore) for chore in chores]
 
@@ -176,6 +179,7 @@ def _start_and_stop(app: App) -> None:
         await parts.verifier.close()
         await parts.ways.close()
         await parts.segments.database.close()
+        await parts.service.close()
         await parts.database.close()
 
 

@@ -3,6 +3,7 @@
 `DATABASE_URL` set: that server, as a superuser (tests harden it and make roles); otherwise an embedded one in a temporary folder.
 """
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -25,6 +26,7 @@ hypothesis.settings.register_profile(
     "tests", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("tests")
+os.environ["PGOPTIONS"] = "-c workbench.org=*"  # what a test itself asks the database sees every organization
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,6 +26,7 @@ async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
     applied: list[str] = []
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET client_min_messages = warning")
+        await connection.execute("SET workbench.org = '*'")
         await connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
         await connection.execute(
             "CREATE TABLE IF NOT EXISTS public.workbench_migrations "
@@ -36,6 +37,7 @@ async def migrate(dsn: str, *, admin_dsn: str | None = None) -> list[str]:
             if _is_new(path, known):
                 await _apply(connection, path)
                 applied.append(path.stem)
+        await connection.execute(_read(sql_folder() / "wall.sql"))
         await _add_months(connection)
         await note_cluster(connection)
     if admin_dsn is not None:

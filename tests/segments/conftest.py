@@ -98,5 +98,5 @@ async def globex(service: Service) -> Team:
 @pytest.fixture
 async def clock(service: Service) -> LateClock:
     made = LateClock()
-    await service.parts.database.calibrate(made)
+    await service.parts.service.calibrate(made)
     return made
