@@ -58,6 +58,7 @@ from api.routes.entrance import Parts, identify
 from api.segments.finding import Desk
 from api.settings import Settings
 from api.store.database import ConflictError, Database, UnavailableError, marked
+from api.store.tenancy import TenantDatabase
 from api.wire.http1 import Reception, TransportError
 
 MAX_BODY = 262_144  # bytes, where nothing else is said
@@ -108,19 +109,20 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     )
     keyring, clock = Keyring(secret), Clock()
     dsn = marked(dsn, keyring.mark())
-    database = Database(dsn)
+    database, service = TenantDatabase(dsn), Database(dsn)
     buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
-    notices = Notices(database, clock)
+    notices = Notices(service, clock)
     standby = None if settings.read_url is None else Database(settings.read_url, size=4)
-    gateway = Gateway(database, keyring, standby=standby)
-    sessions = Sessions(database, keyring, clock)
+    gateway = Gateway(service, keyring, standby=standby)
+    sessions = Sessions(service, keyring, clock)
     pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_MS, hot=True), keyring, clock, buckets, notices)
     app.ctx.parts = Parts(
         settings,
         database,
+        service,
         keyring,
         clock,
-        Verifier(database, keyring, clock),
+        Verifier(service, keyring, clock),
         pipeline,
         notices,
         Followers(),
@@ -144,7 +146,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
 
 def _desk(dsn: str, gateway: Gateway, keyring: Keyring) -> Desk:
     """Return a desk with two connections more than places, for what is short."""
-    database = Database(dsn, size=SEGMENT_PLACES.in_all + 2, statement_ms=60_000)
+    database = TenantDatabase(dsn, size=SEGMENT_PLACES.in_all + 2, statement_ms=60_000)
     return Desk(database, gateway, keyring, SEGMENT_SECONDS, Turns(SEGMENT_PLACES))
 
 
@@ -154,6 +156,7 @@ def _start_and_stop(app: App, others: Sequence[Database]) -> None:
     @app.before_server_start
     async def start(app: App) -> None:
         await parts.database.open()
+        await parts.service.open()
         await parts.segments.database.open()
         for each in others:
             await each.open()
@@ -161,13 +164,13 @@ def _start_and_stop(app: App, others: Sequence[Database]) -> None:
         await parts.notices.start()
         await parts.feed.start()
         with contextlib.suppress(UnavailableError):
-            await parts.database.calibrate(parts.clock)
+            await parts.service.calibrate(parts.clock)
         chores = (
-            keep_up(parts.database, parts.clock),
-            keep_erased(parts.database, parts.clock),
-            keep_settled(parts.database, parts.clock),
-            keep_moving(parts.database, parts.clock),
-            keep_bounded(parts.database),
+            keep_up(parts.service, parts.clock),
+            keep_erased(parts.service, parts.clock),
+            keep_settled(parts.service, parts.clock),
+            keep_moving(parts.service, parts.clock),
+            keep_bounded(parts.service),
         )
         app.ctx.chores = [asyncio.create_task(chore) for chore in chores]
 
@@ -188,6 +191,7 @@ def _start_and_stop(app: App, others: Sequence[Database]) -> None:
         for each in others:
             await each.close()
         await parts.segments.database.close()
+        await parts.service.close()
         await parts.database.close()
 
 

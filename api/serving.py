@@ -84,7 +84,7 @@ async def _serve(app: App, sockets: list[socket.socket], ready: Callable[[], Non
 async def _told(app: App) -> AsyncIterator[None]:
     """Publish the numbers of this process until the block ends."""
     parts: Parts = app.ctx.parts
-    lag = Lag(parts.database, parts.clock)
+    lag = Lag(parts.service, parts.clock)
     looking = asyncio.create_task(lag.keep())
     async with told(Process("api", lambda: collect(parts, lag)), parts.settings):
         yield

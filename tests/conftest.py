@@ -4,6 +4,7 @@
 folder, of the programs in `WORKBENCH_POSTGRES_BIN` if that is set.
 """
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -24,6 +25,7 @@ hypothesis.settings.register_profile(
     "tests", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("tests")
+os.environ["PGOPTIONS"] = "-c workbench.org=*"  # what a test itself asks the database sees every organization
 
 
 @pytest.hookimpl(wrapper=True)

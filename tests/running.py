@@ -33,7 +33,7 @@ class Running(msgspec.Struct, frozen=True):
     def environment(self) -> dict[str, str]:
         """Return the environment that a notebook sees."""
         return {
-            **{name: value for name, value in os.environ.items() if name != "DATABASE_URL"},
+            **{name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")},
             "WORKBENCH_URL": self.url,
             "WORKBENCH_KEY": self.keys["workbench"],
             "WORKBENCH_EVENTS_KEY": self.keys["live"],
@@ -51,7 +51,7 @@ def running() -> Iterator[Running]:
     folder.chmod(0o755)
     port = free_port()
     command = [sys.executable, "-m", "api", "up", "--no-lab", "--port", str(port), "--data-dir", str(folder / "data")]
-    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")}
     environment["WORKBENCH_INGEST_RATE"] = "0"
     with subprocess.Popen(
         command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

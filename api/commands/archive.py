@@ -49,6 +49,7 @@ def dump(settings: Settings, dsn: str, snapshot: str, file: Path) -> None:
         "--format=custom",
         "--no-owner",
         "--no-acl",
+        "--enable-row-security",  # which shows everything to who asks for it so
         f"--snapshot={snapshot}",
         f"--file={file}",
     )
@@ -71,7 +72,7 @@ def _list(settings: Settings, file: Path) -> list[str]:
 def _run(settings: Settings, dsn: str, program: str, *arguments: str) -> str:
     """Run a program of Postgres on a database; the password goes by the environment, where no other user reads it."""
     address, password = apart(dsn)
-    known = {} if password is None else {"PGPASSWORD": password}
+    known = {"PGOPTIONS": "-c workbench.org=*"} | ({} if password is None else {"PGPASSWORD": password})
     return _done(program, [_program(settings, program), *arguments, f"--dbname={address}"], known)
 
 

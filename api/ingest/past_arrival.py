@@ -96,7 +96,7 @@ class PastEvents(msgspec.Struct):
             self.key_rows[position][-16:].hex(),
             self.ats_us[position],
             person.keys,
-            person.email,
+            person.emails,
             encode(attributes).decode() if attributes else "",
             False,
             contact_id,

@@ -21,13 +21,18 @@ from api.routes.edge import Edge
 from api.segments.finding import Desk
 from api.settings import Settings
 from api.store.database import Database
+from api.store.tenancy import TenantDatabase, act_for
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """The long-lived parts of one API process; routes find them in `request.app.ctx.parts`."""
+    """The long-lived parts of one API process; routes find them in `request.app.ctx.parts`.
+
+    `database` shows a request the rows of the organization that asks, `service` those of all.
+    """
 
     settings: Settings
-    database: Database
+    database: TenantDatabase
+    service: Database
     keyring: Keyring
     clock: Clock
     verifier: Verifier
@@ -53,6 +58,7 @@ async def identify(request: Request) -> Principal:
     if isinstance(found, Unauthorized):
         raise RefusedError(401, "the secret key is missing, invalid or revoked")
     request.ctx.principal = found
+    act_for(found.org_id)
     return found
 
 

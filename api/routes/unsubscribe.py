@@ -12,6 +12,7 @@ from api.routes.answers import RefusedError
 from api.routes.entrance import parts
 from api.store import delivery as store
 from api.store.care import opt_out_of_emails
+from api.store.tenancy import act_for
 
 blueprint = Blueprint("unsubscribe", url_prefix="/api/v1")
 
@@ -44,6 +45,7 @@ async def ask(request: Request) -> HTTPResponse:
 async def unsubscribe(request: Request) -> HTTPResponse:
     """Send this address no more emails of the organization, nor the contact that it belongs to."""
     who, own = _who(request), parts(request)
+    act_for(who.org_id)
     async with own.database.transaction() as tx:
         await opt_out_of_emails(tx, who.org_id, who.address_digest, own.clock.now())
         await store.suppress(tx, who.org_id, "email", who.address_digest, own.clock.now())

@@ -82,5 +82,6 @@ async def _connected(dsn: str) -> AsyncIterator[Transaction]:
     async with connection as tx:
         await tx.execute("SET search_path = workbench")
         await tx.execute("SET client_min_messages = warning")
+        await tx.execute("SET workbench.org = '*'")
         await tx.commit()
         yield tx

@@ -58,6 +58,7 @@ async def migrate(
             await _patiently(connection, migration.name, manners, partial(_apply, connection, migration))
         if await is_coordinator(connection):
             await _patiently(connection, "spreading the tables", manners, partial(_spread, connection))
+        await _patiently(connection, "row-level security", manners, partial(_wall_off, connection))
         await _patiently(connection, "adding a month", manners, partial(_add_months, connection))
         await note_cluster(connection)
     if admin_dsn is not None:
@@ -92,6 +93,7 @@ async def _alone(dsn: str) -> AsyncIterator[Transaction]:
     """Give a connection while nobody else migrates. Waits without a snapshot: an index that is being built would wait for its end."""
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET client_min_messages = warning")
+        await connection.execute("SET workbench.org = '*'")
         while not await _value(connection, "SELECT pg_try_advisory_lock(%s)", _LOCK):  # noqa: ASYNC110  Postgres has no event for it
             await asyncio.sleep(_LOCK_PAUSE_SECONDS)
         await connection.execute(
@@ -186,6 +188,12 @@ async def _spread(connection: Transaction) -> None:
     """Distribute over the workers of a Citus cluster what is not yet, one lock after the other, together."""
     async with connection.transaction():
         await connection.execute((sql_folder() / "citus.sql").read_bytes())
+
+
+async def _wall_off(connection: Transaction) -> None:
+    """Put the tables that are not yet behind row-level security."""
+    async with connection.transaction():
+        await connection.execute((sql_folder() / "wall.sql").read_bytes())
 
 
 async def _add_months(connection: Transaction) -> None:

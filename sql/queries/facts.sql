@@ -40,7 +40,11 @@ CROSS JOIN LATERAL (
 WITH k AS MATERIALIZED (SELECT :org_id ::bigint AS org_id, id FROM unnest(:ids ::uuid[]) AS id)
 SELECT k.id::text
 FROM k JOIN identities i ON i.contact_id = k.id AND i.org_id = k.org_id AND i.kind = 2
-JOIN suppressions s ON s.org_id = k.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest;
+CROSS JOIN LATERAL (
+    SELECT FROM suppressions s
+    WHERE s.org_id = k.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
+    OFFSET 0    -- one by one, also where Postgres takes the table for empty
+) AS s;
 
 -- automations_now --
 -- Which stint these automations are in, why those that no longer run do not, and whether they are paused.

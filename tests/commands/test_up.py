@@ -21,7 +21,7 @@ class Running:
     def __init__(self, data_dir: Path, port: int) -> None:
         self.port = port
         self.said = ""
-        environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+        environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")}
         command = [
             sys.executable,
             "-m",

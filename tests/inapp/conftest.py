@@ -72,7 +72,7 @@ class Person:
             )
             for title in titles
         ]
-        async with self.org.service.parts.database.transaction() as tx:
+        async with self.org.service.parts.service.transaction() as tx:
             for row in rows:
                 stored = add_messages(self.org.id, [row], self.org.service.parts.clock.now())
                 await run(tx, stored, announce_messages(self.org.id, [row.wallet]))

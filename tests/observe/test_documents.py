@@ -32,7 +32,7 @@ async def names() -> set[str]:
     ways = transports(read({}))
     engine = Engine(database, Driver(database, keyring, clock, DEFAULT_POLICY, ways), clock, Listener(NOWHERE))
     async with serving(NOWHERE) as service:
-        lag = Lag(service.parts.database, clock)
+        lag = Lag(service.parts.service, clock)
         api = Process("api", lambda: api_process.collect(service.parts, lag)).text()
     text = api + Process("engine", lambda: engine_process.collect(engine, {"engine": database})).text()
     await ways.close()

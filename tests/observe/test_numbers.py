@@ -41,7 +41,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def process_of(service: Service) -> Process:
-    lag = Lag(service.parts.database, service.parts.clock)
+    lag = Lag(service.parts.service, service.parts.clock)
     return Process("api", lambda: collect(service.parts, lag))
 
 
@@ -162,4 +162,4 @@ async def test_late_entries_show_while_no_engine_runs(acme_lag: tuple[Service, L
 
 @pytest.fixture
 async def acme_lag(service: Service) -> tuple[Service, Lag]:
-    return service, Lag(service.parts.database, service.parts.clock)
+    return service, Lag(service.parts.service, service.parts.clock)

@@ -42,14 +42,14 @@ class Service:
 
     async def organization(self) -> "Org":
         name = f"org-{next(_numbers)}"
-        async with self.parts.database.transaction() as tx:
+        async with self.parts.service.transaction() as tx:
             org_id = await access.insert_organization(tx, name, self.parts.clock.now())
         assert org_id is not None
         return Org(self, name, org_id)
 
     async def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return what is in the database; jsonb is decoded."""
-        async with self.parts.database.transaction() as tx:
+        async with self.parts.service.transaction() as tx:
             cursor = await tx.execute(statement, values)
             rows = await cursor.fetchall() if cursor.description else []
         return [tuple(decode(value) if isinstance(value, bytes) else value for value in row) for row in rows]
@@ -99,7 +99,7 @@ class Org:
     async def key(self, kind: Kind = "live", *scopes: str) -> str:
         if (kind, *scopes) not in self._keys:
             wish = keys.Wish(self.id, self.name, kind, choose(kind, scopes or None), "")
-            async with self.service.parts.database.transaction() as tx:
+            async with self.service.parts.service.transaction() as tx:
                 self._keys[kind, *scopes], _ = await keys.issue(
                     tx, self.service.keyring, wish, self.service.parts.clock.now()
                 )

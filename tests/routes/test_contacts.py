@@ -46,7 +46,7 @@ async def choose(org: Org, contact_id: str, **outs: bool) -> list[str]:
 
 async def is_suppressed(org: Org, address: str = "ann@acme.example") -> bool:
     digest = org.service.keyring.of(org.id).digest("email", address)
-    async with org.service.parts.database.transaction() as tx:
+    async with org.service.parts.service.transaction() as tx:
         return bool(await suppressed(tx, "email", [(org.id, digest)]))
 
 
@@ -121,7 +121,7 @@ async def test_an_address_that_unsubscribed_counts_also_when_it_is_no_longer_the
     contact_id = await arrived(acme, ANN | {"email": "old@acme.example"})
     await arrived(acme)
     keys = acme.service.keyring.of(acme.id)
-    async with acme.service.parts.database.transaction() as tx:
+    async with acme.service.parts.service.transaction() as tx:
         stored = await stored_contact(tx, acme.id, keys, Identifiers(email="ann@acme.example"))
     assert stored is not None
     assert (stored.id, stored.opted_out) == (contact_id, ("email",))

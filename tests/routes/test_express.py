@@ -82,7 +82,7 @@ async def test_requests_in_one_packet_are_answered_in_their_order(acme: Org) -> 
 
 async def test_what_comes_while_an_event_is_stored_waits_for_its_turn(acme: Org) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", acme.service.port)
-    async with acme.service.parts.database.transaction() as tx:
+    async with acme.service.parts.service.transaction() as tx:
         await tx.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
         writer.write(await post(acme, event("1")))
         await asyncio.sleep(0.05)

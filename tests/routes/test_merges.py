@@ -68,7 +68,7 @@ async def owners(org: Org) -> set[str]:
 
 async def look_again(org: Org) -> None:
     now = org.service.parts.clock.now() + LATER + timedelta(seconds=1)
-    assert await settle_due(org.service.parts.database, now) > 0
+    assert await settle_due(org.service.parts.service, now) > 0
 
 
 async def test_a_preview_says_what_moves_and_what_is_lost_and_writes_nothing(acme: Org) -> None:
@@ -318,5 +318,5 @@ async def test_an_entry_that_a_worker_holds_is_waited_for(acme: Org) -> None:
     await acme.service.rows(f"UPDATE entries SET state = 'running' WHERE contact_id = '{app}'")
     status, error = await refused(acme, "/merge", keep=web, absorb=app)
     assert (status, error[:24]) == (409, "an automation is at work")
-    async with acme.service.parts.database.transaction() as tx:
+    async with acme.service.parts.service.transaction() as tx:
         assert await move_rows(tx, acme.id, "entries", Move(app, web), 10) == 0

@@ -16,7 +16,7 @@ def path(org: Org) -> str:
 
 
 async def is_suppressed(org: Org, address: str = "zoe@acme.example") -> bool:
-    async with org.service.parts.database.transaction() as tx:
+    async with org.service.parts.service.transaction() as tx:
         return bool(await suppressed(tx, "email", [(org.id, digest(org, address))]))
 
 
@@ -54,6 +54,6 @@ async def test_without_a_token_of_ours_there_is_nothing_to_see(acme: Org) -> Non
 async def test_many_addresses_of_many_organizations_are_asked_about_at_once(acme: Org, globex: Org) -> None:
     await acme.service.client.post(path(acme))
     asked = [(acme.id, digest(acme)), (globex.id, digest(globex)), (globex.id, digest(acme))]
-    async with acme.service.parts.database.transaction() as tx:
+    async with acme.service.parts.service.transaction() as tx:
         assert await suppressed(tx, "email", asked) == {(acme.id, digest(acme))}
         assert await suppressed(tx, "email", []) == set()

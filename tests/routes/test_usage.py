@@ -84,7 +84,7 @@ async def test_a_month_is_one_range_of_the_index(acme: Org) -> None:
     )
     await acme.service.rows("ANALYZE message_outcomes")
     values = {"org_id": acme.id, "since": "2026-03-01T00:00:00Z", "until": "2026-04-01T00:00:00Z"}
-    async with acme.service.parts.database.transaction() as tx:
+    async with acme.service.parts.service.transaction() as tx:
         rows = await (await tx.execute("EXPLAIN " + load("usage")["count_sent"], values)).fetchall()
     plan = "\n".join(row[0] for row in rows)
     assert "message_outcomes_pkey" in plan

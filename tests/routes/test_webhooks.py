@@ -29,7 +29,7 @@ async def seen(org: Org) -> str:
 async def signing(org: Org, later: timedelta = timedelta()) -> tuple[str, ...]:
     """Return what deliveries are signed with."""
     parts = org.service.parts
-    async with parts.database.transaction() as tx:
+    async with parts.service.transaction() as tx:
         return (await store.webhook_secrets(tx, parts.keyring, [org.id], parts.clock.now() + later)).get(org.id, ())
 
 
@@ -85,14 +85,14 @@ async def test_an_endpoint_that_is_gone_stays_closed_until_it_is_opened(acme: Or
     digest, other = (parts.keyring.of(org.id).digest("url", url) for org in (acme, globex))
     asked = [(acme.id, digest), (globex.id, other)]
     for _ in range(2):
-        async with parts.database.transaction() as tx:
+        async with parts.service.transaction() as tx:
             await store.close_endpoint(tx, acme.id, digest, "acme.example", parts.clock.now())
-    async with parts.database.transaction() as tx:
+    async with parts.service.transaction() as tx:
         assert await store.closed_endpoints(tx, asked) == {(acme.id, digest)}
     for opened in (True, False):
         response = await call(acme, "POST", "/endpoints/open", kind="live", body={"url": url})
         assert response.json() == {"opened": opened}
-    async with parts.database.transaction() as tx:
+    async with parts.service.transaction() as tx:
         assert await store.closed_endpoints(tx, asked) == set()
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from api.clock import Clock
@@ -38,7 +39,9 @@ class Team:
 
     @property
     def desk(self) -> Desk:
-        return self.org.service.parts.segments
+        """What refreshes segments as an engine does, for every organization."""
+        parts = self.org.service.parts
+        return msgspec.structs.replace(parts.segments, database=parts.service)
 
     async def call(self, method: str, path: str = "", body: Any = None, *scopes: str) -> httpx.Response:
         """Call as an author, or with a workbench key that has these scopes."""
@@ -98,5 +101,5 @@ async def globex(service: Service) -> Team:
 @pytest.fixture
 async def clock(service: Service) -> LateClock:
     made = LateClock()
-    await service.parts.database.calibrate(made)
+    await service.parts.service.calibrate(made)
     return made

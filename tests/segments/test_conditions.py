@@ -46,7 +46,7 @@ async def published(team: Team) -> str:
 async def drive(team: Team, folder: Path) -> None:
     service = team.org.service
     ways = transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
-    driver = Driver(service.parts.database, service.keyring, service.parts.clock, uniform(()), ways)
+    driver = Driver(service.parts.service, service.keyring, service.parts.clock, uniform(()), ways)
     await driver.drive(team.id, "ready", 100)
     await ways.close()
 

@@ -30,11 +30,11 @@ def author(team: Team) -> Author:
 
 
 async def erase(team: Team, contact_id: str) -> None:
-    assert isinstance(await erasure.erase(team.org.service.parts.database, author(team), contact_id), ErasedView)
+    assert isinstance(await erasure.erase(team.org.service.parts.service, author(team), contact_id), ErasedView)
 
 
 async def merge(team: Team, keep: str, absorbed: str) -> str:
-    done = await merging.merge(team.org.service.parts.database, author(team), Pair(keep, absorbed), str)
+    done = await merging.merge(team.org.service.parts.service, author(team), Pair(keep, absorbed), str)
     assert isinstance(done, MergeView)
     assert done.id is not None
     return done.id
@@ -96,7 +96,7 @@ async def test_an_audience_follows_a_merge_and_its_undoing(acme: Team) -> None:
     merge_id = await merge(acme, ann, app)
     assert await acme.members("invited") == {ann}
     await acme.ok("DELETE", "/gone")
-    undone = await merging.undo(acme.org.service.parts.database, author(acme), merge_id)
+    undone = await merging.undo(acme.org.service.parts.service, author(acme), merge_id)
     assert isinstance(undone, UndoneView)
     assert await acme.members("invited") == {app}
     assert await acme.members("gone") == set()
@@ -127,7 +127,7 @@ async def test_an_erasure_long_before_the_commit_of_a_refresh_wins(acme: Team) -
     async with before_commit(acme, "all"):
         await erase(acme, ann)
         later = acme.org.service.parts.clock.now() + timedelta(minutes=2)
-        await erase_again(acme.org.service.parts.database, later)
+        await erase_again(acme.org.service.parts.service, later)
     assert await acme.members("all") == set()
 
 
@@ -145,7 +145,7 @@ async def test_a_merge_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
 async def test_an_erasure_under_way_is_waited_for(acme: Team) -> None:
     """It has looked at the members already, and commits after the refresh."""
     await acme.ok("POST", "", ALL)
-    ann, database = await acme.contact("ann"), acme.org.service.parts.database
+    ann, database = await acme.contact("ann"), acme.org.service.parts.service
     row = await row_of(acme, "all")
     async with database.transaction() as tx:
         now = acme.org.service.parts.clock.now()
@@ -174,7 +174,7 @@ async def test_the_second_look_of_an_erasure_mends_what_a_killed_refresh_left(ac
     await erase(acme, ann)
     await acme.rows("INSERT INTO segment_members VALUES (%s, 'all', %s, now())", acme.id, ann)
     later = acme.org.service.parts.clock.now() + timedelta(minutes=2)
-    await erase_again(acme.org.service.parts.database, later)
+    await erase_again(acme.org.service.parts.service, later)
     assert await acme.members("all") == set()
 
 
@@ -202,7 +202,7 @@ async def test_members_that_somebody_is_changing_are_left_to_them(acme: Team) ->
     ann = await acme.contact("ann")
     await acme.ok("POST", "", ALL)
     row = await row_of(acme, "all")
-    async with acme.org.service.parts.database.transaction() as tx:
+    async with acme.org.service.parts.service.transaction() as tx:
         await tx.execute("DELETE FROM segment_members WHERE contact_id = %s", (ann,))
         async with acme.desk.database.transaction() as other:
             await members.drop_all(other, members.Place(acme.id, row.name))  # does not wait

@@ -75,8 +75,8 @@ WANTED = {
     "facts.count_recent": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
     "facts.read_messages_at": {"messages_by_contact org_id contact_id created_at"},
     "facts.read_arrivals": {
-        "events_other_org_id_contact_id_created_at_idx org_id contact_id created_at created_at created_at",
-        "onchain_events_by_contact org_id contact_id created_at created_at created_at",
+        "events_other_org_id_contact_id_created_at_idx org_id contact_id created_at created_at",
+        "onchain_events_by_contact org_id contact_id created_at created_at",
     },
     "history.find_held_keys": {"idempotency_keys_pkey org_id key_digest"},
     "history.find_changed_contacts": {"contacts_pkey org_id id"},

@@ -44,6 +44,7 @@ def test_the_migrations_build_what_the_schema_shows(database_url: str) -> None:
         connection.execute("DROP SCHEMA workbench CASCADE")
         connection.execute("DROP SCHEMA IF EXISTS analyst, analyst_direct, analyst_past CASCADE")
         connection.execute((sql_folder() / "schema.sql").read_bytes())
+        connection.execute((sql_folder() / "wall.sql").read_bytes())
     assert catalog(database_url) == migrated
 
 

@@ -1,0 +1,141 @@
+"""Row-level security is the second wall: a statement that forgets the organization, or names another one, finds and writes nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import psycopg
+import pytest
+from psycopg import errors, sql
+from sanic import HTTPResponse, Request
+from sanic.response import json
+
+from api.app import create_app
+from api.clock import token
+from api.routes.entrance import parts, require
+from api.settings import Settings
+from api.store.database import NOBODY, RefusedDataError
+from api.store.tenancy import TenantDatabase, act_for, act_for_nobody
+from tests.in_process import served
+from tests.query.conftest import SECRET, World
+
+FORGETFUL = "SELECT DISTINCT org_id FROM workbench.contacts"
+_TABLES = """
+SELECT c.relname, c.relforcerowsecurity AND c.relrowsecurity AND EXISTS (
+           SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polroles = ARRAY[c.relowner] AND p.polcmd = '*' AND p.polpermissive
+               AND pg_get_expr(p.polqual, c.oid) LIKE '%%org_id = %%workbench.org%%' AND p.polwithcheck IS NULL)
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id'
+WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+ORDER BY c.relname
+"""
+
+
+def acting(dsn: str, org: str) -> psycopg.Connection[tuple[object, ...]]:
+    return psycopg.connect(dsn, options=f"-c search_path=workbench -c workbench.org={org}")
+
+
+@pytest.fixture
+def tables(module_database: str, filled: dict[str, int]) -> list[str]:
+    with acting(module_database, NOBODY) as connection:
+        return [name for name, _ in connection.execute(_TABLES)]
+
+
+def test_every_table_of_tenants_is_behind_the_wall(module_database: str) -> None:
+    with acting(module_database, NOBODY) as connection:
+        found = dict(connection.execute(_TABLES))
+    assert [name for name, walled in found.items() if not walled] == []
+    assert len(found) > 30
+    assert {"api_keys", "contacts", "entries", "events", "identities", "messages", "onchain_events"} <= set(found)
+
+
+def test_what_forgets_the_organization_sees_changes_and_deletes_its_own_rows_alone(
+    module_database: str, tables: list[str], filled: dict[str, int]
+) -> None:
+    for org, seen in [(NOBODY, set()), (str(filled["a"]), {filled["a"]}), (str(filled["b"]), {filled["b"]})]:
+        with acting(module_database, org) as connection:
+            rows = {table: connection.execute(of("SELECT org_id FROM {}", table)).fetchall() for table in tables}
+            assert {org_id for found in rows.values() for (org_id,) in found} == seen
+            assert sum(map(bool, rows.values())) >= (11 if seen else 0)
+            for table, found in rows.items():
+                assert connection.execute(of("UPDATE {} SET org_id = org_id", table)).rowcount == len(found)
+                connection.execute("SAVEPOINT before")
+                try:
+                    assert connection.execute(of("DELETE FROM {}", table)).rowcount == len(found)
+                except errors.ForeignKeyViolation:  # rows that are seen, and that others refer to
+                    assert found
+                connection.execute("ROLLBACK TO before")
+            connection.rollback()
+
+
+def test_no_row_can_be_written_for_another_organization(
+    module_database: str, tables: list[str], filled: dict[str, int]
+) -> None:
+    with acting(module_database, str(filled["a"])) as connection:
+        for table in tables:
+            with (
+                pytest.raises(errors.InsufficientPrivilege, match="violates row-level security"),
+                connection.transaction(),
+            ):
+                connection.execute(of("INSERT INTO {} (org_id) VALUES (%s)", table), (filled["b"],))
+
+
+@pytest.fixture
+async def tenants(module_database: str) -> AsyncIterator[TenantDatabase]:
+    database = TenantDatabase(module_database, size=1)
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def seen(database: TenantDatabase, org_id: int | None) -> set[int]:
+    if org_id is not None:
+        act_for(org_id)
+    async with database.transaction() as tx:
+        return {found async for (found,) in await tx.execute(FORGETFUL)}
+
+
+async def test_a_connection_that_goes_from_one_to_the_other_shows_each_its_own(
+    tenants: TenantDatabase, filled: dict[str, int]
+) -> None:
+    a, b = filled["a"], filled["b"]
+    assert await asyncio.gather(*(seen(tenants, org) for org in [a, b, None, b, None, a] * 5)) == [
+        {a}, {b}, set(), {b}, set(), {a},
+    ] * 5  # fmt: skip
+
+
+async def test_nobody_inherits_the_organization_of_a_transaction_that_failed(
+    tenants: TenantDatabase, filled: dict[str, int]
+) -> None:
+    act_for(filled["a"])
+    with pytest.raises(RefusedDataError):
+        async with tenants.transaction() as tx:
+            await tx.execute("SELECT 1 / 0")
+    with pytest.raises(errors.InsufficientPrivilege):
+        async with tenants.transaction() as tx:
+            await tx.execute("INSERT INTO dry_runs (org_id) VALUES (%s)", (filled["b"],))
+    act_for_nobody()
+    assert await seen(tenants, None) == set()
+
+
+async def test_a_route_that_forgets_the_organization_shows_the_callers_alone(
+    world: World, filled: dict[str, int]
+) -> None:
+    app = create_app(Settings(), world.dsn, SECRET, name=f"wall-{token(4).hex()}")
+
+    async def forgetful(request: Request) -> HTTPResponse:
+        if request.args.get("known"):
+            await require(request, "events:read")
+        async with parts(request).database.transaction() as tx:
+            return json([row[0] async for row in await tx.execute(FORGETFUL)])
+
+    app.add_route(forgetful, "/forgetful")
+    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        answers = []
+        for key, query in [(world.ann.key, "?known=1"), (world.ben.key, "?known=1"), (world.ben.key, "")]:
+            response = await client.get(f"/forgetful{query}", headers={"Authorization": f"Bearer {key}"})
+            answers.append(response.json())
+    assert answers == [[filled["a"]], [filled["b"]], []]  # one connection; the last asked without being identified
+
+
+def of(statement: str, table: str) -> sql.Composed:
+    return sql.SQL(statement).format(sql.Identifier(table))
