@@ -26,5 +26,10 @@ def collect(parts: Parts, lag: Lag) -> Iterator[Metric]:
     yield gauge("inboxes", "Inboxes with an open WebSocket.", len(sockets.inboxes))
     yield gauge("engine_silent_seconds", "Time since any engine was heard of.", lag.silent_seconds())
     yield gauge("oldest_due_seconds", "How late the oldest due entry is.", lag.seconds())
-    databases = {"api": parts.database, "service": parts.service, "ingest": pipeline.database, "segments": parts.segments.database}
+    databases = {
+        "api": parts.database,
+        "service": parts.service,
+        "ingest": pipeline.database,
+        "segments": parts.segments.database,
+    }
     yield from pools(databases)

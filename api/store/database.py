@@ -130,7 +130,14 @@ class Database:
     """
 
     def __init__(
-        self, dsn: str, size: int = 8, statement_ms: int = 10_000, *, lock_ms: int = 2_000, hot: bool = False, org: str = EVERYBODY
+        self,
+        dsn: str,
+        size: int = 8,
+        statement_ms: int = 10_000,
+        *,
+        lock_ms: int = 2_000,
+        hot: bool = False,
+        org: str = EVERYBODY,
     ) -> None:
         self.dsn = libpq_dsn(dsn)
         mark = conninfo_to_dict(self.dsn).get("application_name") or ""
@@ -144,7 +151,8 @@ class Database:
             connection_class=Transaction,
             check=self._check,
             kwargs={
-                "options": _SESSION.format(statement_ms=statement_ms, lock_ms=lock_ms, org=org) + (_BY_KEY if hot else ""),
+                "options": _SESSION.format(statement_ms=statement_ms, lock_ms=lock_ms, org=org)
+                + (_BY_KEY if hot else ""),
                 "prepare_threshold": 2,
                 "connect_timeout": 5,
                 "application_name": f"{NAME}{newest()} {mark}".strip(),
