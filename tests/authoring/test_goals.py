@@ -372,4 +372,5 @@ async def test_who_was_on_the_way_when_it_was_switched_off_has_entered_and_who_h
     await automations.activate(desk.database, desk.author, row.id)
     await come(desk, "first_deposit", "begun", "late")
     await desk.drive()
-    assert (await rate(desk, row.id)).treated == Side(2, 1)
+    found = await rate(desk, row.id)
+    assert (found.treated, found.later_entries) == (Side(2, 1), 1)
