@@ -2,10 +2,11 @@
 
 -- list_entries --
 -- The next of an automation's entries, from the newest on.
-SELECT id ::text, coalesce(automation_version, 0), contact_id ::text, event_id ::text, event_created_at, coalesce(outcome = 'holdout', false)
-FROM entries
-WHERE org_id = :org_id AND automation_id = :automation_id AND id >= :since_id ::uuid AND id < :before_id ::uuid
-ORDER BY id DESC
+SELECT e.id ::text, coalesce(e.automation_version, 0), e.contact_id ::text, e.event_id ::text, e.event_created_at,
+       coalesce(e.outcome = 'holdout', false)
+FROM entries e
+WHERE e.org_id = :org_id AND e.automation_id = :automation_id AND e.id >= :since_id ::uuid AND e.id < :before_id ::uuid
+ORDER BY e.id DESC    -- the column, not its text: that of an index
 LIMIT :most;
 
 -- find_first_entries --
