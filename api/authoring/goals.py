@@ -1,8 +1,8 @@
 """The goal rate of an automation: of the contacts that entered, how many reached its goal, day by day, and what a holdout says of it.
 
 The goal is that of the live version. Held-out and treated contacts are measured alike, by what was stored: whether the goal came within
-the horizon of the first entry of the contact's life. What came before or after that entry, the automation may have brought
-about; who enters first when, it cannot. A contact stays on the side of that entry, whatever became of it later (intention to treat).
+the horizon of the first entry of the contact's life. Later entries the automation may have brought about, or kept away; that one it
+cannot have. A contact stays on the side of that entry, whatever became of it later (intention to treat).
 Only versions since the holdout has its size are counted: before that, others were held out, or nobody.
 """
 
