@@ -1,8 +1,8 @@
 """The goal rate of an automation: of the contacts that entered, how many reached its goal, day by day, and what a holdout says of it.
 
 The goal is that of the live version. Held-out and treated contacts are measured alike, by what was stored: whether the goal came within
-the horizon of the first entry of the contact's life. What came before or after that entry, the automation may have brought
-about; who enters first when, it cannot. A contact stays on the side of that entry, whatever became of it later (intention to treat).
+the horizon of the first entry of the contact's life. Later entries the automation may have brought about, or kept away; that one it
+cannot have. A contact stays on the side of that entry, whatever became of it later (intention to treat).
 Only versions since the holdout has its size are counted: before that, others were held out, or nobody.
 """
 
@@ -27,7 +27,7 @@ from api.language.settings import Goal, Settings, read_settings
 from api.store import authoring, goals
 from api.store.authoring import VersionRow
 from api.store.database import Database
-from api.store.goals import LAST_ID, Entered, EnteredRow, Search
+from api.store.goals import LAST_ID, Entered, EntryRow, Search
 
 COUNTED = 100_000  # entries
 JUDGED = 200_000  # events, where filters choose among them
@@ -136,13 +136,13 @@ class _Tally:
         self.entries = self.later_entries = self.mixed = self.unknown = self.events = 0
         self.cut_at: datetime | None = None
 
-    def add(self, page: Sequence[EnteredRow], first: Sequence[EnteredRow], reached: Reached) -> None:
-        self.entries += len(page)
-        self.later_entries += sum(row.is_later is True for row in page)
-        self.mixed += sum(row.mixed is True for row in first)
+    def add(self, page: "_Page", reached: Reached) -> None:
+        self.entries += page.entries
+        self.later_entries += page.later_entries
+        self.mixed += page.mixed
         self.unknown += reached.unknown
         self.events += reached.events
-        for row in first:
+        for row in page.first:
             place = row.at.astimezone(UTC).date(), row.held_out
             self.contacts[place] += 1
             self.reached[place] += row.contact_id in reached.contact_ids
@@ -151,22 +151,48 @@ class _Tally:
         return Side(self.contacts[day, held_out], self.reached[day, held_out])
 
 
+class _Page(msgspec.Struct, frozen=True):
+    """Some entries: how many, how many of contacts that had entered before, and those from which their contacts count."""
+
+    entries: int
+    later_entries: int
+    mixed: int
+    first: Sequence[EntryRow]
+    last_id: str
+
+
 async def _count(database: Database, keys: OrgKeys, measured: _Measured, entered: Entered, most: int) -> _Tally:
     """Count page by page, from the newest entry back, each page in a transaction of its own."""
     tally, before_id = _Tally(), LAST_ID
     size = _FILTERED_PAGE if measured.goal.filters else _PAGE
     while True:
         left = most - tally.entries if tally.events < JUDGED else 0
-        async with database.transaction() as tx:
-            page = await goals.list_entered(tx, entered, before_id, min(size, left) or 1)
-        if page and not left:
+        page = await _page(database, entered, before_id, min(size, left) or 1)
+        if page is not None and not left:
             tally.cut_at = from_us(us_of(before_id))
-        if not page or not left:
+        if page is None or not left:
             return tally
-        first = [row for row in page if row.is_first]
-        searches = [Search(row.contact_id, row.event_id, row.at, row.at + measured.within) for row in first]
-        tally.add(page, first, await find_reached(database, entered.org_id, keys, measured.goal, searches))
-        before_id = page[-1].id
+        searches = [Search(row.contact_id, row.event_id, row.at, row.at + measured.within) for row in page.first]
+        tally.add(page, await find_reached(database, entered.org_id, keys, measured.goal, searches))
+        before_id = page.last_id
+
+
+async def _page(database: Database, entered: Entered, before_id: str, most: int) -> _Page | None:
+    """Return the next entries; None where there are none."""
+    async with database.transaction() as tx:
+        rows = await goals.list_entries(tx, entered, before_id, most)
+        firsts = await goals.find_first_entries(tx, entered, {row.contact_id for row in rows})
+    if not rows:
+        return None
+    known = [(row, firsts[row.contact_id]) for row in rows if row.contact_id in firsts]
+    counted = [(row, first) for row, first in known if first.entry_id == row.id and row.version >= entered.version]
+    return _Page(
+        len(rows),
+        sum(first.entry_id < row.id for row, first in known),
+        sum(first.mixed for _, first in counted),
+        [row for row, _ in counted],
+        rows[-1].id,
+    )
 
 
 def _view(measured: _Measured, days: int, tally: _Tally) -> GoalView:

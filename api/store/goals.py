@@ -1,6 +1,6 @@
 """Who entered an automation and what they did then: the statements of `sql/queries/goals.sql`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import msgspec
@@ -12,6 +12,7 @@ from api.store.statements import load
 _SQL = load("goals")
 
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_MOST_SIDES = 1_000  # entries of one contact, looked at for whether it has been on both
 
 
 class Entered(msgspec.Struct, frozen=True):
@@ -23,20 +24,22 @@ class Entered(msgspec.Struct, frozen=True):
     version: int
 
 
-class EnteredRow(msgspec.Struct, frozen=True):
-    """An entry. `is_first`: its contact counts from here; `is_later`: the contact had been let in before. Neither: nobody was let in yet.
-
-    `mixed`: the contact has entries on both sides. `at`, `event_id`: the event that started it.
-    """
+class EntryRow(msgspec.Struct, frozen=True):
+    """An entry and the event that started it (received `at`); version 0: nothing was published."""
 
     id: str
-    is_first: bool | None
-    is_later: bool | None
-    mixed: bool | None
+    version: int
     contact_id: str
-    held_out: bool
-    at: datetime
     event_id: str
+    at: datetime
+    held_out: bool
+
+
+class FirstRow(msgspec.Struct, frozen=True):
+    """The first entry of a contact that was let in; `mixed`: it has been on both sides."""
+
+    entry_id: str
+    mixed: bool
 
 
 class Sought(msgspec.Struct, frozen=True):
@@ -71,10 +74,27 @@ class GoalEventRow(msgspec.Struct, frozen=True):
     payload: bytes | None
 
 
-async def list_entered(tx: Transaction, entered: Entered, before_id: str, most: int) -> list[EnteredRow]:
-    """Return the next entries before one of them, the newest first."""
-    values = msgspec.structs.asdict(entered) | {"before_id": before_id, "most": most}
-    return [EnteredRow(*row) async for row in await tx.execute(_SQL["list_entered"], values)]
+async def list_entries(tx: Transaction, entered: Entered, before_id: str, most: int) -> list[EntryRow]:
+    """Return the next entries before one of them, of any version, the newest first."""
+    values = {
+        "org_id": entered.org_id,
+        "automation_id": entered.automation_id,
+        "since_id": entered.since_id,
+        "before_id": before_id,
+        "most": most,
+    }
+    return [EntryRow(*row) async for row in await tx.execute(_SQL["list_entries"], values)]
+
+
+async def find_first_entries(tx: Transaction, entered: Entered, contact_ids: Collection[str]) -> dict[str, FirstRow]:
+    """Return where each of these contacts first entered, ever; whoever was never let in is missing."""
+    values = {
+        "org_id": entered.org_id,
+        "automation_id": entered.automation_id,
+        "contact_ids": joined([*contact_ids]),
+        "most": _MOST_SIDES,
+    }
+    return {row[0]: FirstRow(*row[1:]) async for row in await tx.execute(_SQL["find_first_entries"], values)}
 
 
 async def list_goal_events(

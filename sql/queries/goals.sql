@@ -1,32 +1,27 @@
 -- How many of those who entered an automation reached its goal. A contact counts once, from the first entry of its life that was let in.
--- An entry was let in when it came as far as a node (or died) and was not refused there: then it was decided on which side it is.
 
--- list_entered --
--- The next of an automation's entries, from the newest on. `is_first`: the contact's first that was let in, by a version that counts;
--- null where none was. `mixed`: of a contact's first entries some are on one side and some on the other, since two contacts became one.
-WITH page AS MATERIALIZED (
-    SELECT id, automation_version, contact_id, event_id, event_created_at, coalesce(outcome = 'holdout', false) AS held_out
-    FROM entries
-    WHERE org_id = :org_id AND automation_id = :automation_id AND id >= :since_id ::uuid AND id < :before_id ::uuid
-    ORDER BY id DESC
-    LIMIT :most
-), people AS MATERIALIZED (
-    SELECT k.contact_id, (array_agg(e.id ORDER BY e.created_at, e.id))[1] AS first_id, bool_or(e.held_out) <> bool_and(e.held_out) AS mixed
-    FROM (SELECT DISTINCT contact_id FROM page) k
-    CROSS JOIN LATERAL (
-        SELECT e.id, e.created_at, coalesce(e.outcome = 'holdout', false) AS held_out
-        FROM entries e
-        WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = :automation_id
-            AND (e.node_id IS NOT NULL OR e.state = 'dead') AND coalesce(e.outcome, '') NOT IN ('reentry', 'loop_guard')
-        ORDER BY e.created_at, e.id LIMIT :most    -- the order is that of the index on contacts
-    ) e
-    GROUP BY k.contact_id
-)
-SELECT p.id ::text, k.first_id = p.id AND p.automation_version >= :version, k.first_id <> p.id, k.mixed, p.contact_id ::text, p.held_out,
-       p.event_created_at, p.event_id ::text
-FROM page p
-LEFT JOIN people k ON k.contact_id = p.contact_id
-ORDER BY p.id DESC;
+-- list_entries --
+-- The next of an automation's entries, from the newest on.
+SELECT e.id ::text, coalesce(e.automation_version, 0), e.contact_id ::text, e.event_id ::text, e.event_created_at,
+       coalesce(e.outcome = 'holdout', false)
+FROM entries e
+WHERE e.org_id = :org_id AND e.automation_id = :automation_id AND e.id >= :since_id ::uuid AND e.id < :before_id ::uuid
+ORDER BY e.id DESC    -- the column, not its text: that of an index
+LIMIT :most;
+
+-- find_first_entries --
+-- Of each contact: its first entry that was let in, and whether it has been on both sides, since two contacts became one. An entry was
+-- let in when it came as far as a node (or died) and was not refused there: then it was decided on which side it is.
+SELECT k.contact_id ::text, (array_agg(e.id ORDER BY e.created_at, e.id))[1] ::text, bool_or(e.held_out) <> bool_and(e.held_out)
+FROM unnest(:contact_ids ::uuid[]) AS k (contact_id)
+CROSS JOIN LATERAL (
+    SELECT e.id, e.created_at, coalesce(e.outcome = 'holdout', false) AS held_out
+    FROM entries e
+    WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = :automation_id
+        AND (e.node_id IS NOT NULL OR e.state = 'dead') AND coalesce(e.outcome, '') NOT IN ('reentry', 'loop_guard')
+    ORDER BY e.created_at, e.id LIMIT :most    -- the order is that of the index on contacts
+) e
+GROUP BY k.contact_id;
 
 -- list_goal_events --
 -- Of each contact: the next events of the goal's name after an event, until a moment, and the next logs about it that are called so. What
@@ -37,7 +32,8 @@ FROM unnest(:contact_ids ::uuid[], :after_ids ::uuid[], :after ::timestamptz[], 
 CROSS JOIN LATERAL (
     (SELECT v.created_at AS at, v.id, v.wallet_address, v.email, v.external_id, CASE WHEN :judged THEN v.payload END AS payload
      FROM events v
-     WHERE v.org_id = :org_id AND v.contact_id = k.contact_id AND v.event = :goal
+     WHERE v.org_id = :org_id AND v.contact_id = k.contact_id
+         AND v.event || '' = :goal    -- by the contact, not by the name: its index holds the events of everybody
          AND v.created_at >= k.after AND v.created_at <= k.until AND (v.created_at, v.id) > (k.after, k.after_id)
          AND (:forms ::jsonb[] = '{}' OR v.payload @> ANY (:forms ::jsonb[]))
      ORDER BY v.created_at, v.id

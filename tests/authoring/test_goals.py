@@ -15,6 +15,8 @@ from api.contacts.merging import MergeView, Pair, UndoneView, merge, undo
 from api.language.codec import encode
 from api.language.lift import Lift, Side
 from api.language.split import HOLDOUT, share
+from api.store.goals import LAST_ID
+from api.store.statements import load
 
 NODES = [{"id": "t", "type": "app_event"}, {"id": "d", "type": "delay", "data": {"seconds": 3600}}]
 EDGES = [{"source": "t", "target": "d"}]
@@ -372,4 +374,17 @@ async def test_who_was_on_the_way_when_it_was_switched_off_has_entered_and_who_h
     await automations.activate(desk.database, desk.author, row.id)
     await come(desk, "first_deposit", "begun", "late")
     await desk.drive()
-    assert (await rate(desk, row.id)).treated == Side(2, 1)
+    found = await rate(desk, row.id)
+    assert (found.treated, found.later_entries) == (Side(2, 1), 1)
+
+
+async def test_a_page_of_entries_costs_no_more_than_its_rows(desk: Any) -> None:
+    row = await desk.publish(graph=graph())
+    values = {"org_id": desk.org_id, "automation_id": row.id, "since_id": row.id, "before_id": LAST_ID, "most": 200}
+    async with desk.database.transaction() as tx:
+        await tx.execute("SET LOCAL enable_sort = off")
+        await tx.execute("SET LOCAL enable_seqscan = off")
+        cursor = await tx.execute(f"EXPLAIN {load('goals')['list_entries']}", values)
+        plan = "\n".join([line for (line,) in await cursor.fetchall()])
+    assert "Index Scan Backward" in plan
+    assert "Sort" not in plan
