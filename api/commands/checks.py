@@ -99,6 +99,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
             dsn = found[-1][1]
         if dsn is not None:
             yield from asyncio.run(_ask(dsn))
+            if settings.read_url is not None:
+                yield asyncio.run(_replica(dsn, settings.read_url))
     except Exception as error:
         sentence = explain(error)
         if sentence is None:
@@ -134,6 +136,23 @@ async def _ask(dsn: str) -> list[Finding]:
         return findings
     async with session(dsn) as (tx, _):
         return [*findings, _engine(await engine_seen(tx))]
+
+
+async def _replica(dsn: str, read_url: str) -> Finding:
+    from api.store.database import Database
+    from api.store.replica import ReplicaError, Source
+
+    primary, standby = Database(dsn, size=1), Database(read_url, size=1)
+    await primary.open()
+    await standby.open()
+    try:
+        await Source(primary, standby).current()
+    except ReplicaError as error:
+        return Finding("fail", str(error), "check WORKBENCH_READ_URL, and pg_stat_replication on the primary")
+    finally:
+        await standby.close()
+        await primary.close()
+    return Finding("ok", "the read replica follows")
 
 
 def _schema(found: "Standing") -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import pytest
 from api.access import keys, orgs
 from api.app import create_app
 from api.clock import token
+from api.commands.checks import Finding, every_check
 from api.keyring import Keyring
 from api.settings import Settings
 from api.store import replica
@@ -19,6 +20,7 @@ from api.store.migrate import migrate
 from tests.in_process import served
 from tests.query.conftest import SECRET, Asker
 from tests.query.standby import Pair, pair
+from tests.running import free_port
 
 COUNT = "SELECT count(*) FROM app_events"
 LONG = "SELECT count(*) FROM app_events, generate_series(1, 6000000)"
@@ -136,6 +138,16 @@ async def reading(servers: Pair) -> None:
     async with asyncio.timeout(20):
         while servers.standby.execute(running) == [(0,)]:  # noqa: ASYNC110  another server has no event for us
             await asyncio.sleep(0.01)
+
+
+def test_doctor_says_whether_it_follows(servers: Pair) -> None:
+    dsn = servers.primary.dsn
+    good, bad = (
+        list(every_check(Settings(database_url=dsn, read_url=url), free_port(), free_port()))
+        for url in (servers.standby.dsn(dsn), dsn)
+    )
+    assert Finding("ok", "the read replica follows") in good
+    assert [each.verdict for each in bad if "WORKBENCH_READ_URL is not a standby" in each.what] == ["fail"]
 
 
 async def test_what_is_no_standby_of_the_primary_is_not_asked(servers: Pair) -> None:
