@@ -15,6 +15,7 @@ from api.language.version import VERSION
 from api.store.database import libpq_dsn
 from tests.acceptance.conftest import Api, House
 from tests.promises.conftest import Load, automate, check_promises, query, until
+from tests.promises.test_workers import ask, gone, workers
 from workbench import Workbench
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +104,26 @@ async def test_b25_two_versions_work_beside_a_migration_and_after_it(house: Hous
     await load.settle()
     await check_promises(house.dsn, load, automations=1)
     assert (load.count("later"), load.strange) == (0, [])
+
+
+async def test_b25_processes_renewed_before_the_migration_leave_the_old_ones_at_work(
+    house: House, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    for each in ("api", "sql"):
+        shutil.copytree(ROOT / each, code / each, ignore=shutil.ignore_patterns("__pycache__"))
+    own = {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
+    house.log = tmp_path / "serve.log"
+    api = house.start_api("--workers", "2", **own)
+    old = workers(api)
+    (code / "sql" / "migrations" / "0002_grow.sql").write_text(GROW)
+    api.process.send_signal(signal.SIGHUP)
+    await until(lambda: "older than this code" in (tmp_path / "serve.log").read_text(), seconds=40)
+    assert not any(map(gone, old))
+    assert [await ask(api) for _ in range(4)] == [200] * 4
+    assert (await migrate(house, **own))[0] == 0
+    await until(lambda: all(map(gone, old)), seconds=60)
+    assert await ask(api) == 200
 
 
 async def more(load: Load) -> None:
