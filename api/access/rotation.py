@@ -50,6 +50,7 @@ async def _organization(database: Database, keyring: Keyring, org: Org) -> bool:
         case "next":
             await _raise(database, org, current, drop=False)
             await _pages(database, partial(store.change_merges, org=org, indexes=org.keys.all_of_each))
+            await _raise(database, org, current, drop=False)  # also those of merges that were undone in between
         case "former":
             await _seal_anew(database, keyring, org)
         case "settled":

@@ -12,6 +12,7 @@ import msgspec
 
 from api.commands import CommandError, http, ports, private
 from api.commands.explain import explain
+from api.keychain import ChainError, read_chain
 from api.settings import Settings
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _data_dir(settings: Settings) -> Finding:
 
 def _secret(settings: Settings) -> Finding:
     if settings.secret is not None:
-        return Finding("ok", "the secret comes from WORKBENCH_SECRET")
+        return _rotated(settings.secret) or Finding("ok", "the secret comes from WORKBENCH_SECRET")
     file = settings.data_dir / "secret"
     try:
         known = private.read(file)
@@ -87,7 +88,19 @@ def _secret(settings: Settings) -> Finding:
         return Finding("ok", "no secret yet; the first command makes one in the data folder")
     if stat.S_IMODE(file.stat().st_mode) & 0o077:
         return Finding("fail", f"the secret {file} can be read by other users", f"chmod 600 {file}")
-    return Finding("ok", f"the secret is in {file}; keep a copy, without it emails cannot be read again")
+    kept = Finding("ok", f"the secret is in {file}; keep a copy, without it emails cannot be read again")
+    return _rotated(known.strip()) or kept
+
+
+def _rotated(secret: str) -> Finding | None:
+    """Return what is to say of a secret that is being replaced."""
+    try:
+        part = read_chain(secret).part
+    except ChainError as error:
+        return Finding("fail", str(error))
+    if part == "settled":
+        return None
+    return Finding("warn", "the secret is being replaced", "go on with: workbench secret rotate; see docs/security.md")
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
@@ -99,6 +112,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
             dsn = found[-1][1]
         if dsn is not None:
             yield from asyncio.run(_ask(dsn))
+            if settings.read_url is not None:
+                yield asyncio.run(_replica(dsn, settings.read_url))
     except Exception as error:
         sentence = explain(error)
         if sentence is None:
@@ -134,6 +149,23 @@ async def _ask(dsn: str) -> list[Finding]:
         return findings
     async with session(dsn) as (tx, _):
         return [*findings, _engine(await engine_seen(tx))]
+
+
+async def _replica(dsn: str, read_url: str) -> Finding:
+    from api.store.database import Database
+    from api.store.replica import ReplicaError, Source
+
+    primary, standby = Database(dsn, size=1), Database(read_url, size=1)
+    await primary.open()
+    await standby.open()
+    try:
+        await Source(primary, standby).current()
+    except ReplicaError as error:
+        return Finding("fail", str(error), "check WORKBENCH_READ_URL, and pg_stat_replication on the primary")
+    finally:
+        await standby.close()
+        await primary.close()
+    return Finding("ok", "the read replica follows")
 
 
 def _schema(found: "Standing") -> Iterator[Finding]:

@@ -59,9 +59,11 @@ def migrate(addresses: Addresses, *, contract: bool = False) -> list[str]:
 
 async def _migrate(addresses: Addresses, contract: bool) -> list[str]:
     from api.access import direct
+    from api.store.migrate import Manners
     from api.store.migrate import migrate as apply
 
-    applied = await apply(addresses.dsn, admin_dsn=addresses.admin_dsn, contract=contract)
+    manners = Manners(report=note)
+    applied = await apply(addresses.dsn, admin_dsn=addresses.admin_dsn, contract=contract, manners=manners)
     await direct.complete(addresses.dsn)
     return applied
 

@@ -29,22 +29,28 @@ class MigrationError(Exception):
 
 
 class Manners(msgspec.Struct, frozen=True):
-    """How a migration waits for a lock: so long at a time (less than ingest waits, 500 ms), so long until the next try, so long in all."""
+    """How a migration waits for a lock: so long at a time (less than ingest waits, 500 ms), so long until the next try, so long in all.
+
+    `report` hears, once for each, of one that has to wait.
+    """
 
     lock_ms: int = 200
     pause_seconds: float = 1.0
     patience_seconds: float = 120.0
+    report: Callable[[str], None] = lambda _sentence: None
+
+
+_MANNERS = Manners()
 
 
 async def migrate(
-    dsn: str, *, admin_dsn: str | None = None, contract: bool = False, manners: Manners | None = None
+    dsn: str, *, admin_dsn: str | None = None, contract: bool = False, manners: Manners = _MANNERS
 ) -> list[str]:
     """Bring the database up to date with this code and its cluster; return the names applied now.
 
     `contract`: take away, too, what only older code uses; refused while such code is connected. A new database is built whole.
     `admin_dsn`: a superuser's, to harden SQL access. Raises MigrationError.
     """
-    manners = manners or Manners()
     async with _alone(dsn) as connection:
         await connection.execute(f"SET lock_timeout = {manners.lock_ms}")
         known = await _known(connection)
@@ -133,11 +139,14 @@ async def _patiently(
     connection: Transaction, what: str, manners: Manners, attempt: Callable[[], Awaitable[None]]
 ) -> None:
     """Try until no lock is in the way, and let the others go on in between."""
-    since = monotonic_ns()
+    since, told = monotonic_ns(), False
     while True:
         try:
             return await attempt()
         except (errors.LockNotAvailable, errors.DeadlockDetected):
+            if not told:
+                manners.report(f"{what} has to wait: {await _in_the_way(connection)}")
+            told = True
             if monotonic_ns() - since > manners.patience_seconds * 1e9:
                 raise MigrationError(
                     f"{what}: {await _in_the_way(connection)}; it changed nothing, try again"

@@ -55,7 +55,7 @@ async def others(tx: Transaction, mark: str) -> int:
 async def raise_indexes(
     tx: Transaction, after: str, *, org: Org, table: tuple[Indexed, int | str], number: int, drop: bool
 ) -> str | None:
-    """Add to the next indexes of generation `number` those of the one after it; with `drop`, take the former away."""
+    """Add to the next indexes of generation `number`, which lead, those of the one after it; with `drop`, those lead, and the former go."""
     name, kind = table
     scope = {"org_id": org.id, "kind": kind}
     page = scope | {"after": after, "end": _begin(number + 1), "most": _MOST}
@@ -64,7 +64,7 @@ async def raise_indexes(
     if not digests:
         return None
     risen = [org.keys.risen(each) for each in digests]
-    await tx.execute(_SQL[f"raise_{name}"], scope | {"digests": digests, "risen": risen})
+    await tx.execute(_SQL[f"raise_{name}"], scope | {"digests": digests, "risen": risen, "leads": not drop})
     if drop:
         await tx.execute(_SQL[f"drop_{name}"], scope | {"digests": digests})
     return digests[-1]

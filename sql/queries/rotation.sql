@@ -17,13 +17,14 @@ WHERE org_id = :org_id AND kind = :kind AND value_digest > :after ::uuid AND val
 ORDER BY value_digest LIMIT :most FOR UPDATE;
 
 -- raise_identities --
--- Let identifiers be found by a later index, too.
+-- Let identifiers be found by a later index, too; `leads`: by the former one they are looked up, so it is right where both differ.
 INSERT INTO identities (org_id, kind, value_digest, contact_id, created_at)
 SELECT i.org_id, i.kind, r.risen, i.contact_id, i.created_at
 FROM unnest(:digests ::uuid[], :risen ::uuid[]) AS r (digest, risen)
 JOIN identities i ON i.org_id = :org_id AND i.kind = :kind AND i.value_digest = r.digest
 ORDER BY r.risen
-ON CONFLICT (org_id, kind, value_digest) DO NOTHING;
+ON CONFLICT (org_id, kind, value_digest) DO UPDATE SET contact_id = excluded.contact_id
+    WHERE :leads ::boolean AND identities.contact_id <> excluded.contact_id;
 
 -- drop_identities --
 -- Find identifiers by these indexes no longer.

@@ -10,7 +10,11 @@ import pytest
 
 from api.access import AccessError
 from api.access.rotation import go_on
-from api.clock import Clock
+from api.authoring.automations import Author
+from api.authoring.refusal import Refusal
+from api.clock import Clock, uuid7
+from api.contacts import merging
+from api.contacts.merging import MergeView, Pair
 from api.ingest.notices import Notices
 from api.ingest.outcome import Stored
 from api.ingest.pipeline import Pipeline
@@ -45,6 +49,11 @@ class Process:
         async with self.database.transaction() as tx:
             found = await stored_contact(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
         return None if found is None else found.identifiers.email
+
+    async def owner(self, org_id: int, email: str) -> str | None:
+        async with self.database.transaction() as tx:
+            found = await stored_contact(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
+        return None if found is None else found.id
 
     async def rows(self, statement: str) -> list[tuple[Any, ...]]:
         async with self.database.transaction() as tx:
@@ -124,6 +133,33 @@ async def test_h5_lookups_find_everybody_while_the_secret_is_rotated(database_ur
         await coming
         assert not await go_on(database_url, before.keyring)
         await all_is_new(before, org_id, people.known)
+
+
+async def test_h5_a_merge_of_before_is_taken_back_with_the_new_secret(database_url: str) -> None:
+    texts = [OLD]
+    while len(texts) < 4:
+        texts.append(advanced(texts[-1], NEW))
+    async with Process(database_url, texts[0]).running() as process:
+        org_id = await organization(process)
+        await process.send(org_id, {"walletAddress": "0xWeb"})
+        await process.send(org_id, {"email": "app@example.com"})
+        web, app = [row[0] for row in await process.rows("SELECT id FROM contacts ORDER BY wallet_address")]
+        merge = await merging.merge(process.database, author(process, org_id), Pair(web, app), str)
+        assert isinstance(merge, MergeView)
+        assert await process.owner(org_id, "app@example.com") == web
+    for text in texts[1:3]:
+        await go_on(database_url, Keyring(text))
+    async with Process(database_url, texts[3]).running() as process:
+        assert await process.owner(org_id, "app@example.com") == web
+        await go_on(database_url, process.keyring)
+        undone = await merging.undo(process.database, author(process, org_id), merge.id or "")
+        assert not isinstance(undone, Refusal), undone
+        assert await process.owner(org_id, "app@example.com") == app
+
+
+def author(process: Process, org_id: int) -> Author:
+    now_us = process.clock.unique_now_us()
+    return Author(org_id, uuid7(now_us), now_us)
 
 
 async def test_nothing_is_done_while_a_process_holds_other_secrets(database_url: str) -> None:

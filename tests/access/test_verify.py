@@ -1,7 +1,11 @@
 import asyncio
+import functools
+import string
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from random import Random
 
 import psycopg
 import pytest
@@ -12,6 +16,8 @@ from api.access.verify import Principal, Unauthorized, Verifier
 from api.clock import Clock, token
 from api.keyring import Keyring
 from api.store.database import Database, Transaction, UnavailableError
+
+DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 class MovableClock(Clock):
@@ -175,3 +181,22 @@ async def test_a_key_that_cannot_be_looked_up_is_neither_accepted_nor_refused_an
     assert isinstance(await verifier.principal([f"Bearer {key}"]), Principal)
     await verifier.close()
     await database.close()
+
+
+async def test_f10_a_key_that_is_nearly_right_takes_no_longer_than_any_other(
+    verifier: Verifier, database_url: str, keyring: Keyring, org: str
+) -> None:
+    """Of pairs in an order of chance each is slower about half the time: noise, however large, moves that to neither side."""
+    right = await keys.create(database_url, keyring, org, "live")
+    number = functools.reduce(lambda sum_, digit: sum_ * 62 + DIGITS.index(digit), right[8:-6], 0)
+    chance, near_was_slower, pairs = Random(0), 0, 1_000
+    for step in range(1, pairs + 1):
+        wrong = {"near": (number ^ step).to_bytes(CHANCE_BYTES), "far": token(CHANCE_BYTES)}
+        took = {}
+        for name in chance.sample(sorted(wrong), 2):
+            header = f"Bearer {make('live', org, wrong[name])}"
+            since = time.perf_counter_ns()
+            assert isinstance(await verifier.principal([header]), Unauthorized)
+            took[name] = time.perf_counter_ns() - since
+        near_was_slower += took["near"] > took["far"]
+    assert 0.4 < near_was_slower / pairs < 0.6  # six standard deviations

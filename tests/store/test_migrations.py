@@ -154,7 +154,8 @@ async def test_nobody_waits_long_behind_a_migration_that_waits_for_a_long_query(
     dsn = libpq_dsn(database_url)
     async with await psycopg.AsyncConnection.connect(dsn) as query, await psycopg.AsyncConnection.connect(dsn) as other:
         await query.execute("SELECT count(*) FROM workbench.events")  # its transaction stays open
-        migrating_now = asyncio.create_task(migrate(database_url, manners=Manners(50, 0.05, 30.0)))
+        heard: list[str] = []
+        migrating_now = asyncio.create_task(migrate(database_url, manners=Manners(50, 0.05, 30.0, heard.append)))
         await other.execute("SET lock_timeout = '5s'")
         looks = 0
         while looks < 20:  # ingest beside it: every look would fail after 5 s if the migration stayed in the queue
@@ -165,6 +166,7 @@ async def test_nobody_waits_long_behind_a_migration_that_waits_for_a_long_query(
         assert not migrating_now.done()
         await query.rollback()
         assert await migrating_now == ["0002_grow"]
+        assert [each.split(": ")[0] for each in heard] == ["0002_grow has to wait"]
 
 
 async def test_a_migration_gives_up_and_says_who_is_in_the_way(code: Code, database_url: str) -> None:
