@@ -24,7 +24,7 @@ Spot = tuple[str, str]
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """One reason to follow an event: somebody's automation, or (`active` None) the wish to have it."""
+    """One reason to follow an event: somebody's automation, or (`active` None: also of one that is paused) the wish to have it."""
 
     org_id: int
     contract: str
@@ -109,9 +109,11 @@ async def read_watched(tx: Transaction, chain_id: int) -> Watched:
 
 def _of_automations(rows: Iterable[AutomationRow]) -> Iterable[Watch]:
     for row in rows:
+        if row.paused and row.published_version is None:
+            continue
         trigger = read_trigger(decode(row.trigger_spec))
         if isinstance(trigger, Trigger) and (source := trigger.source) is not None:
-            active = Active(row.id, row.published_version, row.stint, trigger)
+            active = None if row.paused else Active(row.id, row.published_version, row.stint, trigger)
             decoder = Decoder(source.declared)
             yield Watch(row.org_id, source.contract, source.declared, decoder, source.wallet_arg, active)
 

@@ -32,13 +32,17 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class AutomationRow(msgspec.Struct, frozen=True):
-    """An automation that starts from logs; `trigger_spec` is JSON text. No published version: its entries end at once."""
+    """An automation that starts from logs; `trigger_spec` is JSON text. No published version: its entries end at once.
+
+    `paused`: its logs are kept, and start nothing.
+    """
 
     org_id: int
     id: str
     published_version: int | None
     stint: int
     trigger_spec: bytes
+    paused: bool
 
 
 class WatchRow(msgspec.Struct, frozen=True):

@@ -47,11 +47,12 @@ SELECT number, hash FROM chain_blocks WHERE chain_id = :chain_id ::bigint ORDER 
 SELECT coalesce(sum(epoch), 0)::bigint FROM automation_epochs WHERE org_id > 0;
 
 -- chain_automations --
--- Every automation that starts from logs of a chain and takes entries now, with the trigger of its published version, or of its draft
--- when it has none.
-SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec
+-- Every automation that starts from logs of a chain and is active, with the trigger of its published version, or of its draft when it
+-- has none. One that is paused takes no entries, but its logs are kept: others wait for them, and it may wait for their confirmations.
+SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec, t.paused
 FROM (
-    SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec
+    SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec,
+           a.paused_at IS NOT NULL AS paused
     FROM automations a
     LEFT JOIN automation_versions v
         ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
