@@ -1,6 +1,6 @@
 """Test sends: what an automation would send for an event, sent to its author instead, through the real channels.
 
-The interpreter makes the messages, as a simulation does; nobody is held out. Whatever their receiver would be, they go to the
+The interpreter makes the messages, as a simulation does; nobody is held out, capped, or refused for having been in before. Whatever their receiver would be, they go to the
 addresses that were given and nowhere else, marked as tests. They are no entry, no message of a contact, not metered, in no
 count; what is kept is that somebody sent one to whom (`audit_log`, as blind indexes), and an in-app message until its wallet has it,
 for a day. Whose addresses may be given: `authoring.receivers`.
@@ -145,9 +145,8 @@ async def send_test(
 def _tried(prepared: Prepared, around: Surroundings, trial: Trial) -> Trace:
     automation = prepared.automation
     graph = None if automation.graph is None else without_holdout(automation.graph)
-    return run(
-        msgspec.structs.replace(prepared, automation=msgspec.structs.replace(automation, graph=graph)), around, trial
-    )
+    treated = Prepared(msgspec.structs.replace(automation, graph=graph), prepared.contact, prepared.event)
+    return run(treated, around, trial)
 
 
 def _withheld(trace: Trace) -> Iterator[TriedView]:

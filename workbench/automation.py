@@ -164,7 +164,8 @@ class Automation(Rules):
         """
         connection, record = self._place.connection, self._place.record
         speaks = connection if connection is not None and connection.has_key else None
-        simulation = simulated(self._draft, Trial(event, contact, now, events), speaks)
+        saved = None if record is None else record.id
+        simulation = simulated(self._draft, Trial(event, contact, now, events, automation_id=saved), speaks)
         simulation.note = record.off() if record is not None else ""
         return simulation
 

@@ -12,7 +12,7 @@ import msgspec
 
 from api.language.codec import Json, encode, normalise
 from api.language.contact import Contact
-from api.language.described import Later, read_contact, read_later
+from api.language.described import SIMULATED, Later, read_contact, read_later
 from api.language.effect import Message
 from api.language.event import Event, read_event
 from api.language.graph import Graph
@@ -238,13 +238,17 @@ _CONTACT = frozenset({"id", "email", "walletAddress", "externalId", "attributes"
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What is tried: an event as a caller writes it, of whom it is, when it comes, and which of its contact's come later."""
+    """What is tried: an event as a caller writes it, of whom it is, when it comes, and which of its contact's come later.
+
+    `automation_id`: of one that is saved; by it contacts are divided.
+    """
 
     event: Mapping[str, Any]
     contact: Mapping[str, Any] | None = None
     now: datetime | None = None
     later: Sequence[Mapping[str, Any]] = ()
     until: timedelta | None = None
+    automation_id: str | None = None
 
 
 class Course(msgspec.Struct, frozen=True):
@@ -291,7 +295,8 @@ def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simu
     if connection is not None:
         trace, email_from = _asked(connection, draft, whole, trial, later)
     else:
-        trace = simulate(Automation(trigger, graph), read_tried(whole, trigger, at), described, at, given)
+        automation = Automation(trigger, graph, trial.automation_id or SIMULATED)
+        trace = simulate(automation, read_tried(whole, trigger, at), described, at, given)
     simulation = Simulation(draft.name, trigger, graph, whole, trace)
     simulation.chosen = draft.places()
     began_at = trace.steps[0].at if trace.steps else at
@@ -389,7 +394,13 @@ def _asked(
     """Return the server's answer, and the address that its emails come from."""
     payload = draft.payload()
     until = trial.now + trial.until if trial.now is not None and trial.until is not None else None
-    given = (("contact", trial.contact), ("now", trial.now), ("events", later or None), ("until", until))
+    given = (
+        ("contact", trial.contact),
+        ("now", trial.now),
+        ("events", later or None),
+        ("until", until),
+        ("automationId", trial.automation_id),
+    )
     beside = {name: value for name, value in given if value is not None}
     body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "event": event} | beside
     answer = connection.post("/simulate", body)

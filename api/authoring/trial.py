@@ -3,18 +3,21 @@
 import asyncio
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 
 from api.authoring.draft import read_spec, read_specs
 from api.authoring.fields import Fields, read_fields
 from api.authoring.masking import without_email
+from api.authoring.past import past_of
 from api.authoring.refusal import Refusal, invalid, unknown
 from api.clock import to_us
 from api.keyring import OrgKeys
 from api.language.contact import Contact
-from api.language.described import Later, contact_of, read_contact, read_later
+from api.language.described import SIMULATED, Later, contact_of, read_contact, read_later
 from api.language.event import Event, read_event
+from api.language.facts import Past
 from api.language.graph import Graph, read_graph
 from api.language.onchain import is_sample, read_sample
 from api.language.problem import Problem, Problems
@@ -100,18 +103,20 @@ def read_whole_trial(body: bytes, now: datetime) -> WholeTrial | Problems:
     shape = read_graph(value) if graph is not None else ()
     for found in (trigger, shape):
         fields.problems.extend(found if isinstance(found, tuple) else ())
+    automation_id = _automation_id(fields)
     trial = trial_in(fields, now)
     if isinstance(trial, Trial) and isinstance(trigger, Trigger) and isinstance(shape, Graph):
-        return WholeTrial(trial, Automation(trigger, shape))
+        return WholeTrial(trial, Automation(trigger, shape, automation_id))
     return tuple(fields.problems)
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What is tried, on whom, with which event."""
+    """What is tried, on whom, with which event; `past`: what the automation knows of a stored contact."""
 
     automation: Automation
     contact: Contact
     event: Event
+    past: Past = Past()
 
 
 async def try_stored(database: Database, around: Surroundings, automation_id: str, trial: Trial) -> Trace | Refusal:
@@ -144,7 +149,10 @@ async def _prepare(
     if isinstance(event, Refusal):
         return event
     async with database.transaction() as tx:
-        return Prepared(automation, await _contact(tx, around, trial, event), event)
+        contact = await _contact(tx, around, trial, event)
+        if trial.contact is not None or contact.id == SIMULATED:
+            return Prepared(automation, contact, event)
+        return Prepared(automation, contact, event, await past_of(tx, around.org_id, automation, contact.id, trial.now))
 
 
 def _started_by(trigger: Trigger, trial: Trial) -> Event | Refusal:
@@ -166,7 +174,7 @@ def run(prepared: Prepared, around: Surroundings, trial: Trial) -> Trace:
     An address that the caller has sent itself is no secret.
     """
     contact, email = prepared.contact, prepared.contact.identifiers.email
-    given = Given(later=trial.later, retries=around.retries, until=trial.until)
+    given = Given(prepared.past, trial.later, around.retries, until=trial.until)
     if email is None or around.shows_email or trial.contact is not None or email == prepared.event.identifiers.email:
         return simulate(prepared.automation, prepared.event, contact, trial.now, given)
     given = msgspec.structs.replace(given, seen_as=without_email(contact, email))
@@ -213,6 +221,16 @@ def trial_in(fields: Fields, now: datetime) -> Trial | Problems:
     if fields.problems or event is None:
         return tuple(fields.problems)
     return Trial(event, contact, given, version, later, until)
+
+
+def _automation_id(fields: Fields) -> str:
+    """Return the id of the automation whose draft is brought along: by it contacts are divided, and it knows who was in before."""
+    text = fields.text("automationId", 36)
+    try:
+        return SIMULATED if text is None else str(UUID(text))
+    except ValueError:
+        fields.refuse("automationId", "must be the id of an automation")
+        return SIMULATED
 
 
 def _event(fields: Fields, now: datetime) -> Event | Sample | None:

@@ -25,7 +25,7 @@ Spot = tuple[str, str]
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """One reason to follow an event: somebody's automation, or (`active` None) the wish to have it.
+    """One reason to follow an event: somebody's automation, or (`active` None: also of one that is paused) the wish to have it.
 
     `since`: when that began; logs of blocks before start nothing. `earlier`: for how many confirmations logs may be waiting still
     because a version before wanted more (0: for none).
@@ -178,9 +178,11 @@ def _epoch(watched: Watched, org_id: int) -> int | None:
 
 def _of_automations(rows: Iterable[AutomationRow]) -> Iterable[Watch]:
     for row in rows:
+        if row.paused and row.published_version is None:
+            continue
         trigger = read_trigger(decode(row.trigger_spec))
         if isinstance(trigger, Trigger) and (source := trigger.source) is not None:
-            active = Active(row.id, row.published_version, row.stint, trigger)
+            active = None if row.paused else Active(row.id, row.published_version, row.stint, trigger)
             decoder = Decoder(source.declared)
             where = (row.org_id, source.contract, source.declared, decoder, source.wallet_arg)
             yield Watch(*where, row.live_since, active, row.earlier_confirmations or 0)

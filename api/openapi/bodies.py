@@ -162,10 +162,11 @@ class TrialBody(msgspec.Struct):
 
 
 class WholeTrialBody(TrialBody, rename="camel", kw_only=True):
-    """The same, with the automation."""
+    """The same, with the automation; its id, where it has one, says who goes where at a split and who was in before."""
 
     trigger_spec: TriggerBody
     graph: dict[str, Any]
+    automation_id: Id | Absent = ABSENT
 
 
 class ToBody(msgspec.Struct, rename="camel"):

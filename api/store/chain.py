@@ -39,6 +39,7 @@ class AutomationRow(msgspec.Struct, frozen=True):
     """An automation that starts from logs; `trigger_spec` is JSON text. No published version: its entries end at once.
 
     `live_since`: logs of blocks before do not start it. `earlier_confirmations`: more than it wants now, which a version before wanted.
+    `paused`: its logs are kept, and start nothing.
     """
 
     org_id: int
@@ -48,6 +49,7 @@ class AutomationRow(msgspec.Struct, frozen=True):
     trigger_spec: bytes
     live_since: datetime
     earlier_confirmations: int | None
+    paused: bool
 
 
 class WatchRow(msgspec.Struct, frozen=True):

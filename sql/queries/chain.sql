@@ -60,16 +60,17 @@ SELECT coalesce(sum(epoch), 0)::bigint FROM automation_epochs WHERE org_id > 0;
 SELECT org_id, epoch FROM automation_epochs WHERE org_id > 0;
 
 -- chain_automations --
--- The automations of some organizations that start from logs of a chain and take entries now, with the trigger of the published version,
--- or of the draft where there is none.
-SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec, t.live_since, t.earlier_confirmations
+-- The automations of some organizations that start from logs of a chain and are active, with the trigger of the published version, or
+-- of the draft where there is none. One that is paused takes no entries, but its logs are kept: others wait for them, and it may wait for
+-- their confirmations.
+SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec, t.live_since, t.earlier_confirmations, t.paused
 FROM (
     SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec,
-           coalesce(a.live_since, a.created_at) AS live_since, a.earlier_confirmations
+           coalesce(a.live_since, a.created_at) AS live_since, a.earlier_confirmations, a.paused_at IS NOT NULL AS paused
     FROM automations a
     LEFT JOIN automation_versions v
         ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-    WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.paused_at IS NULL AND a.archived_at IS NULL
+    WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL
 ) t
 WHERE t.spec ->> 'type' = 'onchain_event' AND t.spec ->> 'chainId' = :chain_id ::text
 ORDER BY t.org_id, t.id;

@@ -1,6 +1,7 @@
 """Trials: the stored automation, the stored contact, the language's own interpreter, and nothing written."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -178,3 +179,59 @@ async def test_an_automation_that_is_stored_nowhere_can_be_tried(desk: Any) -> N
     assert (found.matched, found.state) == (True, "dead")
     refused = trial.read_whole_trial(encode(body | {"triggerSpec": None, "graph": 7, "event": 7}), desk.clock.now())
     assert [problem.field for problem in refused] == ["triggerSpec", "graph", "event"]
+
+
+def drawn(*nodes: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    steps = [{"id": "t", "type": "app_event"}, *nodes]
+    edges = [{"source": a["id"], "target": b["id"]} for a, b in pairwise(steps)]
+    return {"nodes": steps, "edges": edges, "settings": settings}
+
+
+SAY = {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "outcome"),
+    [
+        ({"reentry": {"policy": "once"}}, "refused"),
+        ({"reentry": {"policy": "once_per", "days": 1}}, "refused"),
+        ({"frequencyCap": {"messages": 1, "seconds": 3_600}}, "skipped"),
+        ({}, "sent"),
+    ],
+    ids=["once", "once a day", "capped", "always"],
+)
+async def test_a_trial_knows_what_happened_to_the_contact_before(desk: Any, settings: Any, outcome: str) -> None:
+    row = await desk.publish(graph=drawn(SAY, **settings))
+    first = await ran(desk, row.id)
+    await desk.ingest(**EVENT)
+    await desk.drive()
+    second = await ran(desk, row.id)
+    assert (first.steps[-1].outcome, second.steps[-1].outcome) == ("sent", outcome)
+    await desk.ingest(**EVENT)
+    await desk.drive()
+    happened = await desk.rows("SELECT outcome FROM entry_steps ORDER BY at, step")
+    assert [each for (each,) in happened][-1] == outcome
+    earlier = await ran(desk, row.id, now=NOW.replace("2030", "2020"), event=EVENT)
+    assert earlier.steps[-1].outcome == "sent"
+
+
+async def test_a_draft_that_is_brought_along_divides_contacts_as_its_automation_does(desk: Any) -> None:
+    split = {"id": "s", "type": "split", "data": {"branches": [{"handle": each, "percent": 50} for each in "ab"]}}
+    graph = drawn(split)
+    graph["nodes"].append(SAY)
+    graph["edges"].append({"source": "s", "target": "m", "sourceHandle": "a"})
+    row = await desk.publish(graph=graph)
+    predicted = []
+    for number in range(8):
+        event = EVENT | {"contact": {"walletAddress": f"0x{number}"}}
+        await desk.ingest(**event)
+        body = {"triggerSpec": {"type": "app_event"}, "graph": graph, "event": event, "automationId": row.id}
+        whole = trial.read_whole_trial(encode(body), desk.clock.now())
+        predicted.append(
+            (await trial.try_given(desk.database, around(desk), whole.automation, whole.trial)).steps[1].handle
+        )
+    await desk.drive()
+    happened = await desk.rows("SELECT handle FROM entry_steps WHERE node_id = 's' ORDER BY entry_id")
+    assert [handle for (handle,) in happened] == predicted
+    refused = trial.read_whole_trial(encode(body | {"automationId": "mine"}), desk.clock.now())
+    assert [problem.field for problem in refused] == ["automationId"]

@@ -4,11 +4,12 @@ import pytest
 
 from api.access import AccessError, orgs
 from api.chain import watches
+from api.chain.watching import read_watched
 from api.language.codec import decode
 from api.language.keccak import topic
 from tests.chain.anvil import OWNER, Anvil, Token
 from tests.chain.conftest import ANN, BOB
-from tests.chain.world import World
+from tests.chain.world import TRANSFER, World
 
 
 async def test_a_log_becomes_a_message_to_the_wallet_in_it(world: World, anvil: Anvil, token: Token) -> None:
@@ -189,3 +190,35 @@ async def test_a_node_and_a_follower_come_back(world: World, anvil: Anvil, token
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     assert await world.messages() == [(ANN, "1"), (ANN, "2"), (ANN, "3")]
+
+
+@pytest.mark.parametrize(("version", "followed"), [(1, [True]), (None, [])])
+async def test_a_paused_automation_keeps_its_logs_and_takes_none_in(
+    world: World, version: int | None, followed: list[bool]
+) -> None:
+    transfer = {"signature": TRANSFER, "walletArg": "to", "chainId": 1}
+    trigger = {"type": "onchain_event", "contract": "0x" + "ab" * 20, **transfer}
+    nodes = [{"id": "t", "type": "onchain_event", "data": {}}, {"id": "g", "type": "add_tag", "data": {"tag": "x"}}]
+    await world.automation(nodes, [("t", "g")], version, trigger)
+    async with world.database.transaction() as tx:
+        assert [each.active is None for each in (await read_watched(tx, 1)).watches] == [False]
+    await world.execute("UPDATE automations SET paused_at = now()")
+    async with world.database.transaction() as tx:
+        watched = await read_watched(tx, 1)
+    assert [each.active is None for each in watched.watches] == followed
+    assert watched.contracts == ["0x" + "ab" * 20] * len(followed)
+
+
+async def test_logs_of_a_paused_automation_start_nothing_and_later_ones_do(
+    world: World, anvil: Anvil, token: Token
+) -> None:
+    await world.on_chain(token)
+    world.follow(anvil.url)
+    await world.read_up_to(anvil)
+    for value, paused in ((1, "now()"), (2, "NULL")):
+        await world.execute(f"UPDATE automations SET paused_at = {paused}")
+        await world.execute("UPDATE automation_epochs SET epoch = epoch + 1")
+        token.mint(ANN, value)
+        await world.read_up_to(anvil)
+    assert [row[1] for row in await world.logs()] == ["1", "2"]
+    assert len(await world.entries()) == 1

@@ -9,6 +9,7 @@ import pytest
 
 from api.authoring import automations
 from api.authoring.automations import Author
+from api.authoring.draft import read_edit
 from api.authoring.refusal import Refusal
 from api.authoring.resting import move_on
 from api.clock import uuid7
@@ -18,7 +19,14 @@ from api.engine.graphs import Graphs
 from api.engine.leases import LEASE
 from api.engine.record import Stale, record
 from api.engine.walk import advance_some
+from api.language.codec import encode
+from api.language.contact import Contact
+from api.language.described import Later
+from api.language.event import Event, Identifiers
+from api.language.graph import Graph, read_graph
 from api.language.retry import uniform
+from api.language.simulate import EARLIEST, Automation, Given, simulate
+from api.language.trigger import Trigger
 from api.store import authoring
 from api.store import engine as store
 from api.store.calls import COMMIT, run
@@ -392,3 +400,79 @@ async def test_what_comes_after_a_resume_that_cancels_runs(bench: Bench) -> None
     bench.clock.ahead += timedelta(minutes=2)
     await bench.drive()
     assert await bench.entries() == [("completed", "completed")] * 2
+
+
+async def test_paused_twice_it_is_paused_once(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT)
+    once = await automations.pause(bench.database, author(bench), automation_id)
+    assert await automations.pause(bench.database, author(bench), automation_id) == once
+    assert await bench.fetch("SELECT count(*) FROM audit_log WHERE action = 'automation.pause'") == [(1,)]
+    await resume(bench, automation_id)
+    twice = await automations.resume(bench.database, author(bench), automation_id, cancel_overdue=True)
+    assert not isinstance(twice, Refusal)
+    assert await bench.entries("state") == [("waiting",)]
+    assert await bench.fetch("SELECT count(*) FROM audit_log WHERE action = 'automation.resume'") == [(1,)]
+
+
+async def test_a_version_that_is_published_meanwhile_is_for_those_who_come_later(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    await bench.drive()
+    graph = {"nodes": [TRIGGER, TAG | {"data": {"tag": "new"}}], "edges": [{"source": "t", "target": "g"}]}
+    edit = read_edit(encode({"revision": 2, "graph": graph}))
+    assert not isinstance(edit, tuple)
+    assert not isinstance(await automations.update(bench.database, author(bench), automation_id, edit), Refusal)
+    published = await automations.publish(bench.database, author(bench), automation_id, None)
+    assert not isinstance(published, Refusal)
+    assert published.paused_at is not None
+    await bench.send("meanwhile", {"walletAddress": "0x8"})
+    await resume(bench, automation_id)
+    await bench.send("later", {"walletAddress": "0x9"})
+    await bench.drive()
+    assert await bench.entries("automation_version, state") == [(1, "completed"), (2, "completed")]
+    assert await bench.fetch("SELECT wallet_address, tags FROM contacts ORDER BY 1") == [
+        ("0x0", ["late"]),
+        ("0x8", []),
+        ("0x9", ["new"]),
+    ]
+
+
+@pytest.mark.parametrize(("minutes", "handle"), [(59, "matched"), (61, "timed_out")])
+async def test_the_time_of_a_wait_goes_on_as_a_simulation_says(bench: Bench, minutes: int, handle: str) -> None:
+    automation_id = await waiting(bench, AWAIT)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=minutes)
+    await bench.take_in({"event": "bought", "contact": {"walletAddress": "0x0"}})
+    await bench.drive()
+    bench.clock.ahead += timedelta(hours=3)
+    await bench.drive()
+    assert await bench.entries("state") == [("paused",)]
+    await resume(bench, automation_id)
+    await bench.drive()
+    assert (await bench.steps())[-1] == handle
+    graph, trigger = read_graph({"nodes": [TRIGGER, AWAIT], "edges": [{"source": "t", "target": "w"}]}), Trigger()
+    assert isinstance(graph, Graph)
+    later = Later(timedelta(minutes=minutes), Event("bought", Identifiers("0x0")))
+    trace = simulate(
+        Automation(trigger, graph), Event("deposit", Identifiers("0x0")), Contact("c"), EARLIEST, Given(later=(later,))
+    )
+    assert trace.steps[-1].outcome == handle
+
+
+async def test_resumed_in_the_night_a_message_waits_for_the_morning(bench: Bench) -> None:
+    now = bench.clock.now()
+    night = {"from": f"{now:%H:%M}", "to": f"{now + timedelta(hours=2):%H:%M}"}
+    say = {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}
+    automation_id = await bench.automation([TRIGGER, WAIT, say], [("t", "d"), ("d", "m")], quietHours=night)
+    await bench.send("k")
+    await bench.drive()
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=30)
+    await bench.drive()
+    await resume(bench, automation_id)
+    await bench.drive()
+    assert await bench.entries("state, node_id") == [("waiting", "m")]
+    bench.clock.ahead += timedelta(hours=2)
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed")]

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 from hypothesis import given
@@ -12,7 +13,7 @@ from api.language.check import check, errors
 from api.language.codec import decode
 from api.language.contact import Contact, meeting
 from api.language.described import Later
-from api.language.event import Event
+from api.language.event import Event, Identifiers
 from api.language.facts import Arrival, Facts, Past, after
 from api.language.graph import Graph
 from api.language.horizon import horizon, longest_wait
@@ -161,14 +162,17 @@ STARTS = st.sampled_from(
     ]  # clocks are set back soon
 )
 ZONES = st.sampled_from([None, "Europe/Zurich", "Antarctica/Vostok", "Pacific/Kiritimati"])
+NIGHTS = st.sampled_from(
+    [{}, {"quietHours": {"from": "21:00", "to": "08:00"}}, {"quietHours": {"from": "03:00", "to": "02:00"}}]
+)
 
 
-@given(sound_graphs(), events(), contacts, later, STARTS, ZONES)
+@given(sound_graphs(), events(), st.booleans(), later, STARTS, ZONES, NIGHTS)
 def test_no_simulation_ends_later_than_its_horizon(
-    written: object, event: Event, contact: Contact, coming: list[Later], now: datetime, zone: str | None
+    written: dict[str, Any], event: Event, known: bool, coming: list[Later], now: datetime, zone: str | None, night: Any
 ) -> None:
-    graph = graph_of(written)  # type: ignore[arg-type]
-    contact = msgspec.structs.replace(contact, attributes={**contact.attributes, "timezone": zone})
+    graph = graph_of(written | {"settings": night})
+    contact = Contact("c", Identifiers("0xa", "ann@b.co") if known else Identifiers(), {"timezone": zone})
     for retries in (DEFAULT_POLICY, uniform((10.0, 40_000.0))):
         trace = simulate(Automation(ANY, graph), event, contact, now, Given(later=tuple(coming), retries=retries))
         assert trace.steps[-1].at - now <= longest_wait(graph, retries) < horizon(graph, retries)

@@ -171,6 +171,20 @@ def test_the_goal_is_told_day_by_day() -> None:
     assert rows == [("2026-11-21", "0", "0", "", "2", "1", "50.0%"), ("2026-11-20", "4", "1", "25.0%", "0", "0", "")]
 
 
+def test_who_is_held_out_is_predicted(wb: Workbench) -> None:
+    automation = wb.automation("predicted").on("predicted:event").holdout(50).add_tag("x").publish()
+    events = [{"event": "predicted:event", "contact": {"walletAddress": f"0xp{number}"}} for number in range(8)]
+    wb.events.send_many(each | {"event": "predicted:before"} for each in events)
+    said = [automation.simulate(each).outcome for each in events]
+    wb.events.send_many(events)
+    ended(automation, 8)
+    happened = wb.sql(
+        "SELECT e.outcome FROM automation_entries e JOIN contacts c ON c.id = e.contact_id"
+        " WHERE c.wallet_address LIKE '0xp%' ORDER BY c.wallet_address"
+    )
+    assert happened["outcome"].to_list() == said
+
+
 def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> None:
     automation = (
         wb.automation("tested")
