@@ -40,7 +40,7 @@ async def chains(request: Request) -> HTTPResponse:
     """Answer how far each chain was read, and the events among the newest 100,000 logs, the most frequent first."""
     who = await require(request, "events:read")
     async with parts(request).database.transaction() as tx:
-        found = await store.list_chains(tx)
+        found = await store.list_chains(tx, parts(request).clock.now())
         counts = await store.count_logs(tx, who.org_id, COUNTED)
     return answer({"chains": found, "events": counts})
 

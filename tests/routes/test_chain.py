@@ -46,7 +46,7 @@ async def test_newest_logs_are_samples_and_events_are_counted(acme: Org) -> None
     for block in (7, 8):
         await logged(acme, contact, block=block)
     await logged(acme, contact, "Approval", 9)
-    await acme.service.rows("INSERT INTO chains VALUES (1, 1, now(), 9, 12, now(), 'says 429')")
+    await acme.service.rows("INSERT INTO chains VALUES (1, 1, now() + interval '1 hour', 9, 12, now(), 'says 429')")
     status, found = await acme.get(
         "/chain/events?event=Transfer&limit=1&contract=" + CONTRACT.upper().replace("X", "x")
     )
