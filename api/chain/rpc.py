@@ -75,6 +75,13 @@ class Node:
         found = await self._ask(_block(number if number == "latest" else hex(number)))
         return None if found is None else found.read()
 
+    async def head(self) -> Block:
+        """Return the newest block."""
+        found = await self.block("latest")
+        if found is None:
+            raise NodeError("has no blocks", "away")
+        return found
+
     async def logs_of(self, block_hash: str, wanted: Wanted, *, whole: bool = False) -> list[Log]:
         """Return the logs of one block; a node that does not have it refuses, instead of having none. `whole`: however many there are."""
         question = _logs({"blockHash": block_hash}, wanted)

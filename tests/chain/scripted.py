@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from api.clock import Clock
 from api.language.keccak import topic
 
 CONTRACT = "0x" + "c0" * 20
@@ -45,6 +46,7 @@ class ScriptedNode:
         self.takes_several = True
         self.behind = 0
         self.largest = 0
+        self.began = Clock().now().timestamp() - blocks * seconds
         self.says: Says = lambda _method, _params: None
         self.asked: list[tuple[str, list[Any]]] = []
         self.url = ""
@@ -82,7 +84,7 @@ class ScriptedNode:
             "number": hex(number),
             "hash": _hash(number),
             "parentHash": parent,
-            "timestamp": hex(1_700_000_000 + int(number * self.seconds)),
+            "timestamp": hex(int(self.began + number * self.seconds)),
         }
 
     def _logs(self, wanted: dict[str, Any], head: int) -> list[dict[str, Any]]:

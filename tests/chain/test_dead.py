@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from api.access import orgs
+from api.chain import status
 from tests.chain.scripted import ScriptedNode, scripted
 from tests.chain.test_nodes import following
 from tests.chain.world import World
@@ -41,15 +42,21 @@ async def test_only_the_log_that_is_refused_is_left_out(
         (world.org_id, 90, "CheckViolation onchain_events unlucky"),
         (other.org_id, 90, "CheckViolation onchain_events unlucky"),
     ]
+    dead = await status.dead(world.database.dsn)
+    assert sorted((each.organization, each.log_index, each.block_number) for each in dead) == [
+        ("chain", 0, 13),
+        ("chain", 0, 90),
+        ("other", 0, 90),
+    ]
     assert [record.message for record in caplog.records].count("log_dead") == 3
-    assert await world.fetch("SELECT trouble FROM chains") == [(None,)]
+    await world.until("SELECT trouble FROM chains", (None,))
 
 
 async def test_a_page_that_is_refused_for_another_reason_is_waited_for(world: World, node: ScriptedNode) -> None:
     await world.execute("ALTER TABLE chain_blocks ADD CONSTRAINT unlucky CHECK (number <> 100)")
     await following(world, node, BLOCKS - 5)
     await world.until(
-        "SELECT trouble FROM chains", ("the database refuses a log: CheckViolation chain_blocks unlucky",)
+        "SELECT trouble FROM chains", ("the database refuses what was read: CheckViolation chain_blocks unlucky",)
     )
     assert await world.fetch("SELECT count(*) FROM chain_dead_logs") == [(0,)]
     assert await world.fetch("SELECT count(*) FROM onchain_events") == [(0,)]
