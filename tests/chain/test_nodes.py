@@ -92,6 +92,9 @@ async def test_ranges_become_as_wide_as_the_node_lets_us(
         Refusal(body=b'{"jsonrpc": "2.0", "id": 1, "result": {"not": "this"}}'),
         Refusal(body=b'{"jsonrpc": "2.0", "id": 1, "result": null}'),
         Refusal("header not found", -32000),
+        Refusal(body=b'{"id": 1, "result": ' + b"[" * 100_000),
+        Refusal(body=b'{"id": 1, "result": {"number": "0x1", "hash": "0x2", "parentHash": "0x3", "timestamp": "0x4"}}'),
+        Refusal(body=b'{"id": "' + b"1" * 10_000 + b'", "result": null}'),
     ],
     ids=lambda refusal: (refusal.message or str(refusal.body))[:20],
 )
