@@ -7,7 +7,7 @@ import pytest
 
 from api.chain import follower, reading, rpc
 from tests.chain.scripted import APPROVAL, CONTRACTS, TRANSFER, Refusal, ScriptedNode, scripted
-from tests.chain.test_nodes import everything_is_read, following
+from tests.chain.test_nodes import everything_is_read, follow, following, publish
 from tests.chain.world import World
 
 pytestmark = pytest.mark.chain
@@ -115,7 +115,8 @@ async def test_what_is_too_much_of_a_block_is_asked_for_in_parts(
     node.per_block, node.padding = 8, 2_000
     monkeypatch.setattr(rpc, "MOST_BYTES", 12_000)  # two logs, of eight
     node.head = read + 12
-    await following(world, node, read, [(contract, event) for contract in CONTRACTS for event in (TRANSFER, APPROVAL)])
+    await publish(world, node, [(contract, event) for contract in CONTRACTS for event in (TRANSFER, APPROVAL)])
+    await follow(world, node, read)
     await everything_is_read(world, node, read)
     assert node.largest > 12_000
 
