@@ -34,11 +34,26 @@ class ContractEvent(msgspec.Struct, frozen=True, rename="camel"):
         return f"{self.contract}:{self.event}"
 
 
+class Strangers(msgspec.Struct, frozen=True, rename="camel"):
+    """How many logs that an automation would have taken were about wallets nobody knew, within a day, and what became of that."""
+
+    automation_id: str
+    automation: str
+    what: str
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        """What became of it."""
+        return _BECAME.get(self.what, self.what)
+
+
 class Chains(msgspec.Struct, frozen=True):
-    """The chains that are read, and the events among the newest 100,000 logs of the organization."""
+    """The chains that are read, the events among the newest 100,000 logs of the organization, and what became of unknown wallets."""
 
     chains: tuple[Chain, ...] = ()
     events: tuple[ContractEvent, ...] = ()
+    strangers: tuple[Strangers, ...] = ()
 
     def seen(self) -> Chained:
         """Return what automations are checked against."""
@@ -47,12 +62,16 @@ class Chains(msgspec.Struct, frozen=True):
         )
 
     def __repr__(self) -> str:
-        return f"{plain(_CHAINS, self._read(), _UNREAD)}\n\n{plain(_EVENTS, self._kept())}"
+        unknown = f"\n\n{plain(_STRANGERS, self._unknown())}" if self.strangers else ""
+        return f"{plain(_CHAINS, self._read(), _UNREAD)}\n\n{plain(_EVENTS, self._kept())}{unknown}"
 
     def _repr_html_(self) -> str:
         kept = "as waits call it: .wait_for(name, within=…); its logs: wb.logs(contract=…)"
-        return table(_CHAINS, self._read(), empty=_UNREAD) + table(
-            _EVENTS, self._kept(), note=kept if self.events else ""
+        unknown = table(_STRANGERS, self._unknown()) if self.strangers else ""
+        return (
+            table(_CHAINS, self._read(), empty=_UNREAD)
+            + table(_EVENTS, self._kept(), note=kept if self.events else "")
+            + unknown
         )
 
     def _read(self) -> list[tuple[str, str, str, str, str]]:
@@ -64,6 +83,9 @@ class Chains(msgspec.Struct, frozen=True):
     def _kept(self) -> list[tuple[str, str, str, str]]:
         return [(str(each.chain_id), each.name, each.signature, f"{each.count:,}") for each in self.events]
 
+    def _unknown(self) -> list[tuple[str, str, str]]:
+        return [(each.automation, each.sentence, f"{each.count:,}") for each in self.strangers]
+
 
 _CHAINS = (
     Column("chain"),
@@ -73,6 +95,14 @@ _CHAINS = (
     Column("trouble"),
 )
 _EVENTS = (Column("chain"), Column("name"), Column("signature"), Column("logs", number=True))
+_STRANGERS = (Column("automation"), Column("wallets that nobody knew, in a day"), Column("logs", number=True))
+_BECAME = {
+    "created": "became contacts",
+    "unknown": "started nothing: create_contacts=True would make contacts of them",
+    "limit": "started nothing: it made as many contacts as it may in that hour (WORKBENCH_CHAIN_CONTACTS)",
+    "zero_address": "started nothing: the zero address is nobody",
+    "erased": "started nothing: their contacts were erased",
+}
 _UNREAD = "No chain is read here: `workbench chain` needs a node in WORKBENCH_EVM_RPC."
 
 

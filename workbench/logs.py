@@ -36,6 +36,7 @@ def _block(log: dict[str, Any]) -> str:
     return f"{log['blockNumber']} (removed)" if log["removed"] else str(log["blockNumber"])
 
 
-def logs(connection: Connection, contract: str | None, event: str | None, limit: int) -> Logs:
-    """Return the newest logs, of a contract and an event when they are named."""
-    return Logs(connection.get("/chain/events", contract=contract, event=event, limit=limit)["events"])
+def logs(connection: Connection, contract: str | None, event: str | None, before: str | None, limit: int) -> Logs:
+    """Return the logs that were seen last, of a contract and an event, and before one, when they are named."""
+    found = connection.get("/chain/events", contract=contract, event=event, before=before, limit=limit)
+    return Logs(found["events"])

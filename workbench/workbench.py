@@ -190,9 +190,14 @@ class Workbench(Reports):
         return abi(text)
 
     @spoken('wb.logs(contract="0x…", event="Transfer")')
-    def logs(self, contract: str | None = None, event: str | None = None, limit: int = 20) -> Logs:
-        """Return the newest logs of the chains that are followed (at most 500); each is a sample for `.simulate(…)`."""
-        return logs(self._connection, contract, event, limit)
+    def logs(
+        self, contract: str | None = None, event: str | None = None, limit: int = 20, before: str | None = None
+    ) -> Logs:
+        """Return the logs that were seen last (at most 500), the newest first; each is a sample for `.simulate(…)`.
+
+        `before`: the `id` of a log, for those that were seen before it.
+        """
+        return logs(self._connection, contract, event, before, limit)
 
     @property
     def chains(self) -> Chains:

@@ -8,8 +8,8 @@ tuple is in the log as its hash only, and that is its value. What a log holds is
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from api.language.abi import Array, Declared, Parameter, Text, Tuple, Type, Word
-from api.language.onchain import SAFE_BITS
+from api.language.abi import Array, Declared, Parameter, Text, Tuple, Type, Word, written
+from api.language.arguments import SAFE_BITS, bounds
 
 MOST_DATA = 65_536  # bytes of a log that are looked into
 MOST_VALUES = 4_096  # of one log: a few words can claim to be any number of values
@@ -191,12 +191,21 @@ def _of_word(kind: Type) -> Callable[[bytes], Any]:
         case Word(kind="bytes", size=size):
             return lambda word: "0x" + word[:size].hex()
         case Word(kind="uint" | "int" as name, size=bits):
-            signed, is_small = name == "int", bits <= SAFE_BITS
-            if is_small:
-                return lambda word: int.from_bytes(word, "big", signed=signed)
-            return lambda word: str(int.from_bytes(word, "big", signed=signed))
+            return _of_number(kind, signed=name == "int", is_text=bits > SAFE_BITS)
         case _:
             return lambda word: "0x" + word.hex()
+
+
+def _of_number(kind: Word, *, signed: bool, is_text: bool) -> Callable[[bytes], Any]:
+    least, greatest = bounds(kind)
+
+    def read(word: bytes) -> int | str:
+        number = int.from_bytes(word, "big", signed=signed)
+        if not least <= number <= greatest:
+            raise UndecodableError(f"holds a number that is no {written(kind)}")
+        return str(number) if is_text else number
+
+    return read
 
 
 def _is_dynamic(kind: Type) -> bool:

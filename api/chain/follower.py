@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from api.chain.answers import Block, Kind, NodeError
+from api.chain.beginning import something_to_follow
 from api.chain.following import Following, WrongChainError
 from api.chain.reading import Reader
 from api.chain.rpc import Node
@@ -49,6 +50,8 @@ class Follower:
         self._keeper = keeper
         self._standby = Standby()
         self._failures = 0
+        self._chain_id: int | None = None
+        self._looked_since = clock.now()
 
     async def run(self) -> None:
         """Follow; survives nodes and databases that go away."""
@@ -58,12 +61,14 @@ class Follower:
 
     async def _follow(self) -> None:
         """Take the chain and follow it as long as its node answers and the lease is ours."""
-        chain_id = await self._node.chain_id()
+        if self._chain_id is not None and await something_to_follow(self._database, self._chain_id):
+            self._standby = Standby()  # what it has seen is of before the rest
+        chain_id = self._chain_id = await self._node.chain_id()
         taken = await self._turn(chain_id, await self._node.head())
         if taken is None:
             return
         _log.info("chain_taken", extra={"chain": chain_id, "node": self._node.name, "block": taken.block_number})
-        following = Following(self._database, self._clock, self._reader, self._keeper, taken)
+        following = Following(self._database, self._clock, self._reader, self._keeper, taken, self._looked_since)
         renewing = asyncio.create_task(self._renew(taken.lease))
         failed = 0
         try:

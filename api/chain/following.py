@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from api.chain import beginning
 from api.chain.answers import Block, NodeError
 from api.chain.dropping import move_back, take_back
 from api.chain.isolating import refused_among
-from api.chain.reading import ForkError, Reader
+from api.chain.reading import NEAR, ForkError, Reader
 from api.chain.sightings import Place, sighted
 from api.chain.storing import ChangedError, Keeper, Page, Told
 from api.chain.watching import NOTHING, Watched, read_watched
@@ -34,7 +35,10 @@ class WrongChainError(Exception):
 class Following:
     """Reads one chain on, from where it was read before."""
 
-    def __init__(self, database: Database, clock: Clock, reader: Reader, keeper: Keeper, taken: Taken) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, reader: Reader, keeper: Keeper, taken: Taken, looked_since: datetime
+    ) -> None:
+        """`looked_since`: since when somebody looks for what there is to follow."""
         self._database = database
         self._clock = clock
         self._node = reader.node
@@ -48,14 +52,20 @@ class Following:
         self._head: Block | None = None
         self._trouble: str | None = ""  # not known: the last follower may have noted some
         self._per_block = 0.0  # seconds
+        self._looked_since = looked_since
+        self._passed_for = 0
 
     async def go_on(self) -> None:
         """Read on; rest a little when there is nothing more to read for the moment."""
         if self._dropping is not None:
             await self._take_back(self._dropping)
+        if not (await self._followed()).asked_for:
+            await self.note(None)
+            await asyncio.sleep(beginning.LOOK_EVERY)
+            return
         head = await self._latest()
         try:
-            last = await self._cursor(head)
+            last = await self._passed_over(await self._cursor(head), head)
             if head.number > last[0]:
                 await self._read(last, head)
                 await self.note(self._late(head))
@@ -78,7 +88,7 @@ class Following:
             self._trouble = trouble
 
     async def _read(self, last: tuple[int, str], head: Block) -> None:
-        watched = await self._followed()
+        watched = self._watched
         async for page in self._reader.pages(watched, last, head):
             watched = await self._keep(watched, page)
 
@@ -104,16 +114,36 @@ class Following:
         return self._watched
 
     async def _cursor(self, head: Block) -> tuple[int, str]:
-        """Return the last block that was read; the first time that is the head: what was before is history."""
+        """Return the last block that was read.
+
+        The first time that is the head, as what was before is history; or where what is followed began, if somebody was looking then.
+        """
         if self._last is None and self._begun:
             blocks = await self._remembered()
             self._last = blocks[-1] if blocks else (-1, "")
         if self._last is None:
-            first = await self._node.block(0)
-            blocks = [(0, first.hash)] if first is not None and head.number else []
-            page = Page(head.number, head.number, head.number, [], [*blocks, (head.number, head.hash)])
-            await self._keep(await self._followed(), page)
+            first, start, since = await self._node.block(0), head, self._watched.since
+            if first is not None and since is not None and since > self._looked_since:
+                start = await beginning.last_before(self._node, since, 0, head) or first
+            blocks = [(0, first.hash)] if first is not None and start.number else []
+            page = Page(start.number, start.number, head.number, [], [*blocks, (start.number, start.hash)])
+            await self._keep(self._watched, page)
             self._begun = True
+        assert self._last is not None
+        return self._last
+
+    async def _passed_over(self, last: tuple[int, str], head: Block) -> tuple[int, str]:
+        """Pass over the blocks of before anything that is followed now began, once for what that is; return the last one."""
+        watched, since = self._watched, self._watched.since
+        if since is None or head.number - last[0] <= NEAR or watched.epoch == self._passed_for:
+            return last
+        block = await beginning.last_before(self._node, since, last[0] + 1, head)
+        first = await self._node.block(last[0] + 1)
+        if first is not None and last[1] and first.parent_hash != last[1]:
+            raise ForkError
+        if block is not None:
+            await self._keep(watched, Page(last[0], block.number, head.number, [], [(block.number, block.hash)]))
+        self._passed_for = watched.epoch
         assert self._last is not None
         return self._last
 

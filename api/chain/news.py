@@ -17,7 +17,7 @@ from api.store.chain import DroppedLog, LogRows, RestoredRows
 
 
 class News:
-    """Sightings, in the order of the chain, that are `fresh`, with new ids, and those that are `back`, with the ids they had."""
+    """Sightings, in the order of the chain, that are `fresh`, with new ids in that order, and those that are `back`, with the ids they had."""
 
     def __init__(
         self, sightings: Iterable[Sighting], known: Set[int], dropped: Iterable[DroppedLog], at: datetime
@@ -27,7 +27,7 @@ class News:
         gone = _Gone(dropped)
         for each in (each for position, each in enumerate(sightings) if position not in known):
             stored = gone.take(each)
-            each.id = uuid7(to_us(at)) if stored is None else stored
+            each.id = uuid7(to_us(at) + len(self.fresh)) if stored is None else stored
             (self.fresh if stored is None else self.back).append(each)
 
     def writes(self, chain_id: int, at: datetime) -> Iterator[Call[object]]:

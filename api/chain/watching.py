@@ -88,6 +88,11 @@ class Watched(msgspec.Struct, frozen=True, dict=True):
             (each.contract, topic(each.declared.canonical)) for each in self.watches if _is_asked_for(each)
         )
 
+    @cached_property
+    def since(self) -> datetime | None:
+        """When the first of what nodes are asked for began to be followed."""
+        return min((each.since for each in self.watches if _is_asked_for(each)), default=None)
+
     def without(self, org_ids: Iterable[int]) -> "Watched":
         """Return the same with some organizations to be read again."""
         left_out = set(org_ids)

@@ -6,7 +6,7 @@ indexed is then the first ones, as many as a log has topics for.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,10 +14,12 @@ import msgspec
 MAX_SIGNATURE = 2_000  # characters
 MAX_DEPTH = 8  # of arrays and tuples in each other
 MAX_TOPICS = 3  # indexed parameters of an event
+MAX_LENGTH = 65_536  # of an array that says its length
 
 _TOKEN = re.compile(r"\s*([A-Za-z_$][\w$]*|\d+|[()\[\],;])", re.ASCII)
-_NUMBER = re.compile(r"(u?int)(\d*)", re.ASCII)
-_BYTES = re.compile(r"bytes(\d+)", re.ASCII)
+_NUMBER = re.compile(r"(u?int)((?:[1-9]\d*)?)", re.ASCII)
+_BYTES = re.compile(r"bytes([1-9]\d*)", re.ASCII)
+_DIMENSIONS = re.compile(r"(?:\[\d*\])*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _WORDS = frozenset({"indexed", "memory", "calldata", "storage", "payable"})
 _STANDARD = (
@@ -107,15 +109,21 @@ def read_signature(text: str) -> Declared | str:
 
 
 def read_abi(value: Any) -> list[Declared] | str:
-    """Return the events in a decoded ABI (an array of its entries, one entry, or an artifact with `abi`), or what is wrong."""
+    """Return the events in a decoded ABI (an array of its entries, one entry, or an artifact with `abi`), or what is wrong.
+
+    Anonymous events are left out: their logs do not say what they are.
+    """
     if isinstance(value, Mapping):
         value = value.get("abi", [value])
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
         return "is not an ABI: it is an array of objects, each with a type and a name"
+    entries = [each for each in value if each.get("type") == "event"]
     try:
-        events = [_with_names(_from_entry(each)) for each in value if each.get("type") == "event"]
+        events = [_with_names(_from_entry(each)) for each in entries if each.get("anonymous") is not True]
     except _SignatureError as error:
         return str(error)
+    if not events and entries:
+        return f"has only anonymous events, like {entries[0].get('name')}: their logs do not say what they are"
     return events or "declares no event"
 
 
@@ -212,10 +220,7 @@ class _Reader:
         return kind
 
     def _length(self) -> int:
-        token = self._take()
-        if not token.isdigit() or not 0 < int(token) <= 65_536:
-            raise _SignatureError(f"has an array of the length {token}: it is 1 to 65,536, or not said")
-        return int(token)
+        return _length(self._take())
 
     def _name(self, what: str) -> str:
         token = self._take()
@@ -250,13 +255,20 @@ def _elementary(name: str) -> Type:
         return Word(name, 20 if name == "address" else 1)
     if name in ("bytes", "string"):
         return Text(name)
-    if (number := _NUMBER.fullmatch(name)) and _is_width(bits := int(number[2] or 256)):
+    if (number := _NUMBER.fullmatch(name[:9])) and len(name) < 9 and _is_width(bits := int(number[2] or 256)):
         return Word(number[1], bits)
-    if (size := _BYTES.fullmatch(name)) and 1 <= int(size[1]) <= 32:
+    if (size := _BYTES.fullmatch(name[:9])) and len(name) < 9 and 1 <= int(size[1]) <= 32:
         return Word("bytes", int(size[1]))
     raise _SignatureError(
-        f"has the type {name!r}, which no ABI has: contracts and interfaces are address, enums are uint8, structs are tuples"
+        f"has the type {name[:40]!r}, which no ABI has: contracts and interfaces are address, enums are uint8, structs are tuples"
     )
+
+
+def _length(token: str) -> int:
+    """Return how many values an array has, whose number is written in ASCII digits."""
+    if not token.isdecimal() or len(token) > 9 or not 0 < int(token) <= MAX_LENGTH:
+        raise _SignatureError(f"has an array of the length {token[:20]}: it is 1 to {MAX_LENGTH:,}, or not said")
+    return int(token)
 
 
 def _is_width(bits: int) -> bool:
@@ -265,38 +277,57 @@ def _is_width(bits: int) -> bool:
 
 def _from_entry(entry: Mapping[str, Any]) -> Declared:
     name, inputs = entry.get("name"), entry.get("inputs", [])
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(inputs, list):
-        raise _SignatureError("has an event without a name, or without inputs")
-    if entry.get("anonymous"):
-        raise _SignatureError(f"has the anonymous event {name}: its logs do not say what they are")
-    return Declared(name, tuple(_from_input(each, position, 1) for position, each in enumerate(inputs)))
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise _SignatureError(f"has an event whose name is {_shown(name)}")
+    if not isinstance(inputs, list):
+        raise _SignatureError(f"has the event {name}, whose inputs are no array")
+    return Declared(name, _from_inputs(inputs, f"the event {name}, whose inputs", 1))
 
 
-def _from_input(value: Any, position: int, depth: int) -> Parameter:
-    if not isinstance(value, Mapping) or not isinstance(value.get("type"), str) or depth > MAX_DEPTH:
-        raise _SignatureError("has an input without a type")
+def _from_inputs(inputs: Any, where: str, depth: int) -> tuple[Parameter, ...]:
+    """Return the parameters in an array of them; `where` names it in errors."""
+    if not isinstance(inputs, list):
+        raise _SignatureError(f"has {where} is {_shown(inputs)}: a tuple names its parts in an array")
+    return tuple(_from_input(each, position, f"{where}[{position}]", depth) for position, each in enumerate(inputs))
+
+
+def _from_input(value: Any, position: int, where: str, depth: int) -> Parameter:
+    if depth > MAX_DEPTH:
+        raise _SignatureError(f"has {where.partition('[')[0]} have types in each other, more than {MAX_DEPTH} deep")
+    if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
+        raise _SignatureError(f"has {where} has no type")
+    name, indexed = value.get("name") or f"arg{position}", value.get("indexed", False)
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _WORDS:
+        raise _SignatureError(f"has {where}.name is {_shown(name)}, which no parameter can be called")
+    if not isinstance(indexed, bool):
+        raise _SignatureError(f"has {where}.indexed is {_shown(indexed)}: it is true or false")
+    return Parameter(name, _from_type(value, where, depth), indexed)
+
+
+def _from_type(value: Mapping[str, Any], where: str, depth: int) -> Type:
     stem, bracket, dimensions = value["type"].partition("[")
-    if stem == "tuple":
-        parts = value.get("components", [])
-        kind: Type = Tuple(tuple(_from_input(each, number, depth + 1) for number, each in enumerate(parts)))
-    else:
-        kind = _elementary(stem)
-    if bracket:
-        if depth + dimensions.count("]") > MAX_DEPTH:
-            raise _SignatureError(f"has types in each other, more than {MAX_DEPTH} deep")
-        for length in (bracket + dimensions).removeprefix("[").removesuffix("]").split("]["):
-            if length and not length.isdigit():
-                raise _SignatureError(f"has the type {value['type']!r}, which no ABI has")
-            kind = Array(kind, int(length) if length else None)
-    name = value.get("name")
-    return Parameter(name if isinstance(name, str) and name else f"arg{position}", kind, bool(value.get("indexed")))
+    if not _DIMENSIONS.fullmatch(bracket + dimensions):
+        raise _SignatureError(f"has {where}.type is {_shown(value['type'])}, which no ABI has")
+    if depth + dimensions.count("]") > MAX_DEPTH:
+        raise _SignatureError(f"has {where}.type has types in each other, more than {MAX_DEPTH} deep")
+    kind = _tuple(value, where, depth) if stem == "tuple" else _elementary(stem)
+    for length in (bracket + dimensions)[1:-1].split("][") if bracket else ():
+        kind = Array(kind, _length(length) if length else None)
+    return kind
+
+
+def _tuple(value: Mapping[str, Any], where: str, depth: int) -> Type:
+    return Tuple(_from_inputs(value.get("components"), f"{where}.components", depth + 1))
+
+
+def _shown(value: Any) -> str:
+    return "missing" if value is None else repr(value)[:40]
 
 
 def _with_names(event: Declared) -> Declared:
     """Return the event with what its standard says where the signature is silent; raise when it cannot be."""
     names = [each.name for each in event.parameters]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise _SignatureError(f"has two parameters called {twice!r}")
+    _tell_apart(event.parameters, "")
     said = [each for each in event.parameters if each.indexed]
     if len(said) > MAX_TOPICS:
         raise _SignatureError(f"has {len(said)} indexed parameters: an event has at most {MAX_TOPICS}")
@@ -304,6 +335,20 @@ def _with_names(event: Declared) -> Declared:
         return Declared(event.name, tuple(_told(each) for each in event.parameters))
     known = _KNOWN.get(event.canonical) if names == [f"arg{number}" for number in range(len(names))] else None
     return known or event
+
+
+def _tell_apart(parameters: Iterable[Parameter], where: str) -> None:
+    """Raise where two of one level have the same name: their values would be one."""
+    seen: set[str] = set()
+    for each in parameters:
+        if each.name in seen:
+            raise _SignatureError(f"has two parameters called {each.name!r}{where}")
+        seen.add(each.name)
+        kind = each.type
+        while isinstance(kind, Array):
+            kind = kind.of
+        if isinstance(kind, Tuple):
+            _tell_apart(kind.parts, f" in {each.name}")
 
 
 def _told(each: Parameter) -> Parameter:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from api.language.abi import Declared, Type, Word, read_signature, written
+from api.language.abi import Declared, Word, read_signature, written
+from api.language.arguments import as_decoded, unfit_argument
 from api.language.codec import Json, encode, unfit
 from api.language.event import Event, Identifiers
 from api.language.filter import Filter
@@ -17,7 +18,6 @@ from api.language.problem import Problem, Problems
 
 TYPE = "onchain_event"
 MOST_CONFIRMATIONS = 1_000
-SAFE_BITS = 48  # numbers of more are texts of all their digits, whatever the value
 PLACE = ("chainId", "contract", "txHash", "logIndex", "blockNumber")
 NOBODY = "0x" + "0" * 40
 """The zero address, from which tokens are minted and to which they are burned."""
@@ -62,9 +62,9 @@ def payload_of(
 
 
 def wallet_in(source: OnChain, args: Mapping[str, Json]) -> str | None:
-    """Return the wallet that a log is about, None where the log could not be decoded."""
+    """Return the wallet that a log is about, None where the log could not be decoded, or names nobody."""
     wallet = args.get(source.wallet_arg)
-    return wallet if isinstance(wallet, str) else None
+    return wallet if isinstance(wallet, str) and wallet != NOBODY else None
 
 
 def read_source(spec: Mapping[str, Any], field: str, problems: list[Problem]) -> OnChain | None:
@@ -101,13 +101,10 @@ def read_sample(value: Mapping[str, Any], source: OnChain, field: str = "event")
         return (Problem(f"{field}.args", f"must be an object with the parameters of {source.declared.full}"),)
     if reason := unfit(dict(value)):
         return (Problem(field, reason),)
-    known = {each.name: each.type for each in source.declared.parameters}
-    said = f"is no parameter of {source.declared.full}"
-    problems = [Problem(f"{field}.args.{name}", said) for name in given if name not in known]
-    args = {name: _as_decoded(known[name], given[name]) for name in given if name in known}
+    known = {each.name: each for each in source.declared.parameters}
+    args = {name: as_decoded(known[name].type, given[name]) for name in given if name in known}
+    problems = list(_unfit_arguments(args, given, source, f"{field}.args"))
     wallet = args.get(source.wallet_arg)
-    if (reason := unfit_address(given.get(source.wallet_arg))) is not None:
-        problems.append(Problem(f"{field}.args.{source.wallet_arg}", reason))
     if problems or not isinstance(wallet, str):
         return tuple(problems)
     place: dict[str, Json] = {name: value.get(name, default) for name, default in _NOWHERE.items()}
@@ -116,16 +113,22 @@ def read_sample(value: Mapping[str, Any], source: OnChain, field: str = "event")
     return Event(source.declared.name, Identifiers(wallet, None, None, wallet), payload=payload, on_chain=True)
 
 
-def _as_decoded(kind: Type, value: Json) -> Json:
-    match kind:
-        case Word(kind="uint" | "int", size=bits) if type(value) is int and bits > SAFE_BITS:
-            return str(value)
-        case Word(kind="address" | "bytes") if isinstance(value, str):
-            return value.lower()
-        case _:
-            return value
+def _unfit_arguments(
+    args: Mapping[str, Json], given: Mapping[str, Json], source: OnChain, field: str
+) -> Iterator[Problem]:
+    """Yield what is wrong with the parameters of a sample: `given` as they were written, `args` as a log would have them."""
+    said = f"is no parameter of {source.declared.full}"
+    yield from (Problem(f"{field}.{name}", said) for name in given if name not in args)
+    for each in source.declared.parameters:
+        if each.name == source.wallet_arg:
+            reason = unfit_address(given.get(each.name)) or (_NO_WALLET if args[each.name] == NOBODY else None)
+        else:
+            reason = unfit_argument(each, args[each.name]) if each.name in args else None
+        if reason is not None:
+            yield Problem(f"{field}.{each.name}", reason)
 
 
+_NO_WALLET = "is the zero address, which is nobody: what is minted from it or burned to it starts nothing"
 _NOWHERE: Mapping[str, Json] = {"txHash": "0x" + "0" * 64, "logIndex": 0, "blockNumber": 0}
 
 
@@ -137,24 +140,10 @@ def remarks(source: OnChain, filters: tuple[Filter, ...]) -> Iterator[str]:
         parameter = source.declared.parameter(each.path)
         if parameter is not None and each.operator in ("eq", "neq", "in"):
             values = each.value if each.operator == "in" and isinstance(each.value, list) else [each.value]
-            yield from (
-                f"{each.path} {said}" for value in values if (said := _never(parameter.type, value)) is not None
-            )
-
-
-def _never(kind: Type, value: Json) -> str | None:
-    """Say why no parameter of a type equals a value, or return None."""
-    if not isinstance(kind, Word):
-        return None
-    if kind.kind in ("address", "bytes") and isinstance(value, str) and value != value.lower():
-        return f"is compared in lower case: write {value.lower()}"
-    if kind.kind in ("uint", "int"):
-        is_text, is_wide = isinstance(value, str), kind.size > SAFE_BITS
-        if is_wide and not is_text:
-            return f"is {written(kind)}, whose values are texts of all their digits: write {str(value)!r}"
-        if is_text and not is_wide:
-            return f"is {written(kind)}, whose values are numbers: write {value}"
-    return None
+            said = (unfit_argument(parameter, value) for value in values)
+            yield from (f"{each.path} {reason}" for reason in said if reason is not None)
+    if any(each.operator == "eq" and each.path == source.wallet_arg and each.value == NOBODY for each in filters):
+        yield f"{source.wallet_arg} {_NO_WALLET}"
 
 
 def _declared(value: Any, field: str, problems: list[Problem]) -> Declared | None:

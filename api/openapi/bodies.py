@@ -209,6 +209,7 @@ class LogsQuery(msgspec.Struct):
 
     contract: str | Absent = ABSENT
     event: str | Absent = ABSENT
+    before: Id | Absent = ABSENT
     limit: Limit = 20
 
 

@@ -9,6 +9,7 @@ from api.authoring.audit import AuditView
 from api.language.codec import Json
 from api.routes.chain import LogView
 from api.store.logs import ChainRow, CountRow
+from api.store.strangers import StrangerRow
 
 _Absent = msgspec.UnsetType
 _ABSENT = msgspec.UNSET
@@ -36,10 +37,11 @@ class Counted(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Chains(msgspec.Struct, frozen=True):
-    """How far each chain was read, and which events there are, the most frequent first."""
+    """How far each chain was read, which events there are, the most frequent first, and what became of wallets that nobody knew."""
 
     chains: list[ChainRow]
     events: list[CountRow]
+    strangers: list[StrangerRow]
 
 
 class Logs(msgspec.Struct, frozen=True):

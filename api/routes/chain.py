@@ -1,18 +1,20 @@
 """What happened on chains: how far they were read, which events there are, and samples of their logs."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.language.onchain import TYPE
 from api.routes.answers import answer
-from api.routes.authors import text_argument
+from api.routes.authors import id_argument, text_argument
 from api.routes.catalog import whole_number
 from api.routes.entrance import parts, require
 from api.store import logs as store
+from api.store.strangers import list_strangers
 
 COUNTED = 100_000
+DAY = timedelta(days=1)
 
 blueprint = Blueprint("chain", url_prefix="/api/v1/chain")
 
@@ -37,22 +39,24 @@ class LogView(msgspec.Struct, frozen=True, rename="camel"):
 
 @blueprint.get("")
 async def chains(request: Request) -> HTTPResponse:
-    """Answer how far each chain was read, and the events among the newest 100,000 logs, the most frequent first."""
+    """Answer how far each chain was read, the events among the 100,000 newest logs, and what became of unknown wallets within a day."""
     who = await require(request, "events:read")
     async with parts(request).database.transaction() as tx:
         found = await store.list_chains(tx, parts(request).clock.now())
         counts = await store.count_logs(tx, who.org_id, COUNTED)
-    return answer({"chains": found, "events": counts})
+        strangers = await list_strangers(tx, who.org_id, parts(request).clock.now() - DAY)
+    return answer({"chains": found, "events": counts, "strangers": strangers})
 
 
 @blueprint.get("/events")
 async def recent(request: Request) -> HTTPResponse:
-    """Answer the newest logs, of a `contract` and an `event` when they are named; `limit` up to 500."""
+    """Answer the logs that were seen last, of a `contract` and an `event`, or after a page (`before`, its last id); `limit` up to 500."""
     who = await require(request, "events:read")
-    contract, event = text_argument(request, "contract"), text_argument(request, "event")
+    contract = text_argument(request, "contract")
+    which = store.Which(contract and contract.lower(), text_argument(request, "event"), id_argument(request, "before"))
     most = whole_number(request, "limit", 20, 500)
     async with parts(request).database.transaction() as tx:
-        rows = await store.recent_logs(tx, who.org_id, contract and contract.lower(), event, most)
+        rows = await store.recent_logs(tx, who.org_id, which, most)
     return answer({"events": [_view(row) for row in rows]})
 
 

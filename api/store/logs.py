@@ -61,10 +61,19 @@ class DeadLogRow(msgspec.Struct, frozen=True):
     died_at: datetime
 
 
-async def recent_logs(tx: Transaction, org_id: int, contract: str | None, event: str | None, most: int) -> list[LogRow]:
-    """Return the newest logs, of a contract and an event when they are named."""
-    values = {"org_id": org_id, "contract": contract, "event": event, "most": most}
-    return [LogRow(*row) async for row in await tx.execute(_SQL["recent_logs"], values)]
+class Which(msgspec.Struct, frozen=True):
+    """Which logs of an organization: of a contract and an event, when they are named, and seen before one, when its id is."""
+
+    contract: str | None = None
+    event: str | None = None
+    before: str | None = None
+
+
+async def recent_logs(tx: Transaction, org_id: int, which: Which, most: int) -> list[LogRow]:
+    """Return the logs that were seen last, the newest first."""
+    values = {"org_id": org_id, **msgspec.structs.asdict(which), "most": most}
+    name = "recent_logs" if which.contract is None else "recent_logs_of_contract"
+    return [LogRow(*row) async for row in await tx.execute(_SQL[name], values)]
 
 
 async def count_logs(tx: Transaction, org_id: int, most: int) -> list[CountRow]:

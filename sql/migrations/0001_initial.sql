@@ -580,6 +580,7 @@ CREATE TABLE workbench.onchain_events (
 CREATE UNIQUE INDEX onchain_events_in_chain ON workbench.onchain_events (org_id, chain_id, tx_hash, log_index) WHERE NOT removed;
 CREATE INDEX onchain_events_dropped ON workbench.onchain_events (org_id, chain_id, tx_hash, log_index) WHERE removed;
 CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, block_number, chain_id);
+CREATE INDEX onchain_events_by_contract ON workbench.onchain_events (org_id, contract, id);
 CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id, created_at);
 
 -- Contract events that are kept though no automation starts from them.

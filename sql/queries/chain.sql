@@ -297,23 +297,33 @@ DELETE FROM chain_watches WHERE org_id = :org_id AND chain_id = :chain_id AND co
 RETURNING signature;
 
 -- recent_logs --
--- The newest logs of an organization: of a contract, and of an event, when they are named.
+-- The logs of an organization that were seen last, on whatever chain, of an event when it is named; before one when its id is.
 SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
 FROM onchain_events o
-WHERE o.org_id = :org_id AND (:contract ::text IS NULL OR o.contract = :contract) AND (:event ::text IS NULL OR o.event = :event)
-ORDER BY o.block_number DESC, o.log_index DESC
+WHERE o.org_id = :org_id AND o.id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (:event ::text IS NULL OR o.event = :event)
+ORDER BY o.id DESC
+LIMIT :most;
+
+-- recent_logs_of_contract --
+-- The same, of one contract, on whatever chain.
+SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
+FROM onchain_events o
+WHERE o.org_id = :org_id AND o.contract = :contract AND o.id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (:event ::text IS NULL OR o.event = :event)
+ORDER BY o.id DESC
 LIMIT :most;
 
 -- count_logs --
--- How many logs of each event there are among the newest of an organization.
+-- How many logs of each event there are among those of an organization that were seen last.
 SELECT l.chain_id, l.contract, l.event, l.signature, count(*)
 FROM (
     SELECT chain_id, contract, event, signature FROM onchain_events
     WHERE org_id = :org_id AND NOT removed
-    ORDER BY block_number DESC LIMIT :most
+    ORDER BY id DESC LIMIT :most
 ) l
 GROUP BY l.chain_id, l.contract, l.event, l.signature
-ORDER BY count(*) DESC, l.contract, l.event;
+ORDER BY count(*) DESC, l.contract, l.event, l.chain_id, l.signature;
 
 -- list_chains --
 -- How far chains were read, and what hinders their followers, or that there is none.

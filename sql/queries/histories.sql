@@ -48,7 +48,7 @@ SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, v.
 FROM (
     (SELECT id, event FROM events WHERE org_id = :org_id AND event = :event ORDER BY created_at DESC LIMIT 1000)
     UNION ALL
-    (SELECT id, event FROM onchain_events WHERE org_id = :org_id AND event = :event ORDER BY created_at DESC LIMIT 1000)
+    (SELECT id, event FROM onchain_events WHERE org_id = :org_id AND event = :event ORDER BY id DESC LIMIT 1000)
 ) v
 CROSS JOIN (SELECT id FROM automations WHERE org_id = :org_id) a
 JOIN entries e ON e.org_id = :org_id AND e.automation_id = a.id AND e.event_id = v.id

@@ -22,7 +22,7 @@ created_at >= :since AND created_at < :until
 {{ column if selection.addresses else "CASE WHEN " ~ column ~ " IS NOT NULL THEN '•••@•••' END" }}
 {%- endmacro %}
 {# Logs seen in the period: those that may start an entry, for the contact of their wallet, and those that somebody may wait for. #}
-{% macro logs(selection, sample) %}
+{% macro logs(selection, whom) %}
 {% set seen = "o.created_at >= :since AND o.created_at < :until AND NOT o.removed" %}
 {% for start in selection.logs.starts %}
 SELECT c.id AS contact_id, o.created_at, o.id, o.event, {{ place() }} || jsonb_build_object('args', o.args) AS payload,
@@ -30,7 +30,9 @@ SELECT c.id AS contact_id, o.created_at, o.id, o.event, {{ place() }} || jsonb_b
 FROM onchain_events o JOIN contacts c ON c.wallet_address = o.args ->> :{{ start.wallet }}
 WHERE {{ seen }}
     AND o.chain_id = :{{ start.chain }} AND o.contract = :{{ start.contract }} AND o.signature = :{{ start.signature }}
-    {{- sampled(sample, "c.id") }}
+    AND c.wallet_address <> '0x0000000000000000000000000000000000000000' {# nobody, as the engine has it #}
+
+    {{- chosen(whom, "c.id") }}
 UNION ALL
 {% endfor %}
 SELECT o.contact_id, o.created_at, o.id, o.contract || ':' || lower(o.event), {{ place() }} || o.args,
@@ -38,7 +40,7 @@ SELECT o.contact_id, o.created_at, o.id, o.contract || ':' || lower(o.event), {{
 FROM onchain_events o
 WHERE {{ seen }}
     AND o.contact_id IS NOT NULL AND o.contract || ':' || lower(o.event) = ANY (:awaited::text[])
-    {{- sampled(sample, "o.contact_id") }}
+    {{- chosen(whom, "o.contact_id") }}
 {%- endmacro %}
 {# Where a log was, as filters see it. #}
 {% macro place() %}

@@ -1,9 +1,14 @@
 """Values of logs: by hand from the ABI's specification, and what no contract should send."""
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from api.chain.decode import Decoder, UndecodableError
 from api.language.abi import Declared, read_signature
+from api.language.arguments import unfit_value
 
 TOPIC = "0x" + "11" * 32
 ANN, BOB = "0x" + "ab" * 20, "0x" + "cd" * 20
@@ -75,6 +80,8 @@ def test_texts_that_jsonb_would_refuse_are_mended() -> None:
         ("F(uint256[][][][][] a)", data(32, 4_000, *[0] * 10)),
         ("F(bytes a)", "0x" + "00" * 70_000),
         ("F(uint8[60000] a)", data(1)),
+        ("F(uint8 a)", data(256)),
+        ("F(int16 a)", data(32_768)),
     ],
 )
 def test_what_is_not_what_the_event_says_ends_in_an_error(signature: str, raw: str) -> None:
@@ -100,3 +107,28 @@ def test_a_text_that_is_pointed_at_again_and_again_is_counted_every_time() -> No
 
 def test_no_signature_is_deeper_than_what_reads_it() -> None:
     assert not isinstance(read_signature(f"F(uint8{'[1]' * 300} a)"), Declared)
+
+
+WORDS = st.sampled_from(
+    ["uint8", "uint48", "uint56", "uint256", "int8", "int128", "bool", "address", "bytes4", "bytes32"]
+)
+TYPES = st.recursive(
+    WORDS | st.sampled_from(["string", "bytes"]),
+    lambda inner: (
+        st.builds(lambda of, length: f"{of}[{length}]", inner, st.sampled_from(["", 1, 2]))
+        | st.lists(inner, min_size=1, max_size=2).map(
+            lambda parts: f"({', '.join(f'{part} p{position}' for position, part in enumerate(parts))})"
+        )
+    ),
+    max_leaves=4,
+)
+SMALL = st.sampled_from([0, 1, 2, 32, 64, 96, 255, 256, 2**48, 2**160 - 1, 2**255, 2**256 - 1])
+
+
+@given(st.lists(TYPES, min_size=1, max_size=3), st.lists(SMALL, max_size=12))
+def test_whatever_is_read_of_a_log_is_a_value_of_its_type(kinds: list[str], words: list[int]) -> None:
+    declared = read_signature(f"F({', '.join(f'{kind} a{position}' for position, kind in enumerate(kinds))})")
+    assert isinstance(declared, Declared)
+    with contextlib.suppress(UndecodableError):
+        args = Decoder(declared).args(topics(), data(*words))
+        assert [unfit_value(each.type, args[each.name]) for each in declared.parameters] == [None] * len(kinds)

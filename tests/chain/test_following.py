@@ -37,6 +37,7 @@ async def test_what_was_before_the_first_look_is_history(world: World, anvil: An
 async def test_an_automation_that_is_published_later_takes_the_next_block(
     world: World, anvil: Anvil, token: Token
 ) -> None:
+    await world.on_chain(token, signature="Approval(address,address,uint256)", walletArg="owner")
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     token.mint(ANN, 1)
@@ -133,6 +134,7 @@ async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil,
     assert await world.logs("args ->> 'value', contact_id IS NULL") == [("1", False), ("2", True)]
     assert await world.entries() == []
     await watches.remove(world.database.dsn, "chain", spec)
+    await world.on_chain(token, signature="Approval(address,address,uint256)", walletArg="owner")
     token.mint(ANN, 3)
     await world.read_up_to(anvil)
     assert await world.logs("args ->> 'value'") == [("1",), ("2",)]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from api.clock import uuid7
 from tests.routes.conftest import Org
 from tests.routes.test_explain import author, explained
 
@@ -20,9 +21,10 @@ async def logged(
     """Keep a log, as the follower does."""
     await org.service.rows(
         "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,"
-        " block_hash, block_time, args, created_at) VALUES (%s, gen_random_uuid(), %s, 1, %s, %s, %s, %s, %s, gen_random_uuid(), %s, 'h', now(),"
+        " block_hash, block_time, args, created_at) VALUES (%s, %s, %s, 1, %s, %s, %s, %s, %s, gen_random_uuid(), %s, 'h', now(),"
         " %s::jsonb, now())",
         org.id,
+        uuid7(1_000_000 * block),
         contact,
         CONTRACT,
         event,
@@ -57,6 +59,34 @@ async def test_newest_logs_are_samples_and_events_are_counted(acme: Org) -> None
     assert [(each["event"], each["count"]) for each in found["events"]] == [("Transfer", 2), ("Approval", 1)]
     chain: dict[str, Any] = found["chains"][0]
     assert (chain["chainId"], chain["blockNumber"], chain["head"], chain["trouble"]) == (1, 9, 12, "says 429")
+
+
+async def test_logs_of_all_chains_are_read_page_by_page_as_they_were_seen(acme: Org) -> None:
+    contact = await known(acme)
+    for number, (chain, block) in enumerate([(1, 900), (5, 7), (1, 901), (5, 8), (1, 902)]):
+        await logged(acme, contact, block=number)
+        place = "UPDATE onchain_events SET chain_id = %s, block_number = %s, id = %s::uuid WHERE log_index = %s"
+        await acme.service.rows(place, chain, block, uuid7(1_000 + number), number)
+    seen, before = [], ""
+    for _ in range(3):
+        _, page = await acme.get(f"/chain/events?contract={CONTRACT}&limit=2{before}")
+        seen += [(each["chainId"], each["blockNumber"]) for each in page["events"]]
+        before = f"&before={page['events'][-1]['id']}"
+    assert seen == [(1, 902), (5, 8), (1, 901), (5, 7), (1, 900)]
+    assert (await acme.get("/chain/events?before=x"))[0] == 400
+    _, page = await acme.get("/chain/events?event=Transfer&limit=1")
+    assert page["events"][0]["blockNumber"] == 902
+
+
+async def test_what_became_of_unknown_wallets_is_told(acme: Org) -> None:
+    made = await author(
+        acme, "POST", "/automations", {"name": "T", "triggerSpec": SPEC, "graph": {"nodes": [], "edges": []}}
+    )
+    count = "INSERT INTO stranger_counts VALUES (%s, %s, now() - %s * interval '1 hour', 'limit', 7)"
+    for hours in (1, 2, 30):
+        await acme.service.rows(count, acme.id, made["id"], hours)
+    (found,) = (await acme.get("/chain"))[1]["strangers"]
+    assert found == {"automationId": made["id"], "automation": "T", "what": "limit", "count": 14}
 
 
 async def test_nobody_sees_the_logs_of_others(acme: Org, globex: Org) -> None:

@@ -30,7 +30,7 @@ _LOGS = """
 SELECT o.args::text, o.block_time::text, o.args ->> :wallet_arg, c.id::text
 FROM onchain_events o LEFT JOIN contacts c ON c.id = o.contact_id AND c.wallet_address = o.args ->> :wallet_arg
 WHERE o.chain_id = :chain_id AND o.contract = :contract AND o.signature = :signature AND NOT o.removed AND o.args ? :wallet_arg
-ORDER BY o.created_at DESC LIMIT 12
+ORDER BY o.id DESC LIMIT 12
 """
 _T = TypeVar("_T")
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from api.language.abi import Declared, Text, Tuple, Type, Word, read_signature, written
+from api.language.arguments import SAFE_BITS
 from api.language.codec import decode, encode
-from api.language.onchain import PLACE, SAFE_BITS, OnChain
+from api.language.onchain import PLACE, OnChain
 from workbench.author import JsonObject
 from workbench.canvas.known import Known
 from workbench.canvas.samples import Sample

@@ -1,0 +1,84 @@
+"""A chain of which nobody follows anything costs its node nothing, and what is followed from a moment on is read from there."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from api.chain import beginning
+from api.chain.reading import NEAR
+from api.language.codec import encode
+from tests.chain.scripted import CONTRACT, TRANSFER, ScriptedNode, scripted
+from tests.chain.world import World
+
+BLOCKS = 500
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedNode]:
+    with scripted(ScriptedNode(BLOCKS, seconds=1)) as node:
+        yield node
+
+
+@pytest.fixture(autouse=True)
+def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beginning, "LOOK_EVERY", 0.02)
+
+
+async def follow(world: World, node: ScriptedNode, block: int) -> None:
+    """Publish an automation that is live since a block, as of one moment."""
+    spec = {"type": "onchain_event", "chainId": node.chain_id, "contract": CONTRACT, "signature": TRANSFER}
+    values = (world.org_id, encode(spec | {"walletArg": "to"}).decode(), int(node.began + block))
+    async with world.database.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO automations SELECT %s, gen_random_uuid(), 'a', %s::jsonb, '{}', true, 1, 1, NULL, now(), now(), 1, NULL,"
+            " to_timestamp(%s)",
+            values,
+        )
+        await tx.execute(
+            "INSERT INTO automation_versions SELECT org_id, id, 1, trigger_spec, '{}', now() FROM automations ON CONFLICT DO NOTHING"
+        )
+        await tx.execute(
+            "INSERT INTO automation_epochs VALUES (%s, 1) ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
+            (world.org_id,),
+        )
+
+
+async def test_nothing_is_asked_while_nothing_is_followed(world: World, node: ScriptedNode) -> None:
+    world.clock.ahead = timedelta(seconds=-10)
+    world.follow(node.url)
+    await world.until("SELECT count(*) FROM chains", (1,))
+    await asked_in_a_while(node)
+    assert await asked_in_a_while(node) == 0
+    await follow(world, node, BLOCKS - 3)
+    await world.until("SELECT min(block_number), max(block_number) FROM onchain_events", (BLOCKS - 3, BLOCKS))
+    await world.execute("UPDATE automations SET archived_at = now(), active = false")
+    await world.execute("UPDATE automation_epochs SET epoch = epoch + 1")
+    await asked_in_a_while(node)
+    assert await asked_in_a_while(node) == 0
+
+
+async def asked_in_a_while(node: ScriptedNode) -> int:
+    before = len(node.asked)
+    await asyncio.sleep(0.3)
+    return len(node.asked) - before
+
+
+async def test_blocks_of_before_anything_was_followed_are_passed_over(world: World, node: ScriptedNode) -> None:
+    await world.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', 0)", node.chain_id)
+    await world.execute("INSERT INTO chain_blocks VALUES (%s, 0, %s)", node.chain_id, f"0x{0:064x}")
+    await follow(world, node, BLOCKS - NEAR - 20)
+    world.follow(node.url)
+    await world.until("SELECT block_number FROM chains", (BLOCKS,))
+    read = await world.fetch("SELECT count(*), min(block_number) FROM onchain_events")
+    assert read == [(NEAR + 21, BLOCKS - NEAR - 20)]
+    assert sum(method == "eth_getBlockByNumber" for method, _ in node.asked) < 200
+
+
+async def test_what_was_followed_before_anybody_looked_begins_at_the_head(world: World, node: ScriptedNode) -> None:
+    await follow(world, node, 10)
+    world.follow(node.url)
+    await world.until("SELECT block_number FROM chains", (BLOCKS,))
+    node.head += 2
+    await world.until("SELECT count(*), min(block_number) FROM onchain_events", (2, BLOCKS + 1))

@@ -1,0 +1,199 @@
+"""Values of parameters that no log has are said, by the name of the parameter, whatever was typed or pasted."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.language.abi import Declared, Type, Word, read_abi, read_signature
+from api.language.arguments import as_decoded, bounds, unfit_argument, unfit_value
+from api.language.onchain import NOBODY, OnChain, read_sample, read_source
+from api.language.problem import Problem
+
+ANN = "0x" + "ab" * 20
+SIGNATURE = (
+    "F(address indexed to, uint8 small, int16 signed, uint256 wide, bool yes, bytes4 sort, string indexed hashed,"
+    " string said, bytes raw, uint8[2] two, (uint8 x, address y)[] pairs)"
+)
+FINE: dict[str, Any] = {
+    "to": ANN,
+    "small": 255,
+    "signed": -32_768,
+    "wide": "5",
+    "yes": True,
+    "sort": "0x01020304",
+    "hashed": "0x" + "0f" * 32,
+    "said": "hi",
+    "raw": "0x",
+    "two": [1, 2],
+    "pairs": [{"x": 1, "y": ANN}],
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def source() -> OnChain:
+    problems: list[Problem] = []
+    spec = {"chainId": 1, "contract": ANN, "signature": SIGNATURE, "walletArg": "to"}
+    found = read_source(spec, "", problems)
+    assert found is not None, problems
+    return found
+
+
+def test_what_a_log_has_is_fine() -> None:
+    assert not isinstance(read_sample({"args": FINE}, source()), tuple)
+    typed = FINE | {"small": "255", "wide": 5, "to": ANN.upper().replace("X", "x"), "sort": "0x0102ABCD"}
+    assert not isinstance(read_sample({"args": typed}, source()), tuple)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("small", 256, "small: is uint8, whose values are 0 to 255"),
+        ("small", -1, "small: is uint8, whose values are 0 to 255"),
+        ("small", True, "small: is uint8, whose values are whole numbers"),
+        ("small", "²", "small: is uint8, whose values are whole numbers"),
+        ("small", 1.5, "small: is uint8, whose values are whole numbers"),
+        ("signed", 32_768, "signed: is int16, whose values are -32768 to 32767"),
+        ("wide", "-1", "wide: is uint256, whose values are 0 to 1"),
+        ("wide", "1e18", "wide: is uint256, whose values are texts of their digits"),
+        ("wide", "007", "wide: is uint256, whose values are texts of their digits"),
+        ("wide", "9" * 101, "wide: is uint256, whose values are texts of their digits"),
+        ("wide", str(2**256), "wide: is uint256, whose values are 0 to 1"),
+        ("yes", 1, "yes: is bool"),
+        ("sort", "0x01", "sort: is bytes4, whose values are 0x and 8 digits"),
+        ("hashed", "hi", "hashed: is an indexed string, of which a log has only the hash"),
+        ("said", None, "said: is string"),
+        ("raw", "0x1", "raw: is bytes, whose values are 0x and pairs of digits"),
+        ("two", [1], "two: is uint8[2], which has 2 values"),
+        ("two", [1, 256], "two: [1] is uint8, whose values are 0 to 255"),
+        ("pairs", [{"x": 1}], "pairs: [0] is (uint8,address), whose values are objects with x, y"),
+        ("pairs", [{"x": 1, "y": "0x1"}], "pairs: [0] .y is address, whose values are 0x and 40 digits"),
+        ("to", NOBODY, "to: is the zero address, which is nobody"),
+        ("to", 5, "to: must be an address"),
+    ],
+)
+def test_what_no_log_has_is_said(name: str, value: Any, said: str) -> None:
+    found = read_sample({"args": FINE | {name: value}}, source())
+    assert isinstance(found, tuple)
+    assert [f"event.args.{said}" in str(each) for each in found] == [True]
+
+
+@given(JSON, st.sampled_from(sorted(FINE)))
+def test_no_value_breaks_a_sample_and_what_passes_is_as_a_log_has_it(value: Any, name: str) -> None:
+    read_sample({"args": FINE | {name: value}}, source())
+    parameter = source().declared.parameter(name)
+    assert parameter is not None
+    fit = as_decoded(parameter.type, value)
+    if unfit_argument(parameter, fit) is None:
+        assert as_decoded(parameter.type, fit) == fit
+
+
+@given(st.sampled_from(["uint", "int"]), st.integers(1, 32), st.integers(-(2**256), 2**257))
+def test_numbers_are_held_to_the_bounds_of_their_type(kind: str, size: int, number: int) -> None:
+    word = Word(kind, 8 * size)
+    least, greatest = bounds(word)
+    assert (unfit_value(word, as_decoded(word, number)) is None) == (least <= number <= greatest)
+
+
+ENTRY = st.fixed_dictionaries(
+    {"type": st.just("event"), "name": st.sampled_from(["F", "", None, "a b", 5])},
+    optional={"inputs": st.deferred(lambda: INPUTS), "anonymous": JSON},
+)
+INPUT = st.deferred(
+    lambda: st.fixed_dictionaries(
+        {},
+        optional={
+            "name": st.sampled_from(["a", "b", "", "memory", "a b", "é", None, 5]),
+            "type": st.sampled_from(
+                [
+                    *(
+                        "uint8",
+                        "address",
+                        "string",
+                        "tuple",
+                        "tuple[2]",
+                        "uint8[²]",
+                        "uint8[",
+                        "uint8[0]",
+                        "uint8[1][]",
+                    ),
+                    *("tuple[]x", 5, "uint08", "uint" + "9" * 5_000, "uint8[" + "9" * 5_000 + "]"),
+                ]
+            ),
+            "indexed": JSON,
+            "components": INPUTS,
+        },
+    )
+)
+INPUTS: Any = st.none() | st.lists(INPUT | JSON, max_size=3)
+
+
+@given(st.lists(ENTRY, max_size=3) | JSON)
+def test_no_abi_breaks_its_reader_and_what_it_reads_can_be_written(value: Any) -> None:
+    found = read_abi(value)
+    for each in () if isinstance(found, str) else found:
+        again = read_signature(each.full)
+        assert isinstance(again, Declared), (each.full, again)
+        assert (again.canonical, [one.name for one in again.parameters]) == (
+            each.canonical,
+            [one.name for one in each.parameters],
+        )
+
+
+@given(st.text(alphabet="F(), []uint8address indexed²9_$;tuple", max_size=60))
+def test_no_text_breaks_the_reader_of_signatures(text: str) -> None:
+    found = read_signature(text)
+    assert isinstance(found, str) or read_signature(found.full) != ""
+
+
+def nested(depth: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {"name": "a", "type": "uint8"}
+    for _ in range(depth):
+        inner = {"name": "a", "type": "tuple", "components": [inner]}
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([{"name": "a", "type": "uint8[²]"}], "inputs[0].type is 'uint8[²]', which no ABI has"),
+        ([{"name": "a", "type": "uint8[3"}], "inputs[0].type is 'uint8[3', which no ABI has"),
+        ([{"name": "a", "type": "uint8[0]"}], "array of the length 0"),
+        ([{"name": "a", "type": "tuple", "components": None}], "inputs[0].components is missing"),
+        ([{"name": "a", "type": "tuple[]", "components": {}}], "inputs[0].components is {}"),
+        ([{"name": "a", "type": "tuple", "components": [5]}], "inputs[0].components[0] has no type"),
+        ([nested(5_00)], "the event F, whose inputs have types in each other, more than 8 deep"),
+        ([{"name": "a", "type": "uint8" + "[]" * 9}], "inputs[0].type has types in each other, more than 8 deep"),
+        ([{"name": "a", "type": "bool"}] * 2, "two parameters called 'a'"),
+        (
+            [{"name": "t", "type": "tuple[]", "components": [{"name": "a", "type": "bool"}] * 2}],
+            "two parameters called 'a' in t",
+        ),
+        ([{"name": "a b", "type": "bool"}], "inputs[0].name is 'a b'"),
+        ([{"name": "memory", "type": "bool"}], "inputs[0].name is 'memory'"),
+        ([{"name": "a", "type": "bool", "indexed": "no"}], "inputs[0].indexed is 'no'"),
+        ([{"name": "a", "type": "uint08"}], "the type 'uint08', which no ABI has"),
+    ],
+)
+def test_what_is_wrong_with_an_abi_is_said_with_its_place(inputs: list[Any], said: str) -> None:
+    found = read_abi([{"type": "event", "name": "F", "inputs": inputs}])
+    assert isinstance(found, str)
+    assert said in found
+
+
+def test_anonymous_events_are_left_out() -> None:
+    events = [{"type": "event", "name": "LogNote", "inputs": [], "anonymous": True}, {"type": "event", "name": "F"}]
+    found = read_abi(events)
+    assert [each.name for each in found if isinstance(each, Declared)] == ["F"]
+    assert read_abi(events[:1]) == "has only anonymous events, like LogNote: their logs do not say what they are"
+
+
+def test_types_are_told_from_what_they_hold() -> None:
+    kind: Type = Word("uint", 8)
+    assert unfit_value(kind, "5") == "is uint8, whose values are numbers: write 5"
+    assert unfit_value(Word("uint", 256), 5) == "is uint256, whose values are texts of all their digits: write '5'"
