@@ -98,7 +98,7 @@ class Question(msgspec.Struct, Generic[_T], frozen=True):
         """Return what a result says; raise NodeError when it is none."""
         try:
             return self.decoder.decode(result)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise NodeError(f"answers {self.method} with something else", "away") from None
 
 
@@ -187,7 +187,7 @@ def number(text: str, most: int = _MOST_NUMBER) -> int:
 def _decoded(decoder: msgspec.json.Decoder[_T], content: bytes) -> _T | None:
     try:
         return decoder.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -103,9 +103,9 @@ class Node:
         if self._takes_several:
             with self._discreet():
                 response, content = await self._send([first.body(1), second.body(2)], MOST_BYTES)
-                said = {each.id: each for each in answers_in(response, content) or ()}
-                if said.keys() >= {1, 2}:
-                    return first.read(_result(said[1], response)), second.read(_result(said[2], response))
+                said = {str(each.id): each for each in answers_in(response, content) or ()}
+                if said.keys() >= {"1", "2"}:
+                    return first.read(_result(said["1"], response)), second.read(_result(said["2"], response))
         found = await self._ask(first), await self._ask(second)
         self._takes_several = False  # it has answered each, and would not both
         return found

@@ -49,6 +49,7 @@ class ScriptedNode:
         self.began = Clock().now().timestamp() - blocks * seconds
         self.says: Says = lambda _method, _params: None
         self.asked: list[tuple[str, list[Any]]] = []
+        self.refused: list[tuple[str, list[Any]]] = []
         self.url = ""
 
     def answers(self, asked: list[tuple[str, list[Any]]]) -> list[Any]:
@@ -132,6 +133,7 @@ def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
             several = isinstance(body, list)
             asked = [(each["method"], each["params"]) for each in (body if several else [body])]
             refusals = [node.says(*each) for each in asked]
+            node.refused += [each for each, refusal in zip(asked, refusals, strict=True) if refusal is not None]
             if several and not node.takes_several:
                 refusals = [Refusal("Invalid Request", -32600)]
             refusal = next(filter(None, refusals), None)
