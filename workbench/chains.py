@@ -91,7 +91,7 @@ _CHAINS = (
     Column("chain"),
     Column("read up to", number=True),
     Column("newest block", number=True),
-    Column("at (UTC)"),
+    Column("last new (UTC)"),
     Column("trouble"),
 )
 _EVENTS = (Column("chain"), Column("name"), Column("signature"), Column("logs", number=True))

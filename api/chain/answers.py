@@ -25,6 +25,7 @@ _LARGE_WORDS = ("result", "size", "too large", "too big", "too many", "timeout",
 _LONGEST_ASKED = 60.0  # seconds a node may ask us to stay away
 _MOST_NUMBER = 2**63 - 1
 _MOST_INDEX = 2**31 - 1
+_MOST_SECONDS = 253_402_300_799  # the end of the year 9999
 
 _T = TypeVar("_T")
 _Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
@@ -97,7 +98,7 @@ class Question(msgspec.Struct, Generic[_T], frozen=True):
         """Return what a result says; raise NodeError when it is none."""
         try:
             return self.decoder.decode(result)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise NodeError(f"answers {self.method} with something else", "away") from None
 
 
@@ -111,7 +112,8 @@ class BlockJson(msgspec.Struct, rename="camel"):
 
     def read(self) -> Block:
         """Return it in our form."""
-        return Block(number(self.number), self.hash.lower(), self.parent_hash.lower(), number(self.timestamp))
+        seconds = number(self.timestamp, _MOST_SECONDS)
+        return Block(number(self.number), self.hash.lower(), self.parent_hash.lower(), seconds)
 
 
 class LogJson(msgspec.Struct, rename="camel", gc=False):
@@ -137,7 +139,7 @@ class LogJson(msgspec.Struct, rename="camel", gc=False):
             self.block_hash.lower(),
             self.transaction_hash.lower(),
             number(self.log_index, _MOST_INDEX),
-            None if self.block_timestamp is None else number(self.block_timestamp),
+            None if self.block_timestamp is None else number(self.block_timestamp, _MOST_SECONDS),
         )
 
 
@@ -185,7 +187,7 @@ def number(text: str, most: int = _MOST_NUMBER) -> int:
 def _decoded(decoder: msgspec.json.Decoder[_T], content: bytes) -> _T | None:
     try:
         return decoder.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -15,15 +15,16 @@ from api.store.database import Database
 LOOK_EVERY = 0.5  # seconds
 
 
-async def something_to_follow(database: Database, chain_id: int) -> None:
-    """Wait until somebody follows something on a chain."""
-    watched = NOTHING
+async def something_to_follow(database: Database, chain_id: int) -> bool:
+    """Wait until somebody follows something on a chain; return whether that took waiting."""
+    watched, waited = NOTHING, False
     while True:
         async with database.transaction() as tx:
             watched = await read_watched(tx, chain_id, watched)
             await run(tx, COMMIT)
         if watched.asked_for:
-            return
+            return waited
+        waited = True
         await asyncio.sleep(LOOK_EVERY)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Set
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -22,10 +22,8 @@ from api.store.calls import COMMIT, run
 from api.store.chain import LEASE, Taken
 from api.store.database import ConflictError, Database, RefusedDataError, UnavailableError
 
-SHORTEST, LONGEST = (
-    0.2,
-    2.0,
-)  # seconds between two looks at the head; a quarter of the time between blocks in these bounds
+SHORTEST, LONGEST = 0.2, 2.0  # seconds between two looks at the head: a quarter of the time of a block, in these bounds
+LATE, LATE_BLOCKS = 60.0, 20  # seconds, and times of a block, after which the newest block is not new
 
 _log = logging.getLogger("workbench.chain")
 
@@ -52,8 +50,8 @@ class Following:
         self._dropping = taken.dropping_above
         self._watched = NOTHING
         self._head: Block | None = None
-        self._trouble: str | None = None
-        self._pause = SHORTEST
+        self._trouble: str | None = ""  # not known: the last follower may have noted some
+        self._per_block = 0.0  # seconds
         self._looked_since = looked_since
         self._passed_for = 0
 
@@ -70,10 +68,11 @@ class Following:
             last = await self._passed_over(await self._cursor(head), head)
             if head.number > last[0]:
                 await self._read(last, head)
+                await self.note(self._late(head))
             elif not await self._is_read(head, last):
                 await self._go_back(head)
             else:
-                await asyncio.sleep(self._pause)
+                await asyncio.sleep(min(max(self._per_block / 4, SHORTEST), LONGEST))
         except ForkError:
             await self._go_back(head)
         except ChangedError:
@@ -94,14 +93,18 @@ class Following:
             watched = await self._keep(watched, page)
 
     async def _latest(self) -> Block:
-        head = await self._node.block("latest")
-        if head is None:
-            raise NodeError("has no blocks", "away")
+        head = await self._node.head()
         if self._head is not None and head.number > self._head.number:
-            per_block = (head.seconds - self._head.seconds) / (head.number - self._head.number)
-            self._pause = min(max(per_block / 4, SHORTEST), LONGEST)
+            self._per_block = (head.seconds - self._head.seconds) / (head.number - self._head.number)
         self._head = head
         return head
+
+    def _late(self, head: Block) -> str | None:
+        """Return what is to be said of a newest block that is not new: its node stands still or is slow, or the chain is."""
+        age = self._clock.now().timestamp() - head.seconds
+        if age <= max(LATE, LATE_BLOCKS * self._per_block):
+            return None
+        return f"no new block since {datetime.fromtimestamp(head.seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
     async def _followed(self) -> Watched:
         """Return what is followed now; only what changed is read again."""
@@ -152,7 +155,6 @@ class Following:
             page = await self._without_refused(watched, page)
             told = await self._store(watched, page)
         self._last = page.blocks[-1]
-        self._trouble = None  # storing it said so
         if told.logs or told.entries:
             extra = {"chain": self._lease.chain_id, "block": page.number, "logs": told.logs, "entries": told.entries}
             _log.info("logs_kept", extra=extra)
@@ -180,7 +182,7 @@ class Following:
     async def _is_read(self, head: Block, last: tuple[int, str]) -> bool:
         """Return whether the chain as the node has it, no longer than what was read, is a part of that."""
         if head.number == last[0]:
-            await self.note(None)
+            await self.note(self._late(head))
             return head.hash == last[1]
         await self.note(f"the node is at block {head.number}; read up to {last[0]}")
         known = [each for each in await self._remembered() if each[0] <= head.number]

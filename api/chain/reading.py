@@ -102,9 +102,10 @@ class Reader:
             try:
                 end, logs = await self._logs_between(questions, first, last)
             except NodeError as error:
-                if error.kind == "limited":
+                if error.kind != "limited":
+                    self._narrow(last - first + 1)
+                if error.kind in ("limited", "away"):
                     raise
-                self._narrow(last - first + 1)
                 continue
             self._adapt(len(logs))
             return end, logs

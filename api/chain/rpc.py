@@ -75,6 +75,13 @@ class Node:
         found = await self._ask(_block(number if number == "latest" else hex(number)))
         return None if found is None else found.read()
 
+    async def head(self) -> Block:
+        """Return the newest block."""
+        found = await self.block("latest")
+        if found is None:
+            raise NodeError("has no blocks", "away")
+        return found
+
     async def logs_of(self, block_hash: str, wanted: Wanted, *, whole: bool = False) -> list[Log]:
         """Return the logs of one block; a node that does not have it refuses, instead of having none. `whole`: however many there are."""
         question = _logs({"blockHash": block_hash}, wanted)
@@ -96,9 +103,9 @@ class Node:
         if self._takes_several:
             with self._discreet():
                 response, content = await self._send([first.body(1), second.body(2)], MOST_BYTES)
-                said = {each.id: each for each in answers_in(response, content) or ()}
-                if said.keys() >= {1, 2}:
-                    return first.read(_result(said[1], response)), second.read(_result(said[2], response))
+                said = {str(each.id): each for each in answers_in(response, content) or ()}
+                if said.keys() >= {"1", "2"}:
+                    return first.read(_result(said["1"], response)), second.read(_result(said["2"], response))
         found = await self._ask(first), await self._ask(second)
         self._takes_several = False  # it has answered each, and would not both
         return found

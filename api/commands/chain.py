@@ -1,4 +1,4 @@
-"""`workbench chain`: follow EVM nodes; `chain watch`: name the contract events that are kept without an automation."""
+"""`workbench chain`: follow EVM nodes; its actions name events to keep without an automation, and say how the following goes."""
 
 import argparse
 import asyncio
@@ -19,6 +19,10 @@ def add_parser(subparsers: Subparsers) -> None:
     actions = parser.add_subparsers(metavar="ACTION")
     watch = actions.add_parser("watch", help="keep a contract's event, also without an automation")
     unwatch = actions.add_parser("unwatch", help="keep it no longer; what was kept stays")
+    actions.add_parser("status", help="say how far each chain was read, and what hinders that").set_defaults(
+        run=_status
+    )
+    actions.add_parser("dead", help="list logs that could not be stored").set_defaults(run=_dead)
     watched = actions.add_parser("watched", help="list what is kept without an automation")
     for action, command in ((watch, _watch), (unwatch, _unwatch), (watched, _watched)):
         action.add_argument("--org", required=True, metavar="NAME")
@@ -42,6 +46,29 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if args.leash:
             leash.follow_parent()
         follow(settings.evm_rpc, addresses.dsn, secret, settings.chain_contacts)
+    return 0
+
+
+def _status(args: argparse.Namespace, settings: Settings) -> int:
+    from api.chain import status
+
+    with database(settings) as addresses:
+        found = asyncio.run(status.chains(addresses.dsn))
+    for each in found:
+        read = "never" if each.read_at is None else each.read_at.isoformat(timespec="seconds")
+        say(
+            f"{each.chain_id}\tread up to {each.block_number}\thead {each.head}\tlast new {read}\t{each.trouble or 'ok'}"
+        )
+    return int(any(each.trouble for each in found))
+
+
+def _dead(args: argparse.Namespace, settings: Settings) -> int:
+    from api.chain import status
+
+    with database(settings) as addresses:
+        for each in asyncio.run(status.dead(addresses.dsn)):
+            where = f"{each.chain_id}\t{each.block_number}\t{each.tx_hash}:{each.log_index}"
+            say(f"{each.organization}\t{where}\t{each.contract}\t{each.signature}\t{each.reason}")
     return 0
 
 

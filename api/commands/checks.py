@@ -17,6 +17,7 @@ from api.settings import Settings
 
 if TYPE_CHECKING:
     from api.store.checkup import ServerFacts
+    from api.store.logs import ChainRow
     from api.store.migrations import Standing
 
 _OLDEST_PYTHON = (3, 11)
@@ -138,6 +139,7 @@ def _embedded(settings: Settings) -> Iterator[tuple[Finding, str | None]]:
 async def _ask(dsn: str) -> list[Finding]:
     from api.access.session import session
     from api.store.checkup import engine_seen, read_server
+    from api.store.logs import list_chains
     from api.store.migrate import stand
 
     async with session(dsn) as (tx, _):
@@ -147,8 +149,8 @@ async def _ask(dsn: str) -> list[Finding]:
     findings.extend(_schema(found))
     if found.missing:
         return findings
-    async with session(dsn) as (tx, _):
-        return [*findings, _engine(await engine_seen(tx))]
+    async with session(dsn) as (tx, now):
+        return [*findings, _engine(await engine_seen(tx)), *map(_chain, await list_chains(tx, now))]
 
 
 async def _replica(dsn: str, read_url: str) -> Finding:
@@ -216,6 +218,12 @@ def _engine(silent_seconds: float | None) -> Finding:
     if silent_seconds > _ENGINE_SILENT_SECONDS:
         return Finding("warn", f"no engine for {silent_seconds:.0f} s; automations wait", "start one: workbench engine")
     return Finding("ok", "an engine is running")
+
+
+def _chain(chain: "ChainRow") -> Finding:
+    if chain.trouble is not None:
+        return Finding("warn", f"chain {chain.chain_id}: {chain.trouble}", "see: workbench chain status")
+    return Finding("ok", f"chain {chain.chain_id} is read up to block {chain.block_number}")
 
 
 def _processes(port: int, lab_port: int) -> Iterator[Finding]:

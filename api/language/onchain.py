@@ -94,7 +94,8 @@ def is_sample(event: Any) -> bool:
 def read_sample(value: Mapping[str, Any], source: OnChain, field: str = "event") -> Event | Problems:
     """Return the log in a sample, or what is wrong with it. `args` by name; `txHash`, `logIndex`, `blockNumber` if they matter.
 
-    Numbers and addresses may be written as people do: they become what a real log has.
+    Numbers and addresses may be written as people do: they become what a real log has. A log that was kept (it says its `signature`) may
+    have parameters by the names of others who follow it, which are left out.
     """
     given = value.get("args")
     if not isinstance(given, Mapping):
@@ -102,6 +103,8 @@ def read_sample(value: Mapping[str, Any], source: OnChain, field: str = "event")
     if reason := unfit(dict(value)):
         return (Problem(field, reason),)
     known = {each.name: each for each in source.declared.parameters}
+    if value.get("signature") == source.declared.canonical:
+        given = {name: each for name, each in given.items() if name in known}
     args = {name: as_decoded(known[name].type, given[name]) for name in given if name in known}
     problems = list(_unfit_arguments(args, given, source, f"{field}.args"))
     wallet = args.get(source.wallet_arg)

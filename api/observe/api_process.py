@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from api.ingest.pipeline import MOST_WAITING
+from api.observe.chains import chains
 from api.observe.families import counter, gauge, histogram, pools, tally
 from api.observe.lag import Lag
 from api.routes.entrance import Parts
@@ -26,6 +27,7 @@ def collect(parts: Parts, lag: Lag) -> Iterator[Metric]:
     yield gauge("inboxes", "Inboxes with an open WebSocket.", len(sockets.inboxes))
     yield gauge("engine_silent_seconds", "Time since any engine was heard of.", lag.silent_seconds())
     yield gauge("oldest_due_seconds", "How late the oldest due entry is.", lag.seconds())
+    yield from chains(lag)
     databases = {
         "api": parts.database,
         "service": parts.service,

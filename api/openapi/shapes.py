@@ -160,10 +160,11 @@ class Alive(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, rename="camel"):
-    """Whether it can take in events; `engine` and `engineLagSeconds` say how automations fare."""
+    """Whether it can take in events; `engine` and `engineLagSeconds` say how automations fare, `chains` how each is read."""
 
     status: Literal["ready", "unavailable"]
     database: str
     writer: str
     engine: str
     engine_lag_seconds: float | _Absent | None = _ABSENT
+    chains: dict[str, str] | _Absent = _ABSENT

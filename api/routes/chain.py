@@ -42,7 +42,7 @@ async def chains(request: Request) -> HTTPResponse:
     """Answer how far each chain was read, the events among the 100,000 newest logs, and what became of unknown wallets within a day."""
     who = await require(request, "events:read")
     async with parts(request).database.transaction() as tx:
-        found = await store.list_chains(tx)
+        found = await store.list_chains(tx, parts(request).clock.now())
         counts = await store.count_logs(tx, who.org_id, COUNTED)
         strangers = await list_strangers(tx, who.org_id, parts(request).clock.now() - DAY)
     return answer({"chains": found, "events": counts, "strangers": strangers})

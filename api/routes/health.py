@@ -1,4 +1,4 @@
-"""`GET /healthz`: the process answers. `GET /readyz`: it can accept events; the engine's state is told beside it.
+"""`GET /healthz`: the process answers. `GET /readyz`: it can accept events; the engine's state is told beside it, and how chains are read.
 
 An API without an engine still accepts events and loses none, so a stopped engine does not take the API out of service.
 """
@@ -11,6 +11,7 @@ from api.routes.answers import answer
 from api.routes.entrance import parts
 from api.store.database import UnavailableError
 from api.store.health import Beat, last_beat
+from api.store.logs import ChainRow, list_chains
 
 blueprint = Blueprint("health")
 
@@ -27,6 +28,7 @@ async def readyz(request: Request) -> HTTPResponse:
     try:
         async with parts(request).database.transaction() as tx:
             beat = await last_beat(tx)
+            chains = await list_chains(tx, parts(request).clock.now())
     except UnavailableError:  # why is for logs and `doctor`: it names hosts
         return answer({"status": "unavailable", "database": "away", "writer": "waiting", "engine": "unknown"}, 503)
     now = parts(request).clock.now()
@@ -37,8 +39,19 @@ async def readyz(request: Request) -> HTTPResponse:
         "writer": "ok" if writer else "stopped",
         "engine": _engine(beat, now),
         "engineLagSeconds": None if beat is None else round(beat.lag_seconds(now), 3),
+        "chains": {str(each.chain_id): _chain(each) for each in chains},
     }
     return answer(body, 200 if writer else 503)
+
+
+def _chain(chain: ChainRow) -> str:
+    if chain.trouble is None:
+        return "ok"
+    return (
+        chain.trouble
+        if chain.read_at is None
+        else f"{chain.trouble}; nothing new read since {chain.read_at.isoformat()}"
+    )
 
 
 def _engine(beat: Beat | None, now: datetime) -> str:

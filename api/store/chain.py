@@ -129,7 +129,7 @@ class RestoredRows(msgspec.Struct):
 
 
 def take_chain(chain_id: int, now: datetime, lease_until: datetime) -> Call[Taken | None]:
-    """Ask to follow a chain; None while somebody else does."""
+    """Ask to follow a chain; None while somebody else does. Leases that end by `now` do not count."""
     return Call(
         _SQL["take_chain"],
         lambda rows: Taken(Lease(chain_id, rows[0][0]), *rows[0][1:]) if rows else None,
@@ -170,6 +170,11 @@ def begin_dropping(lease: Lease, above: int) -> Call[None]:
 def end_dropping(lease: Lease) -> Call[None]:
     """Note that they are."""
     return Call(_SQL["end_dropping"], nothing, chain_id=lease.chain_id, token=lease.token)
+
+
+def chain_read(chain_id: int) -> Call[int | None]:
+    """Ask up to which block a chain was read."""
+    return Call(_SQL["chain_read"], lambda rows: rows[0][0] if rows else None, chain_id=chain_id)
 
 
 def note_chain(lease: Lease, trouble: str | None) -> Call[None]:

@@ -51,9 +51,9 @@ async def forget(tx: Transaction, who: Subject, at: datetime) -> int:
     """Take from a contact what it is known by, and end its entries; return how many. Its lock is held."""
     await run(
         tx,
+        _about(who, "keep_wallets", nothing, at=at),
         _about(who, "forget_sign_in", nothing),
         _about(who, "forget_contact", nothing, at=at),
-        _about(who, "keep_wallets", nothing, at=at),
         _about(who, "forget_identities", nothing),
         _about(who, "forget_conflicts", nothing),
         _about(who, "forget_merges", nothing),

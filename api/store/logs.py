@@ -47,6 +47,20 @@ class ChainRow(msgspec.Struct, frozen=True, rename="camel"):
     trouble: str | None
 
 
+class DeadLogRow(msgspec.Struct, frozen=True):
+    """A log that could not be stored; `reason`: what it breaks."""
+
+    organization: str
+    chain_id: int
+    tx_hash: str
+    log_index: int
+    contract: str
+    signature: str
+    block_number: int
+    reason: str
+    died_at: datetime
+
+
 class Which(msgspec.Struct, frozen=True):
     """Which logs of an organization: of a contract and an event, when they are named, and seen before one, when its id is."""
 
@@ -67,6 +81,16 @@ async def count_logs(tx: Transaction, org_id: int, most: int) -> list[CountRow]:
     return [CountRow(*row) async for row in await tx.execute(_SQL["count_logs"], {"org_id": org_id, "most": most})]
 
 
-async def list_chains(tx: Transaction) -> list[ChainRow]:
-    """Return how far every chain was read."""
-    return [ChainRow(*row) async for row in await tx.execute(_SQL["list_chains"])]
+async def list_chains(tx: Transaction, now: datetime) -> list[ChainRow]:
+    """Return how far every chain was read, and what hinders that now."""
+    return [ChainRow(*row) async for row in await tx.execute(_SQL["list_chains"], {"now": now})]
+
+
+async def count_dead_logs(tx: Transaction) -> dict[int, int]:
+    """Return how many logs of each chain could not be stored."""
+    return {row[0]: row[1] async for row in await tx.execute(_SQL["count_dead_logs"])}
+
+
+async def list_dead_logs(tx: Transaction, most: int) -> list[DeadLogRow]:
+    """Return the newest logs that could not be stored, whosever they are."""
+    return [DeadLogRow(*row) async for row in await tx.execute(_SQL["list_dead_logs"], {"most": most})]

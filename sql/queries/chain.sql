@@ -1,7 +1,7 @@
 -- Following chains: who reads one and how far, what was seen, and what a reorganization takes back.
 
 -- take_chain --
--- Become the one who follows a chain, when nobody does; the token is greater than every one before.
+-- Become the one who follows a chain, when by some moment nobody does; the token is greater than every one before.
 INSERT INTO chains (chain_id, token, lease_until) VALUES (:chain_id ::bigint, 1, :lease_until ::timestamptz)
 ON CONFLICT (chain_id) DO UPDATE SET token = chains.token + 1, lease_until = :lease_until ::timestamptz
 WHERE chains.lease_until <= :now ::timestamptz
@@ -19,7 +19,7 @@ UPDATE chains SET lease_until = :now ::timestamptz WHERE chain_id = :chain_id ::
 
 -- advance_chain --
 -- Everything up to this block is stored.
-UPDATE chains SET block_number = :block_number ::bigint, head = :head ::bigint, read_at = :at ::timestamptz, trouble = NULL
+UPDATE chains SET block_number = :block_number ::bigint, head = :head ::bigint, read_at = :at ::timestamptz
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- begin_dropping --
@@ -30,6 +30,10 @@ WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 -- end_dropping --
 -- It is taken back.
 UPDATE chains SET dropping_above = NULL WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
+
+-- chain_read --
+-- Up to where a chain was read.
+SELECT block_number FROM chains WHERE chain_id = :chain_id ::bigint;
 
 -- note_chain --
 -- What hinders us.
@@ -323,5 +327,13 @@ GROUP BY l.chain_id, l.contract, l.event, l.signature
 ORDER BY count(*) DESC, l.contract, l.event, l.chain_id, l.signature;
 
 -- list_chains --
--- How far chains were read, and what hinders their followers.
-SELECT chain_id, block_number, head, read_at, trouble FROM chains ORDER BY chain_id;
+-- How far chains were read, and what hinders their followers, or that there is none.
+SELECT c.chain_id, c.block_number, c.head, c.read_at,
+       CASE WHEN c.lease_until <= :now THEN concat_ws('; ', 'nobody follows it now', c.trouble)
+            WHEN c.block_number IS NULL THEN coalesce(c.trouble, 'nothing was read yet')
+            ELSE c.trouble END
+FROM chains c ORDER BY c.chain_id;
+
+-- count_dead_logs --
+-- How many logs of each chain could not be stored.
+SELECT chain_id, count(*) FROM chain_dead_logs WHERE org_id > 0 GROUP BY chain_id ORDER BY chain_id;

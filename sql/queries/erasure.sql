@@ -26,11 +26,14 @@ SET email = NULL, email_domain = NULL, wallet_address = NULL, wallet_raw = NULL,
 WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id);
 
 -- keep_wallets --
--- Keep the blind indexes of its wallets, by which logs of chains leave it alone.
+-- Keep the blind indexes of its wallets, by which logs of chains leave it alone; nothing of contacts without an address of such a chain.
 INSERT INTO erased_wallets (org_id, wallet_digest, erased_at)
-SELECT org_id, value_digest, :at ::timestamptz FROM identities
-WHERE org_id = :org_id ::bigint AND contact_id = :contact_id ::uuid AND kind = 1
-ORDER BY value_digest
+SELECT i.org_id, i.value_digest, :at ::timestamptz FROM identities i
+WHERE i.org_id = :org_id ::bigint AND i.contact_id = :contact_id ::uuid AND i.kind = 1 AND EXISTS (
+    SELECT FROM contacts c
+    WHERE c.org_id = :org_id ::bigint AND (c.id = :contact_id ::uuid OR c.merged_into = :contact_id ::uuid)
+        AND c.wallet_address ~ '^0x[0-9a-f]{40}$')
+ORDER BY i.value_digest
 ON CONFLICT (org_id, wallet_digest) DO UPDATE SET erased_at = greatest(erased_wallets.erased_at, excluded.erased_at);
 
 -- forget_identities --

@@ -6,14 +6,19 @@ WITH k AS MATERIALIZED (
     SELECT * FROM unnest(:org_ids ::bigint[], :digests ::uuid[]) WITH ORDINALITY AS k (org_id, digest, position)
 )
 SELECT k.position - 1, extract(epoch FROM e.erased_at)::float8
-FROM k JOIN erased_wallets e ON e.org_id = k.org_id AND e.wallet_digest = k.digest;
+FROM k CROSS JOIN LATERAL (
+    SELECT w.erased_at FROM erased_wallets w WHERE w.org_id = k.org_id AND w.wallet_digest = k.digest LIMIT 1    -- key by key
+) AS e;
 
 -- count_created --
 -- How many contacts automations made in an hour.
-SELECT s.automation_id::text, s.count
+SELECT k.automation_id::text, s.count
 FROM unnest(:org_ids ::bigint[], :automation_ids ::uuid[]) AS k (org_id, automation_id)
-JOIN stranger_counts s ON s.org_id = k.org_id AND s.automation_id = k.automation_id AND s.hour = :hour ::timestamptz
-    AND s.what = 'created';
+CROSS JOIN LATERAL (
+    SELECT c.count FROM stranger_counts c
+    WHERE c.org_id = k.org_id AND c.automation_id = k.automation_id AND c.hour = :hour ::timestamptz AND c.what = 'created'
+    LIMIT 1    -- key by key
+) AS s;
 
 -- add_strangers --
 -- Count what came up in an hour.

@@ -62,6 +62,16 @@ class Anvil:
     def reorg(self, depth: int, transactions: list[Any] | None = None) -> None:
         self.ask("anvil_reorg", depth, transactions or [])
 
+    def newest_transactions(self, blocks: int) -> list[str]:
+        """Return the transactions of the newest blocks as they were signed, in their order."""
+        head = self.head[0]
+        hashes = [
+            each
+            for number in range(head - blocks + 1, head + 1)
+            for each in self.ask("eth_getBlockByNumber", hex(number), False)["transactions"]
+        ]
+        return [self.ask("eth_getRawTransactionByHash", each) for each in hashes]
+
     def receipt(self, sent: str) -> Any:
         """Return the receipt of a transaction, once it is in a block: a node answers before."""
         for _ in range(1_000):

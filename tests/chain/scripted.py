@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from api.clock import Clock
 from api.language.keccak import topic
 
 CONTRACT = "0x" + "c0" * 20
@@ -45,8 +46,10 @@ class ScriptedNode:
         self.takes_several = True
         self.behind = 0
         self.largest = 0
+        self.began = Clock().now().timestamp() - blocks * seconds
         self.says: Says = lambda _method, _params: None
         self.asked: list[tuple[str, list[Any]]] = []
+        self.refused: list[tuple[str, list[Any]]] = []
         self.url = ""
 
     def answers(self, asked: list[tuple[str, list[Any]]]) -> list[Any]:
@@ -82,7 +85,7 @@ class ScriptedNode:
             "number": hex(number),
             "hash": _hash(number),
             "parentHash": parent,
-            "timestamp": hex(1_700_000_000 + int(number * self.seconds)),
+            "timestamp": hex(int(self.began + number * self.seconds)),
         }
 
     def _logs(self, wanted: dict[str, Any], head: int) -> list[dict[str, Any]]:
@@ -130,6 +133,7 @@ def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
             several = isinstance(body, list)
             asked = [(each["method"], each["params"]) for each in (body if several else [body])]
             refusals = [node.says(*each) for each in asked]
+            node.refused += [each for each, refusal in zip(asked, refusals, strict=True) if refusal is not None]
             if several and not node.takes_several:
                 refusals = [Refusal("Invalid Request", -32600)]
             refusal = next(filter(None, refusals), None)

@@ -1,13 +1,17 @@
 """A log that the database refuses stops nobody: it is dead, with the reason, and everything else goes on."""
 
+import asyncio
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from api.access import orgs
 from tests.chain.scripted import ScriptedNode, scripted
-from tests.chain.test_nodes import following
+from tests.chain.test_nodes import following, publish
 from tests.chain.world import World
 
 BLOCKS = 100
@@ -19,6 +23,14 @@ def node() -> Iterator[ScriptedNode]:
         yield node
 
 
+def operator(dsn: str, action: str) -> str:
+    """Return what `workbench chain` says to its operator."""
+    command = [sys.executable, "-m", "api", "chain", action]
+    return subprocess.run(
+        command, check=False, env=os.environ | {"DATABASE_URL": dsn}, capture_output=True, text=True
+    ).stdout
+
+
 async def test_only_the_log_that_is_refused_is_left_out(
     world: World, node: ScriptedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -28,10 +40,7 @@ async def test_only_the_log_that_is_refused_is_left_out(
         " CHECK (args ->> 'value' NOT IN ('13', '90') OR args ->> 'value' = '13' AND org_id > 1)"
     )
     with caplog.at_level(logging.INFO):
-        await following(other, node)
-        await other.unfollow()
-        await world.execute("DELETE FROM chains")
-        await world.execute("DELETE FROM chain_blocks")
+        await publish(other, node)
         await following(world, node)
         await world.until("SELECT block_number FROM chains", (BLOCKS,))
     kept = await world.fetch("SELECT org_id, count(*) FROM onchain_events GROUP BY 1 ORDER BY 1")
@@ -41,15 +50,23 @@ async def test_only_the_log_that_is_refused_is_left_out(
         (world.org_id, 90, "CheckViolation onchain_events unlucky"),
         (other.org_id, 90, "CheckViolation onchain_events unlucky"),
     ]
+    said = await asyncio.to_thread(operator, world.database.dsn, "dead")
+    assert sorted(line.split("\t")[:3] for line in said.splitlines()) == [
+        ["chain", "5", "13"],
+        ["chain", "5", "90"],
+        ["other", "5", "90"],
+    ]
+    assert all(line.endswith("CheckViolation onchain_events unlucky") for line in said.splitlines())
+    assert f"5\tread up to {BLOCKS}\thead {BLOCKS}\t" in await asyncio.to_thread(operator, world.database.dsn, "status")
     assert [record.message for record in caplog.records].count("log_dead") == 3
-    assert await world.fetch("SELECT trouble FROM chains") == [(None,)]
+    await world.until("SELECT trouble FROM chains", (None,))
 
 
 async def test_a_page_that_is_refused_for_another_reason_is_waited_for(world: World, node: ScriptedNode) -> None:
     await world.execute("ALTER TABLE chain_blocks ADD CONSTRAINT unlucky CHECK (number <> 100)")
     await following(world, node, BLOCKS - 5)
     await world.until(
-        "SELECT trouble FROM chains", ("the database refuses a log: CheckViolation chain_blocks unlucky",)
+        "SELECT trouble FROM chains", ("the database refuses what was read: CheckViolation chain_blocks unlucky",)
     )
     assert await world.fetch("SELECT count(*) FROM chain_dead_logs") == [(0,)]
     assert await world.fetch("SELECT count(*) FROM onchain_events") == [(0,)]

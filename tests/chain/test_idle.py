@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from api.chain import beginning
 from api.chain.reading import NEAR
-from api.clock import from_us
 from api.language.codec import encode
 from tests.chain.scripted import CONTRACT, TRANSFER, ScriptedNode, scripted
 from tests.chain.world import World
@@ -29,11 +29,11 @@ def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 async def follow(world: World, node: ScriptedNode, block: int) -> None:
     """Publish an automation that is live since a block, as of one moment."""
     spec = {"type": "onchain_event", "chainId": node.chain_id, "contract": CONTRACT, "signature": TRANSFER}
-    values = (world.org_id, encode(spec | {"walletArg": "to"}).decode(), block)
+    values = (world.org_id, encode(spec | {"walletArg": "to"}).decode(), int(node.began + block))
     async with world.database.transaction() as tx:
         await tx.execute(
             "INSERT INTO automations SELECT %s, gen_random_uuid(), 'a', %s::jsonb, '{}', true, 1, 1, NULL, now(), now(), 1, NULL,"
-            " to_timestamp(1700000000 + %s)",
+            " to_timestamp(%s)",
             values,
         )
         await tx.execute(
@@ -46,7 +46,7 @@ async def follow(world: World, node: ScriptedNode, block: int) -> None:
 
 
 async def test_nothing_is_asked_while_nothing_is_followed(world: World, node: ScriptedNode) -> None:
-    world.clock.ahead = from_us((1_700_000_000 + BLOCKS - 10) * 1_000_000) - world.clock.now()
+    world.clock.ahead = timedelta(seconds=-10)
     world.follow(node.url)
     await world.until("SELECT count(*) FROM chains", (1,))
     await asked_in_a_while(node)

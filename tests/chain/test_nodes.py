@@ -29,14 +29,22 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "STAND_BY", 0.05)
 
 
-async def following(
-    world: World, node: ScriptedNode, read: int = 0, spots: Iterable[tuple[str, str]] = ((CONTRACT, TRANSFER),)
-) -> None:
-    """Follow events of contracts on a node whose blocks up to one have been read."""
+async def publish(world: World, node: ScriptedNode, spots: Iterable[tuple[str, str]] = ((CONTRACT, TRANSFER),)) -> None:
+    """Publish automations that start from events of contracts."""
     for contract, signature in spots:
         spec = {"type": "onchain_event", "chainId": node.chain_id, "contract": contract, "signature": signature}
         trigger = {"walletArg": "to" if signature == TRANSFER else "owner", "createContacts": False}
         await world.automation([{"id": "t", "type": "onchain_event"}], [], 1, spec | trigger)
+
+
+async def following(world: World, node: ScriptedNode, read: int = 0) -> None:
+    """Follow all transfers of a node whose blocks up to one have been read."""
+    await publish(world, node)
+    await follow(world, node, read)
+
+
+async def follow(world: World, node: ScriptedNode, read: int = 0) -> None:
+    """Follow a node whose blocks up to one have been read."""
     await world.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', %s)", node.chain_id, read)
     await world.execute("INSERT INTO chain_blocks VALUES (%s, %s, %s)", node.chain_id, read, f"0x{read:064x}")
     world.follow(node.url)
@@ -92,6 +100,9 @@ async def test_ranges_become_as_wide_as_the_node_lets_us(
         Refusal(body=b'{"jsonrpc": "2.0", "id": 1, "result": {"not": "this"}}'),
         Refusal(body=b'{"jsonrpc": "2.0", "id": 1, "result": null}'),
         Refusal("header not found", -32000),
+        Refusal(body=b'{"id": 1, "result": ' + b"[" * 100_000),
+        Refusal(body=b'{"id": 1, "result": {"number": "0x1", "hash": "0x2", "parentHash": "0x3", "timestamp": "0x4"}}'),
+        Refusal(body=b'{"id": "' + b"1" * 10_000 + b'", "result": null}'),
     ],
     ids=lambda refusal: (refusal.message or str(refusal.body))[:20],
 )

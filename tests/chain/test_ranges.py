@@ -7,18 +7,25 @@ import pytest
 
 from api.chain import follower, reading, rpc
 from tests.chain.scripted import APPROVAL, CONTRACTS, TRANSFER, Refusal, ScriptedNode, scripted
-from tests.chain.test_nodes import everything_is_read, following
+from tests.chain.test_nodes import everything_is_read, follow, following, publish
 from tests.chain.world import World
 
 pytestmark = pytest.mark.chain
 
-BLOCKS = 400
+BLOCKS = 150
 
 
 @pytest.fixture
 def node() -> Iterator[ScriptedNode]:
     with scripted(ScriptedNode(BLOCKS)) as node:
         yield node
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let little be near the head, which takes two questions a block."""
+    monkeypatch.setattr(reading, "NEAR", 8)
+    monkeypatch.setattr(reading, "NEAR_SECONDS", 96)
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +46,14 @@ async def test_a_node_that_takes_one_question_at_a_time_is_read_too(world: World
     await following(world, node)
     await everything_is_read(world, node)
     assert node.ranges()
+
+
+async def test_a_node_that_is_away_is_left_alone(world: World, node: ScriptedNode) -> None:
+    node.says = lambda method, _: Refusal(body=b"gone", status=503) if method == "eth_getLogs" else None
+    await following(world, node)
+    await world.until("SELECT trouble IS NOT NULL FROM chains", (True,))
+    await world.unfollow()
+    assert len([params for method, params in node.refused if method == "eth_getLogs"]) <= follower.GIVE_UP
 
 
 async def test_near_is_what_was_just_now_where_blocks_are_fast(world: World, node: ScriptedNode) -> None:
@@ -99,8 +114,9 @@ async def test_what_is_too_much_of_a_block_is_asked_for_in_parts(
 ) -> None:
     node.per_block, node.padding = 8, 2_000
     monkeypatch.setattr(rpc, "MOST_BYTES", 12_000)  # two logs, of eight
-    node.head = read + 70
-    await following(world, node, read, [(contract, event) for contract in CONTRACTS for event in (TRANSFER, APPROVAL)])
+    node.head = read + 12
+    await publish(world, node, [(contract, event) for contract in CONTRACTS for event in (TRANSFER, APPROVAL)])
+    await follow(world, node, read)
     await everything_is_read(world, node, read)
     assert node.largest > 12_000
 

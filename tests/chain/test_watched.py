@@ -2,9 +2,13 @@
 
 import pytest
 
+from api.access import orgs
 from api.authoring import automations
+from api.chain import watches
 from api.chain.storing import ChangedError
+from api.chain.watching import NOTHING
 from tests.chain.pages import Authored, Chain, later, transfer, wallet
+from tests.chain.scripted import CONTRACT, TRANSFER
 from tests.chain.world import World
 
 OTHER = "0x" + "d0" * 20
@@ -140,3 +144,68 @@ async def test_another_contract_begins_when_it_is_published(world: World) -> Non
         2, transfer(1, wallet(1), before, contract=OTHER), transfer(2, wallet(1), later(world, 1), contract=OTHER)
     )
     assert await chain.entered() == [2]
+
+
+async def test_two_organizations_follow_one_contract_each_for_itself(world: World) -> None:
+    other = World(world.database, await orgs.create(world.database.dsn, "other"), world.ways)
+    mine = await Authored.of(world)
+    theirs = await Authored.of(other, filters=[{"path": "value", "operator": "eq", "value": "2"}])
+    chain = await Chain.of(world)
+    at = later(world, 1)
+    await chain.keep(2, transfer(1, wallet(1), at), transfer(2, wallet(1), at))
+    await mine.let(automations.deactivate)
+    await chain.keep(3, transfer(3, wallet(1), later(world, 1)))
+    await theirs.publish(filters=[])
+    await mine.let(automations.activate)
+    await chain.keep(4, transfer(4, wallet(1), later(world, 1)))
+    counted = "SELECT e.org_id, o.block_number FROM entries e JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id ORDER BY 1, 2"
+    assert await world.fetch(counted) == [
+        *((world.org_id, block) for block in (1, 2, 4)),
+        *((other.org_id, block) for block in (2, 4)),
+    ]
+    assert await world.fetch("SELECT org_id, count(*) FROM contacts GROUP BY 1 ORDER BY 1") == [
+        (world.org_id, 1),
+        (other.org_id, 1),
+    ]
+
+
+async def test_one_contract_on_two_chains_is_two(world: World) -> None:
+    await Authored.of(world, chainId=5)
+    await Authored.of(world, chainId=6)
+    first, second = await Chain.of(world, 5), await Chain.of(world, 6)
+    at = later(world, 1)
+    log = transfer(1, wallet(1), at)
+    for chain in (first, second):
+        assert (await chain.keep(1, log)).entries == 1
+    assert await world.fetch("SELECT chain_id, count(*) FROM onchain_events GROUP BY 1 ORDER BY 1") == [(5, 1), (6, 1)]
+
+
+async def test_what_is_kept_no_longer_and_again_leaves_out_what_was_between(world: World) -> None:
+    spec = {"chainId": 5, "contract": CONTRACT, "signature": TRANSFER, "walletArg": "to"}
+    await watches.add(world.database.dsn, "chain", spec)
+    chain = await Chain.of(world)
+    await chain.keep(1, transfer(1, wallet(1), later(world, 1)))
+    asked = await chain.look()
+    await watches.remove(world.database.dsn, "chain", spec)
+    await chain.keep(2, transfer(2, wallet(1), later(world, 1)), asked=asked)
+    assert (await chain.look()).asked_for == frozenset()
+    await watches.add(world.database.dsn, "chain", spec)
+    with pytest.raises(ChangedError):
+        await chain.keep(3, transfer(3, wallet(1), later(world, 1)), asked=NOTHING)
+    await chain.keep(3, transfer(3, wallet(1), later(world, 1)))
+    assert await world.logs("block_number") == [(1,), (3,)]
+    assert await world.entries() == []
+
+
+async def test_a_version_that_is_published_while_paused_begins_with_the_resumption(world: World) -> None:
+    tokens = await Authored.of(world, confirmations=2)
+    chain = await Chain.of(world)
+    await chain.keep(2, transfer(2, wallet(1), later(world, 1)))
+    later(world, 5)
+    await tokens.let(automations.pause)
+    await tokens.publish(confirmations=0)
+    await chain.keep(3, transfer(3, wallet(1), later(world, 1)))
+    later(world, 5)
+    await tokens.let(automations.resume, cancel_overdue=False)
+    await chain.keep(5, transfer(5, wallet(1), later(world, 1)))
+    assert await chain.entered() == [5]

@@ -22,7 +22,7 @@ from api.engine.outside import transports
 from api.language.keccak import topic
 from api.store.database import Database
 from bench import postgres
-from tests.chain.anvil import Anvil, Token, running
+from tests.chain.anvil import OTHER, Anvil, Token, running
 from tests.chain.world import World
 
 SECRET = "engine-test-secret-of-forty-characters-x"
@@ -85,6 +85,7 @@ async def torture(world: World, node: Anvil, folder: Path, kills: int, reorgs: i
     driving = asyncio.create_task(_drive(world))
     try:
         await world.until("SELECT count(*) FROM chains WHERE block_number IS NOT NULL", (1,))
+        await asyncio.to_thread(node.mine, 2 * DEEPEST)  # nothing of now comes again in a block from before
         faults = ["kill"] * kills + ["reorg"] * reorgs
         chance.shuffle(faults)
         number = 1_000
@@ -120,6 +121,10 @@ def _move(token: Token, number: int, chance: random.Random) -> int:
 
 def _reorganize(node: Anvil, token: Token, number: int, chance: random.Random) -> None:
     depth = chance.randrange(1, DEEPEST + 1)
+    if chance.random() < 0.5:  # everything comes again, in one block and behind somebody else's
+        first = token.minting(f"0x{number:040x}", 1) | {"from": OTHER}
+        node.reorg(depth, [[first, 0], *([each, 0] for each in node.newest_transactions(depth))])
+        return
     instead = [[token.minting(f"0x{number + each:040x}", 1), each] for each in range(chance.randrange(depth + 1))]
     node.reorg(depth, instead)
 
@@ -143,7 +148,8 @@ async def _judged(world: World, node: Anvil, token: Token) -> Summary:
     )
     entered = dict(completed)
     doubled = await world.fetch(
-        "SELECT e.automation_id, e.event_id FROM messages m JOIN entries e ON e.id = m.entry_id GROUP BY 1, 2 HAVING count(*) > 1"
+        "SELECT e.automation_id, o.tx_hash, o.args ->> 'to' FROM messages m JOIN entries e ON e.id = m.entry_id"
+        " JOIN onchain_events o ON o.id = e.event_id GROUP BY 1, 2, 3 HAVING count(*) > 1"
     )
     ((messages,),) = await world.fetch("SELECT count(*) FROM messages")
     return Summary(

@@ -115,6 +115,13 @@ def test_what_no_contract_logs_is_refused(sample: dict[str, Any], said: str) -> 
     assert said in "; ".join(map(str, found))
 
 
+def test_a_log_that_was_kept_is_a_sample_whatever_others_call_its_parameters() -> None:
+    kept = {"signature": "Transfer(address,address,uint256)", "args": {"to": ANN, "value": "5", "amount": "5"}}
+    found = read_sample(kept, source())
+    assert isinstance(found, Event)
+    assert "amount" not in decode(found.payload)
+
+
 def test_a_sample_is_simulated_like_any_event() -> None:
     nodes = [
         {"id": "t", "type": "onchain_event"},

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.meters import OTHER, Spans, Tally
 from api.observe.api_process import collect
+from api.observe.chains import chains
 from api.observe.lag import Lag
 from api.observe.merged import Merged
 from api.observe.process import Process
@@ -158,6 +159,20 @@ async def test_late_entries_show_while_no_engine_runs(acme_lag: tuple[Service, L
     assert 20 <= lag.silent_seconds() < 60
     ready = await service.client.get(f"http://127.0.0.1:{service.port}/readyz")
     assert ready.json()["engineLagSeconds"] >= 5
+
+
+async def test_a_chain_is_troubled_until_it_is_known_to_be_well(acme_lag: tuple[Service, Lag]) -> None:
+    service, lag = acme_lag
+    await service.rows(
+        "INSERT INTO chains VALUES (1, 1, now() + interval '1 hour', 90, 100, now() - interval '20s', NULL),"
+        " (5, 1, now(), NULL, NULL, NULL, NULL)"
+    )
+    await lag._look()
+    unread, behind, troubled, dead = ({s.labels["chain"]: s.value for s in family.samples} for family in chains(lag))
+    assert 20 <= unread["1"] < 60
+    assert (behind["1"], troubled, dead) == (10, {"1": 0, "5": 1}, {"1": 0, "5": 0})
+    ready = await service.client.get(f"http://127.0.0.1:{service.port}/readyz")
+    assert ready.json()["chains"] == {"1": "ok", "5": "nobody follows it now"}
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ async def logged(
     """Keep a log, as the follower does."""
     await org.service.rows(
         "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,"
-        " block_hash, block_time, args, created_at) VALUES (%s, gen_random_uuid(), %s, 1, %s, %s, %s, %s, %s, gen_random_uuid(), %s, 'h', now(),"
+        " block_hash, block_time, args, created_at) VALUES (%s, %s, %s, 1, %s, %s, %s, %s, %s, gen_random_uuid(), %s, 'h', now(),"
         " %s::jsonb, now())",
         org.id,
+        uuid7(1_000_000 * block),
         contact,
         CONTRACT,
         event,
@@ -47,7 +48,7 @@ async def test_newest_logs_are_samples_and_events_are_counted(acme: Org) -> None
     for block in (7, 8):
         await logged(acme, contact, block=block)
     await logged(acme, contact, "Approval", 9)
-    await acme.service.rows("INSERT INTO chains VALUES (1, 1, now(), 9, 12, now(), 'says 429')")
+    await acme.service.rows("INSERT INTO chains VALUES (1, 1, now() + interval '1 hour', 9, 12, now(), 'says 429')")
     status, found = await acme.get(
         "/chain/events?event=Transfer&limit=1&contract=" + CONTRACT.upper().replace("X", "x")
     )

@@ -53,7 +53,7 @@ async def fill(org: Org, contact_id: str) -> None:
         " VALUES ({org}, '{contact}', 'big-spenders', 'audience', 1, 1, now(), '{contact}', now(), '{contact}')",
         "INSERT INTO segment_members VALUES ({org}, 'big-spenders', '{contact}', now())",
         "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,"
-        " block_hash, block_time, created_at) VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', '', 'h', 0, '{contact}', 1, '', now(), now())",
+        " block_hash, block_time, created_at) VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', '', 'h', 0, gen_random_uuid(), 1, '', now(), now())",
         "INSERT INTO test_pushes VALUES ({org}, '{contact}', '{contact}', '0xme', '{canary}', '{canary}', '{{}}', now())",
         "INSERT INTO inapp_challenges VALUES ({org}, 'nonce', '0xann', '{contact}', 'https://page.example', 1, now())",
     ):

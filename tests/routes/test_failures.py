@@ -79,6 +79,7 @@ async def test_health_tells_the_process_apart_from_what_it_needs(service: Servic
         "writer": "ok",
         "engine": "not running",
         "engineLagSeconds": None,
+        "chains": {},
     }
     assert (ready.status_code, ready.json()) == (200, expected)
 

@@ -12,7 +12,7 @@ from api.access import orgs
 from api.clock import uuid7
 from api.embedded import Server
 from api.language.codec import decode
-from api.store import chain, engine, facts, history
+from api.store import chain, engine, facts, history, strangers
 from api.store.calls import Call, Rows, Statement, run
 from api.store.database import Database, Transaction
 from api.store.engine import Claim, Standing, TagChange
@@ -70,6 +70,8 @@ WANTED = {
         KEY,
         "messages_org_id_entry_id_node_id_visit_key org_id entry_id",
     },
+    "strangers.find_erased": {"erased_wallets_pkey org_id wallet_digest"},
+    "strangers.count_created": {"stranger_counts_pkey org_id automation_id hour what"},
     "facts.load_contacts": {"contacts_pkey org_id id", "segment_members_by_contact org_id contact_id"},
     "facts.read_entered": {"entries_by_contact org_id contact_id automation_id"},
     "facts.count_recent": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
@@ -145,6 +147,8 @@ def calls() -> list[Call[Any]]:
         chain.give_contacts([(1, each, each) for each in IDS]),
         chain.revive_entries(1, IDS, NOW),
         chain.drop_logs(1, 1, WAITING - 200, 1_000, NOW),
+        strangers.find_erased([(1, each) for each in IDS]),
+        strangers.count_created([(1, each) for each in IDS], NOW),
         facts.load_contacts(1, IDS),
         facts.read_entered(1, CLAIMS),
         facts.count_recent(1, CLAIMS, timedelta(minutes=1), 100),

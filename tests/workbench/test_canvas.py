@@ -357,6 +357,15 @@ def test_a_log_is_tried_like_any_event() -> None:
     assert [each["title"] for each in canvas.ask("simulate", tried=given)["messages"]] == [said]
 
 
+def test_a_log_of_zeros_is_one_that_a_contract_can_log() -> None:
+    event = "F(address to, string indexed s, uint8[3] a, (uint8 x, bytes4 y)[2] t, bytes b, uint8[] e, uint8[60000][60000] m)"
+    canvas = Heard(new().on_chain(contract=TOKEN, event=event, to_contact="to", chain_id=1).add_tag("x"))
+    [sample] = canvas.ask("samples")
+    payload = sample["payload"].replace(',"m":[]', "")
+    given = {"event": sample["event"], "payload": payload, "person": sample["contactId"]}
+    assert "This event starts it." in canvas.ask("preview", key="trigger", tried=given)["says"]
+
+
 def test_what_no_contract_logs_is_said_where_it_is_tried() -> None:
     tried = {"event": "Transfer", "payload": '{"to": "0x12", "worth": 1}'}
     for what in ("preview", "simulate"):

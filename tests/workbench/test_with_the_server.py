@@ -396,3 +396,12 @@ def test_a_chain_that_nobody_reads_is_said(wb: Workbench) -> None:
         contract=f"0x{'c0' * 20}", event="A(address to)", to_contact="to", chain_id=7
     )
     assert "nobody reads chain 7 here" in " ".join(each.message for each in written.add_tag("x").check())
+
+
+def test_logs_are_backtested_also_of_a_sample_and_a_segment(wb: Workbench) -> None:
+    wb.audience(wb.sql("SELECT id AS contact_id FROM contacts LIMIT 0"), name="nobody")
+    written = wb.automation("On chain").on_chain(
+        contract=f"0x{'c0' * 20}", event="A(address to)", to_contact="to", chain_id=7
+    )
+    assert "Would not have started once" in repr(written.add_tag("x").backtest(days=1))
+    assert "Would not have started once" in repr(written.add_tag("x").backtest(days=1, sample=0.5, segment="nobody"))

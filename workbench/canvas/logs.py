@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from api.language.abi import Declared, Text, Tuple, Type, Word, read_signature, written
+from api.language.abi import Array, Declared, Parameter, Text, Tuple, Type, Word, read_signature, written
 from api.language.arguments import SAFE_BITS
 from api.language.codec import decode, encode
 from api.language.onchain import PLACE, OnChain
@@ -14,6 +14,7 @@ from workbench.display.page import moment
 from workbench.display.words import short, value
 
 _SHOWN = 3
+_MOST_ZEROS = 256
 _NOBODY = "0x" + "ab" * 20
 
 
@@ -45,8 +46,12 @@ def _path(name: str, kind: str, values: Iterable[Any]) -> JsonObject:
 
 
 def _zeros(source: OnChain) -> JsonObject:
-    args = {each.name: _zero(each.type) for each in source.declared.parameters}
-    return args | {source.wallet_arg: _NOBODY}
+    return {each.name: _zero_of(each) for each in source.declared.parameters} | {source.wallet_arg: _NOBODY}
+
+
+def _zero_of(parameter: Parameter) -> Any:
+    is_hash = parameter.indexed and not isinstance(parameter.type, Word)
+    return f"0x{'00' * 32}" if is_hash else _zero(parameter.type)
 
 
 def _zero(kind: Type) -> Any:
@@ -61,5 +66,16 @@ def _zero(kind: Type) -> Any:
             return "0x" if of == "bytes" else ""
         case Tuple(parts=parts):
             return {each.name: _zero(each.type) for each in parts}
+        case Array(of=of, length=length):
+            return [_zero(of)] * (length or 0) if _size(kind) <= _MOST_ZEROS else []
+
+
+def _size(kind: Type) -> int:
+    """Return how many values there are in one, at least."""
+    match kind:
+        case Array(of=of, length=length):
+            return _size(of) * (length or 0)
+        case Tuple(parts=parts):
+            return sum(_size(each.type) for each in parts)
         case _:
-            return []
+            return 1

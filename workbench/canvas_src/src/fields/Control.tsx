@@ -36,7 +36,7 @@ export function Control(props: Props) {
       </details>
     );
   }
-  const alone = { line: id, text: id, span: id, number: id, yes: id }[field.control]; // controls that a label can name
+  const alone = { line: id, text: id, span: id, number: id, no: id }[field.control]; // controls that a label can name
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={alone} remarks={props.remarks}>
       {control()}

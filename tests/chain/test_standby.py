@@ -1,0 +1,85 @@
+"""Nodes that stand still, or are slow, and answer all the same: another takes over, and where there is none it is said."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import pytest
+
+from api.chain import follower, standby
+from api.chain.standby import PATIENCE, Standby
+from api.store.logs import list_chains
+from tests.chain.scripted import ScriptedNode, scripted
+from tests.chain.test_nodes import following
+from tests.chain.world import World
+
+BLOCKS = 100
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedNode]:
+    with scripted(ScriptedNode(BLOCKS)) as node:
+        yield node
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_stuck"),
+    [
+        ([(100, 90), (100, 90)], True),
+        ([(100, 90), (130, 90)], True),
+        ([(100, 90), (130, 95)], True),
+        ([(100, 90), (130, 125)], False),
+        ([(1_000_000, 10), (1_000_030, 5_000)], False),
+        ([(100, 99), (130, 129), (160, 159)], False),
+        ([(100, 120), (100, 120)], False),
+    ],
+    ids=["stands", "stands-while-blocks-come", "slow", "one-behind", "catches-up", "gets-on", "own-node-behind"],
+)
+def test_who_does_not_get_on(looks: Sequence[tuple[int, int]], is_stuck: bool) -> None:
+    watching = Standby()
+    found = [watching.is_stuck(head, read, number * PATIENCE) for number, (head, read) in enumerate(looks)]
+    assert found == [False] * (len(looks) - 1) + [is_stuck]
+
+
+def test_nobody_is_judged_at_once() -> None:
+    watching = Standby()
+    assert not watching.is_stuck(100, 90, 0)
+    assert not watching.is_stuck(110, 90, PATIENCE / 2)
+
+
+async def test_a_node_that_stands_still_hands_over(
+    world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "PATIENCE", 0.3)
+    monkeypatch.setattr(follower, "STAND_BY", 0.05)
+    with scripted(ScriptedNode(BLOCKS)) as other:
+        await following(world, node, BLOCKS - 2)
+        await world.until("SELECT block_number FROM chains", (BLOCKS,))
+        first = world.task
+        world.follow(other.url)
+        other.head = BLOCKS + 5
+        await world.until("SELECT block_number FROM chains", (BLOCKS + 5,))
+        await world.until("SELECT block_number FROM onchain_events ORDER BY 1 DESC LIMIT 1", (BLOCKS + 5,))
+        await world.unfollow()
+        world.task = first
+
+
+async def test_a_newest_block_that_is_old_is_said(world: World, node: ScriptedNode) -> None:
+    node.began -= 300
+    await following(world, node, BLOCKS - 2)
+    await world.until("SELECT trouble LIKE 'no new block since %%UTC', block_number FROM chains", (True, BLOCKS))
+    node.began += 300
+    node.head += 1
+    await world.until("SELECT trouble, block_number FROM chains", (None, BLOCKS + 1))
+
+
+async def test_a_chain_that_nobody_follows_is_not_well(world: World, node: ScriptedNode) -> None:
+    async def said() -> list[str | None]:
+        async with world.database.transaction() as tx:
+            return [each.trouble for each in await list_chains(tx, world.clock.now() + timedelta(seconds=6))]
+
+    await following(world, node, BLOCKS - 2)
+    await world.until("SELECT trouble, block_number FROM chains", (None, BLOCKS))
+    await world.unfollow()
+    assert await said() == ["nobody follows it now"]
+    await world.execute("UPDATE chains SET lease_until = now() + interval '1 hour', block_number = NULL")
+    assert await said() == ["nothing was read yet"]
