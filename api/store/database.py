@@ -4,6 +4,7 @@ What a caller may expect: `UnavailableError` when Postgres cannot be reached or 
 `ConflictError` and `RefusedDataError` after a rollback, any other psycopg error for a bug.
 """
 
+import re
 import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,6 +31,8 @@ _SLOW_NS = 1_000_000_000
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected)
 # 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
+_VIOLATION = re.compile(r"violates (unique|check|not-null|foreign key) constraint")
+_SHARD = re.compile(r"_\d{6,}$")
 _NOTIFICATIONS = "async.c"  # of Postgres: its queue of notifications is full, for which no value is to blame
 # A server that has become a standby refuses to write, and the session of a process that was frozen is ended: that passes, too.
 _AWAY = (
@@ -181,6 +184,10 @@ class Database:
             raise RefusedDataError(_rule(error)) from None  # their texts carry values: nothing for logs
         except errors.QueryCanceled as error:
             raise TooSlowError(_reason(error)) from error
+        except errors.InternalError_ as error:
+            if not is_violation(error):
+                raise
+            raise RefusedDataError(_rule(error)) from None
         except _AWAY as error:
             raise UnavailableError(_reason(error)) from error
 
@@ -197,6 +204,13 @@ class Database:
         return row[0]  # type: ignore[no-any-return]
 
 
+def is_violation(error: psycopg.Error) -> bool:
+    """Tell whether rows broke a rule of their table. Of some that a worker of Citus refused, the coordinator passes on only the text."""
+    if isinstance(error, errors.InternalError_):
+        return _VIOLATION.search(error.diag.message_primary or "") is not None
+    return isinstance(error, errors.IntegrityError)
+
+
 def libpq_dsn(url: str) -> str:
     """Return a DSN libpq understands from any usual form: `postgres://`, `postgresql+psycopg://`, or key=value."""
     if "://" not in url:
@@ -206,9 +220,9 @@ def libpq_dsn(url: str) -> str:
 
 
 def _rule(error: psycopg.Error) -> str:
-    """Name what a value broke, without the value."""
+    """Name what a value broke, without the value; on Citus that is a shard, whose number is left out."""
     where = (error.diag.table_name, error.diag.column_name, error.diag.constraint_name)
-    return " ".join([type(error).__name__, *(name for name in where if name)])
+    return " ".join([type(error).__name__, *(_SHARD.sub("", name) for name in where if name)])
 
 
 def _reason(error: Exception) -> str:

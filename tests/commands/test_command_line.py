@@ -10,8 +10,10 @@ import pytest
 from psycopg import sql
 
 from api.access.format import parse
+from api.clock import token
 from api.embedded import Server
 from tests.running import free_port
+from tests.servers import at, create_database, drop_database
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
