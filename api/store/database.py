@@ -31,8 +31,14 @@ _SLOW_NS = 1_000_000_000
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected)
 # 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
-_VIOLATION = re.compile(r"violates (unique|check|not-null|foreign key) constraint")
-_SHARD = re.compile(r"_\d{6,}$")
+_VIOLATIONS = {
+    "unique": "UniqueViolation",
+    "check": "CheckViolation",
+    "not-null": "NotNullViolation",
+    "foreign key": "ForeignKeyViolation",
+}
+_VIOLATION = re.compile(f"violates ({'|'.join(_VIOLATIONS)}) constraint")
+_WHERE = re.compile(r'(table|relation|column|constraint) "(\w+?)(?:_\d{6,})?"')
 _NOTIFICATIONS = "async.c"  # of Postgres: its queue of notifications is full, for which no value is to blame
 # A server that has become a standby refuses to write, and the session of a process that was frozen is ended: that passes, too.
 _AWAY = (
@@ -206,9 +212,12 @@ class Database:
 
 def is_violation(error: psycopg.Error) -> bool:
     """Tell whether rows broke a rule of their table. Of some that a worker of Citus refused, the coordinator passes on only the text."""
-    if isinstance(error, errors.InternalError_):
-        return _VIOLATION.search(error.diag.message_primary or "") is not None
-    return isinstance(error, errors.IntegrityError)
+    return isinstance(error, errors.IntegrityError) or _violation(error) is not None
+
+
+def _violation(error: psycopg.Error) -> str | None:
+    found = _VIOLATION.search(error.diag.message_primary or "")
+    return _VIOLATIONS[found[1]] if found else None
 
 
 def libpq_dsn(url: str) -> str:
@@ -220,9 +229,14 @@ def libpq_dsn(url: str) -> str:
 
 
 def _rule(error: psycopg.Error) -> str:
-    """Name what a value broke, without the value; on Citus that is a shard, whose number is left out."""
-    where = (error.diag.table_name, error.diag.column_name, error.diag.constraint_name)
-    return " ".join([type(error).__name__, *(_SHARD.sub("", name) for name in where if name)])
+    """Name what a value broke, without the value. Citus names it, with the number of a shard, in the text alone."""
+    said = dict(_WHERE.findall(error.diag.message_primary or ""))
+    where = (
+        error.diag.table_name or said.get("relation") or said.get("table"),
+        error.diag.column_name or said.get("column"),
+        error.diag.constraint_name or said.get("constraint"),
+    )
+    return " ".join([_violation(error) or type(error).__name__, *(name for name in where if name)])
 
 
 def _reason(error: Exception) -> str:
