@@ -25,20 +25,20 @@ def measure(effort: Effort) -> Measured:
         one_api, two_apis = _apis(server, effort)
         one_engine, two_engines = _engines(server, effort)
     rows = [
-        *_rows("API processes", "events/s", one_api, two_apis),
-        *_rows("engines", "entries/s", one_engine, two_engines),
+        *_rows("API processes", ("event", "events/s"), one_api, two_apis),
+        *_rows("engines", ("entry", "entries/s"), one_engine, two_engines),
     ]
     slices = {"one_api": one_api, "two_apis": two_apis, "one_engine": one_engine, "two_engines": two_engines}
     return Measured(rows, slices)
 
 
-def _rows(who: str, unit: str, one: list[Slice], two: list[Slice]) -> list[Row]:
+def _rows(who: str, units: tuple[str, str], one: list[Slice], two: list[Slice]) -> list[Row]:
     each = f"{SHARE:.0%} of a core each"
-    per_piece = unit.replace("s/s", "")
+    piece, unit = units
     return [
         row(f"two {who}, {each}", unit, rates(two), ("one", rates(one)), ratio_at_least(1.6)),
-        row("  CPU in them", f"µs/{per_piece}", cpu_us(two, "service"), ("one", cpu_us(one, "service"))),
-        row("  CPU in Postgres", f"µs/{per_piece}", cpu_us(two, "postgres"), ("one", cpu_us(one, "postgres"))),
+        row("  CPU in them", f"µs/{piece}", cpu_us(two, "service"), ("one", cpu_us(one, "service"))),
+        row("  CPU in Postgres", f"µs/{piece}", cpu_us(two, "postgres"), ("one", cpu_us(one, "postgres"))),
     ]
 
 
