@@ -17,7 +17,10 @@ _CATALOG = """
     SELECT c.relname FROM pg_class c
     WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
 """
-_TRIGGERS = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal"
+_TRIGGERS = """
+    SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE NOT t.tgisinternal AND p.pronamespace <> 'pg_catalog'::regnamespace    -- Citus has some of its own
+"""
 _SET_NULL = "SELECT conname FROM pg_constraint WHERE contype = 'f' AND confdeltype IN ('n', 'd')"
 _LEADING = """
     SELECT t.relname FROM pg_index i
