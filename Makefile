@@ -6,8 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install -qq --require-hashes --no-deps --only-binary :all:
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
+POSTGRES ?= /usr/lib/postgresql/15/bin
+ON_ANY_POSTGRES := tests/store tests/access tests/query/test_isolation.py tests/segments/test_definitions.py tests/engine/test_waiting.py
+WITH_POSTGRES := $(addprefix tests/,access authoring engine ingest inapp query routes segments store)
+
 .DEFAULT_GOAL := help
-.PHONY: help up test browser chain canvas bench torture format lock clean
+.PHONY: help up test postgres citus browser chain canvas bench torture format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -21,6 +25,12 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not browser and not chain" --numprocesses auto
+
+postgres: $(VENV)/dev.stamp  ## what touches a server's version most, on the Postgres whose programs are in POSTGRES
+	WORKBENCH_POSTGRES_BIN=$(POSTGRES) $(BIN)/python -m pytest $(ON_ANY_POSTGRES)
+
+citus: $(VENV)/dev.stamp  ## the rooms that speak to Postgres, on the Citus cluster whose coordinator DATABASE_URL names (ARGS="tests/query")
+	$(BIN)/python -m pytest -m "not browser and not chain and not plain" $(or $(ARGS),$(WITH_POSTGRES))
 
 browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser

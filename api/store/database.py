@@ -4,6 +4,7 @@ What a caller may expect: `UnavailableError` when Postgres cannot be reached or 
 `ConflictError` and `RefusedDataError` after a rollback, any other psycopg error for a bug.
 """
 
+import re
 import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,6 +34,14 @@ _SLOW_NS = 1_000_000_000
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected)
 # 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
+_VIOLATIONS = {
+    "unique": "UniqueViolation",
+    "check": "CheckViolation",
+    "not-null": "NotNullViolation",
+    "foreign key": "ForeignKeyViolation",
+}
+_VIOLATION = re.compile(f"violates ({'|'.join(_VIOLATIONS)}) constraint")
+_WHERE = re.compile(r'(table|relation|column|constraint) "(\w+?)(?:_\d{6,})?"')
 _NOTIFICATIONS = "async.c"  # of Postgres: its queue of notifications is full, for which no value is to blame
 # A server that has become a standby refuses to write, and the session of a process that was frozen is ended: that passes, too.
 _AWAY = (
@@ -199,6 +208,10 @@ class Database:
             raise RefusedDataError(_rule(error)) from None  # their texts carry values: nothing for logs
         except errors.QueryCanceled as error:
             raise TooSlowError(_reason(error)) from error
+        except errors.InternalError_ as error:
+            if not is_violation(error):
+                raise
+            raise RefusedDataError(_rule(error)) from None
         except _AWAY as error:
             raise UnavailableError(_reason(error)) from error
 
@@ -222,6 +235,16 @@ def marked(url: str, mark: str) -> str:
     return make_url(url).update_query_dict({"application_name": mark}).render_as_string(hide_password=False)
 
 
+def is_violation(error: psycopg.Error) -> bool:
+    """Tell whether rows broke a rule of their table. Of some that a worker of Citus refused, the coordinator passes on only the text."""
+    return isinstance(error, errors.IntegrityError) or _violation(error) is not None
+
+
+def _violation(error: psycopg.Error) -> str | None:
+    found = _VIOLATION.search(error.diag.message_primary or "")
+    return _VIOLATIONS[found[1]] if found else None
+
+
 def libpq_dsn(url: str) -> str:
     """Return a DSN libpq understands from any usual form: `postgres://`, `postgresql+psycopg://`, or key=value."""
     if "://" not in url:
@@ -231,9 +254,14 @@ def libpq_dsn(url: str) -> str:
 
 
 def _rule(error: psycopg.Error) -> str:
-    """Name what a value broke, without the value."""
-    where = (error.diag.table_name, error.diag.column_name, error.diag.constraint_name)
-    return " ".join([type(error).__name__, *(name for name in where if name)])
+    """Name what a value broke, without the value. Citus names it, with the number of a shard, in the text alone."""
+    said = dict(_WHERE.findall(error.diag.message_primary or ""))
+    where = (
+        error.diag.table_name or said.get("relation") or said.get("table"),
+        error.diag.column_name or said.get("column"),
+        error.diag.constraint_name or said.get("constraint"),
+    )
+    return " ".join([_violation(error) or type(error).__name__, *(name for name in where if name)])
 
 
 def _reason(error: Exception) -> str:

@@ -9,13 +9,14 @@ from itertools import chain
 from typing import Self, TypeVar
 
 import msgspec
+import psycopg
 from psycopg import errors
 
 from api.clock import to_us
 from api.keyring import INDEX
 from api.store.arrays import plain, quoted, records, uuids
 from api.store.calls import Call, Rows, nothing, statements
-from api.store.database import ConflictError, Transaction
+from api.store.database import ConflictError, Transaction, is_violation
 from api.store.ingest import ContactRows, Owner, contact_columns
 from api.store.migrate import add_months
 from api.store.past_rows import END, SIGNATURE, moment_field, number_field
@@ -136,7 +137,9 @@ async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None
     end = moment_field(to_us(at))
     try:
         await _copy(tx, "add_keys", (end.join([*block, b""]) for block in _blocks(rows)))
-    except errors.UniqueViolation:
+    except psycopg.Error as error:
+        if not is_violation(error):
+            raise
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
 

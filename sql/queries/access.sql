@@ -60,4 +60,4 @@ UPDATE api_keys SET revoked_at = COALESCE(revoked_at, :revoked_at) WHERE org_id 
 -- touch_key --
 -- Remember that a key was used, at most once a minute however many processes saw it.
 UPDATE api_keys SET last_used_at = :used_at
-WHERE org_id = :org_id AND id = :id AND (last_used_at IS NULL OR last_used_at < :used_at - INTERVAL '1 minute');
+WHERE org_id = :org_id AND id = :id AND (last_used_at IS NULL OR last_used_at < :used_at ::timestamptz - INTERVAL '1 minute');

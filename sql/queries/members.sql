@@ -57,15 +57,16 @@ FULL JOIN (SELECT contact_id FROM segment_members WHERE org_id = :org_id AND seg
 INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
 SELECT :org_id, :segment, w.contact_id, :at
 FROM wanted w
-WHERE NOT EXISTS (
-    SELECT FROM segment_members m WHERE m.org_id = :org_id AND m.segment = :segment AND m.contact_id = w.contact_id)
+LEFT JOIN (SELECT contact_id FROM segment_members WHERE org_id = :org_id AND segment = :segment) m ON m.contact_id = w.contact_id
+WHERE m.contact_id IS NULL
 ORDER BY w.contact_id
 ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
 
 -- leaving --
 -- Those who are members and not wanted.
-SELECT m.contact_id FROM segment_members m
-WHERE m.org_id = :org_id AND m.segment = :segment AND NOT EXISTS (SELECT FROM wanted w WHERE w.contact_id = m.contact_id);
+SELECT m.contact_id FROM (SELECT contact_id FROM segment_members WHERE org_id = :org_id AND segment = :segment) m
+LEFT JOIN wanted w ON w.contact_id = m.contact_id
+WHERE w.contact_id IS NULL;
 
 -- drop_members --
 -- Take some of them out, but those that somebody else is changing at this moment. (No temporary table may stand beside FOR UPDATE on Citus.)

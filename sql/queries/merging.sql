@@ -45,7 +45,7 @@ WHERE org_id = :org_id AND (id = :absorbed_id OR merged_into = :absorbed_id);
 
 -- point_back --
 -- Note that a contact is one of its own again, with those that had been merged into it before.
-UPDATE contacts SET merged_into = CASE id WHEN :absorbed_id ::uuid THEN NULL ELSE :absorbed_id ::uuid END
+UPDATE contacts SET merged_into = nullif(:absorbed_id ::uuid, id)
 WHERE org_id = :org_id AND id = ANY (:ids ::uuid[]);
 
 -- family --

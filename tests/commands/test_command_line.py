@@ -14,6 +14,7 @@ from api.clock import token
 from api.embedded import Server
 from tests.conftest import at, create_database, drop_database
 from tests.running import free_port
+from tests.servers import at, create_database, drop_database
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -4,6 +4,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -121,6 +123,7 @@ async def test_an_event_that_comes_while_a_wait_is_recorded_finds_it_waiting(ben
     assert await tags(bench) == ["came"]
 
 
+@pytest.mark.plain
 async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_is_recorded(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], goal={"event": "purchase"})
     await bench.send("k")
@@ -135,6 +138,7 @@ async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_i
     assert await bench.entries() == [("exited", "goal")]
 
 
+@pytest.mark.plain
 async def test_an_event_that_is_stored_while_its_wait_begins_wakes_it_at_once(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
@@ -153,6 +157,7 @@ async def test_an_event_that_is_stored_while_its_wait_begins_wakes_it_at_once(be
     assert await tags(bench) == ["came"]
 
 
+@pytest.mark.plain
 async def test_an_event_that_is_stored_while_its_wait_times_out_came_in_time(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")

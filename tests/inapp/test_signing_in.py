@@ -75,6 +75,7 @@ async def test_a_nonce_of_the_client_is_worth_nothing(ann: Person) -> None:
     assert (await ann.answer(message.replace(nonce, own))).status_code == 401
 
 
+@pytest.mark.plain
 async def test_a_challenge_ends_after_five_minutes(ann: Person) -> None:
     message = await ann.challenge()
     await ann.org.service.rows(
@@ -83,6 +84,7 @@ async def test_a_challenge_ends_after_five_minutes(ann: Person) -> None:
     assert (await ann.answer(message)).status_code == 401
 
 
+@pytest.mark.plain
 async def test_forgotten_challenges_are_deleted(ann: Person) -> None:
     await ann.challenge()
     await ann.org.service.rows(

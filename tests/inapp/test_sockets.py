@@ -113,6 +113,7 @@ async def test_a_message_comes_without_a_notification(ann: Person) -> None:
         assert await line.titles(1) == ["second"]
 
 
+@pytest.mark.plain
 async def test_messages_go_on_when_the_database_broke_off(ann: Person) -> None:
     async with ann.socket() as line:
         await ann.receive("1")

@@ -74,6 +74,7 @@ def event(name: str = "deposit", at: str = "2025-03-04T05:06:07Z", **fields: Any
     return {"event": name, "contact": {"externalId": "u1"}, "occurredAt": at, **fields}
 
 
+@pytest.mark.plain
 async def test_an_event_is_stored_as_of_when_it_occurred(history: History) -> None:
     report = await history.load(event("First_Deposit", contact={"walletAddress": "0xAb"}, payload={"amount": 5}))
     assert report == ImportReport(read=1, stored=1)
@@ -137,6 +138,7 @@ async def test_attributes_fold_in_the_order_of_the_file(history: History) -> Non
     assert await history.rows("SELECT attributes FROM contacts") == [({"plan": "pro", "tier": 1, "country": "DE"},)]
 
 
+@pytest.mark.plain
 async def test_emails_are_sealed_and_their_domain_is_clear(history: History) -> None:
     await history.load(event(contact={"email": "Ann@Example.com"}))
     [(sealed, domain, of_event)] = await history.rows(
@@ -156,6 +158,7 @@ async def test_every_text_comes_back_as_it_was_sent(history: History) -> None:
     assert await history.rows("SELECT external_id, idempotency_key, payload FROM events") == [(odd, odd, {"text": odd})]
 
 
+@pytest.mark.plain
 async def test_months_whose_rows_lie_outside_take_more(history: History) -> None:
     await history.rows(
         "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key) VALUES "
@@ -171,6 +174,7 @@ async def test_months_whose_rows_lie_outside_take_more(history: History) -> None
     ]
 
 
+@pytest.mark.plain
 async def test_imported_events_have_the_number_of_their_transaction(history: History) -> None:
     await history.load(event())
     assert await history.rows("SELECT stored_in = xmin::text::bigint FROM events") == [(True,)]
@@ -229,6 +233,7 @@ async def test_imports_of_the_same_people_run_side_by_side(history: History) -> 
     assert await history.rows("SELECT count(*), count(DISTINCT external_id) FROM contacts") == [(2_500, 2_500)]
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("seed", range(4))
 async def test_contacts_are_those_the_rules_give(history: History, seed: int) -> None:
     chance = Random(seed)

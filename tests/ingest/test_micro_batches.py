@@ -234,6 +234,7 @@ HOT: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("people", [0, 20_000])
 async def test_hot_statements_go_by_primary_key_and_need_no_statistics(alone: Intake, people: int) -> None:
     acme = await alone.organization()

@@ -59,6 +59,7 @@ async def importing(acme: Org) -> AsyncIterator[Import]:
     await database.close()
 
 
+@pytest.mark.plain
 async def test_while_nobody_else_writes_the_store_is_not_asked_again(importing: Import) -> None:
     met = (await importing.meet(**ANN)).person.known_in
     assert (await importing.store(**ANN)).person.known_in == met

@@ -21,6 +21,8 @@ from api.store.direct import Bounds
 from api.store.migrate import migrate
 from tests.query.test_isolation import CANARIES
 
+pytestmark = pytest.mark.plain
+
 Connection = psycopg.Connection[Any]
 
 

@@ -22,6 +22,8 @@ from api.settings import Settings
 from api.store.migrate import migrate
 from tests.in_process import served
 
+pytestmark = pytest.mark.plain
+
 SECRET = "a secret that moves along"
 COUNT = "SELECT count(*) FROM app_events"
 

@@ -6,6 +6,8 @@ import httpx
 import psycopg
 import pytest
 
+pytestmark = pytest.mark.plain
+
 NAMES = "SELECT event FROM app_events WHERE event LIKE 'late%' ORDER BY event"
 _EVENT = """
     INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key, stored_in)

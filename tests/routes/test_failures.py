@@ -96,6 +96,7 @@ async def test_without_a_database_the_process_lives_but_is_not_ready() -> None:
     assert (asked.status_code, asked.json()["code"]) == (503, "INGEST_UNAVAILABLE")
 
 
+@pytest.mark.plain
 async def test_a_connection_that_ended_while_idle_costs_no_request(service: Service, database_url: str) -> None:
     acme = await service.organization()
     assert (await acme.post(EVENT))[0] == 202
@@ -112,6 +113,7 @@ async def test_a_connection_that_ended_while_idle_costs_no_request(service: Serv
     await nemesis.close()
 
 
+@pytest.mark.plain
 async def test_while_postgres_stands_still_answers_come_within_two_seconds(service: Service) -> None:
     acme = await service.organization()
     await acme.post(EVENT)

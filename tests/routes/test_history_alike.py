@@ -71,6 +71,7 @@ async def left_behind(org: Org) -> dict[str, list[tuple[Any, ...]]]:
     return {"contacts": clear[0], "events": clear[1], "conflicts": conflicts, "keys": keys}
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("seed", range(3))
 async def test_an_import_is_what_the_same_requests_would_have_been(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -13,6 +13,8 @@ from api.store.database import Database
 from api.store.erasure import BEGINNING, PAGE
 from api.store.statements import load
 
+pytestmark = pytest.mark.plain
+
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 CONTACT = uuid7(1)
 

@@ -14,6 +14,8 @@ from api.store.catalog import _borders
 from api.store.database import Database
 from api.store.statements import load_numbered
 
+pytestmark = pytest.mark.plain
+
 EVENTS = 30_000
 FILL = (
     "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"

@@ -20,6 +20,8 @@ from api.store.ingest import wake_waiting
 from api.store.outbox import abandon_outgoing
 from tests.conftest import clone
 
+pytestmark = pytest.mark.plain
+
 WAITING = 20_000
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=10)

@@ -1,0 +1,54 @@
+"""Processes that get a part of a core, as a container with a CPU limit does. Linux.
+
+A process that has used its part of a period stands still for the rest of it. So two processes can be compared with one on a machine
+whose cores would not do for both, the database and the load: what they share (locks, rows, the database) is all that is left to hold them up.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+SHARE = 0.2
+_PERIOD = 0.05
+_LOOK = 0.002
+_NANOSECONDS = 1e-9
+
+
+@contextlib.contextmanager
+def limited(*pids: int, share: float = SHARE) -> Iterator[None]:
+    """Let each of these processes use at most this share of a core until the block ends."""
+    over = threading.Event()
+    governors = [threading.Thread(target=_govern, args=(pid, share * _PERIOD, over)) for pid in pids]
+    for each in governors:
+        each.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for each in governors:
+            each.join()
+
+
+def _govern(pid: int, allowed: float, over: threading.Event) -> None:
+    try:
+        while not over.is_set():
+            ends, used = time.monotonic() + _PERIOD, _cpu_seconds(pid)
+            while (left := ends - time.monotonic()) > 0 and not over.is_set():
+                if _cpu_seconds(pid) - used >= allowed:
+                    os.kill(pid, signal.SIGSTOP)
+                    over.wait(left)
+                    os.kill(pid, signal.SIGCONT)
+                else:
+                    over.wait(min(_LOOK, left))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return what the threads of a process have used, to the nanosecond."""
+    spent = (task / "schedstat" for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(int(each.read_text().split()[0]) for each in spent) * _NANOSECONDS

@@ -1,0 +1,122 @@
+"""Whatever server the tests run on: tables that can be spread over the nodes of Citus, and statements that every server plans.
+
+On a Citus cluster (`make citus`) the second test is the proof that no statement has a form that Citus refuses.
+"""
+
+from collections.abc import Iterator
+
+import psycopg
+from psycopg import errors
+
+from api.store.clusters import is_coordinator
+from api.store.database import Transaction
+from api.store.statements import load_numbered, sql_folder
+from tests.store.test_schema import tenant_tables
+
+_CATALOG = """
+    SELECT c.relname FROM pg_class c
+    WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+"""
+_TRIGGERS = """
+    SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE NOT t.tgisinternal AND p.pronamespace <> 'pg_catalog'::regnamespace    -- Citus has some of its own
+"""
+_SET_NULL = "SELECT conname FROM pg_constraint WHERE contype = 'f' AND confdeltype IN ('n', 'd')"
+_LEADING = """
+    SELECT t.relname FROM pg_index i
+    JOIN pg_class t ON t.oid = i.indrelid
+    JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = i.indkey[0]
+    WHERE i.indisunique AND t.relnamespace = 'workbench'::regnamespace AND t.relname = ANY(%s) AND a.attname <> 'org_id'
+"""
+_REFERRING = """
+    SELECT f.conname FROM pg_constraint f
+    JOIN pg_class t ON t.oid = f.conrelid JOIN pg_class r ON r.oid = f.confrelid
+    JOIN pg_attribute own ON own.attrelid = t.oid AND own.attnum = f.conkey[1]
+    JOIN pg_attribute other ON other.attrelid = r.oid AND other.attnum = f.confkey[1]
+    WHERE f.contype = 'f' AND t.relname = ANY(%(spread)s)
+      AND (own.attname <> 'org_id' OR (r.relname = ANY(%(spread)s) AND other.attname <> 'org_id'))
+"""
+_SPREAD = "SELECT logicalrelid::text, partmethod::text FROM pg_dist_partition WHERE NOT logicalrelid::text ~ 'events_'"
+_EVERYWHERE = {"api_keys"}  # with org_id, but an organization is found by them
+
+# For every type of a parameter, a value that all statements take.
+_VALUES = {
+    "bigint": "1",
+    "smallint": "1",
+    "integer": "1",
+    "double precision": "1",
+    "boolean": "true",
+    "interval": "'1 day'",
+    "name": "'nobody'",
+    "uuid": "'00000000-0000-7000-8000-000000000000'",
+    "text": "'email'",
+    "jsonb": "'{}'",
+    "timestamp with time zone": "'2026-11-20T10:00:00Z'",
+    "bytea": "decode(repeat('00', 32), 'hex')",
+}
+# Told by what the values are, not by how the statement is made.
+_HARMLESS = (errors.IntegrityError, errors.DataError, errors.UndefinedObject, errors.AmbiguousFunction)
+_UTILITIES = ("COPY", "SET", "ANALYZE", "CREATE")
+_OF_CITUS = {"clusters.is_coordinator", "clusters.run_on_workers"}
+
+
+def test_keys_of_what_is_spread_begin_with_the_organization(database_url: str) -> None:
+    spread = list(tenant_tables() - _EVERYWHERE)
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute(_LEADING, (spread,)).fetchall() == []
+        assert connection.execute(_REFERRING, {"spread": spread}).fetchall() == []
+        assert connection.execute(_TRIGGERS).fetchall() == []
+        assert connection.execute(_SET_NULL).fetchall() == []
+
+
+async def test_every_table_is_spread_or_on_every_node(database_url: str) -> None:
+    async with await Transaction.connect(database_url) as tx:
+        tables = {name for (name,) in await (await tx.execute(_CATALOG)).fetchall()}
+        assert tables >= tenant_tables()
+        if not await is_coordinator(tx):
+            return  # one Postgres has all of them
+        placed = {name.removeprefix("workbench."): how for name, how in await (await tx.execute(_SPREAD)).fetchall()}
+    assert placed == {name: "h" if name in tenant_tables() - _EVERYWHERE else "n" for name in tables}
+
+
+def test_the_server_takes_every_statement(database_url: str) -> None:
+    options = "-c search_path=workbench -c client_min_messages=error"
+    with psycopg.connect(database_url, autocommit=True, prepare_threshold=None, options=options) as connection:
+        connection.execute("CREATE TEMPORARY TABLE found (contact_id uuid)")
+        connection.execute("CREATE TEMPORARY TABLE wanted (contact_id uuid)")
+        assert dict(_refused(connection)) == {}
+
+
+def _refused(connection: psycopg.Connection) -> Iterator[tuple[str, str]]:
+    """Run every statement with made-up values, and take back what it did; give those that the server cannot run."""
+    for name, text in _statements():
+        if text.startswith(_UTILITIES) or name in _OF_CITUS:
+            continue
+        try:
+            with connection.transaction(force_rollback=True):
+                connection.execute(f"PREPARE tried AS {text}".encode())
+                connection.execute(f"EXECUTE tried{_values(connection)}".encode())
+        except _HARMLESS:
+            pass
+        except psycopg.Error as error:
+            if "violates" not in str(error):  # a worker of Citus tells the text alone
+                yield name, str(error)
+        finally:
+            connection.execute("DEALLOCATE ALL")
+
+
+def _statements() -> Iterator[tuple[str, str]]:
+    for path in sorted((sql_folder() / "queries").glob("*.sql")):
+        for name, (text, _) in load_numbered(path.stem).items():
+            yield f"{path.stem}.{name}", text
+
+
+def _values(connection: psycopg.Connection) -> str:
+    """Return the values of the prepared statement's parameters, by their types."""
+    (row,) = connection.execute("SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'tried'")
+    types = [each.removesuffix("[]") for each in row[0]]
+    values = [
+        f"ARRAY[{_VALUES[plain]}]::{each}" if each != plain else f"{_VALUES[plain]}::{each}"
+        for each, plain in zip(row[0], types, strict=True)
+    ]
+    return f"({', '.join(values)})" if values else ""
