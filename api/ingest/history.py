@@ -32,13 +32,14 @@ from api.ingest.returning import Memory
 from api.ingest.writing import refusal_of
 from api.keyring import Keyring
 from api.language.problem import Problems
-from api.store import imports
+from api.store import calls, imports
 from api.store.access import find_organization
+from api.store.calls import COMMIT
 from api.store.database import ConflictError, Database, RefusedDataError
 from api.store.history import most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
-STEP = 500  # rows read before Postgres is looked after
+STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
@@ -341,7 +342,8 @@ class _File:
             line = chunk.line_after(piece.taken)
             told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
             brought = imports.Progress(line, piece.stored, piece.duplicates, len(told))
-            await imports.advance_import(tx, run.org_id, self._source.digest, brought, at)
+            advance = imports.advance_import(run.org_id, self._source.digest, brought, at)
+            await calls.run(tx, *piece.writes, advance, COMMIT)
         run.past.memory.keep(piece.new, at)
         run.adapt(piece.taken, since_ns)
         chunk.done += piece.taken

@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from api.clock import to_us
-from api.ingest.counting import note_past
+from api.ingest.counting import past_notes
 from api.ingest.lookup import learn_owners
 from api.ingest.past_arrival import PastArrival, PastEvents
 from api.ingest.returning import Memory, Met
@@ -26,12 +26,16 @@ from api.store.ingest import ContactRows
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """How many of the events given are done; of these, how many were stored, and how many had come before; `new`: those of new contacts."""
+    """How many of the events given are done; of these, how many were stored, and how many had come before.
+
+    `new`: those of new contacts; `writes`: what is still to be written, with the commit.
+    """
 
     taken: int
     stored: int
     duplicates: int
     new: Sequence[PastArrival] = ()
+    writes: Sequence[Call[None]] = ()
 
 
 class TooManyLocksError(Exception):
@@ -69,11 +73,6 @@ def lockable(past: Past, events: PastEvents, start: int, most: int) -> int:
     return len(people)
 
 
-async def store_past(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> Piece:
-    """Store the events whose key is new, in their order, at `at`."""
-    return await store_claimed(tx, past, given, await claim(tx, past, given, at), at)
-
-
 async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> PastEvents:
     """Claim the idempotency keys that are new at `at`; return the events that have them. Raises ConflictError (see `Past.repeats`)."""
     fresh = given.at(await _fresh(tx, past, given))
@@ -83,16 +82,16 @@ async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) ->
 
 
 async def store_claimed(tx: Transaction, past: Past, given: PastEvents, fresh: PastEvents, at: datetime) -> Piece:
-    """Store those of the events given that are fresh; raise TooManyLocksError."""
+    """Store those of the events given that are fresh, but for `Piece.writes`; raise TooManyLocksError."""
     if not fresh:
         return Piece(len(given), 0, len(given))
     standing = await _stand(tx, past)
     met = await past.memory.recognise(tx, fresh)
     if len(fresh) > 1 and _locks(met) > 2 * past.most_locks:
         raise TooManyLocksError
-    await _store(tx, past, fresh, met, standing, at)
+    writes = await _store(tx, past, fresh, met, standing, at)
     new = [each for each in met.asked.values() if met.directory.has_created(each)]
-    return Piece(len(given), len(fresh), len(given) - len(fresh), new)
+    return Piece(len(given), len(fresh), len(given) - len(fresh), new, writes)
 
 
 async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> list[int]:
@@ -121,16 +120,17 @@ def _locks(met: Met) -> int:
     return len(strangers) + len({each.contact_id for each in met.asked.values() if each.news})
 
 
-async def _store(tx: Transaction, past: Past, events: PastEvents, met: Met, standing: _Standing, at: datetime) -> None:
+async def _store(
+    tx: Transaction, past: Past, events: PastEvents, met: Met, standing: _Standing, at: datetime
+) -> list[Call[None]]:
     await _place(tx, events, met, at)
     past.memory.wrote(met.directory.changed())
     who = [each.fields for each in events.people]
     parts = events.heads, events.payloads, events.tails, who
     await history.add_past_events(tx, parts, met.contact_ids, standing.number)
     writes = contact_writes(met.directory, at, add_contacts=lambda rows, at: _add_contacts(rows, met, at))
-    await run(tx, *writes)
     dated = zip(events.names, events.ats_us, strict=True)
-    await note_past(tx, (past.org_id, past.source), dated, standing.counted, at)
+    return writes + past_notes((past.org_id, past.source), dated, standing.counted, at)
 
 
 async def _stand(tx: Transaction, past: Past) -> _Standing:

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import pytest
 
-from api.ingest.past import Past, store_past
+from api.ingest.past import Past
 from api.ingest.past_arrival import PastReader, Person
 from api.ingest.returning import Memory
 from api.language.codec import encode
 from api.store.database import Database
 from api.store.history import Snapshot
-from tests.ingest.conftest import Org, event
+from tests.ingest.conftest import Org, event, store_past
 
 ANN = {"wallet": "w1", "email": "ann@example.com"}
 BEN = {"wallet": "w2", "email": "ann@example.com"}  # takes the address over, once he is known by his wallet
