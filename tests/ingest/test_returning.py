@@ -32,11 +32,23 @@ class Import:
         sent = event(key, occurredAt="2025-03-04T05:06:07Z", **who)
         events, problems = self._reader.read([encode(sent)], self._org.intake.clock.now_us())
         assert not problems
+        at = self._org.intake.clock.now()
         async with self._database.transaction() as tx:
-            await store_past(tx, self._past, events, self._org.intake.clock.now())
+            piece = await store_past(tx, self._past, events, at)
+        self._past.memory.keep(piece.new, at)
         where = f"events WHERE idempotency_key = '{key}' AND org_id = {self._org.id}"
         ((contact_id,),) = await self._org.intake.rows(f"SELECT contact_id::text FROM {where}")
         return Stored(events.people[0], contact_id)
+
+    async def store_together(self, *people: dict[str, str]) -> list[Person]:
+        """Store an event of each in one transaction; return what is remembered of them."""
+        at = self._org.intake.clock.now()
+        sent = [event(f"k{next(self._numbers)}", occurredAt="2025-03-04T05:06:07Z", **who) for who in people]
+        events, _ = self._reader.read(list(map(encode, sent)), self._org.intake.clock.now_us())
+        async with self._database.transaction() as tx:
+            piece = await store_past(tx, self._past, events, at)
+        self._past.memory.keep(piece.new, at)
+        return events.people
 
     async def meet(self, **who: str) -> "Stored":
         """Store events of somebody until they are remembered."""
@@ -57,6 +69,21 @@ async def importing(acme: Org) -> AsyncIterator[Import]:
     await database.open()
     yield Import(acme, database)
     await database.close()
+
+
+async def test_a_new_contact_is_remembered_as_the_store_has_it(acme: Org, importing: Import) -> None:
+    ann = await importing.store(**ANN)
+    assert ann.person.contact_id == ann.contact_id
+    await acme.send(event(external_id="nobody we know"))
+    again = await importing.store(**ANN)
+    assert again.person is ann.person
+    assert again.contact_id == ann.contact_id
+
+
+async def test_a_new_contact_that_lost_its_address_at_once_is_not_remembered_with_it(importing: Import) -> None:
+    await importing.store(wallet=BEN["wallet"])
+    ann, _ = await importing.store_together(ANN, BEN)
+    assert not ann.contact_id
 
 
 async def test_while_nobody_else_writes_the_store_is_not_asked_again(importing: Import) -> None:
