@@ -228,14 +228,17 @@ class _File:
         return chunk if chunk.rows else None
 
     def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
-        sound = [(line, text) for line, text, problems in rows if not problems]
-        events, refused = self._run.reader.read([text for _, text in sound], self._run.clock.now_us())
-        chunk.events.extend(events)
-        valid = [row for position, row in enumerate(sound) if position not in refused] if refused else sound
-        chunk.lines += [line for line, _ in valid]
-        chunk.texts += [text for _, text in valid]
+        sound = [row for row in rows if not row[2]]
+        texts = [row[1] for row in sound]
+        events, refused = self._run.reader.read(texts, self._run.clock.now_us())
         found = [row for row in rows if row[2]]
-        found += [(*sound[position], problems) for position, problems in refused.items()]
+        if refused:
+            found += [(*sound[position][:2], problems) for position, problems in refused.items()]
+            sound = [row for position, row in enumerate(sound) if position not in refused]
+            texts = [row[1] for row in sound]
+        chunk.events.extend(events)
+        chunk.lines += [row[0] for row in sound]
+        chunk.texts += texts
         chunk.refusals += [self._refusal(*row) for row in sorted(found, key=itemgetter(0))]
 
     def _refusal(self, line: int, text: bytes, problems: Problems) -> Refusal:

@@ -17,6 +17,7 @@ from api.ingest.lookup import learn_owners
 from api.ingest.past_arrival import PastArrival, PastEvents
 from api.ingest.returning import Memory, Met
 from api.ingest.writing import contact_writes
+from api.language.identity import Kind
 from api.store import history
 from api.store.calls import Call, run
 from api.store.clusters import number_added, own_number
@@ -61,8 +62,11 @@ def lockable(past: Past, events: PastEvents, start: int, most: int) -> int:
 
     Whoever is not known takes locks for all identifiers, and who brings attributes one for the contact.
     """
-    locks: set[object] = set()
     people, attributes = events.people[start : start + most], events.attributes[start : start + most]
+    unknown = [person for person in people if not person.contact_id]
+    if len(Kind) * len(unknown) + sum(map(bool, attributes)) <= past.most_locks:
+        return len(people)
+    locks: set[object] = set()
     for taken, (person, brought) in enumerate(zip(people, attributes, strict=True)):
         if not person.contact_id:
             locks.update(person.keys)
@@ -94,8 +98,10 @@ async def store_claimed(tx: Transaction, past: Past, given: PastEvents, fresh: P
     return Piece(len(given), len(fresh), len(given) - len(fresh), new, writes)
 
 
-async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> list[int]:
+async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> Sequence[int]:
     """Return the positions of events whose key nobody holds; of those with the same key, the first."""
+    if not past.repeats and len(set(given.key_digests)) == len(given):
+        return range(len(given))
     first: dict[bytes, int] = {}
     for position, digest in enumerate(given.key_digests):
         first.setdefault(digest, position)
