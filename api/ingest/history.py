@@ -249,7 +249,7 @@ class _File:
     async def _store_chunk(self, chunk: _Chunk) -> None:
         """Store a chunk; its last piece may still be under way then."""
         self._run.rejects.flush()  # before anything says that these lines are done
-        await self._run.months.add(chunk.events.ats_us)
+        self._run.past.memory.own(await self._run.months.add(chunk.events.ats_us))
         if not chunk.events:
             await self._end_begun()
             await self._advance(chunk, None)

@@ -1,11 +1,14 @@
 """What an import remembers of people holds until somebody writes: others at any moment, or the import itself."""
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from itertools import count
 from typing import NamedTuple
 
 import pytest
 
+from api.clock import to_us
+from api.ingest.months import Months
 from api.ingest.past import Past
 from api.ingest.past_arrival import PastReader, Person
 from api.ingest.returning import Memory
@@ -49,6 +52,11 @@ class Import:
             piece = await store_past(tx, self._past, events, at)
         self._past.memory.keep(piece.new, at)
         return events.people
+
+    async def add_month(self, text: str) -> None:
+        """Make sure that the month of a moment has its partition."""
+        ids = await Months(self._database).add([to_us(datetime.fromisoformat(text))])
+        self._past.memory.own(ids)
 
     async def meet(self, **who: str) -> "Stored":
         """Store events of somebody until they are remembered."""
@@ -115,6 +123,14 @@ async def test_an_address_that_the_import_moved_itself_comes_back_with_its_walle
     ).contact_id == ann.contact_id  # which is known anew, without the address
     assert (await importing.store(**ANN)).contact_id == ann.contact_id
     assert [each.get("email") for each in await acme.contacts()] == [ANN["email"], None]
+
+
+async def test_a_month_that_the_import_adds_is_no_reason_to_doubt(importing: Import) -> None:
+    met = (await importing.meet(**ANN)).person.known_in
+    await importing.add_month("1999-05-06T00:00:00+00:00")  # too old for one of its own
+    await importing.add_month("2012-05-06T00:00:00+00:00")
+    await importing.add_month("2012-05-07T00:00:00+00:00")
+    assert (await importing.store(**ANN)).person.known_in == met
 
 
 async def test_whoever_only_reads_is_no_reason_to_doubt(acme: Org, importing: Import) -> None:
