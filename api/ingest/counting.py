@@ -27,9 +27,9 @@ from datetime import datetime, timedelta
 from api.chores import one_by_one
 from api.clock import from_us, monotonic_ns, to_us
 from api.store import counting as store
-from api.store.calls import Call, run
+from api.store.calls import Call
 from api.store.counting import Late, Reached
-from api.store.database import ConflictError, Database, TooSlowError, Transaction
+from api.store.database import ConflictError, Database, TooSlowError
 from api.store.locks import COUNTING, try_turn
 
 KEPT = timedelta(days=31)  # the catalog looks back 30
@@ -85,15 +85,13 @@ def stragglers(stored: Iterable[tuple[int, str]], at: datetime, closed: dict[int
     return _notes(Counter((org_id, event, slot) for org_id, event in stored if org_id in late))
 
 
-async def note_past(
-    tx: Transaction, importer: Importer, stored: Iterable[Dated], reached: Reached | None, now: datetime
-) -> None:
-    """Note the events of an import that are late, and not too old to matter; `reached` was read like `closed` above.
+def past_notes(importer: Importer, stored: Iterable[Dated], reached: Reached | None, now: datetime) -> list[Call[None]]:
+    """Return what notes the events of an import that are late, and not too old to matter; `reached` was read like `closed` above.
 
     By the hour, where all of that is counted, and by the slot otherwise: what is counted ends at a slot's end.
     """
     if reached is None:
-        return
+        return []
     oldest, whole, until = (
         to_us(each) for each in (_hour(now - KEPT), _hour(reached.counted_until), reached.closed_until)
     )
@@ -103,7 +101,7 @@ async def note_past(
     org_id, source = importer
     counted = {(org_id, event, hour * _HOUR_US): count for (event, hour), count in sorted(hours.items())}
     closed = {(org_id, event, slot * _SLOT_US): count for (event, slot), count in slots.items()}
-    await run(tx, *_notes(counted, source), *_notes(closed))
+    return [*_notes(counted, source), *_notes(closed)]
 
 
 def _notes(late: Mapping[Late, int], source: str | None = None) -> list[Call[None]]:

@@ -32,13 +32,14 @@ from api.ingest.returning import Memory
 from api.ingest.writing import refusal_of
 from api.keyring import Keyring
 from api.language.problem import Problems
-from api.store import imports
+from api.store import calls, imports
 from api.store.access import find_organization
+from api.store.calls import COMMIT
 from api.store.database import ConflictError, Database, RefusedDataError
 from api.store.history import most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
-STEP = 500  # rows read before Postgres is looked after
+STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
@@ -227,14 +228,17 @@ class _File:
         return chunk if chunk.rows else None
 
     def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
-        sound = [(line, text) for line, text, problems in rows if not problems]
-        events, refused = self._run.reader.read([text for _, text in sound], self._run.clock.now_us())
-        chunk.events.extend(events)
-        valid = [row for position, row in enumerate(sound) if position not in refused] if refused else sound
-        chunk.lines += [line for line, _ in valid]
-        chunk.texts += [text for _, text in valid]
+        sound = [row for row in rows if not row[2]]
+        texts = [row[1] for row in sound]
+        events, refused = self._run.reader.read(texts, self._run.clock.now_us())
         found = [row for row in rows if row[2]]
-        found += [(*sound[position], problems) for position, problems in refused.items()]
+        if refused:
+            found += [(*sound[position][:2], problems) for position, problems in refused.items()]
+            sound = [row for position, row in enumerate(sound) if position not in refused]
+            texts = [row[1] for row in sound]
+        chunk.events.extend(events)
+        chunk.lines += [row[0] for row in sound]
+        chunk.texts += texts
         chunk.refusals += [self._refusal(*row) for row in sorted(found, key=itemgetter(0))]
 
     def _refusal(self, line: int, text: bytes, problems: Problems) -> Refusal:
@@ -245,7 +249,7 @@ class _File:
     async def _store_chunk(self, chunk: _Chunk) -> None:
         """Store a chunk; its last piece may still be under way then."""
         self._run.rejects.flush()  # before anything says that these lines are done
-        await self._run.months.add(chunk.events.ats_us)
+        self._run.past.memory.own(await self._run.months.add(chunk.events.ats_us))
         if not chunk.events:
             await self._end_begun()
             await self._advance(chunk, None)
@@ -341,7 +345,8 @@ class _File:
             line = chunk.line_after(piece.taken)
             told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
             brought = imports.Progress(line, piece.stored, piece.duplicates, len(told))
-            await imports.advance_import(tx, run.org_id, self._source.digest, brought, at)
+            advance = imports.advance_import(run.org_id, self._source.digest, brought, at)
+            await calls.run(tx, *piece.writes, advance, COMMIT)
         run.past.memory.keep(piece.new, at)
         run.adapt(piece.taken, since_ns)
         chunk.done += piece.taken

@@ -22,25 +22,26 @@ class Months:
         self._days: set[int] = set()
         self._known: set[datetime] = set()
 
-    async def add(self, ats_us: Iterable[int]) -> None:
-        """Make sure that every month of some moments, in microseconds, has its partition."""
+    async def add(self, ats_us: Iterable[int]) -> set[int]:
+        """Make sure that every month of some moments, in microseconds, has its partition; return the ids of who added them."""
         days = {at_us // _DAY_US for at_us in ats_us} - self._days
         self._days |= days
         months = {from_us(day * _DAY_US).replace(day=1) for day in days}
+        ids = set[int]()
         for month in sorted(months - self._known):
             self._known.add(month)
             if month >= OLDEST:
-                await self._add(month)
+                ids |= await self._add(month)
+        return ids
 
-    async def _add(self, month: datetime) -> None:
+    async def _add(self, month: datetime) -> set[int]:
         """Wait for the table of what lies outside the months, which somebody may be reading, without holding up who comes after."""
         for tries_left in reversed(range(TRIES)):
             try:
                 async with self._database.transaction() as tx:
-                    await store.add_month(tx, month)
+                    return await store.month_ids(tx, month) if await store.add_month(tx, month) else set()
             except LockedError:
                 if not tries_left:
                     raise
                 await asyncio.sleep(PAUSE)
-            else:
-                return
+        raise AssertionError("the loop above returns or raises")

@@ -12,11 +12,12 @@ from datetime import datetime
 import msgspec
 
 from api.clock import to_us
-from api.ingest.counting import note_past
+from api.ingest.counting import past_notes
 from api.ingest.lookup import learn_owners
 from api.ingest.past_arrival import PastArrival, PastEvents
 from api.ingest.returning import Memory, Met
 from api.ingest.writing import contact_writes
+from api.language.identity import Kind
 from api.store import history
 from api.store.calls import Call, run
 from api.store.clusters import number_added, own_number
@@ -26,12 +27,16 @@ from api.store.ingest import ContactRows
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """How many of the events given are done; of these, how many were stored, and how many had come before; `new`: those of new contacts."""
+    """How many of the events given are done; of these, how many were stored, and how many had come before.
+
+    `new`: those of new contacts; `writes`: what is still to be written, with the commit.
+    """
 
     taken: int
     stored: int
     duplicates: int
     new: Sequence[PastArrival] = ()
+    writes: Sequence[Call[None]] = ()
 
 
 class TooManyLocksError(Exception):
@@ -57,8 +62,11 @@ def lockable(past: Past, events: PastEvents, start: int, most: int) -> int:
 
     Whoever is not known takes locks for all identifiers, and who brings attributes one for the contact.
     """
-    locks: set[object] = set()
     people, attributes = events.people[start : start + most], events.attributes[start : start + most]
+    unknown = [person for person in people if not person.contact_id]
+    if len(Kind) * len(unknown) + sum(map(bool, attributes)) <= past.most_locks:
+        return len(people)
+    locks: set[object] = set()
     for taken, (person, brought) in enumerate(zip(people, attributes, strict=True)):
         if not person.contact_id:
             locks.update(person.keys)
@@ -67,11 +75,6 @@ def lockable(past: Past, events: PastEvents, start: int, most: int) -> int:
         if taken and len(locks) > past.most_locks:
             return taken
     return len(people)
-
-
-async def store_past(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> Piece:
-    """Store the events whose key is new, in their order, at `at`."""
-    return await store_claimed(tx, past, given, await claim(tx, past, given, at), at)
 
 
 async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> PastEvents:
@@ -83,20 +86,22 @@ async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) ->
 
 
 async def store_claimed(tx: Transaction, past: Past, given: PastEvents, fresh: PastEvents, at: datetime) -> Piece:
-    """Store those of the events given that are fresh; raise TooManyLocksError."""
+    """Store those of the events given that are fresh, but for `Piece.writes`; raise TooManyLocksError."""
     if not fresh:
         return Piece(len(given), 0, len(given))
     standing = await _stand(tx, past)
     met = await past.memory.recognise(tx, fresh)
     if len(fresh) > 1 and _locks(met) > 2 * past.most_locks:
         raise TooManyLocksError
-    await _store(tx, past, fresh, met, standing, at)
+    writes = await _store(tx, past, fresh, met, standing, at)
     new = [each for each in met.asked.values() if met.directory.has_created(each)]
-    return Piece(len(given), len(fresh), len(given) - len(fresh), new)
+    return Piece(len(given), len(fresh), len(given) - len(fresh), new, writes)
 
 
-async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> list[int]:
+async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> Sequence[int]:
     """Return the positions of events whose key nobody holds; of those with the same key, the first."""
+    if not past.repeats and len(set(given.key_digests)) == len(given):
+        return range(len(given))
     first: dict[bytes, int] = {}
     for position, digest in enumerate(given.key_digests):
         first.setdefault(digest, position)
@@ -121,16 +126,17 @@ def _locks(met: Met) -> int:
     return len(strangers) + len({each.contact_id for each in met.asked.values() if each.news})
 
 
-async def _store(tx: Transaction, past: Past, events: PastEvents, met: Met, standing: _Standing, at: datetime) -> None:
+async def _store(
+    tx: Transaction, past: Past, events: PastEvents, met: Met, standing: _Standing, at: datetime
+) -> list[Call[None]]:
     await _place(tx, events, met, at)
     past.memory.wrote(met.directory.changed())
     who = [each.fields for each in events.people]
     parts = events.heads, events.payloads, events.tails, who
     await history.add_past_events(tx, parts, met.contact_ids, standing.number)
     writes = contact_writes(met.directory, at, add_contacts=lambda rows, at: _add_contacts(rows, met, at))
-    await run(tx, *writes)
     dated = zip(events.names, events.ats_us, strict=True)
-    await note_past(tx, (past.org_id, past.source), dated, standing.counted, at)
+    return writes + past_notes((past.org_id, past.source), dated, standing.counted, at)
 
 
 async def _stand(tx: Transaction, past: Past) -> _Standing:

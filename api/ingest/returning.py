@@ -82,7 +82,13 @@ class Memory:
             self._alone_since = self._number
             self._wrote.clear()
         self._seen = seen
-        self._own = {transaction_id}
+        if seen is not None:
+            self._own = {each for each in self._own if each >= seen.next or each in seen.running}
+        self._own.add(transaction_id)
+
+    def own(self, transaction_ids: Iterable[int]) -> None:
+        """Take transactions for the import's own that wrote nothing to contacts."""
+        self._own.update(transaction_ids)
 
     def wrote(self, contact_ids: Iterable[str]) -> None:
         """Note which contacts that existed are written in the transaction, whatever becomes of it."""

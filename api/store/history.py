@@ -66,6 +66,12 @@ async def add_month(tx: Transaction, month: datetime) -> bool:
     return True
 
 
+async def month_ids(tx: Transaction, month: datetime) -> set[int]:
+    """Return the ids under which the transaction has just added the month, none if it did not or they are not known for sure."""
+    rows = await tx.execute(_SQL["month_ids"], {"name": f"workbench.events_{month:%Y_%m}"})
+    return {int(row[0]) async for row in rows}
+
+
 async def most_locks(tx: Transaction) -> int:
     """Return how many locks a transaction may take without anybody else going short."""
     row = await (await tx.execute(_SQL["most_locks"])).fetchone()

@@ -4,10 +4,12 @@ from datetime import datetime
 
 import msgspec
 
+from api.store.calls import Call, nothing, statements
 from api.store.database import Transaction
 from api.store.statements import load
 
 _SQL = load("imports")
+_CALLS = statements("imports")
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -28,18 +30,19 @@ async def begin_import(tx: Transaction, org_id: int, digest: str, name: str, at:
     return Progress(*row)
 
 
-async def advance_import(tx: Transaction, org_id: int, digest: str, brought: Progress, at: datetime) -> None:
+def advance_import(org_id: int, digest: str, brought: Progress, at: datetime) -> Call[None]:
     """Note that a file is done up to `brought.lines`, and add the other numbers of `brought` to what is known of it."""
-    values = {
-        "org_id": org_id,
-        "digest": digest,
-        "lines": brought.lines,
-        "stored": brought.stored,
-        "duplicates": brought.duplicates,
-        "rejected": brought.rejected,
-        "at": at,
-    }
-    await tx.execute(_SQL["advance_import"], values)
+    return Call(
+        _CALLS["advance_import"],
+        nothing,
+        org_id=org_id,
+        digest=digest,
+        lines=brought.lines,
+        stored=brought.stored,
+        duplicates=brought.duplicates,
+        rejected=brought.rejected,
+        at=at,
+    )
 
 
 async def finish_import(tx: Transaction, org_id: int, digest: str, at: datetime) -> None:

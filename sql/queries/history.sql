@@ -10,6 +10,12 @@ SELECT current_setting('max_locks_per_transaction')::integer * current_setting('
 -- Let the transaction wait for no lock longer than others would notice.
 SET LOCAL lock_timeout = '200ms';
 
+-- month_ids --
+-- The ids of the transaction that has just made the table of a month: its own, and those of the two savepoints around that. No row if it
+-- made none, or somebody else was given an id in between.
+SELECT id FROM pg_current_xact_id_if_assigned() AS own, generate_series(own::text::bigint, own::text::bigint + 2) AS id
+WHERE (SELECT xmin::text::bigint FROM pg_catalog.pg_class WHERE oid = to_regclass(:name)) = (own::text::bigint + 2) % 4294967296;
+
 -- snapshot --
 -- Which transactions have ended. No row on Citus, whose nodes number their transactions each for itself.
 SELECT pg_current_snapshot()::text WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'citus');

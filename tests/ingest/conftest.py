@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,8 @@ from api.ingest.arrival import Arrival, Reader
 from api.ingest.matching import Triggers
 from api.ingest.notices import Notices
 from api.ingest.outcome import Outcome
+from api.ingest.past import Past, Piece, claim, store_claimed
+from api.ingest.past_arrival import PastEvents
 from api.ingest.pipeline import Pipeline
 from api.ingest.rate import Buckets
 from api.ingest.transaction import store_batch
@@ -23,7 +26,8 @@ from api.keyring import Keyring
 from api.language.codec import decode, encode
 from api.store.access import insert_organization
 from api.store.authoring import AutomationRow
-from api.store.database import Database
+from api.store.calls import run
+from api.store.database import Database, Transaction
 from tests.conftest import clone
 
 _numbers = count(1)
@@ -169,3 +173,11 @@ async def acme(intake: Intake) -> Org:
 async def globex(intake: Intake) -> Org:
     """Another organization."""
     return await intake.organization()
+
+
+async def store_past(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> Piece:
+    """Store events as an import does, in one transaction."""
+    fresh = await claim(tx, past, given, at)
+    piece = await store_claimed(tx, past, given, fresh, at)
+    await run(tx, *piece.writes)
+    return piece

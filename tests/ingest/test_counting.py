@@ -13,14 +13,14 @@ from api.ingest import counting
 from api.ingest.arrival import Arrival
 from api.ingest.counting import count_events
 from api.ingest.matching import Triggers
-from api.ingest.past import Past, store_past
+from api.ingest.past import Past
 from api.ingest.past_arrival import PastEvents, PastReader
 from api.ingest.returning import Memory
 from api.ingest.transaction import store_batch
 from api.language.codec import encode
 from api.store import catalog
 from api.store.database import Database, Transaction
-from tests.ingest.conftest import Intake, Org, event
+from tests.ingest.conftest import Intake, Org, event, store_past
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ROWS = (

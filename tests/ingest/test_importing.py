@@ -18,7 +18,7 @@ from api.ingest.history import Status, import_history
 from api.ingest.rejects import Rejects, UnwritableError, beside
 from api.ingest.report import ImportReport
 from api.language.codec import decode, encode
-from tests.ingest.conftest import Org
+from tests.ingest.conftest import Org, event
 
 LINES = 400
 
@@ -96,6 +96,26 @@ async def test_files_that_overlap_store_nothing_twice(acme: Org, tmp_path: Path)
     assert await stored(acme) == list(range(LINES * 3 // 2))
 
 
+@pytest.mark.usefixtures("small")
+async def test_a_key_that_comes_again_in_the_very_next_piece_counts_once(acme: Org, tmp_path: Path) -> None:
+    path = write(tmp_path / "events.ndjson", count=60)
+    path.write_bytes(b"\n".join([path.read_bytes()] * 3))
+    report = await load(acme, path)
+    assert (report.stored, report.duplicates) == (60, 120)
+    assert await stored(acme) == list(range(60))
+
+
+async def test_a_piece_that_fails_takes_the_next_one_back_with_it(
+    acme: Org, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "CHUNK", 7)
+    path = write(tmp_path / "events.ndjson", count=60)
+    await acme.send(*(event(f"k{number}", payload={"n": number}) for number in (20, 21, 40)))  # keys that others hold
+    report = await load(acme, path)
+    assert (report.stored, report.duplicates) == (57, 3)
+    assert await stored(acme) == list(range(60))
+
+
 async def test_what_was_refused_is_mended_and_imported(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
     path.write_bytes(path.read_bytes() + b"\n{no json")
@@ -126,7 +146,11 @@ async def test_refusals_that_cannot_be_kept_stop_an_import(acme: Org, tmp_path: 
         await load(acme, path)
 
 
-async def test_a_value_that_postgres_refuses_is_refused_alone(acme: Org, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk", [5, 10_000])
+async def test_a_value_that_postgres_refuses_is_refused_alone(
+    acme: Org, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(history, "CHUNK", chunk)
     path = tmp_path / "events.ndjson"
     event: dict[str, Any] = {"event": "e", "contact": {"externalId": "u1"}, "occurredAt": "2025-03-04T05:06:07Z"}
     many = [

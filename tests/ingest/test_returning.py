@@ -1,18 +1,21 @@
 """What an import remembers of people holds until somebody writes: others at any moment, or the import itself."""
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from itertools import count
 from typing import NamedTuple
 
 import pytest
 
-from api.ingest.past import Past, store_past
+from api.clock import to_us
+from api.ingest.months import Months
+from api.ingest.past import Past
 from api.ingest.past_arrival import PastReader, Person
 from api.ingest.returning import Memory
 from api.language.codec import encode
 from api.store.database import Database
 from api.store.history import Snapshot
-from tests.ingest.conftest import Org, event
+from tests.ingest.conftest import Org, event, store_past
 
 ANN = {"wallet": "w1", "email": "ann@example.com"}
 BEN = {"wallet": "w2", "email": "ann@example.com"}  # takes the address over, once he is known by his wallet
@@ -32,11 +35,28 @@ class Import:
         sent = event(key, occurredAt="2025-03-04T05:06:07Z", **who)
         events, problems = self._reader.read([encode(sent)], self._org.intake.clock.now_us())
         assert not problems
+        at = self._org.intake.clock.now()
         async with self._database.transaction() as tx:
-            await store_past(tx, self._past, events, self._org.intake.clock.now())
+            piece = await store_past(tx, self._past, events, at)
+        self._past.memory.keep(piece.new, at)
         where = f"events WHERE idempotency_key = '{key}' AND org_id = {self._org.id}"
         ((contact_id,),) = await self._org.intake.rows(f"SELECT contact_id::text FROM {where}")
         return Stored(events.people[0], contact_id)
+
+    async def store_together(self, *people: dict[str, str]) -> list[Person]:
+        """Store an event of each in one transaction; return what is remembered of them."""
+        at = self._org.intake.clock.now()
+        sent = [event(f"k{next(self._numbers)}", occurredAt="2025-03-04T05:06:07Z", **who) for who in people]
+        events, _ = self._reader.read(list(map(encode, sent)), self._org.intake.clock.now_us())
+        async with self._database.transaction() as tx:
+            piece = await store_past(tx, self._past, events, at)
+        self._past.memory.keep(piece.new, at)
+        return events.people
+
+    async def add_month(self, text: str) -> None:
+        """Make sure that the month of a moment has its partition."""
+        ids = await Months(self._database).add([to_us(datetime.fromisoformat(text))])
+        self._past.memory.own(ids)
 
     async def meet(self, **who: str) -> "Stored":
         """Store events of somebody until they are remembered."""
@@ -57,6 +77,21 @@ async def importing(acme: Org) -> AsyncIterator[Import]:
     await database.open()
     yield Import(acme, database)
     await database.close()
+
+
+async def test_a_new_contact_is_remembered_as_the_store_has_it(acme: Org, importing: Import) -> None:
+    ann = await importing.store(**ANN)
+    assert ann.person.contact_id == ann.contact_id
+    await acme.send(event(external_id="nobody we know"))
+    again = await importing.store(**ANN)
+    assert again.person is ann.person
+    assert again.contact_id == ann.contact_id
+
+
+async def test_a_new_contact_that_lost_its_address_at_once_is_not_remembered_with_it(importing: Import) -> None:
+    await importing.store(wallet=BEN["wallet"])
+    ann, _ = await importing.store_together(ANN, BEN)
+    assert not ann.contact_id
 
 
 @pytest.mark.plain
@@ -89,6 +124,14 @@ async def test_an_address_that_the_import_moved_itself_comes_back_with_its_walle
     ).contact_id == ann.contact_id  # which is known anew, without the address
     assert (await importing.store(**ANN)).contact_id == ann.contact_id
     assert [each.get("email") for each in await acme.contacts()] == [ANN["email"], None]
+
+
+async def test_a_month_that_the_import_adds_is_no_reason_to_doubt(importing: Import) -> None:
+    met = (await importing.meet(**ANN)).person.known_in
+    await importing.add_month("1999-05-06T00:00:00+00:00")  # too old for one of its own
+    await importing.add_month("2012-05-06T00:00:00+00:00")
+    await importing.add_month("2012-05-07T00:00:00+00:00")
+    assert (await importing.store(**ANN)).person.known_in == met
 
 
 async def test_whoever_only_reads_is_no_reason_to_doubt(acme: Org, importing: Import) -> None:

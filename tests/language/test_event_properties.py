@@ -12,7 +12,7 @@ from api.language.codec import MalformedJsonError, decode, encode, mend_surrogat
 from api.language.email import normal_email
 from api.language.event import Event, read_event
 from api.language.history import read_history, read_past_event
-from api.language.moment import read_moment
+from api.language.moment import read_moment, read_moments
 from api.language.problem import Problem
 
 NOW_US = 1_795_000_000_000_000
@@ -118,6 +118,33 @@ def test_a_moment_is_what_python_says_it_is(moment: datetime, zone: timezone, pr
     text = moment.replace(tzinfo=zone).isoformat(timespec=precision)
     moment_us = (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
     assert read_moment(text) == (moment_us if FIRST_US <= moment_us <= LAST_US else None)
+
+
+moments = st.sampled_from(
+    ["2026-11-18T11:06:40Z", "2026-11-18T11:06:40.125Z", "2026-11-18T11:06:40.000001+00:00", "0001-01-01T00:00:00Z"]
+)
+odd_moments = st.sampled_from(
+    [
+        "2026-11-18T11:06:40+02:00",
+        "2026-02-30T00:00:00Z",
+        "2026-11-18T24:00:00Z",
+        "2026-11-18t11:06:40Z",
+        "soon",
+        "",
+        None,
+        "2026-11-18T11:06:40.5Z",
+        "2026-11-18T11:06:60Z",
+        "2026-11-18T11:06:40Z\n2026-11-18T11:06:40Z",
+    ]
+)
+
+
+@given(
+    st.lists(moments | st.datetimes().map(lambda moment: f"{moment.isoformat()}Z")), st.lists(odd_moments, max_size=1)
+)
+def test_moments_are_read_together_as_each_alone(usual: list[str], odd: list[str | None]) -> None:
+    texts = [*usual, *odd]
+    assert read_moments(texts) == [None if text is None else read_moment(text) for text in texts]
 
 
 @given(st.binary(max_size=200))
