@@ -12,7 +12,6 @@ from psycopg import sql
 from api.access.format import parse
 from api.clock import token
 from api.embedded import Server
-from tests.conftest import at, create_database, drop_database
 from tests.running import free_port
 from tests.servers import at, create_database, drop_database
 
