@@ -18,7 +18,7 @@ from api.ingest.past_arrival import PastArrival, PastEvents
 from api.ingest.returning import Memory, Met
 from api.ingest.writing import contact_writes
 from api.language.identity import Kind
-from api.store import history
+from api.store import copying, history
 from api.store.calls import Call, run
 from api.store.clusters import number_added, own_number
 from api.store.counting import Reached, reached
@@ -81,7 +81,7 @@ async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) ->
     """Claim the idempotency keys that are new at `at`; return the events that have them. Raises ConflictError (see `Past.repeats`)."""
     fresh = given.at(await _fresh(tx, past, given))
     if fresh:
-        await history.add_keys(tx, sorted(fresh.key_rows), at)
+        await copying.add_keys(tx, sorted(fresh.key_rows), at)
     return fresh
 
 
@@ -133,7 +133,7 @@ async def _store(
     past.memory.wrote(met.directory.changed())
     who = [each.fields for each in events.people]
     parts = events.heads, events.payloads, events.tails, who
-    await history.add_past_events(tx, parts, met.contact_ids, standing.number)
+    await copying.add_past_events(tx, copying.PastRows(parts, met.contact_ids, events.ats_us), standing.number)
     writes = contact_writes(met.directory, at, add_contacts=lambda rows, at: _add_contacts(rows, met, at))
     dated = zip(events.names, events.ats_us, strict=True)
     return writes + past_notes((past.org_id, past.source), dated, standing.counted, at)

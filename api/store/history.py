@@ -1,34 +1,23 @@
-"""Statements of the import (`sql/queries/history.sql`), and the months that old events need.
-
-Events and their keys are written by COPY, a block at a time: Postgres takes one in while we write the next.
-"""
+"""Statements of the import (`sql/queries/history.sql`), and the months that old events need."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Self, TypeVar
+from typing import Self
 
 import msgspec
-import psycopg
 from psycopg import errors
 
-from api.clock import to_us
 from api.keyring import INDEX
 from api.store.arrays import plain, quoted, records, uuids
 from api.store.calls import Call, Rows, nothing, statements
-from api.store.database import ConflictError, Transaction, is_violation
+from api.store.database import Transaction
 from api.store.ingest import ContactRows, Owner, contact_columns
 from api.store.migrate import add_months
-from api.store.past_rows import END, SIGNATURE, moment_field, number_field
 from api.store.statements import load
 
 _SQL = load("history")
 _CALLS = statements("history")
-_BLOCK = 250  # rows: some ten kilobytes or more
-_Part = TypeVar("_Part")
-
-EventParts = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]
-"""Of each event its `past_rows.event_heads`, its payload, its `event_tails` and its `who_fields`."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -136,46 +125,6 @@ def add_past_contacts(rows: ContactRows, first_us: Mapping[str, int], at: dateti
         created_us=plain([first_us[contact_id] for contact_id in rows.ids]),
         updated_at=at,
     )
-
-
-async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None:
-    """Claim idempotency keys (`past_rows.key_rows`), sorted; raise ConflictError when one was claimed since it was looked for."""
-    end = moment_field(to_us(at))
-    try:
-        await _copy(tx, "add_keys", (end.join([*block, b""]) for block in _blocks(rows)))
-    except psycopg.Error as error:
-        if not is_violation(error):
-            raise
-        raise ConflictError("an idempotency key was claimed at the same time") from None
-
-
-async def add_past_events(tx: Transaction, parts: EventParts, contact_ids: Sequence[str], number: int) -> None:
-    """Store events of the past, of these contacts, by the transaction of that number."""
-    end = number_field(number)
-    spans = [slice(start, start + _BLOCK) for start in range(0, len(contact_ids), _BLOCK)]
-    blocks = (_events_block([column[span] for column in parts], contact_ids[span], end) for span in spans)
-    await _copy(tx, "add_past_events", blocks)
-
-
-def _events_block(columns: Sequence[Sequence[bytes]], contact_ids: Sequence[str], end: bytes) -> bytes:
-    ids = bytes.fromhex("".join(contact_ids).replace("-", ""))
-    parts = [end] * (6 * len(contact_ids))
-    for position, column in enumerate(columns):
-        parts[position::6] = column
-    parts[4::6] = [ids[start : start + 16] for start in range(0, len(ids), 16)]
-    return b"".join(parts)
-
-
-async def _copy(tx: Transaction, statement: str, blocks: Iterable[bytes]) -> None:
-    async with tx.cursor() as cursor, cursor.copy(_SQL[statement]) as copy:
-        await copy.write(SIGNATURE)
-        for block in blocks:
-            await copy.write(block)
-        await copy.write(END)
-
-
-def _blocks(parts: Sequence[_Part]) -> Iterable[Sequence[_Part]]:
-    return (parts[start : start + _BLOCK] for start in range(0, len(parts), _BLOCK))
 
 
 def _alike(org_id: int, count: int) -> str:

@@ -1,6 +1,6 @@
 """Rows of the import in the binary format of COPY, made when events are read: all but what only their transaction knows.
 
-Those fields stand at the end of a row (see `add_keys` and `add_past_events` in `sql/queries/history.sql`): the moment of a key, the
+Those fields stand at the end of a row (see `sql/queries/copying.sql`): the moment of a key, the
 contact and the number of an event. Many rows are made at a time, and what has the same size in each is filled in by the byte: a
 call per row would cost more than the row.
 """

@@ -26,10 +26,6 @@ SELECT k.position - 1
 FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[]) WITH ORDINALITY AS k (org_id, key_digest, position)
 JOIN idempotency_keys i ON i.org_id = k.org_id AND i.key_digest = k.key_digest;
 
--- add_keys --
--- Claim idempotency keys that nobody was seen to hold, sorted by the caller; one that came meanwhile ends the transaction.
-COPY idempotency_keys (org_id, key_digest, event_id, body_digest, created_at) FROM STDIN (FORMAT binary);
-
 -- find_changed_contacts --
 -- Which of these contacts have been written since, or merged; `position` counts from 0, moments are microseconds since the epoch.
 SELECT k.position - 1
@@ -54,8 +50,3 @@ SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id,
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
             :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[], :created_us ::bigint[])
     AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_us);
-
--- add_past_events --
--- Store events of the past, created when they occurred.
-COPY events (org_id, id, occurred_at, created_at, payload, idempotency_key, event,
-             wallet_address, email, external_id, contact_id, stored_in) FROM STDIN (FORMAT binary);
