@@ -79,7 +79,7 @@ def _publish(server: Postgres, database: Database, token: Token) -> None:
     say = {"recipientMode": "triggering_profile", "title": "{{ value }}", "body": "Your tokens have arrived."}
     automation = {
         "name": "thanks",
-        "triggerSpec": {"type": "onchain_event", "walletArg": "to", **spec},
+        "triggerSpec": {"type": "onchain_event", "walletArg": "to", "createContacts": True, **spec},
         "graph": {
             "nodes": [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": say}],
             "edges": [{"id": "e", "source": "t", "target": "n"}],
