@@ -173,14 +173,14 @@ def test_the_goal_is_told_day_by_day() -> None:
 
 def test_who_is_held_out_is_predicted(wb: Workbench) -> None:
     automation = wb.automation("predicted").on("predicted:event").holdout(50).add_tag("x").publish()
-    events = [{"event": "predicted:event", "contact": {"walletAddress": f"0xp{number}"}} for number in range(8)]
-    wb.events.send_many(each | {"event": "predicted:before"} for each in events)
-    said = [automation.simulate(each).outcome for each in events]
-    wb.events.send_many(events)
+    people = [f"predicted-{number}" for number in range(8)]
+    send(wb, "predicted:before", *people)
+    said = [automation.simulate({"contact": {"externalId": each}}).outcome for each in people]
+    send(wb, "predicted:event", *people)
     ended(automation, 8)
     happened = wb.sql(
         "SELECT e.outcome FROM automation_entries e JOIN contacts c ON c.id = e.contact_id"
-        " WHERE c.wallet_address LIKE '0xp%' ORDER BY c.wallet_address"
+        " WHERE c.external_id LIKE 'predicted-%' ORDER BY c.external_id"
     )
     assert happened["outcome"].to_list() == said
 
