@@ -5,8 +5,9 @@ limit. Rows are stored in pieces, each one transaction with the locks of live in
 transaction how far the file is: an import that broke off, however it did, goes on where it stopped, and every row of a file is
 there exactly once. Because every event has an idempotency key, files that overlap store nothing twice.
 
-While Postgres stores a piece, the next one is read, in steps of a millisecond or two so that Postgres never waits for long. (A
-reading thread or process would gain nothing over that on two cores: the other one is Postgres's.)
+While Postgres stores a piece, the next one claims its keys on a second connection, which is all it can do before its turn; and the
+rows behind are read, in steps of a millisecond or two so that Postgres never waits for long. Should a piece not be stored as it was
+given, the next one is taken back, and what is left of both is stored one after the other.
 """
 
 import asyncio
