@@ -55,7 +55,7 @@ def test_p3_what_is_too_old_is_said_by_everybody_alike() -> None:
     assert PROJECT["requires-python"] == ">=3.11"
     assert "sys.version_info < (3, 11)" in (ROOT / "Makefile").read_text()
     old, new = (
-        ServerFacts(version, "on", "on", "on", may_create_roles=True, logs_errors=False)
+        ServerFacts(version, "on", "on", "on", may_create_roles=True, passes_walls=False, logs_errors=False)
         for version in (140_013, 150_000)
     )
     assert (old.too_old, new.too_old) == ("use Postgres 15 or newer", None)

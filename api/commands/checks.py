@@ -144,7 +144,7 @@ async def _ask(dsn: str) -> list[Finding]:
 
     async with session(dsn) as (tx, _):
         facts = await read_server(tx)
-    findings = [_version(facts), _durability(facts), _server_log(facts.logs_errors), _roles(facts.may_create_roles)]
+    findings = [_version(facts), _durability(facts), _server_log(facts.logs_errors), *_roles(facts)]
     found = await stand(dsn)
     findings.extend(_schema(found))
     if found.missing:
@@ -204,10 +204,18 @@ def _server_log(logs_errors: bool) -> Finding:
     return Finding("warn", "the server's log names errors, whose texts hold values of events", advice)
 
 
-def _roles(may_create: bool) -> Finding:
-    if may_create:
-        return Finding("ok", "our role may create the analysts' login roles")
-    return Finding("fail", "our role may not create roles, so SQL for analysts cannot work", "ALTER ROLE … CREATEROLE")
+def _roles(facts: "ServerFacts") -> Iterator[Finding]:
+    if facts.may_create_roles:
+        yield Finding("ok", "our role may create the analysts' login roles")
+    else:
+        yield Finding(
+            "fail", "our role may not create roles, so SQL for analysts cannot work", "ALTER ROLE … CREATEROLE"
+        )
+    if facts.passes_walls:
+        what = (
+            "row-level security does not hold for our role, so nothing stands behind our own code between organizations"
+        )
+        yield Finding("warn", what, "ALTER ROLE … NOSUPERUSER NOBYPASSRLS")
 
 
 def _engine(silent_seconds: float | None) -> Finding:

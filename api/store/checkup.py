@@ -18,7 +18,7 @@ class UnfitServerError(Exception):
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """Version number as Postgres counts (180006), durability settings, what is logged, and whether our role may create roles."""
+    """Version number as Postgres counts (180006), durability settings, what is logged, whether our role may create roles, and whether row-level security does not hold for it."""
 
     version: int
     fsync: str
@@ -26,6 +26,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     full_page_writes: str
     logs_errors: bool
     may_create_roles: bool
+    passes_walls: bool
 
     @property
     def too_old(self) -> str | None:

@@ -7,7 +7,8 @@ SELECT current_setting('server_version_num')::integer AS version,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('full_page_writes') AS full_page_writes,
        current_setting('log_min_messages') NOT IN ('log', 'fatal', 'panic') AS logs_errors,
-       r.rolcreaterole OR r.rolsuper AS may_create_roles
+       r.rolcreaterole OR r.rolsuper AS may_create_roles,
+       r.rolsuper OR r.rolbypassrls AS passes_walls
 FROM pg_roles r
 WHERE r.rolname = current_user;
 
