@@ -172,15 +172,15 @@ def test_the_goal_is_told_day_by_day() -> None:
 
 
 def test_who_is_held_out_is_predicted(wb: Workbench) -> None:
-    automation = wb.automation("predicted").on("predicted:event").holdout(50).add_tag("x").publish()
-    people = [f"predicted-{number}" for number in range(8)]
-    send(wb, "predicted:before", *people)
+    automation = wb.automation("foretold").on("foretold:event").holdout(50).add_tag("x").publish()
+    people = [f"foretold-{number}" for number in range(8)]
+    send(wb, "foretold:before", *people)
     said = [automation.simulate({"contact": {"externalId": each}}).outcome for each in people]
-    send(wb, "predicted:event", *people)
+    send(wb, "foretold:event", *people)
     ended(automation, 8)
     happened = wb.sql(
         "SELECT e.outcome FROM automation_entries e JOIN contacts c ON c.id = e.contact_id"
-        " WHERE c.external_id LIKE 'predicted-%' ORDER BY c.external_id"
+        " WHERE c.external_id LIKE 'foretold-%' ORDER BY c.external_id"
     )
     assert happened["outcome"].to_list() == said
 
