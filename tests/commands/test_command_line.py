@@ -138,7 +138,9 @@ def test_doctor_is_content_with_a_migrated_database(workbench: Run) -> None:
     assert "fail" not in done.stdout.replace("fail  port", "")  # somebody may use the usual ports on this machine
 
 
-def test_doctor_warns_of_a_role_that_no_row_policy_holds_for(workbench: Run, postgres: Server, database_url: str) -> None:
+def test_doctor_warns_of_a_role_that_no_row_policy_holds_for(
+    workbench: Run, postgres: Server, database_url: str
+) -> None:
     above = at(postgres.admin_dsn, urlsplit(database_url).path[1:])
     assert "row-level security does not hold" not in workbench("doctor").stdout
     assert "row-level security does not hold for our role" in workbench("doctor", DATABASE_URL=above).stdout
