@@ -42,7 +42,7 @@ from api.store.history import most_locks
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
 STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
-LONGEST_NS = 400_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
+LONGEST_NS = 300_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 TRIES = 5
 PATIENCE = 3.0  # seconds for the piece before; Postgres ends a transaction that does nothing for five
 PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one
@@ -147,7 +147,7 @@ class _Run:
         if monotonic_ns() - since_ns > LONGEST_NS:
             self.most = max(taken // 2, FEWEST)
         else:
-            self.most = min(2 * self.most, CHUNK)
+            self.most = min(max(self.most + self.most // 4, 2 * min(self.most, FEWEST)), CHUNK)
 
 
 class _Chunk(msgspec.Struct, eq=False):
