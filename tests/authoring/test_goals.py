@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from api.authoring import automations, goals
 from api.authoring.draft import read_edit
 from api.authoring.goals import Asked, GoalView
