@@ -27,7 +27,7 @@ test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import 
 	$(BIN)/python -m pytest -m "not browser and not chain" --numprocesses auto
 
 postgres: $(VENV)/dev.stamp  ## what touches a server's version most, on the Postgres whose programs are in POSTGRES
-	WORKBENCH_POSTGRES_BIN=$(POSTGRES) $(BIN)/python -m pytest $(ON_ANY_POSTGRES)
+	WORKBENCH_POSTGRES_BIN=$(POSTGRES) $(BIN)/python -m pytest --numprocesses auto $(ON_ANY_POSTGRES)
 
 citus: $(VENV)/dev.stamp  ## the rooms that speak to Postgres, on the Citus cluster whose coordinator DATABASE_URL names (ARGS="tests/query")
 	$(BIN)/python -m pytest -m "not browser and not chain and not plain" $(or $(ARGS),$(WITH_POSTGRES))

@@ -1,6 +1,6 @@
 -- Let `count` contacts deposit once each: an event with a pending entry, as ingest stores them, and the engines told.
-WITH e AS MATERIALIZED (
 -- (Their ids are not of the moment, which only Postgres 18 can make: a little harder for the indexes than in life.)
+WITH e AS MATERIALIZED (
     SELECT gen_random_uuid() AS id, gen_random_uuid() AS entry_id, row_number() OVER () AS number, clock_timestamp() AS at,
            c.id AS contact_id, c.wallet_address, c.email, c.external_id
     FROM (SELECT * FROM workbench.contacts WHERE org_id = 1 ORDER BY id LIMIT %(count)s) AS c

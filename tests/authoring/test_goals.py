@@ -77,6 +77,7 @@ async def test_a_contact_counts_once_from_its_first_entry_and_a_late_engine_lose
     assert (found.treated, found.held_out, found.lift) == (Side(2, 1), Side(), None)
 
 
+@pytest.mark.plain
 async def test_a_goal_after_the_horizon_or_of_who_was_refused_does_not_count(desk: Any) -> None:
     row = await desk.publish(graph=graph(reentry={"policy": "once"}))
     await come(desk, "first_deposit", "slow", "slow", "quick")
