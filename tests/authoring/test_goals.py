@@ -147,9 +147,9 @@ CONTRACT = f"0x{'c0' * 20}"
 async def log(desk: Any, person: str, value: str = "1", *, removed: bool = False) -> None:
     """Store a log about a contact, as the follower does."""
     await desk.rows(
-        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest,"
         " block_number, block_hash, block_time, args, removed, created_at)"
-        " SELECT %s, %s, id, 1, %s, 'Transfer', 'Transfer()', %s, 0, 7, '0x', %s, %s, %s, %s FROM contacts WHERE external_id = %s",
+        " SELECT %s, %s, id, 1, %s, 'Transfer', 'Transfer()', %s, 0, gen_random_uuid(), 7, '0x', %s, %s, %s, %s FROM contacts WHERE external_id = %s",
         *(desk.org_id, uuid7(desk.clock.unique_now_us()), CONTRACT, uuid7(desk.clock.unique_now_us())),
         *(desk.clock.now(), encode({"value": value}).decode(), removed, desk.clock.now(), person),
     )

@@ -48,6 +48,7 @@ _VALUES = {
     "boolean": "true",
     "interval": "'1 day'",
     "name": "'nobody'",
+    "pg_lsn": "'0/0'",
     "uuid": "'00000000-0000-7000-8000-000000000000'",
     "text": "'email'",
     "jsonb": "'{}'",
@@ -84,6 +85,7 @@ def test_the_server_takes_every_statement(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True, prepare_threshold=None, options=options) as connection:
         connection.execute("CREATE TEMPORARY TABLE found (contact_id uuid)")
         connection.execute("CREATE TEMPORARY TABLE wanted (contact_id uuid)")
+        connection.execute("CREATE TEMPORARY TABLE arriving_keys (LIKE idempotency_keys)")
         assert dict(_refused(connection)) == {}
 
 

@@ -1,5 +1,6 @@
 """A checker that cannot fail is worth nothing: a healthy outcome is spoilt on purpose, and the right invariant says so."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -176,9 +177,10 @@ def test_what_is_forged_in_the_log_is_seen(
 
 def simple(evidence: Evidence, answer: Answer) -> Attempt:
     """Return an attempt at a live event with a key of its own, answered so, all other attempts of which were accepted too."""
+    senders = Counter((sent.org, sent.key) for sent in evidence.log.sent.values())
     for attempt in evidence.log.attempts:
         sent, tries = evidence.log.sent[attempt.org, attempt.number], evidence.attempts[attempt.org, attempt.number]
-        live = sent.sort is Sort.LIVE and sent.key is not None
+        live = sent.sort is Sort.LIVE and sent.key is not None and senders[sent.org, sent.key] == 1
         alone = answer is Answer.DUPLICATE or len(tries) == 1
         if live and alone and attempt.answer is answer and {each.answer for each in tries} <= ACCEPTED:
             return attempt
