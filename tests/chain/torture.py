@@ -172,6 +172,7 @@ def main() -> int:
     parser.add_argument("--reorgs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
+    os.environ["PGOPTIONS"] = "-c workbench.org=*"  # what we ask the database ourselves sees every organization
     with postgres.running() as server, tempfile.TemporaryDirectory() as folder, running(Path(folder)) as node:
         dsn = postgres.prepared(server, "torture").dsn
         found = asyncio.run(_run(dsn, node, Path(folder), args))

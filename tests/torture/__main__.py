@@ -11,6 +11,7 @@ the interleaving: a violation is kept with all its evidence, because it may not 
 
 import argparse
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -30,6 +31,7 @@ _KEPT_IN = Path(__file__).parents[2] / "tmp" / "torture"
 def main() -> int:
     """Run once; return 0 when every invariant holds."""
     args = _parser().parse_args()
+    os.environ["PGOPTIONS"] = "-c workbench.org=*"  # what we ask the database ourselves sees every organization
     folder = _KEPT_IN / f"{args.seed}-{now_us() // 1_000_000}"
     folder.mkdir(parents=True)
     say(
