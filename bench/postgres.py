@@ -74,7 +74,7 @@ async def _prepare(dsn: str) -> Database:
 
 def connect(dsn: str) -> psycopg.Connection:
     """Connect with a bound on how long a statement may take; every statement commits by itself."""
-    options = f"-c statement_timeout={_WITHIN_MS}"
+    options = f"-c statement_timeout={_WITHIN_MS} -c workbench.org=*"
     return psycopg.connect(dsn, connect_timeout=10, autocommit=True, options=options)
 
 
