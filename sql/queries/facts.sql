@@ -61,7 +61,7 @@ WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version
 
 -- read_entered --
 -- Of each entry: when the contact last entered the automation, and whether one of those entries has not ended.
--- Another entry counts once it has taken a step, and while it is undecided if it was created before this one. Committed in
+-- Another entry counts once it has taken a step or died, and while it is undecided if it was created before this one. Committed in
 -- another order than created, two entries still cannot both come first: the later decision sees the step of the earlier.
 -- Only the newest count: while one has not ended, a policy that asks for it lets no other take a step.
 SELECT k.id::text, entered.at, entered.running
@@ -72,8 +72,8 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT e.created_at, e.state FROM entries e
         WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id AND e.id <> k.id
-            AND (e.step > 0 OR (e.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
-                                AND (e.created_at, e.id) < (k.created_at, k.id)))
+            AND (e.step > 0 OR e.state = 'dead' OR (e.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
+                                                    AND (e.created_at, e.id) < (k.created_at, k.id)))
         ORDER BY e.created_at DESC LIMIT :most    -- the order is that of the index on contacts
     ) AS counted
 ) AS entered

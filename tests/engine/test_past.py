@@ -46,6 +46,15 @@ async def test_a_contact_enters_again_by_the_policy(
     assert await outcomes(bench, ahead, reentry=reentry) == [DONE, second]
 
 
+async def test_an_entry_that_died_at_its_first_node_was_one(bench: Bench) -> None:
+    broken = {"id": "m", "type": "send_inapp", "data": {"title": "{{ unknown }}", "body": "there"}}
+    await bench.automation([broken], [], reentry={"policy": "once"})
+    for key in ("k1", "k2"):
+        await bench.send(key)
+        await bench.drive()
+    assert await bench.entries("state") == [("dead",), ("cancelled",)]
+
+
 async def test_nobody_enters_while_an_entry_is_running(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], reentry={"policy": "not_while_running"})
     await bench.send("k1")
