@@ -217,7 +217,7 @@ class _Course:
         asked = needs(self._graph, entry.run)
         self._advance(entry, self._facts(entry, asked, now), now)
         run = entry.run
-        if run.step or run.state not in TERMINAL:
+        if run.step or run.state is State.DEAD or run.state not in TERMINAL:
             self._entered_at = max(self._entered_at or entry.event.at, entry.event.at)
         if run.state in TERMINAL:
             self._open.pop(number, None)
