@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from api.language.attributes import MAX_ATTRIBUTES, unfit_attributes
 from api.language.codec import Json
-from api.language.event import MAX_ATTRIBUTES, can_be_awaited, unfit_attributes
+from api.language.event import can_be_awaited
 from api.language.filter import Filter
 from api.language.problem import Problem, Problems
 from api.language.template import TemplateError, compile_template

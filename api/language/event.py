@@ -6,40 +6,35 @@ problem. The usual road never refuses, so there is one judge. `history` has anot
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
 
+from api.language.attributes import MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTES, read_attributes
 from api.language.codec import (
-    MAX_DEPTH,
     Json,
     MalformedJsonError,
-    compact,
     cut_depth,
     decode,
     mend_surrogates,
-    unfit,
     unfit_text,
 )
 from api.language.email import MAX_EMAIL, normal_email
 from api.language.moment import in_us, read_moment
+from api.language.payload import MAX_PAYLOAD_TEXT, needs_a_look, read_payload
 from api.language.problem import Problem, Problems
 
 MAX_WALLET, MAX_EXTERNAL_ID, MAX_KEY = 128, 128, 256
-MAX_ATTRIBUTES, MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_BYTES = 50, 128, 1024
-MAX_PAYLOAD_BYTES = 16_384
-MAX_EVENT_TEXT, MAX_PAYLOAD_TEXT, MAX_ATTRIBUTES_TEXT = 1_048_576, 262_144, 524_288  # bytes as sent
+MAX_EVENT_TEXT = 1_048_576  # bytes as sent
 OLDEST = timedelta(days=7)
 NEWEST = timedelta(minutes=5)
 
 EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 LOG_NAME = re.compile(r"0x[0-9a-fA-F]{40}:[A-Za-z_$][\w$]{0,127}", re.ASCII)
-_ALIKE = bytes.maketrans(b"123456789E[", b"000000000e{")  # digits, exponents, what opens a level
 
 
 class Identifiers(msgspec.Struct, frozen=True, gc=False):
@@ -121,7 +116,6 @@ class UsualBody(msgspec.Struct, rename="camel", gc=False):
 
 USUAL = msgspec.json.Decoder(UsualBody)
 _USUAL_CONTACT = msgspec.json.Decoder(_UsualContact)
-_ANY = msgspec.json.Decoder()
 _BODY = msgspec.json.Decoder(_Body)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SOMEBODY = _Contact(external_id="x")  # these two stand in for fields that have been refused already
@@ -160,7 +154,7 @@ def _read_usual(raw: bytes, now_us: int, history: bool) -> Event | None:
     if body is None:
         return None
     payload = bytes(body.payload)
-    return None if _needs_a_look(payload) else _usual_event(body, payload, now_us, history)
+    return None if needs_a_look(payload) else _usual_event(body, payload, now_us, history)
 
 
 def _usual_body(raw: bytes) -> UsualBody | None:
@@ -242,8 +236,8 @@ def _read(raw: bytes, now_us: int, history: bool) -> Event | Problems:
 def _judge(body: _Body, problems: list[Problem], now_us: int, history: bool) -> Event | Problems:
     name = _name(body.event, problems)
     identifiers = _identifiers(body.contact, problems)
-    attributes = _attributes(bytes(body.attributes), problems)
-    payload = _payload(bytes(body.payload), problems)
+    attributes = read_attributes(bytes(body.attributes), problems)
+    payload = read_payload(bytes(body.payload), problems)
     if body.idempotency_key is not None:
         _bounded("idempotencyKey", body.idempotency_key, MAX_KEY, problems)
     occurred_at_us = None if body.occurred_at is None else _moment(body.occurred_at, now_us, history, problems)
@@ -334,112 +328,6 @@ def _bounded(field: str, text: str, most: int, problems: list[Problem]) -> None:
         problems.append(Problem(field, f"must be 1 to {most} characters"))
     elif reason := unfit_text(text):
         problems.append(Problem(field, reason))
-
-
-def _attributes(raw: bytes, problems: list[Problem]) -> dict[str, Json]:
-    if raw == b"null":
-        return {}
-    if len(raw) > MAX_ATTRIBUTES_TEXT:
-        problems.append(Problem("attributes", f"is larger than {MAX_ATTRIBUTES_TEXT} bytes"))
-        return {}
-    try:
-        attributes = decode(raw)
-    except MalformedJsonError as error:
-        problems.append(Problem("attributes", str(error)))
-        return {}
-    if not isinstance(attributes, dict):
-        problems.append(Problem("attributes", "must be an object"))
-    elif len(attributes) > MAX_ATTRIBUTES:
-        problems.append(Problem("attributes", f"has {len(attributes)} keys, at most {MAX_ATTRIBUTES} are allowed"))
-    else:
-        problems.extend(unfit_attributes(attributes))
-        return attributes
-    return {}
-
-
-def unfit_attributes(attributes: dict[str, Json]) -> Iterator[Problem]:
-    """Yield what keeps attributes from being stored, each by its path: `attributes.tier`."""
-    for key, value in attributes.items():
-        if not 0 < len(key) <= MAX_ATTRIBUTE_KEY or unfit_text(key):
-            yield Problem("attributes", f"keys must be 1 to {MAX_ATTRIBUTE_KEY} characters, without U+0000")
-        elif reason := _unfit_attribute(value):
-            yield Problem(f"attributes.{key}", reason)
-
-
-def _unfit_attribute(value: Json) -> str | None:
-    if not isinstance(value, str | int | Decimal):
-        return "must be a string, number or boolean"
-    if isinstance(value, str) and len(value.encode()) > MAX_ATTRIBUTE_BYTES:
-        return f"must be at most {MAX_ATTRIBUTE_BYTES} bytes"
-    return unfit(value)
-
-
-def _payload(raw: bytes, problems: list[Problem]) -> bytes:
-    if raw == b"null":
-        return b"{}"
-    if raw[:1] != b"{":
-        problems.append(Problem("payload", "must be an object"))
-    elif len(raw) > MAX_PAYLOAD_TEXT:
-        problems.append(
-            Problem("payload", f"is {len(raw)} bytes, at most {MAX_PAYLOAD_BYTES} are allowed as compact JSON")
-        )
-    elif _needs_a_look(raw):
-        return _looked_at(raw, problems)
-    return raw
-
-
-def _needs_a_look(raw: bytes) -> bool:
-    """Whether anything in the text of an object may break a rule: such payloads are rare, the others are not judged.
-
-    No number leaves the range unless it has 200 digits in a row, or an exponent.
-    """
-    alike = raw.translate(_ALIKE)
-    return (
-        len(raw) > MAX_PAYLOAD_BYTES
-        or alike.count(b"{") > MAX_DEPTH
-        or b"\\u" in alike
-        or (b"0e" in alike and _has_odd_exponent(raw))
-        or (len(raw) >= 200 and b"0" * 200 in alike)
-    )
-
-
-_BETWEEN = b"\x1e"  # stands in no JSON text
-_OTHERS = bytes(byte for byte in range(256) if byte not in b"{" + _BETWEEN)
-
-
-def all_sound(payloads: Sequence[bytes]) -> bool:
-    """Whether none of many payloads without escapes needs a look, as far as one look at all of them together can tell."""
-    alike = _BETWEEN.join(payloads).translate(_ALIKE)
-    return (
-        max(map(len, payloads), default=0) <= MAX_PAYLOAD_BYTES
-        and b"0e" not in alike
-        and b"0" * 200 not in alike
-        and b"{" * (MAX_DEPTH + 1) not in alike.translate(None, _OTHERS)
-    )
-
-
-def _has_odd_exponent(raw: bytes) -> bool:
-    """Whether an exponent may be too large: large ones overflow a float, negative ones and those of zero do not."""
-    if b"e-" in raw or b"0e" in raw or b"E-" in raw or b"0E" in raw:
-        return True
-    try:
-        _ANY.decode(raw)
-    except (ValueError, RecursionError):
-        return True
-    return False
-
-
-def _looked_at(raw: bytes, problems: list[Problem]) -> bytes:
-    try:
-        reason = unfit(decode(raw))
-        small = raw if len(raw) <= MAX_PAYLOAD_BYTES else compact(raw)
-    except MalformedJsonError as error:
-        reason, small = str(error), b""
-    if reason is None and len(small) > MAX_PAYLOAD_BYTES:
-        reason = f"is {len(small)} bytes as compact JSON, at most {MAX_PAYLOAD_BYTES} are allowed"
-    if reason is not None:
-        problems.append(Problem("payload", reason))
-    return small
 
 
 def _moment(text: str, now_us: int, history: bool, problems: list[Problem]) -> int | None:

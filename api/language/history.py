@@ -18,12 +18,12 @@ from api.language.event import (
     Event,
     Identifiers,
     UsualBody,
-    all_sound,
     all_usual_identifiers,
     read_event,
     usual_name,
 )
 from api.language.moment import in_us, read_moments
+from api.language.payload import all_sound
 from api.language.problem import Problem, Problems
 
 _FEW = 8  # texts that are judged one by one

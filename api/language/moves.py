@@ -27,12 +27,12 @@ from api.language.action import (
     WaitForEvent,
     is_address,
 )
+from api.language.attributes import unfit_attributes
 from api.language.codec import Json, encode
 from api.language.contact import are_too_many, identifiers_of
 from api.language.decision import Decision, Failure, Here, die, end, fail, go_on, told, wait
 from api.language.effect import ContactUpdated, EmailMessage, InappMessage, TagAdded, TagRemoved, WebhookMessage
 from api.language.email import mask_email
-from api.language.event import unfit_attributes
 from api.language.facts import email_of, named, wallet_of
 from api.language.filter import Verdict, explain, matches
 from api.language.hours import quiet_until

@@ -9,7 +9,7 @@ from msgspec import Meta
 from api.access.format import Kind
 from api.authoring.goals import MOST_DAYS
 from api.language.codec import Json
-from api.language.event import MAX_PAYLOAD_BYTES
+from api.language.payload import MAX_PAYLOAD_BYTES
 from api.language.run import State
 from api.store.timeline import Happening
 
