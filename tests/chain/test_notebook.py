@@ -33,7 +33,7 @@ def followed(running: Running, anvil: Anvil) -> Iterator[str]:
 
 
 def test_the_tutorial_shows_what_it_says(running: Running, followed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_EVM_RPC", followed)
+    monkeypatch.setenv("EVM_NODE", followed)
     monkeypatch.delenv("DATABASE_URL", raising=False)
     for name, value in running.environment().items():
         monkeypatch.setenv(name, value)
