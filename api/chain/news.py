@@ -13,7 +13,7 @@ from api.clock import to_us, uuid7
 from api.language.codec import encode
 from api.store import chain as store
 from api.store.calls import Call
-from api.store.chain import DroppedLog, LogRows, RestoredRows
+from api.store.chain import DroppedLog, LogRows
 
 
 class News:
@@ -33,9 +33,9 @@ class News:
     def writes(self, chain_id: int, at: datetime) -> Iterator[Call[object]]:
         """Yield what is written of them."""
         if self.back:
-            yield store.restore_logs(_restored_rows(self.back))
+            yield store.restore_logs(_rows(self.back))
         if self.fresh:
-            yield store.add_logs(chain_id, _log_rows(self.fresh), at)
+            yield store.add_logs(chain_id, _rows(self.fresh), at)
         for org_id in sorted({each.org_id for each in self.back}):
             yield store.revive_entries(org_id, [each.id for each in self.back if each.org_id == org_id], at)
 
@@ -53,32 +53,20 @@ class _Gone:
         return ids.pop() if ids else None
 
 
-def _log_rows(fresh: Sequence[Sighting]) -> LogRows:
-    logs = [each.log for each in fresh if each.log is not None]
+def _rows(sightings: Sequence[Sighting]) -> LogRows:
+    logs = [each.log for each in sightings if each.log is not None]
     return LogRows(
-        org_ids=[each.org_id for each in fresh],
-        ids=[each.id for each in fresh],
-        contact_ids=[each.contact_id for each in fresh],
-        contracts=[each.contract for each in fresh],
-        events=[each.event for each in fresh],
-        signatures=[each.signature for each in fresh],
-        tx_hashes=[each.tx_hash for each in fresh],
-        log_indexes=[each.log_index for each in fresh],
-        digests=[each.digest for each in fresh],
-        block_numbers=[each.block_number for each in fresh],
+        org_ids=[each.org_id for each in sightings],
+        ids=[each.id for each in sightings],
+        contact_ids=[each.contact_id for each in sightings],
+        contracts=[each.contract for each in sightings],
+        events=[each.event for each in sightings],
+        signatures=[each.signature for each in sightings],
+        tx_hashes=[each.tx_hash for each in sightings],
+        log_indexes=[each.log_index for each in sightings],
+        digests=[each.digest for each in sightings],
+        block_numbers=[each.block_number for each in sightings],
         block_hashes=[each.block_hash for each in logs],
         block_seconds=[each.seconds or 0 for each in logs],
-        args=[encode(each.args).decode() for each in fresh],
-    )
-
-
-def _restored_rows(back: Sequence[Sighting]) -> RestoredRows:
-    logs = [each.log for each in back if each.log is not None]
-    return RestoredRows(
-        org_ids=[each.org_id for each in back],
-        ids=[each.id for each in back],
-        log_indexes=[each.log_index for each in back],
-        block_numbers=[each.block_number for each in back],
-        block_hashes=[each.block_hash for each in logs],
-        block_seconds=[each.seconds or 0 for each in logs],
+        args=[encode(each.args).decode() for each in sightings],
     )

@@ -117,17 +117,6 @@ class DeadLog(msgspec.Struct, frozen=True):
     reason: str
 
 
-class RestoredRows(msgspec.Struct):
-    """Columns of logs that are in other blocks now."""
-
-    org_ids: list[int] = []
-    ids: list[str] = []
-    log_indexes: list[int] = []
-    block_numbers: list[int] = []
-    block_hashes: list[str] = []
-    block_seconds: list[int] = []
-
-
 def take_chain(chain_id: int, now: datetime, lease_until: datetime) -> Call[Taken | None]:
     """Ask to follow a chain; None while somebody else does. Leases that end by `now` do not count."""
     return Call(
@@ -325,7 +314,7 @@ def add_dead_logs(chain_id: int, dead: Sequence[DeadLog], at: datetime) -> Call[
     )
 
 
-def restore_logs(rows: RestoredRows) -> Call[None]:
+def restore_logs(rows: LogRows) -> Call[None]:
     """Put logs that were dropped where they are now."""
     return Call(
         _SQL["restore_logs"],

@@ -30,8 +30,7 @@ SELECT c.id AS contact_id, o.created_at, o.id, o.event, {{ place() }} || jsonb_b
 FROM onchain_events o JOIN contacts c ON c.wallet_address = o.args ->> :{{ start.wallet }}
 WHERE {{ seen }}
     AND o.chain_id = :{{ start.chain }} AND o.contract = :{{ start.contract }} AND o.signature = :{{ start.signature }}
-    AND c.wallet_address <> '0x0000000000000000000000000000000000000000' {# nobody, as the engine has it #}
-
+    AND c.wallet_address <> :nobody
     {{- chosen(whom, "c.id") }}
 UNION ALL
 {% endfor %}

@@ -1,6 +1,6 @@
 """Prepared statements of our own beside those of psycopg, on one connection."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import pytest
@@ -11,14 +11,6 @@ from api.store.database import Database, RefusedDataError, Transaction
 from api.store.locks import hold_contacts
 
 CONTACT = "01a1ffd0-b854-71ce-b9a9-56845d17867b"
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = Database(database_url, size=1)
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 async def test_a_rollback_makes_psycopg_drop_all_statements_and_ours_are_prepared_again(database: Database) -> None:

@@ -28,7 +28,14 @@ LATER = NOW + timedelta(seconds=10)
 ID = uuid7(1)
 IDS = [uuid7(number) for number in range(200)]  # a batch
 CLAIMS = [Claim(each, ID, 1, each, NOW, each, None, 0, 1, 1, LATER, None, 1) for each in IDS]
-RESTORED = chain.RestoredRows([1] * 200, IDS, [0] * 200, [1] * 200, IDS, [1] * 200)
+RESTORED = chain.LogRows(
+    org_ids=[1] * 200,
+    ids=IDS,
+    log_indexes=[0] * 200,
+    block_numbers=[1] * 200,
+    block_hashes=IDS,
+    block_seconds=[1] * 200,
+)
 STANDINGS = [Standing(each, 1, "completed", "completed", "n", 1, 1, None, None) for each in IDS]
 
 KEY = "entries_pkey org_id id"

@@ -1,7 +1,7 @@
 """G4: what one request leaves on a connection, whatever became of it, the next one does not find there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import psycopg
 import pytest
@@ -20,15 +20,6 @@ SESSION = """
 """
 CLEAN = ("workbench", "workbench", "workbench", "10s", "off", None, 0, 0, None)
 CANARY = "canary-of-one-request"
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    """A pool of one connection: whoever comes next gets it."""
-    opened = Database(database_url, size=1)
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 async def use(tx: Transaction) -> None:

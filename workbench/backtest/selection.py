@@ -15,6 +15,7 @@ from api.language.check import paths_of
 from api.language.event import LOG_NAME
 from api.language.filter import Filter
 from api.language.graph import Graph, Node
+from api.language.onchain import NOBODY
 from api.language.preselect import forms
 from api.language.simulate import Automation
 from api.language.trigger import Trigger
@@ -126,7 +127,7 @@ def _logs(automations: Iterable[Automation]) -> Logs | None:
         if source is not None and (source.key, source.wallet_arg) not in starts:
             values = (source.chain_id, source.contract, source.declared.canonical, source.wallet_arg, source.key)
             start = Start(*(f"{field}_{len(starts)}" for field in Start.__struct_fields__))
-            params |= dict(zip(msgspec.structs.astuple(start), values, strict=True))
+            params |= {"nobody": NOBODY} | dict(zip(msgspec.structs.astuple(start), values, strict=True))
             starts[source.key, source.wallet_arg] = start
     return Logs((*starts.values(),), params | {"awaited": sorted(awaited)}) if starts or awaited else None
 
