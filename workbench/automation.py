@@ -22,10 +22,10 @@ from workbench.entries import Entries, Entry, Until
 from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
 from workbench.events import Receipt
 from workbench.impact import Impact
+from workbench.known_segments import known_names
 from workbench.periods import During
 from workbench.plan import Plan, planned
 from workbench.publish import Record, Versions
-from workbench.segments import known_names
 from workbench.send_test import Addresses, TestSent, send_test
 from workbench.simulate import Simulation, Trial, simulated
 from workbench.texts.besides import Besides

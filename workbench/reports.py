@@ -11,10 +11,10 @@ from workbench import periods, surroundings
 from workbench.connection import Connection
 from workbench.doubts import doubts
 from workbench.errors import DraftError, spoken
+from workbench.known_segments import require
 from workbench.periods import MOST_DAYS, moment_of
 from workbench.periods import whole as _count
 from workbench.query import Question, sql, watermark
-from workbench.segments import require
 from workbench.spans import seconds_of
 from workbench.statements import statement
 

@@ -2,20 +2,18 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
-from api.language.spelling import meant
 from workbench.connection import Connection
 from workbench.display.page import html, moment, trend
 from workbench.display.table import Column, plain, table
 from workbench.display.words import both, counted, duration
-from workbench.errors import DraftError, NotThereError, RefusedError, StaleError, WorkbenchError, spoken
+from workbench.errors import DraftError, RefusedError, StaleError, spoken
 from workbench.fresh import Fresh
-from workbench.query import Question, named, sql_error
+from workbench.known_segments import Known, answered, find, listed, not_defined, written
+from workbench.query import Question, named
 from workbench.spans import seconds_of
-from workbench.values import bound, unboxed
+from workbench.values import bound
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,43 +21,13 @@ if TYPE_CHECKING:
     from workbench.display.report import Report
     from workbench.result import Result
 
-_PART = 200_000  # contacts in each part of a frame
 _WEEK = 7
-_PATIENCE = 65.0  # seconds: the service answers within a minute, or refuses
-
-
-class _Change(msgspec.Struct, frozen=True):
-    entered: int
-    departed: int
-
-
-class _Found(msgspec.Struct, frozen=True):
-    rows: int
-    nulls: int
-    unknown: int
-
-
-class _Known(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    kind: Literal["query", "audience"]
-    size: int
-    sql: str | None
-    params: Any
-    every_seconds: int | None
-    provenance: dict[str, Any]
-    refreshed_at: str | None
-    last_error: str | None
-    failing_since: str | None
-    revision: int
-    daily: list[int | None] = []
-    found: _Found | None = None
-    change: _Change | None = None
 
 
 class Segment:
     """A name for contacts. Shows how many they are, how fresh that is, and what the last call changed."""
 
-    def __init__(self, connection: Connection, known: _Known) -> None:
+    def __init__(self, connection: Connection, known: Known) -> None:
         self._connection = connection
         self._known = known
 
@@ -107,7 +75,7 @@ class Segment:
 
     def refresh(self) -> Self:
         """Refresh it now, and show what that changed. Raises SqlError when its query does not work any more."""
-        self._known = _filled(self._connection, "POST", f"/segments/{self.name}/refresh", {}, self._known.sql or "")
+        self._known = written(self._connection, "POST", f"/segments/{self.name}/refresh", {}, self._known.sql or "")
         return self
 
     def delete(self) -> None:
@@ -205,7 +173,7 @@ class Segments(Sequence[Segment]):
         asked = _asked(sql, values, params, ("self", "name", "sql", "every", "params"))
         if every is not None:
             asked["everySeconds"] = seconds_of(every, "every")
-        there = self._find(name)
+        there = find(self._connection, name)
         if there is None:
             return self._made("POST", "/segments", {"name": name} | asked, sql)
         if there.kind == "audience":
@@ -221,7 +189,7 @@ class Segments(Sequence[Segment]):
         """Return how many contacts a query finds, and what that would change in the segment `name`. Nothing is written."""
         asked = _asked(sql, values, params, ("self", "sql", "name", "params"))
         body = asked | ({"name": name} if name is not None else {})
-        return Preview(_answered(self._connection, "POST", "/segments/preview", body, sql))
+        return Preview(answered(self._connection, "POST", "/segments/preview", body, sql))
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with a row for each: name, kind, size, week_ago, refreshed_at, last_error."""
@@ -245,7 +213,7 @@ class Segments(Sequence[Segment]):
         if isinstance(index, str):
             known = {each.name: each for each in self._look.anew()}
             if index not in known:
-                raise _nobody_defined(index, tuple(known))
+                raise not_defined(index, tuple(known))
             return Segment(self._connection, known[index])
         return list(self)[index]
 
@@ -272,23 +240,15 @@ class Segments(Sequence[Segment]):
         known = self._look.anew()
         return {"text/plain": _text(known), "text/html": _page(known)}
 
-    def _find(self, name: str) -> _Known | None:
-        if not isinstance(name, str):
-            raise DraftError(f'{name!r} is not the name of a segment: "whales"')
-        try:
-            return msgspec.convert(self._connection.get(f"/segments/{_in_path(name)}"), _Known)
-        except NotThereError:
-            return None
-
-    def _made(self, method: str, path: str, body: Mapping[str, Any], query: str = "") -> Segment:
-        return Segment(self._connection, _filled(self._connection, method, path, body, query))
+    def _made(self, method: str, path: str, body: Mapping[str, Any], query: str) -> Segment:
+        return Segment(self._connection, written(self._connection, method, path, body, query))
 
 
-def _text(known: Sequence[_Known]) -> str:
+def _text(known: Sequence[Known]) -> str:
     return plain(_COLUMNS, [_row(each) for each in known], _NONE)
 
 
-def _page(known: Sequence[_Known]) -> str:
+def _page(known: Sequence[Known]) -> str:
     rows = [(*row[:2], trend(each.daily), *row[2:]) for each in known for row in [_row(each)]]
     columns = (*_COLUMNS[:2], Column("30 days"), *_COLUMNS[2:])
     return table(columns, rows, title="Segments", note=_NOTE if rows else "", empty=_NONE)
@@ -329,90 +289,6 @@ _NONE = 'No segments yet. wb.segments.define("whales", sql="SELECT contact_id FR
 _NOTE = 'One of them: wb.segments["name"]. In an automation: .when("contact.segments", contains="name")'
 
 
-def listed(connection: Connection) -> tuple[_Known, ...]:
-    """Return all segments by name."""
-    return tuple(msgspec.convert(connection.get("/segments")["segments"], list[_Known]))
-
-
-def known_names(connection: Connection) -> tuple[str, ...] | None:
-    """Return the names of all segments, None when they cannot be had."""
-    try:
-        return tuple(each.name for each in listed(connection))
-    except WorkbenchError:
-        return None
-
-
-def require(connection: Connection, name: object) -> None:
-    """Raise NotThereError, with the nearest name, unless there is a segment of that name."""
-    names = known_names(connection)
-    if not isinstance(name, str):
-        raise DraftError(f'segment={name!r} is not the name of a segment: segment="whales"')
-    if names is not None and name not in names:
-        raise _nobody_defined(name, names)
-
-
-def audience(connection: Connection, contacts: object, name: str) -> Segment:
-    """Freeze the contacts of a frame under a name, in the place of the audience of that name, if there is one."""
-    ids = _ids(contacts)
-    body = {"name": name, "contactIds": ids[:_PART], "provenance": _origin(contacts), "more": len(ids) > _PART}
-    segments = Segments(connection)
-    there = segments._find(name)
-    if there is not None and there.kind == "query":
-        raise DraftError(f"{name!r} is defined by a query: choose another name for the audience")
-    made = segments._made("POST", "/segments", body | ({"revision": there.revision} if there is not None else {}))
-    for start in range(_PART, len(ids), _PART):
-        part = {"contactIds": ids[start : start + _PART], "more": start + _PART < len(ids)}
-        made = segments._made("POST", f"/segments/{name}/contacts", part | {"revision": made._known.revision})
-    return made
-
-
-def _ids(contacts: object) -> list[str]:
-    """Return the ids in a frame's column contact_id, in a column, or in a list; nulls are left out."""
-    if hasattr(contacts, "collect"):
-        contacts = contacts.collect()
-    columns = getattr(contacts, "columns", None)
-    if columns is not None:
-        if "contact_id" not in columns:
-            raise DraftError(
-                f"the frame has no column contact_id, but {both([str(each) for each in columns]) or 'none at all'}; "
-                'if another one holds the contacts: frame.rename({"id": "contact_id"})'
-            )
-        contacts = contacts["contact_id"]  # type: ignore[index]
-    values = unboxed(contacts)
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise DraftError('an audience is a frame with a column contact_id: wb.audience(frame, name="invited")')
-    return [str(each) for each in values if each is not None]
-
-
-def _origin(contacts: object) -> dict[str, Any]:
-    """Return what a frame says about the query it came from; one made from such a frame says nothing."""
-    known = {
-        "sql": getattr(contacts, "statement", None),
-        "params": dict(getattr(contacts, "params", None) or {}) or None,
-        "queryHash": getattr(contacts, "query_hash", None),
-        "watermark": getattr(contacts, "watermark", None),
-    }
-    return {name: value for name, value in known.items() if value is not None} if known["sql"] else {}
-
-
-def _filled(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str) -> _Known:
-    return msgspec.convert(_answered(connection, method, path, body, query), _Known)
-
-
-def _answered(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str) -> Any:
-    """Return what the service answers; raise SqlError where it is about the query."""
-    answer = connection.exchange(method, path, body=body, seconds=_PATIENCE)
-    if answer.status == 400 and isinstance(answer.body, dict) and answer.body.get("field") == "sql":
-        raise sql_error(query, answer)
-    return connection.check(answer).body
-
-
-def _nobody_defined(name: str, names: Sequence[str]) -> NotThereError:
-    return NotThereError(
-        f"nobody has defined the segment {name!r}{meant(name, names, '. wb.segments shows those there are')}"
-    )
-
-
 def _asked(query: object, keywords: Mapping[str, Any], params: object, options: Collection[str]) -> dict[str, Any]:
     """Return a query with its values as the service takes it; raise DraftError."""
     if not isinstance(query, str):
@@ -420,12 +296,7 @@ def _asked(query: object, keywords: Mapping[str, Any], params: object, options: 
     return Question(query, bound(query, keywords, params, options)).body()
 
 
-def _in_path(name: str) -> str:
-    """Return a name as it stands in an address; what no segment can be called stands for one that is not there."""
-    return name if name and all(each.isalnum() or each in "_-" for each in name) and name.isascii() else "-"
-
-
-def _week_ago(known: _Known) -> int | None:
+def _week_ago(known: Known) -> int | None:
     """Return the size a week ago, or when it was new."""
     if len(known.daily) <= _WEEK:
         return None
@@ -433,18 +304,18 @@ def _week_ago(known: _Known) -> int | None:
     return next((each for each in since if each is not None), None)
 
 
-def _row(known: _Known) -> tuple[str, str, str, str, str]:
+def _row(known: Known) -> tuple[str, str, str, str, str]:
     before = _week_ago(known)
     grown = "" if before is None else f"{known.size - before:+,}" if known.size != before else "0"
     return known.name, f"{known.size:,}", grown, moment(known.refreshed_at), _said(known)
 
 
-def _said(known: _Known) -> str:
+def _said(known: Known) -> str:
     state, _ = _state(known)
     return state if known.last_error is None else f"{state}: {known.last_error}"
 
 
-def _state(known: _Known) -> tuple[str, str]:
+def _state(known: Known) -> tuple[str, str]:
     if known.kind == "audience":
         return ("frozen", "busy") if known.refreshed_at is not None else ("not whole", "warn")
     return ("failing", "bad") if known.last_error is not None else ("fresh", "good")

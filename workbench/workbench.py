@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, publish, surroundings
 from workbench.abi import ContractEvents, abi
+from workbench.audience import audience
 from workbench.audit import audit
 from workbench.author import Draft
 from workbench.automation import Automation, Place
@@ -27,7 +28,7 @@ from workbench.publish import Automations
 from workbench.query import Question, sql, watermark
 from workbench.reports import Reports
 from workbench.rights import rights
-from workbench.segments import Segment, Segments, audience
+from workbench.segments import Segment, Segments
 from workbench.stream import Stream
 from workbench.usage import usage
 from workbench.values import bound

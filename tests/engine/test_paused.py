@@ -1,19 +1,13 @@
 """Pause and resume: nothing is lost, nothing happens meanwhile, and whoever dies in between changes neither."""
 
-import asyncio
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from api.authoring import automations
-from api.authoring.automations import Author
 from api.authoring.draft import read_edit
 from api.authoring.refusal import Refusal
-from api.authoring.resting import move_on
-from api.clock import uuid7
-from api.engine import drive
 from api.engine.facts import asked_of, look
 from api.engine.graphs import Graphs
 from api.engine.leases import LEASE
@@ -27,45 +21,11 @@ from api.language.graph import Graph, read_graph
 from api.language.retry import uniform
 from api.language.simulate import EARLIEST, Automation, Given, simulate
 from api.language.trigger import Trigger
-from api.store import authoring
 from api.store import engine as store
 from api.store.calls import COMMIT, run
-from tests.delivery.conftest import Endpoint, endpoint, status
+from tests.delivery.conftest import endpoint, status
 from tests.engine.conftest import Bench
-
-TRIGGER = {"id": "t", "type": "app_event", "data": {}}
-WAIT = {"id": "d", "type": "delay", "data": {"seconds": 60}}
-TAG = {"id": "g", "type": "add_tag", "data": {"tag": "late"}}
-AWAIT = {"id": "w", "type": "wait_for_event", "data": {"event": "bought", "timeoutSeconds": 3600}}
-
-
-def author(bench: Bench) -> Author:
-    now = bench.clock.now_us()
-    return Author(bench.org_id, uuid7(now), now)
-
-
-async def pause(bench: Bench, automation_id: str) -> None:
-    row = await automations.pause(bench.database, author(bench), automation_id)
-    assert not isinstance(row, Refusal)
-    assert row.paused_at is not None
-
-
-async def resume(bench: Bench, automation_id: str, *, cancel_overdue: bool = False) -> None:
-    who = author(bench)
-    row = await automations.resume(bench.database, who, automation_id, cancel_overdue=cancel_overdue)
-    assert not isinstance(row, Refusal)
-    assert row.paused_at is None
-
-
-async def waiting(bench: Bench, *nodes: dict[str, Any], events: int = 1) -> str:
-    """Let so many events come, and their entries go as far as they do at once."""
-    steps = [TRIGGER, *nodes]
-    edges = [(a["id"], b["id"]) for a, b in pairwise(steps)]
-    automation_id = await bench.automation(steps, edges)
-    for number in range(events):
-        await bench.send(f"k{number}", {"walletAddress": f"0x{number}"})
-    await bench.drive()
-    return automation_id
+from tests.engine.pausing import AWAIT, TAG, TRIGGER, WAIT, author, pause, resume, waiting
 
 
 async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again(bench: Bench) -> None:
@@ -111,89 +71,6 @@ async def test_many_go_on_in_stretches(bench: Bench, monkeypatch: pytest.MonkeyP
     await resume(bench, automation_id, cancel_overdue=overdue)
     await bench.drive()
     assert await bench.entries() == [("cancelled", "overdue") if overdue else ("completed", "completed")] * 5
-
-
-async def resting(bench: Bench, events: int) -> str:
-    """Let so many entries rest in a paused automation."""
-    automation_id = await waiting(bench, WAIT, TAG, events=events)
-    await pause(bench, automation_id)
-    bench.clock.ahead += timedelta(minutes=2)
-    assert await bench.drive() == events
-    return automation_id
-
-
-class _KilledError(Exception):
-    """The process that resumed ends here."""
-
-
-async def cut_short(bench: Bench, automation_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resume in stretches of two, and be gone after the first."""
-    stretches: list[Any] = []
-    resume_entries = authoring.resume_entries
-
-    async def resume_two(*values: Any) -> tuple[int, str | None]:
-        if stretches:
-            raise _KilledError
-        stretches.append(values)
-        return await resume_entries(*values[:-1], 2)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(authoring, "resume_entries", resume_two)
-        with pytest.raises(_KilledError):
-            await resume(bench, automation_id)
-
-
-async def test_what_a_resume_that_was_cut_short_left_goes_on_with_another(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    automation_id = await resting(bench, 3)
-    await cut_short(bench, automation_id, monkeypatch)
-    assert await bench.drive() == 2
-    await resume(bench, automation_id)
-    await bench.drive()
-    assert await bench.entries() == [("completed", "completed")] * 3
-
-
-async def test_what_a_resume_that_was_cut_short_left_goes_on_by_itself(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    automation_id = await resting(bench, 5)
-    await cut_short(bench, automation_id, monkeypatch)
-    monkeypatch.setattr(automations, "_RESUMED_AT_ONCE", 2)
-    left = await asyncio.gather(
-        *(move_on(bench.database, bench.clock) for _ in range(3)), resume(bench, automation_id), return_exceptions=True
-    )
-    assert left[0] == 1
-    assert not [each for each in left if isinstance(each, BaseException)]
-    await bench.drive()
-    assert await bench.entries() == [("completed", "completed")] * 5
-    assert await bench.fetch("SELECT count(*) FROM entry_transitions WHERE from_state = 'paused'") == [(5,)]
-    assert await move_on(bench.database, bench.clock) == 0
-
-
-async def test_what_rests_in_an_automation_that_is_paused_is_left_there(bench: Bench) -> None:
-    await resting(bench, 1)
-    assert await move_on(bench.database, bench.clock) == 0
-    assert await bench.entries("state") == [("paused",)]
-
-
-@pytest.mark.parametrize("stop", [automations.deactivate, automations.archive])
-async def test_what_a_switch_off_that_was_cut_short_left_resting_is_cancelled(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, stop: Any
-) -> None:
-    automation_id = await resting(bench, 3)
-
-    async def killed(*_: Any) -> str | None:
-        raise _KilledError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(automations, "_CANCELLED_AT_ONCE", 2)
-        patched.setattr(automations, "_cancel_more", killed)
-        with pytest.raises(_KilledError):
-            await stop(bench.database, author(bench), automation_id)
-    assert sorted(await bench.entries("state")) == [("cancelled",), ("cancelled",), ("paused",)]
-    assert await move_on(bench.database, bench.clock) == 1
-    assert len(set(await bench.entries())) == 1
 
 
 async def test_what_is_not_due_yet_keeps_its_time(bench: Bench) -> None:
@@ -306,100 +183,6 @@ async def test_what_failed_last_is_known_while_an_entry_rests_and_when_it_comes_
     assert await bench.entries("state, last_error") == [("completed", None)]
     moves = await bench.fetch("SELECT reason FROM entry_transitions WHERE to_state = 'paused'")
     assert moves == [(None,)]
-
-
-def hooks(server: Endpoint, *ids: str) -> list[dict[str, Any]]:
-    return [{"id": each, "type": "send_webhook", "data": {"url": server.url(path=f"/{each}")}} for each in ids]
-
-
-@pytest.mark.parametrize(
-    ("answer", "nodes", "entry", "message"),
-    [
-        (status(200), ("a", "b"), ("cancelled", "overdue"), "sent"),
-        (status(500), ("a", "b"), ("cancelled", "overdue"), "skipped"),
-        (status(200), ("a",), ("completed", "completed"), "sent"),
-        (status(410), ("a",), ("dead", "gone"), "failed"),
-    ],
-    ids=["it goes no further", "it is not tried again", "it was the last step", "it failed for good"],
-)
-async def test_what_is_being_sent_when_what_came_due_is_cancelled_ends_before_its_next_step(
-    bench: Bench, answer: bytes, nodes: tuple[str, ...], entry: tuple[str, str], message: str
-) -> None:
-    arrived, resumed = asyncio.Event(), asyncio.Event()
-
-    async def once_resumed(writer: asyncio.StreamWriter) -> None:
-        arrived.set()
-        await resumed.wait()
-        writer.write(answer)
-
-    async with endpoint(once_resumed) as server:
-        automation_id = await waiting(bench, *hooks(server, *nodes), events=0)
-        await bench.send("k")
-        driving = asyncio.create_task(bench.drive())
-        await arrived.wait()
-        await pause(bench, automation_id)
-        await resume(bench, automation_id, cancel_overdue=True)
-        resumed.set()
-        await driving
-        bench.clock.ahead += timedelta(minutes=1)
-        await bench.drive()
-        assert len(server.requests) == 1
-    assert await bench.entries() == [entry]
-    assert await bench.fetch("SELECT status FROM messages") == [(message,)]
-
-
-async def test_what_a_worker_has_in_hand_when_what_came_due_is_cancelled_does_nothing_more(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
-    await pause(bench, automation_id)
-    bench.clock.ahead += timedelta(minutes=2)
-    decided, resumed = asyncio.Event(), asyncio.Event()
-    loop, held = asyncio.get_running_loop(), advance_some
-
-    def once_resumed(*values: Any) -> Any:
-        done = held(*values)
-        if not resumed.is_set():
-            loop.call_soon_threadsafe(decided.set)
-            asyncio.run_coroutine_threadsafe(resumed.wait(), loop).result()
-        return done
-
-    monkeypatch.setattr(drive, "advance_some", once_resumed)
-    driving = asyncio.create_task(bench.drive())
-    await decided.wait()
-    await resume(bench, automation_id, cancel_overdue=True)
-    assert await bench.entries("state") == [("running",)]
-    resumed.set()
-    await driving
-    assert await bench.entries() == [("cancelled", "overdue")]
-    assert await bench.steps() == ["entered", "waiting"]
-    assert await bench.fetch("SELECT tags FROM contacts") == [([],)]
-
-
-async def test_what_a_worker_that_died_had_in_hand_is_cancelled_too(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
-    await pause(bench, automation_id)
-    bench.clock.ahead += timedelta(minutes=2)
-    async with bench.database.transaction() as tx:
-        now = bench.clock.now()
-        await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
-    await resume(bench, automation_id, cancel_overdue=True)
-    bench.clock.ahead += LEASE
-    assert await bench.driver.rescue(bench.org_id, 10) == 1
-    await bench.drive()
-    assert await bench.entries() == [("cancelled", "overdue")]
-    assert await bench.steps() == ["entered", "waiting"]
-
-
-async def test_what_comes_after_a_resume_that_cancels_runs(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
-    await pause(bench, automation_id)
-    await resume(bench, automation_id, cancel_overdue=True)
-    await bench.send("later", {"walletAddress": "0x9"})
-    await bench.drive()
-    bench.clock.ahead += timedelta(minutes=2)
-    await bench.drive()
-    assert await bench.entries() == [("completed", "completed")] * 2
 
 
 async def test_paused_twice_it_is_paused_once(bench: Bench) -> None:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import DraftError, NotThereError, RefusedError, SqlError, Workbench, segments
+from workbench import DraftError, NotThereError, RefusedError, SqlError, Workbench, audience
 
 BIG = "SELECT id AS contact_id FROM contacts WHERE starts_with(external_id, 'seg-') AND (metadata ->> 'balance')::int > :least"
 
@@ -178,7 +178,7 @@ def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
 
 
 def test_a_large_frame_goes_in_parts(wb: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_PART", 1)
+    monkeypatch.setattr(audience, "_PART", 1)
     ids = wb.sql(BIG, least=200)["contact_id"].to_list()
     made = wb.audience(ids, name="parts")
     assert (made.size, made.provenance) == (3, {"rows": 3, "unknown": 0})

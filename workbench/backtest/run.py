@@ -23,8 +23,8 @@ from workbench.connection import Connection
 from workbench.display.progress import Progress
 from workbench.display.words import counted
 from workbench.errors import DraftError, RefusedError
+from workbench.known_segments import require
 from workbench.periods import During, read_period
-from workbench.segments import require
 
 BUCKET = 10_000  # events that are lived through at a time
 _ALONE = 20_000  # fewer events than this are lived through here: starting processes would take longer

@@ -21,7 +21,7 @@ from workbench.chains import chained
 from workbench.connection import Connection
 from workbench.display.words import value
 from workbench.errors import WorkbenchError
-from workbench.segments import known_names
+from workbench.known_segments import known_names
 
 _FRESH = 60.0  # seconds
 _MOST_LOOKED_AT = 8  # events of one automation; each costs a look at its newest payloads

@@ -1,0 +1,44 @@
+"""Pausing and resuming automations whose entries wait."""
+
+from itertools import pairwise
+from typing import Any
+
+from api.authoring import automations
+from api.authoring.automations import Author
+from api.authoring.refusal import Refusal
+from api.clock import uuid7
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+WAIT = {"id": "d", "type": "delay", "data": {"seconds": 60}}
+TAG = {"id": "g", "type": "add_tag", "data": {"tag": "late"}}
+AWAIT = {"id": "w", "type": "wait_for_event", "data": {"event": "bought", "timeoutSeconds": 3600}}
+
+
+def author(bench: Bench) -> Author:
+    now = bench.clock.now_us()
+    return Author(bench.org_id, uuid7(now), now)
+
+
+async def pause(bench: Bench, automation_id: str) -> None:
+    row = await automations.pause(bench.database, author(bench), automation_id)
+    assert not isinstance(row, Refusal)
+    assert row.paused_at is not None
+
+
+async def resume(bench: Bench, automation_id: str, *, cancel_overdue: bool = False) -> None:
+    who = author(bench)
+    row = await automations.resume(bench.database, who, automation_id, cancel_overdue=cancel_overdue)
+    assert not isinstance(row, Refusal)
+    assert row.paused_at is None
+
+
+async def waiting(bench: Bench, *nodes: dict[str, Any], events: int = 1) -> str:
+    """Let so many events come, and their entries go as far as they do at once."""
+    steps = [TRIGGER, *nodes]
+    edges = [(a["id"], b["id"]) for a, b in pairwise(steps)]
+    automation_id = await bench.automation(steps, edges)
+    for number in range(events):
+        await bench.send(f"k{number}", {"walletAddress": f"0x{number}"})
+    await bench.drive()
+    return automation_id

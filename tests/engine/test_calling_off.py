@@ -1,0 +1,110 @@
+"""Resumed with what came due cancelled: whatever is under way, none of it does anything more."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from api.engine import drive
+from api.engine.leases import LEASE
+from api.engine.walk import advance_some
+from api.store import engine as store
+from api.store.calls import COMMIT, run
+from tests.delivery.conftest import Endpoint, endpoint, status
+from tests.engine.conftest import Bench
+from tests.engine.pausing import TAG, WAIT, pause, resume, waiting
+
+
+def hooks(server: Endpoint, *ids: str) -> list[dict[str, Any]]:
+    return [{"id": each, "type": "send_webhook", "data": {"url": server.url(path=f"/{each}")}} for each in ids]
+
+
+@pytest.mark.parametrize(
+    ("answer", "nodes", "entry", "message"),
+    [
+        (status(200), ("a", "b"), ("cancelled", "overdue"), "sent"),
+        (status(500), ("a", "b"), ("cancelled", "overdue"), "skipped"),
+        (status(200), ("a",), ("completed", "completed"), "sent"),
+        (status(410), ("a",), ("dead", "gone"), "failed"),
+    ],
+    ids=["it goes no further", "it is not tried again", "it was the last step", "it failed for good"],
+)
+async def test_what_is_being_sent_when_what_came_due_is_cancelled_ends_before_its_next_step(
+    bench: Bench, answer: bytes, nodes: tuple[str, ...], entry: tuple[str, str], message: str
+) -> None:
+    arrived, resumed = asyncio.Event(), asyncio.Event()
+
+    async def once_resumed(writer: asyncio.StreamWriter) -> None:
+        arrived.set()
+        await resumed.wait()
+        writer.write(answer)
+
+    async with endpoint(once_resumed) as server:
+        automation_id = await waiting(bench, *hooks(server, *nodes), events=0)
+        await bench.send("k")
+        driving = asyncio.create_task(bench.drive())
+        await arrived.wait()
+        await pause(bench, automation_id)
+        await resume(bench, automation_id, cancel_overdue=True)
+        resumed.set()
+        await driving
+        bench.clock.ahead += timedelta(minutes=1)
+        await bench.drive()
+        assert len(server.requests) == 1
+    assert await bench.entries() == [entry]
+    assert await bench.fetch("SELECT status FROM messages") == [(message,)]
+
+
+async def test_what_a_worker_has_in_hand_when_what_came_due_is_cancelled_does_nothing_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automation_id = await waiting(bench, WAIT, TAG)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    decided, resumed = asyncio.Event(), asyncio.Event()
+    loop, held = asyncio.get_running_loop(), advance_some
+
+    def once_resumed(*values: Any) -> Any:
+        done = held(*values)
+        if not resumed.is_set():
+            loop.call_soon_threadsafe(decided.set)
+            asyncio.run_coroutine_threadsafe(resumed.wait(), loop).result()
+        return done
+
+    monkeypatch.setattr(drive, "advance_some", once_resumed)
+    driving = asyncio.create_task(bench.drive())
+    await decided.wait()
+    await resume(bench, automation_id, cancel_overdue=True)
+    assert await bench.entries("state") == [("running",)]
+    resumed.set()
+    await driving
+    assert await bench.entries() == [("cancelled", "overdue")]
+    assert await bench.steps() == ["entered", "waiting"]
+    assert await bench.fetch("SELECT tags FROM contacts") == [([],)]
+
+
+async def test_what_a_worker_that_died_had_in_hand_is_cancelled_too(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    async with bench.database.transaction() as tx:
+        now = bench.clock.now()
+        await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
+    await resume(bench, automation_id, cancel_overdue=True)
+    bench.clock.ahead += LEASE
+    assert await bench.driver.rescue(bench.org_id, 10) == 1
+    await bench.drive()
+    assert await bench.entries() == [("cancelled", "overdue")]
+    assert await bench.steps() == ["entered", "waiting"]
+
+
+async def test_what_comes_after_a_resume_that_cancels_runs(bench: Bench) -> None:
+    automation_id = await waiting(bench, WAIT, TAG)
+    await pause(bench, automation_id)
+    await resume(bench, automation_id, cancel_overdue=True)
+    await bench.send("later", {"walletAddress": "0x9"})
+    await bench.drive()
+    bench.clock.ahead += timedelta(minutes=2)
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed")] * 2

@@ -1,0 +1,96 @@
+"""A resume or a switch-off that was cut short: what it left resting is seen to by whoever comes next."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from api.authoring import automations
+from api.authoring.resting import move_on
+from api.store import authoring
+from tests.engine.conftest import Bench
+from tests.engine.pausing import TAG, WAIT, author, pause, resume, waiting
+
+
+async def resting(bench: Bench, events: int) -> str:
+    """Let so many entries rest in a paused automation."""
+    automation_id = await waiting(bench, WAIT, TAG, events=events)
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(minutes=2)
+    assert await bench.drive() == events
+    return automation_id
+
+
+class _KilledError(Exception):
+    """The process that resumed ends here."""
+
+
+async def cut_short(bench: Bench, automation_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resume in stretches of two, and be gone after the first."""
+    stretches: list[Any] = []
+    resume_entries = authoring.resume_entries
+
+    async def resume_two(*values: Any) -> tuple[int, str | None]:
+        if stretches:
+            raise _KilledError
+        stretches.append(values)
+        return await resume_entries(*values[:-1], 2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(authoring, "resume_entries", resume_two)
+        with pytest.raises(_KilledError):
+            await resume(bench, automation_id)
+
+
+async def test_what_a_resume_that_was_cut_short_left_goes_on_with_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automation_id = await resting(bench, 3)
+    await cut_short(bench, automation_id, monkeypatch)
+    assert await bench.drive() == 2
+    await resume(bench, automation_id)
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed")] * 3
+
+
+async def test_what_a_resume_that_was_cut_short_left_goes_on_by_itself(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automation_id = await resting(bench, 5)
+    await cut_short(bench, automation_id, monkeypatch)
+    monkeypatch.setattr(automations, "_RESUMED_AT_ONCE", 2)
+    left = await asyncio.gather(
+        *(move_on(bench.database, bench.clock) for _ in range(3)), resume(bench, automation_id), return_exceptions=True
+    )
+    assert left[0] == 1
+    assert not [each for each in left if isinstance(each, BaseException)]
+    await bench.drive()
+    assert await bench.entries() == [("completed", "completed")] * 5
+    assert await bench.fetch("SELECT count(*) FROM entry_transitions WHERE from_state = 'paused'") == [(5,)]
+    assert await move_on(bench.database, bench.clock) == 0
+
+
+async def test_what_rests_in_an_automation_that_is_paused_is_left_there(bench: Bench) -> None:
+    await resting(bench, 1)
+    assert await move_on(bench.database, bench.clock) == 0
+    assert await bench.entries("state") == [("paused",)]
+
+
+@pytest.mark.parametrize("stop", [automations.deactivate, automations.archive])
+async def test_what_a_switch_off_that_was_cut_short_left_resting_is_cancelled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, stop: Any
+) -> None:
+    automation_id = await resting(bench, 3)
+
+    async def killed(*_: Any) -> str | None:
+        raise _KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(automations, "_CANCELLED_AT_ONCE", 2)
+        patched.setattr(automations, "_cancel_more", killed)
+        with pytest.raises(_KilledError):
+            await stop(bench.database, author(bench), automation_id)
+    assert sorted(await bench.entries("state")) == [("cancelled",), ("cancelled",), ("paused",)]
+    assert await move_on(bench.database, bench.clock) == 1
+    assert len(set(await bench.entries())) == 1
