@@ -5,27 +5,30 @@ limit. Rows are stored in pieces, each one transaction with the locks of live in
 transaction how far the file is: an import that broke off, however it did, goes on where it stopped, and every row of a file is
 there exactly once. Because every event has an idempotency key, files that overlap store nothing twice.
 
-While Postgres stores a piece, the next one claims its keys on a second connection, which is all it can do before its turn; and the
-rows behind are read, in steps of a millisecond or two so that Postgres never waits for long. Should a piece not be stored as it was
-given, the next one is taken back, and what is left of both is stored one after the other.
+While Postgres stores a piece, the next one claims its keys on a second connection and brings the events of people who were met before,
+which is all it can do before its turn; and the rows behind are read, in steps of a millisecond or two so that Postgres never waits
+for long. Should a piece not be stored as it was given, the next one is taken back, and what is left of both is stored one after the
+other, all of it in turn.
 """
 
 import asyncio
 import gc
 from bisect import insort
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import islice
 from operator import attrgetter, itemgetter
-from typing import Any
 
 import msgspec
 
 from api.clock import Clock, monotonic_ns, uuid7
 from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
+from api.ingest.line import Place, PutOffError, stop
 from api.ingest.months import Months
-from api.ingest.past import Past, Piece, TooManyLocksError, claim, lockable, store_claimed
+from api.ingest.past import MovedError, Past, Piece, TooManyLocksError, claim, lockable, store_known, store_rest
 from api.ingest.past_arrival import PastEvents, PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
@@ -36,15 +39,15 @@ from api.language.problem import Problems
 from api.store import calls, imports
 from api.store.access import find_organization
 from api.store.calls import COMMIT
-from api.store.database import ConflictError, Database, RefusedDataError
+from api.store.database import ConflictError, Database, RefusedDataError, Transaction
 from api.store.history import most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
 STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 300_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
+AHEAD = 2  # pieces that are begun while one is being stored
 TRIES = 5
-PATIENCE = 3.0  # seconds for the piece before; Postgres ends a transaction that does nothing for five
 PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one
 
 
@@ -79,7 +82,7 @@ async def import_history(
 
     Raises UnknownOrganizationError, UnreadableFileError, and UnavailableError when Postgres went away: begin again then.
     """
-    database = Database(dsn, size=3, statement_ms=60_000, hot=True)
+    database = Database(dsn, size=AHEAD + 2, statement_ms=60_000, hot=True)
     await database.open()
     try:
         clock = Clock()
@@ -143,7 +146,7 @@ class _Run:
         self.most = CHUNK  # events that are tried in one transaction
 
     def adapt(self, taken: int, since_ns: int) -> None:
-        """Try fewer events after a transaction that took long, and more after any other."""
+        """Try fewer events after a transaction that held contacts, or waited for them, long, and more after any other."""
         if monotonic_ns() - since_ns > LONGEST_NS:
             self.most = max(taken // 2, FEWEST)
         else:
@@ -177,19 +180,19 @@ class _Chunk(msgspec.Struct, eq=False):
 class _Begun(msgspec.Struct, eq=False):
     """A piece that is being stored: whose events, up to which of them, and their keys."""
 
-    task: asyncio.Task[None]
+    place: Place
     chunk: _Chunk
     end: int
     key_digests: set[bytes]
 
 
 class _File:
-    """The import of one file. While a piece is being stored, the next one claims its keys on another connection."""
+    """The import of one file. While a piece is being stored, the next ones do what they can before their turn."""
 
     def __init__(self, run: _Run, source: Source, told: _Told) -> None:
         self._run, self._source, self._told = run, source, told
         self._report = ImportReport()
-        self._begun: _Begun | None = None
+        self._begun: deque[_Begun] = deque()
 
     async def store(self) -> ImportReport:
         """Store every row that was not done before; return what became of them."""
@@ -216,7 +219,7 @@ class _File:
                 await self._store_chunk(chunk)
             await self._end_begun()
         finally:
-            await _stop(ahead, *([self._begun.task] if self._begun else []))
+            await stop(ahead, *(each.place.task for each in self._begun))
 
     async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
         """Read up to CHUNK rows; None at the end."""
@@ -258,35 +261,44 @@ class _File:
             await self._begin_piece(chunk)
 
     async def _begin_piece(self, chunk: _Chunk) -> None:
-        """Begin to store some of what is left, and see to the end what was begun before."""
-        run, before = self._run, self._begun
+        """Begin to store some of what is left, and see to the end what was begun long before."""
+        run = self._run
         start, end = chunk.begun, chunk.begun + lockable(run.past, chunk.events, chunk.begun, run.most)
         given = chunk.events.span(start, end)
         digests = set(given.key_digests)
-        if before is not None and not digests.isdisjoint(before.key_digests):
-            await self._end_begun()  # it may hold some of these keys
+        if not all(digests.isdisjoint(each.key_digests) for each in self._begun):
+            await self._end_begun()  # they may hold some of these keys
             return
-        task = asyncio.create_task(self._advance(chunk, given, before.task if before else None))
-        self._begun = _Begun(task, chunk, end, digests)
+        before = self._begun[-1].place if self._begun else None
+        place = Place(before, lambda place: self._advance(chunk, given, place))
+        self._begun.append(_Begun(place, chunk, end, digests))
         chunk.begun = end
-        if before is not None and not await self._ended(before):
-            await _stop(task)
-            self._begun, chunk.begun = None, start
-            await self._store_alone(before)
+        if len(self._begun) > AHEAD:
+            await self._end_first()
 
     async def _end_begun(self) -> None:
         """See to the end what was begun."""
-        begun, self._begun = self._begun, None
-        if begun is not None and not await self._ended(begun):
-            await self._store_alone(begun)
+        while self._begun:
+            await self._end_first()
+
+    async def _end_first(self) -> None:
+        """See the first that was begun to its end; should it not be stored as it was given, all of them, one after the other."""
+        first = self._begun.popleft()
+        if await self._ended(first):
+            return
+        others = list(self._begun)
+        self._begun.clear()
+        await stop(*(each.place.task for each in others))
+        for each in (first, *others):
+            await self._store_alone(each)
 
     async def _ended(self, begun: _Begun) -> bool:
         """Wait for a piece; return whether it was stored as it was given."""
         try:
-            await begun.task
+            await begun.place.task
         except ConflictError:
             self._run.past.repeats = True  # the usual reason
-        except (RefusedDataError, TooManyLocksError, _PutOffError):
+        except (RefusedDataError, TooManyLocksError, MovedError, PutOffError):
             pass
         else:
             return True
@@ -330,29 +342,40 @@ class _File:
         raise AssertionError("the loop above returns or raises")
 
     async def _advance(
-        self, chunk: _Chunk, events: PastEvents | None, before: asyncio.Task[None] | None = None, *, refused: int = 0
+        self, chunk: _Chunk, events: PastEvents | None, place: Place | None = None, *, refused: int = 0
     ) -> None:
         """Store events, if there are any, and note how far the file is then, in one transaction.
 
-        All but the claim of their keys waits until the piece before has been stored.
+        With a place in line, what can be done before its turn is.
         """
         run, at, since_ns = self._run, self._run.clock.now(), monotonic_ns()
+        if place is not None:
+            await place.wait_to_claim()
         async with run.database.transaction() as tx:
             piece = Piece(refused, 0, 0)
             if events is not None:
-                fresh = await claim(tx, run.past, events, at)
-                await _turn(before)
-                piece = await store_claimed(tx, run.past, events, fresh, at)
+                piece = await self._store_events(tx, events, place, at)
             line = chunk.line_after(piece.taken)
             told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
             brought = imports.Progress(line, piece.stored, piece.duplicates, len(told))
             advance = imports.advance_import(run.org_id, self._source.digest, brought, at)
             await calls.run(tx, *piece.writes, advance, COMMIT)
         run.past.memory.keep(piece.new, at)
-        run.adapt(piece.taken, since_ns)
+        run.adapt(piece.taken, place.turn_ns if place else since_ns)
         chunk.done += piece.taken
         chunk.told += len(told)
         self._tell(chunk, piece, told)
+
+    async def _store_events(self, tx: Transaction, events: PastEvents, place: Place | None, at: datetime) -> Piece:
+        past = self._run.past
+        if place is None:
+            claimed = await claim(tx, past, events, at)
+            return await store_rest(tx, past, events, claimed, [""] * len(claimed.events), at)
+        claimed = await claim(tx, past, events, at)
+        place.claimed.set()
+        known = await store_known(tx, claimed)
+        await place.wait_to_store()
+        return await store_rest(tx, past, events, claimed, known, at)
 
     def _tell(self, chunk: _Chunk, piece: Piece, told: list[Refusal]) -> None:
         of_piece = ImportReport(0, piece.stored, piece.duplicates, len(told), refusals=tuple(told))
@@ -360,22 +383,3 @@ class _File:
         if chunk.done == len(chunk.events):
             self._report = self._report.plus(ImportReport(read=chunk.rows))
             self._told.tell(self._source, self._report, chunk.share)
-
-
-class _PutOffError(Exception):
-    """The piece before was not stored as it was given, or takes long: this one has to be begun again."""
-
-
-async def _turn(before: asyncio.Task[None] | None) -> None:
-    """Wait until the piece before has been stored; raise _PutOffError."""
-    if before is None:
-        return
-    await asyncio.wait([before], timeout=PATIENCE)
-    if not before.done() or before.cancelled() or before.exception() is not None:
-        raise _PutOffError
-
-
-async def _stop(*tasks: asyncio.Task[Any]) -> None:
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

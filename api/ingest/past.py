@@ -1,9 +1,9 @@
 """One piece of an import, one transaction: the identity rules of live ingest, without automations, dated when it happened.
 
 Locks are taken in the order of everybody (`store.locks`). First a piece claims its keys, by COPY; once one was held, they are looked for
-first, so that a file which is there already costs a look. That needs nothing of the pieces before, and may be done while they are
-being stored; all else follows in turn. Contacts that come back as they were cost a look, too. What a piece may lock is bounded:
-`lockable` says how much of it can be brought.
+first, so that a file which is there already costs a look. Then it stores the events of people who were met before. That needs nothing
+of the pieces before, and may be done while they are being stored; all else follows in turn: whether those people still are who they
+were, which costs a look, and all other events. What a piece may lock is bounded: `lockable` says how much of it can be brought.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,19 @@ class Piece(msgspec.Struct, frozen=True):
     writes: Sequence[Call[None]] = ()
 
 
+class Claimed(msgspec.Struct, frozen=True):
+    """Events whose keys the transaction of that number has claimed."""
+
+    events: PastEvents
+    number: int
+
+
 class TooManyLocksError(Exception):
     """A piece would lock more than a transaction may: contacts it counted on were changed by others."""
+
+
+class MovedError(Exception):
+    """An event that was stored before its turn is about another contact by then."""
 
 
 class Past(msgspec.Struct):
@@ -77,25 +88,44 @@ def lockable(past: Past, events: PastEvents, start: int, most: int) -> int:
     return len(people)
 
 
-async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> PastEvents:
-    """Claim the idempotency keys that are new at `at`; return the events that have them. Raises ConflictError (see `Past.repeats`)."""
+async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) -> Claimed:
+    """Claim the idempotency keys that are new at `at`; raise ConflictError (see `Past.repeats`)."""
     fresh = given.at(await _fresh(tx, past, given))
-    if fresh:
-        await copying.add_keys(tx, sorted(fresh.key_rows), at)
-    return fresh
+    if not fresh:
+        return Claimed(fresh, 0)
+    await copying.add_keys(tx, sorted(fresh.key_rows), at)
+    (number,) = await run(tx, own_number(await number_added(tx)))
+    return Claimed(fresh, number)
 
 
-async def store_claimed(tx: Transaction, past: Past, given: PastEvents, fresh: PastEvents, at: datetime) -> Piece:
-    """Store those of the events given that are fresh, but for `Piece.writes`; raise TooManyLocksError."""
+async def store_known(tx: Transaction, claimed: Claimed) -> list[str]:
+    """Store the claimed events whose contact is known so far; return that for each, empty for those that are left."""
+    contact_ids = [person.contact_id for person in claimed.events.people]
+    await _copy(tx, claimed, contact_ids, [position for position, known in enumerate(contact_ids) if known])
+    return contact_ids
+
+
+async def store_rest(
+    tx: Transaction, past: Past, given: PastEvents, claimed: Claimed, known: Sequence[str], at: datetime
+) -> Piece:
+    """Store those of the events given that are claimed and not `known`, but for `Piece.writes`.
+
+    Raises TooManyLocksError, and MovedError if a known one is not what it was stored as.
+    """
+    fresh = claimed.events
     if not fresh:
         return Piece(len(given), 0, len(given))
-    standing = await _stand(tx, past)
+    counted = await _stand(tx, past, claimed.number)
     met = await past.memory.recognise(tx, fresh)
     if len(fresh) > 1 and _locks(met) > 2 * past.most_locks:
         raise TooManyLocksError
-    writes = await _store(tx, past, fresh, met, standing, at)
+    await _place(tx, fresh, met, at)
+    past.memory.wrote(met.directory.changed())
+    if any(was and was != now for was, now in zip(known, met.contact_ids, strict=True)):
+        raise MovedError
+    await _copy(tx, claimed, met.contact_ids, [position for position, was in enumerate(known) if not was])
     new = [each for each in met.asked.values() if met.directory.has_created(each)]
-    return Piece(len(given), len(fresh), len(given) - len(fresh), new, writes)
+    return Piece(len(given), len(fresh), len(given) - len(fresh), new, _writes(past, fresh, met, counted, at))
 
 
 async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> Sequence[int]:
@@ -114,37 +144,31 @@ async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> Sequence[int
     return list(first.values())
 
 
-class _Standing(msgspec.Struct, frozen=True):
-    """The number of the transaction, and up to where events are counted."""
-
-    number: int
-    counted: Reached | None
-
-
 def _locks(met: Met) -> int:
     strangers = {key for each in met.asked.values() if not each.contact_id for key in each.keys}
     return len(strangers) + len({each.contact_id for each in met.asked.values() if each.news})
 
 
-async def _store(
-    tx: Transaction, past: Past, events: PastEvents, met: Met, standing: _Standing, at: datetime
-) -> list[Call[None]]:
-    await _place(tx, events, met, at)
-    past.memory.wrote(met.directory.changed())
-    who = [each.fields for each in events.people]
-    parts = events.heads, events.payloads, events.tails, who
-    await copying.add_past_events(tx, copying.PastRows(parts, met.contact_ids, events.ats_us), standing.number)
+def _writes(past: Past, events: PastEvents, met: Met, counted: Reached | None, at: datetime) -> list[Call[None]]:
     writes = contact_writes(met.directory, at, add_contacts=lambda rows, at: _add_contacts(rows, met, at))
     dated = zip(events.names, events.ats_us, strict=True)
-    return writes + past_notes((past.org_id, past.source), dated, standing.counted, at)
+    return writes + past_notes((past.org_id, past.source), dated, counted, at)
 
 
-async def _stand(tx: Transaction, past: Past) -> _Standing:
-    """Begin the part of a transaction that comes in turn, with its keys claimed."""
+async def _copy(tx: Transaction, claimed: Claimed, contact_ids: Sequence[str], positions: Sequence[int]) -> None:
+    events = claimed.events
+    if positions:
+        parts = events.heads, events.payloads, events.tails, [each.fields for each in events.people]
+        rows = copying.PastRows(parts, contact_ids, events.ats_us)
+        await copying.add_past_events(tx, rows, positions, claimed.number)
+
+
+async def _stand(tx: Transaction, past: Past, number: int) -> Reached | None:
+    """Begin the part of a transaction that comes in turn, with its keys claimed; return up to where events are counted."""
     added = await number_added(tx)
-    number, seen, counted = await run(tx, own_number(added), history.snapshot(), reached(past.org_id))
+    seen, counted = await run(tx, history.snapshot(), reached(past.org_id))
     past.memory.begin(number - added, seen)
-    return _Standing(number, counted)
+    return counted
 
 
 async def _place(tx: Transaction, events: PastEvents, met: Met, at: datetime) -> None:

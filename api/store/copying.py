@@ -48,10 +48,10 @@ async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
 
-async def add_past_events(tx: Transaction, rows: PastRows, number: int) -> None:
-    """Store events of the past by the transaction of that number."""
+async def add_past_events(tx: Transaction, rows: PastRows, positions: Sequence[int], number: int) -> None:
+    """Store the events of the past at these positions, at least one, by the transaction of that number."""
     end = number_field(number)
-    places = _by_month(rows.ats_us)
+    places = _by_month(rows.ats_us, positions)
     tables = await _tables(tx, places)
     for month, positions in places.items():
         spans = list(_blocks(positions))
@@ -68,15 +68,16 @@ async def _tables(tx: Transaction, months: Iterable[str]) -> dict[str, sql.Ident
     return {month: sql.Identifier(f"events_{month}" if month in found else _OUTSIDE) for month in months}
 
 
-def _by_month(ats_us: Sequence[int]) -> dict[str, Sequence[int]]:
-    """Return the positions of the events of each month (`2026_11`)."""
-    first, last = _month(min(ats_us)), _month(max(ats_us))
+def _by_month(ats_us: Sequence[int], positions: Sequence[int]) -> dict[str, Sequence[int]]:
+    """Return which of the positions belong to each month (`2026_11`)."""
+    chosen = _chosen(ats_us, positions)
+    first, last = _month(min(chosen)), _month(max(chosen))
     if first == last:
-        return {first: range(len(ats_us))}
-    days = [at_us // _DAY_US for at_us in ats_us]
+        return {first: positions}
+    days = [at_us // _DAY_US for at_us in chosen]
     months = {day: _month(day * _DAY_US) for day in set(days)}
     places: dict[str, list[int]] = {month: [] for month in sorted(set(months.values()))}
-    for position, day in enumerate(days):
+    for position, day in zip(positions, days, strict=True):
         places[months[day]].append(position)
     return dict(places)
 
@@ -95,8 +96,9 @@ def _events_block(rows: PastRows, positions: Sequence[int], end: bytes) -> bytes
 
 
 def _chosen(column: Sequence[_Part], positions: Sequence[int]) -> Sequence[_Part]:
-    if isinstance(positions, range):
-        return column[positions.start : positions.stop]
+    first, last = positions[0], positions[-1]  # they rise
+    if last - first + 1 == len(positions):
+        return column[first : last + 1]
     return [column[position] for position in positions]
 
 
