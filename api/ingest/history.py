@@ -3,7 +3,7 @@
 An imported event is created when it occurred, so it lands in the month it belongs to. It triggers nothing and has no rate
 limit. Rows are stored in pieces, each one transaction with the locks of live ingest, in their order, and each notes in the same
 transaction how far the file is: an import that broke off, however it did, goes on where it stopped, and every row of a file is
-there exactly once. Because every event has an idempotency key, files that overlap store nothing twice.
+there exactly once. So no piece waits until it is on disk, only the end of a file does, and with it all before. Because every event has an idempotency key, files that overlap store nothing twice.
 
 While Postgres stores a piece, the next one claims its keys on a second connection and brings the events of people who were met before,
 which is all it can do before its turn; and the rows behind are read, in steps of a millisecond or two so that Postgres never waits
@@ -40,9 +40,10 @@ from api.store import calls, imports
 from api.store.access import find_organization
 from api.store.calls import COMMIT
 from api.store.database import ConflictError, Database, RefusedDataError, Transaction
-from api.store.history import most_locks
+from api.store.history import commit_later, most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
+FIRST = 1_000  # rows, half of those that are read before anything is stored
 STEP = 250  # rows read before Postgres is looked after
 FEWEST = 250
 LONGEST_NS = 300_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
@@ -92,7 +93,7 @@ async def import_history(
             locks = await most_locks(tx)
         if org_id is None:
             raise UnknownOrganizationError(f"there is no organization named {org_name}")
-        past = Past(org_id, Memory(org_id), locks // 2, uuid7(clock.unique_now_us()))
+        past = Past(org_id, Memory(org_id), locks * 3 // 4, uuid7(clock.unique_now_us()))
         run = _Run(database, clock, past, PastReader(org_id, keyring.of(org_id)), rejects)
         told = _Told(listener, sources)
         with _seldom_collected():
@@ -193,6 +194,7 @@ class _File:
         self._run, self._source, self._told = run, source, told
         self._report = ImportReport()
         self._begun: deque[_Begun] = deque()
+        self._rows_ahead = FIRST
 
     async def store(self) -> ImportReport:
         """Store every row that was not done before; return what became of them."""
@@ -222,9 +224,10 @@ class _File:
             await stop(ahead, *(each.place.task for each in self._begun))
 
     async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
-        """Read up to CHUNK rows; None at the end."""
+        """Read up to CHUNK rows, fewer at the beginning; None at the end."""
         chunk = _Chunk(PastEvents(self._run.org_id))
-        while chunk.rows < CHUNK and (some := list(islice(rows, STEP))):
+        most = self._rows_ahead = min(2 * self._rows_ahead, CHUNK)
+        while chunk.rows < most and (some := list(islice(rows, STEP))):
             self._read_step(some, chunk)
             chunk.rows += len(some)
             chunk.last = some[-1][0]
@@ -359,7 +362,7 @@ class _File:
             told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
             brought = imports.Progress(line, piece.stored, piece.duplicates, len(told))
             advance = imports.advance_import(run.org_id, self._source.digest, brought, at)
-            await calls.run(tx, *piece.writes, advance, COMMIT)
+            await calls.run(tx, commit_later(), *piece.writes, advance, COMMIT)
         run.past.memory.keep(piece.new, at)
         run.adapt(piece.taken, place.turn_ns if place else since_ns)
         chunk.done += piece.taken

@@ -40,10 +40,10 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """Events whose keys the transaction of that number has claimed."""
+    """Events whose keys a transaction has claimed, and where it stores them (None: there are none)."""
 
     events: PastEvents
-    number: int
+    target: copying.Target | None = None
 
 
 class TooManyLocksError(Exception):
@@ -92,10 +92,10 @@ async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) ->
     """Claim the idempotency keys that are new at `at`; raise ConflictError (see `Past.repeats`)."""
     fresh = given.at(await _fresh(tx, past, given))
     if not fresh:
-        return Claimed(fresh, 0)
+        return Claimed(fresh)
     await copying.add_keys(tx, sorted(fresh.key_rows), at)
-    (number,) = await run(tx, own_number(await number_added(tx)))
-    return Claimed(fresh, number)
+    number, tables = await run(tx, own_number(await number_added(tx)), copying.find_tables(fresh.ats_us))
+    return Claimed(fresh, copying.Target(tables, number))
 
 
 async def store_known(tx: Transaction, claimed: Claimed) -> list[str]:
@@ -113,11 +113,11 @@ async def store_rest(
     Raises TooManyLocksError, and MovedError if a known one is not what it was stored as.
     """
     fresh = claimed.events
-    if not fresh:
+    if claimed.target is None:
         return Piece(len(given), 0, len(given))
-    counted = await _stand(tx, past, claimed.number)
+    counted = await _stand(tx, past, claimed.target.number)
     met = await past.memory.recognise(tx, fresh)
-    if len(fresh) > 1 and _locks(met) > 2 * past.most_locks:
+    if len(fresh) > 1 and _locks(met) > past.most_locks * 4 // 3:
         raise TooManyLocksError
     await _place(tx, fresh, met, at)
     past.memory.wrote(met.directory.changed())
@@ -157,10 +157,10 @@ def _writes(past: Past, events: PastEvents, met: Met, counted: Reached | None, a
 
 async def _copy(tx: Transaction, claimed: Claimed, contact_ids: Sequence[str], positions: Sequence[int]) -> None:
     events = claimed.events
-    if positions:
+    if positions and claimed.target is not None:
         parts = events.heads, events.payloads, events.tails, [each.fields for each in events.people]
         rows = copying.PastRows(parts, contact_ids, events.ats_us)
-        await copying.add_past_events(tx, rows, positions, claimed.number)
+        await copying.add_past_events(tx, rows, positions, claimed.target)
 
 
 async def _stand(tx: Transaction, past: Past, number: int) -> Reached | None:

@@ -4,7 +4,7 @@ COPY does not reach a table that is behind row-level security. So keys come by w
 the tables of their months, which only their whole is in front of.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -13,11 +13,14 @@ import psycopg
 from psycopg import sql
 
 from api.clock import from_us, to_us
+from api.store.arrays import plain
+from api.store.calls import Call, Rows, statements
 from api.store.database import ConflictError, Transaction, is_violation
 from api.store.past_rows import END, SIGNATURE, moment_field, number_field
 from api.store.statements import load
 
 _SQL = load("copying")
+_CALLS = statements("copying")
 _BLOCK = 250  # rows: some ten kilobytes or more
 _OUTSIDE = "events_other"
 _DAY_US = 86_400_000_000
@@ -27,12 +30,23 @@ EventParts = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[b
 """Of each event its `past_rows.event_heads`, its payload, its `event_tails` and its `who_fields`."""
 
 
+Tables = Mapping[str, sql.Identifier]
+"""The table of each month (`2026_11`)."""
+
+
 class PastRows(msgspec.Struct, frozen=True):
     """Events in columns: the parts of their rows, their contacts, and when they occurred, in microseconds."""
 
     parts: EventParts
     contact_ids: Sequence[str]
     ats_us: Sequence[int]
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where events go to: the tables of their months, by the transaction of that number."""
+
+    tables: Tables
+    number: int
 
 
 async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None:
@@ -48,24 +62,28 @@ async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None
         raise ConflictError("an idempotency key was claimed at the same time") from None
 
 
-async def add_past_events(tx: Transaction, rows: PastRows, positions: Sequence[int], number: int) -> None:
-    """Store the events of the past at these positions, at least one, by the transaction of that number."""
-    end = number_field(number)
+def find_tables(ats_us: Sequence[int]) -> Call[Tables]:
+    """Ask for the table of each month of these moments; one that has none of its own is outside."""
+    months = list(_by_month(ats_us, range(len(ats_us))))
+
+    def read(rows: Rows) -> Tables:
+        found = {month for (month,) in rows}
+        return {month: sql.Identifier(f"events_{month}" if month in found else _OUTSIDE) for month in months}
+
+    return Call(_CALLS["list_months"], read, months=plain(months))
+
+
+async def add_past_events(tx: Transaction, rows: PastRows, positions: Sequence[int], target: Target) -> None:
+    """Store the events of the past at these positions, at least one."""
+    end = number_field(target.number)
     places = _by_month(rows.ats_us, positions)
-    tables = await _tables(tx, places)
     for month, positions in places.items():
         spans = list(_blocks(positions))
         await _copy(
             tx,
-            sql.SQL(_SQL["add_past_events"]).format(tables[month]),
+            sql.SQL(_SQL["add_past_events"]).format(target.tables[month]),
             (_events_block(rows, span, end) for span in spans),
         )
-
-
-async def _tables(tx: Transaction, months: Iterable[str]) -> dict[str, sql.Identifier]:
-    """Return the table of each month; one that has none of its own is outside."""
-    found = {month async for (month,) in await tx.execute(_SQL["list_months"], {"months": list(months)})}
-    return {month: sql.Identifier(f"events_{month}" if month in found else _OUTSIDE) for month in months}
 
 
 def _by_month(ats_us: Sequence[int], positions: Sequence[int]) -> dict[str, Sequence[int]]:
