@@ -13,12 +13,13 @@ would silently lose digits past 2^53, text would make every average a cast. What
 the point, NaN), and dates such as infinity, are refused with a sentence instead of being changed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from api.query import binary
 from api.query.arrays import elements
 from api.query.run import Cells, Column
 
@@ -52,6 +53,7 @@ class ArrowStream:
     """Writes one stream: `batch` for each batch, then `end`. Compressed, events are a third of their size."""
 
     media_type = MEDIA_TYPE
+    binary: Collection[int] = frozenset(binary.READERS)
     compression: str | None = "zstd"
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
@@ -139,6 +141,8 @@ def _built(column: Column, build: Build, cells: Cells) -> pa.Array:
 
 def _build(column: Column) -> Build:
     kind = arrow_type(column)
+    if column.binary:
+        return binary.READERS[column.oid]
     if column.oid in LISTS:
         return _lists
     if pa.types.is_boolean(kind):

@@ -1,7 +1,7 @@
 """The forms an answer can take, chosen by media type, and the stream of its bytes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Protocol
 
 from api.query.arrow import MEDIA_TYPE, ArrowStream, NoArrowError, PlainArrowStream
@@ -17,6 +17,7 @@ class Written(Protocol):
     """A form of an answer being written."""
 
     media_type: str
+    binary: Collection[int]  # types that are read in Postgres's binary form
 
     def __init__(self, columns: tuple[Column, ...]) -> None: ...
 

@@ -81,6 +81,15 @@ class Question(msgspec.Struct, frozen=True):
         return hashlib.sha256(encode([self.sql, params])).hexdigest()[:32]
 
 
+class _Asked(msgspec.Struct, frozen=True):
+    """A question that was found fit: bound, with the past it is about, and the types that are read in binary form."""
+
+    question: Question
+    bound: Bound
+    as_of: Snapshot | None
+    binary: Collection[int]
+
+
 class UnfitError(Exception):
     """The question is refused before Postgres sees it."""
 
@@ -140,28 +149,29 @@ class Gateway:
         self._warned = False
 
     @asynccontextmanager
-    async def ask(self, question: Question) -> AsyncIterator[Answer]:
-        """Give the answer while the query runs; raise UnfitError, ReadError, ReaderError or UnavailableError."""
-        bound, as_of = self._bind(question), await self._past(question)
+    async def ask(self, question: Question, binary: Collection[int] = ()) -> AsyncIterator[Answer]:
+        """Give the answer while the query runs; raise UnfitError, ReadError, ReaderError or UnavailableError.
+
+        `binary`: the types (oids) that are read in Postgres's binary form, if all columns are of them.
+        """
+        asked = _Asked(question, self._bind(question), await self._past(question), binary)
         async with self._turns.of(question.org_id):
             reader = await self._reader(question)
             try:
                 async with AsyncExitStack() as running:
-                    yield await self._begun(running, question, bound, as_of, reader)
+                    yield await self._begun(running, asked, reader)
             except UnavailableError:
                 self._readers.forget(question.org_id)
                 raise
 
-    async def _begun(
-        self, running: AsyncExitStack, question: Question, bound: Bound, as_of: Snapshot | None, reader: Reader
-    ) -> Answer:
+    async def _begun(self, running: AsyncExitStack, asked: _Asked, reader: Reader) -> Answer:
         """Begin the query, again where a standby was overtaken by changes before there were rows."""
         source, tries = await self._source.current(), _TRIES
         while True:
             tries -= 1
             try:
                 async with AsyncExitStack() as trying:
-                    answer = await self._begin(trying, question, bound, reading(source, reader, self._limits, as_of))
+                    answer = await self._begin(trying, asked, reading(source, reader, self._limits, asked.as_of))
                     await running.enter_async_context(trying.pop_all())
                     return answer
             except OvertakenError:
@@ -169,12 +179,13 @@ class Gateway:
                     raise
 
     async def _begin(
-        self, running: AsyncExitStack, question: Question, bound: Bound, opened: AbstractAsyncContextManager[Reading]
+        self, running: AsyncExitStack, asked: _Asked, opened: AbstractAsyncContextManager[Reading]
     ) -> Answer:
+        question, bound = asked.question, asked.bound
         query = await running.enter_async_context(opened)
         rest = await running.enter_async_context(aclosing(query.batches()))
         with _in_callers_words(bound, question):
-            seen = await query.begin(bound.statement, bound.parameters)
+            seen = await query.begin(bound.statement, bound.parameters, asked.binary)
             first = await anext(rest)
         keys = self._keyring.of(question.org_id)
         mark = question.as_of if seen is None else watermark.written(seen, keys)

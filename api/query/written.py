@@ -5,7 +5,7 @@ to_json does). CSV (RFC 4180): null is nothing at all, an empty string is `""`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from api.language.codec import encode
 from api.query.arrays import elements
@@ -25,6 +25,7 @@ class JsonText:
     """Writes one JSON answer: `batch` for each batch, then `end`."""
 
     media_type = "application/json"
+    binary: Collection[int] = ()
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
         self._writes = [_json_write(column) for column in columns]
@@ -50,6 +51,7 @@ class CsvText:
     """Writes one CSV answer: `batch` for each batch, then `end`."""
 
     media_type = "text/csv; charset=utf-8; header=present"
+    binary: Collection[int] = ()
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
         self._writes = [_csv_write(column) for column in columns]

@@ -30,7 +30,7 @@ async def ask(request: Request) -> HTTPResponse | None:
 
 
 async def _answer(request: Request, question: Question, form: type[Written]) -> None:
-    async with parts(request).gateway.ask(question) as found:
+    async with parts(request).gateway.ask(question, form.binary) as found:
         mark = {} if found.watermark is None else {"Watermark": found.watermark}
         await _send(request, found, form, {"Query-Hash": question.hash} | mark)
 

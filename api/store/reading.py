@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from select import POLLIN, poll
 
 import msgspec
@@ -110,6 +110,7 @@ class Reading:
         self, connection: AsyncConnection[TupleRow], database: Database, limits: Limits, as_of: Snapshot | None
     ) -> None:
         self._blocks = Blocks(())
+        self._binary = False
         self._connection = connection
         self._database = database
         self._limits = limits
@@ -117,16 +118,20 @@ class Reading:
         self._started_ns = monotonic_ns()
         self._turn = asyncio.Lock()
 
-    async def begin(self, statement: str, parameters: Sequence[Parameter]) -> Snapshot | None:
+    async def begin(
+        self, statement: str, parameters: Sequence[Parameter], binary: Collection[int] = ()
+    ) -> Snapshot | None:
         """Have Postgres check and plan the statement; return what it sees of the present, if that can be told.
 
-        Raises ReadError or UnavailableError.
+        Cells come in binary form if all columns are of the types `binary`. Raises ReadError or UnavailableError.
         """
         await self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
         seen = await self._take_over() if self._as_of is None else None
         await self._execute(_PREFIX + statement, parameters)
         with self._step():
-            self._blocks = Blocks(await self._connection.wait(_describe(self._connection.pgconn)))
+            columns = await self._connection.wait(_describe(self._connection.pgconn))
+        self._binary = all(column.oid in binary for column in columns)
+        self._blocks = Blocks(tuple(msgspec.structs.replace(column, binary=self._binary) for column in columns))
         return seen
 
     @property
@@ -167,7 +172,7 @@ class Reading:
     def _fetch(self, wanted: int) -> "asyncio.Task[_Fetched]":
         """Ask for the next rows, and read them when those that were asked for before are read, whoever looks at them when."""
         pgconn = self._connection.pgconn
-        pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % wanted, ())
+        pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % wanted, (), result_format=self._binary)
         pgconn.pipeline_sync()
         return asyncio.create_task(self._read(wanted))
 

@@ -1,4 +1,4 @@
-"""Rows of an analyst's query as columns of Arrow, each cell in Postgres's text form.
+"""Rows of an analyst's query as columns of Arrow, each cell in Postgres's text form, or in its binary form.
 
 What costs time is one Python call per cell. So psycopg makes tuples of whole rows, and Arrow takes them apart, both in C; a few
 hundred rows at a time, while they are in the processor's cache.
@@ -24,12 +24,16 @@ _AS_SENT.register_loader(_ANY_TYPE, ByteaBinaryLoader)
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a result: `type` is Postgres's name of its type, `modifier` the declared size (-1: none)."""
+    """A column of a result: `type` is Postgres's name of its type, `modifier` the declared size (-1: none).
+
+    `binary`: whether its cells are in Postgres's binary form.
+    """
 
     name: str
     type: str
     oid: int
     modifier: int
+    binary: bool = False
 
 
 class Batch:
