@@ -16,7 +16,7 @@ _DAY_US = 86_400_000_000
 _EPOCH_DAYS = 10_957  # from 1970 to 2000, where Postgres begins
 _FIRST_DAY, _LAST_DAY = -730_119, 2_921_939  # of the years 1 and 9999, from 2000
 _DASHES = (8, 13, 18, 23)
-_UUID_TEXT = 36
+_DIGITS = 32  # of a uuid
 _VERSION = 1  # bytes before the text of jsonb
 _LONGEST = 2**31 - 1  # bytes of a cell; left out, Arrow 26 calculates a negative size
 
@@ -45,14 +45,11 @@ def _moment(cells: Cells) -> pa.Array:
 
 def _uuid(cells: Cells) -> pa.Array:
     digits = bytes(_packed(cells)).hex().encode()
-    count = len(digits) // 32
-    text = bytearray(b"-" * (_UUID_TEXT * count))
-    places = (place for place in range(_UUID_TEXT) if place not in _DASHES)
-    for digit, place in enumerate(places):
-        text[place::_UUID_TEXT] = digits[digit::32]
-    ends = array("i", range(0, _UUID_TEXT * count + 1, _UUID_TEXT))
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
-    return _spread(pa.Array.from_buffers(pa.string(), count, buffers), cells)
+    count = len(digits) // _DIGITS
+    text = pa.Array.from_buffers(pa.binary(_DIGITS), count, [None, pa.py_buffer(digits)]).cast(pa.binary())
+    for place in _DASHES:
+        text = pc.binary_replace_slice(text, place, place, b"-")
+    return _spread(_text(text), cells)
 
 
 def _numeral(code: str, kind: pa.DataType) -> Callable[[Cells], pa.Array]:
