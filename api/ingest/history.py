@@ -3,7 +3,7 @@
 An imported event is created when it occurred, so it lands in the month it belongs to. It triggers nothing and has no rate
 limit. Rows are stored in pieces, each one transaction with the locks of live ingest, in their order, and each notes in the same
 transaction how far the file is: an import that broke off, however it did, goes on where it stopped, and every row of a file is
-there exactly once. So no piece waits until it is on disk, only the end of a file does, and with it all before. Because every event has an idempotency key, files that overlap store nothing twice.
+there exactly once. Because every event has an idempotency key, files that overlap store nothing twice.
 
 While Postgres stores a piece, the next one claims its keys on a second connection and brings the events of people who were met before,
 which is all it can do before its turn; and the rows behind are read, in steps of a millisecond or two so that Postgres never waits
@@ -40,7 +40,7 @@ from api.store import calls, imports
 from api.store.access import find_organization
 from api.store.calls import COMMIT
 from api.store.database import ConflictError, Database, RefusedDataError, Transaction
-from api.store.history import commit_later, most_locks
+from api.store.history import most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
 FIRST = 1_000  # rows, half of those that are read before anything is stored
@@ -146,12 +146,12 @@ class _Run:
         self.months = Months(database)
         self.most = CHUNK  # events that are tried in one transaction
 
-    def adapt(self, taken: int, since_ns: int) -> None:
-        """Try fewer events after a transaction that held contacts, or waited for them, long, and more after any other."""
-        if monotonic_ns() - since_ns > LONGEST_NS:
-            self.most = max(taken // 2, FEWEST)
+    def adapt(self, taken: int, lasted_ns: int) -> None:
+        """Try fewer events after a transaction that took long, and more after any other."""
+        if lasted_ns > LONGEST_NS:
+            self.most = max(taken * LONGEST_NS // lasted_ns, FEWEST)
         else:
-            self.most = min(max(self.most + self.most // 4, 2 * min(self.most, FEWEST)), CHUNK)
+            self.most = min(max(self.most + self.most // 8, 2 * min(self.most, FEWEST)), CHUNK)
 
 
 class _Chunk(msgspec.Struct, eq=False):
@@ -351,9 +351,9 @@ class _File:
 
         With a place in line, what can be done before its turn is.
         """
-        run, at, since_ns = self._run, self._run.clock.now(), monotonic_ns()
         if place is not None:
             await place.wait_to_claim()
+        run, at, since_ns = self._run, self._run.clock.now(), monotonic_ns()
         async with run.database.transaction() as tx:
             piece = Piece(refused, 0, 0)
             if events is not None:
@@ -362,9 +362,9 @@ class _File:
             told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
             brought = imports.Progress(line, piece.stored, piece.duplicates, len(told))
             advance = imports.advance_import(run.org_id, self._source.digest, brought, at)
-            await calls.run(tx, commit_later(), *piece.writes, advance, COMMIT)
+            await calls.run(tx, *piece.writes, advance, COMMIT)
         run.past.memory.keep(piece.new, at)
-        run.adapt(piece.taken, place.turn_ns if place else since_ns)
+        run.adapt(piece.taken, monotonic_ns() - since_ns)
         chunk.done += piece.taken
         chunk.told += len(told)
         self._tell(chunk, piece, told)

@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from api.clock import monotonic_ns
-
 PATIENCE = 3.0  # seconds for the piece before; Postgres ends a transaction that does nothing for five
 
 
@@ -20,11 +18,11 @@ class PutOffError(Exception):
 class Place:
     """A piece's place in line, behind that of another piece, if there is one.
 
-    `task`: stores the piece; `claimed`: set once the piece has claimed its keys, or will not; `turn_ns`: when its turn came.
+    `task`: stores the piece; `claimed`: set once the piece has claimed its keys, or will not.
     """
 
     def __init__(self, before: "Place | None", store: Callable[["Place"], Coroutine[Any, Any, None]]) -> None:
-        self.claimed, self.turn_ns = asyncio.Event(), 0
+        self.claimed = asyncio.Event()
         self._before = before
         self.task = asyncio.create_task(store(self))
         self.task.add_done_callback(lambda _: self.claimed.set())
@@ -41,7 +39,6 @@ class Place:
             await asyncio.wait([before.task], timeout=PATIENCE)
             if not before.task.done() or before.task.cancelled() or before.task.exception() is not None:
                 raise PutOffError
-        self.turn_ns = monotonic_ns()
 
 
 async def stop(*tasks: asyncio.Task[Any]) -> None:

@@ -80,11 +80,6 @@ def _snapshot(rows: Rows) -> Snapshot | None:
     return Snapshot(int(upper), frozenset(map(int, filter(None, running.split(",")))))
 
 
-def commit_later() -> Call[None]:
-    """Let the commit of the transaction reach the disk with a later one."""
-    return Call(_CALLS["commit_later"], nothing)
-
-
 def find_held_keys(org_id: int, digests: Sequence[str]) -> Call[set[int]]:
     """Ask for the positions (from 0) of the idempotency keys that somebody holds."""
     return Call(

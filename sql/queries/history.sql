@@ -20,11 +20,6 @@ WHERE (SELECT xmin::text::bigint FROM pg_catalog.pg_class WHERE oid = to_regclas
 -- Which transactions have ended. No row on Citus, whose nodes number their transactions each for itself.
 SELECT pg_current_snapshot()::text WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'citus');
 
--- commit_later --
--- Let the transaction not wait until it is on disk: a crash may take it back, with all that says it was done. What is committed after it
--- waits for it, too.
-SET LOCAL synchronous_commit = off;
-
 -- find_held_keys --
 -- Which of these idempotency keys are held already; `position` counts from 0.
 SELECT k.position - 1
