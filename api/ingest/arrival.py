@@ -34,6 +34,10 @@ class Arrival(msgspec.Struct, gc=False):
     news: bool = True
     request_id: str | None = None
 
+    def new_contact_id(self, at_us: int) -> str:
+        """Return the id of a contact that is made for this event at a moment."""
+        return uuid7(at_us)
+
     @property
     def email(self) -> str | None:
         """The email as it is stored from now on."""

@@ -134,7 +134,7 @@ class Directory:
             resolution = resolve(arrival.keys, org.owners, org.has)
             contact_id = resolution.contact_id
             if contact_id is None:
-                contact_id = _create(org, uuid7(at_us))
+                contact_id = _create(org, arrival.new_contact_id(at_us))
             arrival.contact_id = contact_id
             if resolution.gained:
                 _gain(org, arrival, resolution)

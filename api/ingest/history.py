@@ -5,10 +5,10 @@ limit. Rows are stored in pieces, each one transaction with the locks of live in
 transaction how far the file is: an import that broke off, however it did, goes on where it stopped, and every row of a file is
 there exactly once. Because every event has an idempotency key, files that overlap store nothing twice.
 
-While Postgres stores a piece, the next one claims its keys on a second connection and brings the events of people who were met before,
-which is all it can do before its turn; and the rows behind are read, in steps of a millisecond or two so that Postgres never waits
-for long. Should a piece not be stored as it was given, the next one is taken back, and what is left of both is stored one after the
-other, all of it in turn.
+While Postgres stores a piece, the next ones claim their keys on connections of their own and bring the events of people who were met
+before or seem to be new, which is all they can do before their turn; and the rows behind are read, in steps of a millisecond or two so
+that Postgres never waits for long. Should a piece not be stored as it was given, the next ones are taken back, and what is left of all is stored one
+after the other, all of it in turn.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from api.ingest.files.row import Row, Rows
 from api.ingest.files.sources import Source
 from api.ingest.line import Place, PutOffError, stop
 from api.ingest.months import Months
-from api.ingest.past import MovedError, Past, Piece, TooManyLocksError, claim, lockable, store_known, store_rest
+from api.ingest.past import MovedError, Past, Piece, TooManyLocksError, claim, lockable, store_expected, store_rest
 from api.ingest.past_arrival import PastEvents, PastReader
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
@@ -44,7 +44,9 @@ from api.store.history import most_locks
 
 CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
 FIRST = 1_000  # rows, half of those that are read before anything is stored
-STEP = 250  # rows read before Postgres is looked after
+STEP = 250  # rows read at most before Postgres is looked after
+SHORTEST_STEP = 50
+STEP_NS = 2_000_000  # how long reading them may take
 FEWEST = 250
 LONGEST_NS = 300_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 AHEAD = 2  # pieces that are begun while one is being stored
@@ -195,6 +197,7 @@ class _File:
         self._report = ImportReport()
         self._begun: deque[_Begun] = deque()
         self._rows_ahead = FIRST
+        self._step = SHORTEST_STEP
 
     async def store(self) -> ImportReport:
         """Store every row that was not done before; return what became of them."""
@@ -227,8 +230,11 @@ class _File:
         """Read up to CHUNK rows, fewer at the beginning; None at the end."""
         chunk = _Chunk(PastEvents(self._run.org_id))
         most = self._rows_ahead = min(2 * self._rows_ahead, CHUNK)
-        while chunk.rows < most and (some := list(islice(rows, STEP))):
+        while chunk.rows < most and (some := list(islice(rows, self._step))):
+            since_ns = monotonic_ns()
             self._read_step(some, chunk)
+            fitting = len(some) * STEP_NS // max(monotonic_ns() - since_ns, 1)
+            self._step = min(max(fitting, SHORTEST_STEP), STEP)
             chunk.rows += len(some)
             chunk.last = some[-1][0]
             await asyncio.sleep(0)
@@ -376,9 +382,9 @@ class _File:
             return await store_rest(tx, past, events, claimed, [""] * len(claimed.events), at)
         claimed = await claim(tx, past, events, at)
         place.claimed.set()
-        known = await store_known(tx, claimed)
+        expected = await store_expected(tx, past, claimed)
         await place.wait_to_store()
-        return await store_rest(tx, past, events, claimed, known, at)
+        return await store_rest(tx, past, events, claimed, expected, at)
 
     def _tell(self, chunk: _Chunk, piece: Piece, told: list[Refusal]) -> None:
         of_piece = ImportReport(0, piece.stored, piece.duplicates, len(told), refusals=tuple(told))

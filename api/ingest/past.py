@@ -1,9 +1,9 @@
 """One piece of an import, one transaction: the identity rules of live ingest, without automations, dated when it happened.
 
 Locks are taken in the order of everybody (`store.locks`). First a piece claims its keys, by COPY; once one was held, they are looked for
-first, so that a file which is there already costs a look. Then it stores the events of people who were met before. That needs nothing
-of the pieces before, and may be done while they are being stored; all else follows in turn: whether those people still are who they
-were, which costs a look, and all other events. What a piece may lock is bounded: `lockable` says how much of it can be brought.
+first, so that a file which is there already costs a look. Then it stores the events of people who were met before, and of people who
+seem to be new, under the id that their contact will have. That needs nothing of the pieces before, and may be done while they are being
+stored; all else follows in turn: whether those people are who they were taken for, their contacts, and all other events. What a piece may lock is bounded: `lockable` says how much of it can be brought.
 """
 
 from collections.abc import Sequence
@@ -98,19 +98,19 @@ async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) ->
     return Claimed(fresh, copying.Target(tables, number))
 
 
-async def store_known(tx: Transaction, claimed: Claimed) -> list[str]:
-    """Store the claimed events whose contact is known so far; return that for each, empty for those that are left."""
-    contact_ids = [person.contact_id for person in claimed.events.people]
-    await _copy(tx, claimed, contact_ids, [position for position, known in enumerate(contact_ids) if known])
+async def store_expected(tx: Transaction, past: Past, claimed: Claimed) -> list[str]:
+    """Store the claimed events whose contact is known or expected; return that for each, empty for those that are left."""
+    contact_ids = list(map(past.memory.expected, claimed.events.people))
+    await _copy(tx, claimed, contact_ids, [position for position, expected in enumerate(contact_ids) if expected])
     return contact_ids
 
 
 async def store_rest(
-    tx: Transaction, past: Past, given: PastEvents, claimed: Claimed, known: Sequence[str], at: datetime
+    tx: Transaction, past: Past, given: PastEvents, claimed: Claimed, expected: Sequence[str], at: datetime
 ) -> Piece:
-    """Store those of the events given that are claimed and not `known`, but for `Piece.writes`.
+    """Store those of the events given that are claimed and were not stored as `expected`, but for `Piece.writes`.
 
-    Raises TooManyLocksError, and MovedError if a known one is not what it was stored as.
+    Raises TooManyLocksError, and MovedError if somebody is not who was expected.
     """
     fresh = claimed.events
     if claimed.target is None:
@@ -121,9 +121,10 @@ async def store_rest(
         raise TooManyLocksError
     await _place(tx, fresh, met, at)
     past.memory.wrote(met.directory.changed())
-    if any(was and was != now for was, now in zip(known, met.contact_ids, strict=True)):
+    if any(was and was != now for was, now in zip(expected, met.contact_ids, strict=True)):
+        past.memory.expects_new = False
         raise MovedError
-    await _copy(tx, claimed, met.contact_ids, [position for position, was in enumerate(known) if not was])
+    await _copy(tx, claimed, met.contact_ids, [position for position, was in enumerate(expected) if not was])
     new = [each for each in met.asked.values() if met.directory.has_created(each)]
     return Piece(len(given), len(fresh), len(given) - len(fresh), new, _writes(past, fresh, met, counted, at))
 

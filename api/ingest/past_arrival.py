@@ -9,7 +9,7 @@ from typing import Self, cast
 
 import msgspec
 
-from api.clock import uuid7s
+from api.clock import uuid7, uuid7s
 from api.ingest.arrival import Arrival
 from api.ingest.identifiers import derived_key, keys_of, raw_body_digests
 from api.keyring import OrgKeys
@@ -28,6 +28,8 @@ class Person(msgspec.Struct, eq=False, gc=False):
 
     `contact_id`: the contact that owned all of them when that was last asked (empty: nobody, as far as is known), whose row had
     last been written at `updated_us` then; `known_in`: the transaction that asked (see `returning`).
+
+    `new_id`: the id of their contact, should it be new (empty: they are not expected to be new).
     """
 
     keys: tuple[Key, ...]
@@ -36,12 +38,17 @@ class Person(msgspec.Struct, eq=False, gc=False):
     contact_id: str = ""
     updated_us: int = 0
     known_in: int = 0
+    new_id: str = ""
 
 
 class PastArrival(Arrival, kw_only=True, gc=False):
     """A valid event of history whose contact is looked for."""
 
     person: Person
+
+    def new_contact_id(self, at_us: int) -> str:
+        """Return the id that was meant for the contact, if one was."""
+        return self.person.new_id or uuid7(at_us)
 
 
 class PastEvents(msgspec.Struct):
@@ -113,6 +120,8 @@ class PastReader:
     def __init__(self, org_id: int, org_keys: OrgKeys) -> None:
         self._org_id, self._org_keys = org_id, org_keys
         self._people: dict[Identifiers, Person] = {}
+        self._met = set[Key]()  # identifiers of all people so far
+        self._forgot = False  # some of the people
         self._same: dict[int, Person] = {}  # by the address of identifiers, which are kept
         self._kept: list[Identifiers] = []
 
@@ -121,16 +130,16 @@ class PastReader:
         found, problems = read_history(raws, now_us)
         if problems:
             raws = [raw for position, raw in enumerate(raws) if position not in problems]
-        return self._columns(raws, found), problems
+        return self._columns(raws, found, now_us), problems
 
-    def _columns(self, raws: Sequence[bytes], found: History) -> PastEvents:
+    def _columns(self, raws: Sequence[bytes], found: History, now_us: int) -> PastEvents:
         org_id, ats_us, payloads = self._org_id, found.ats_us, found.payloads
         keys = self._keys(found)
         digests = self._org_keys.raw_key_digests(keys)
         ids = uuid7s([max(at_us, 0) for at_us in ats_us])
         return PastEvents(
             org_id,
-            self._people_of(found.identifiers),
+            self._people_of(found.identifiers, now_us),
             found.names,
             found.identifiers,
             found.attributes,
@@ -151,15 +160,15 @@ class PastReader:
         fields = zip(found.idempotency_keys, found.names, found.identifiers, found.ats_us, strict=True)
         return [(key or derived_key(self._org_keys, name, who, at_us)).encode() for key, name, who, at_us in fields]
 
-    def _people_of(self, identifiers: Sequence[Identifiers]) -> list[Person]:
+    def _people_of(self, identifiers: Sequence[Identifiers], now_us: int) -> list[Person]:
         """Return who has these identifiers. Mostly the very same ones come again, and are told by their addresses."""
         people = list(map(self._same.get, map(id, identifiers)))
         if all(people):
             return cast("list[Person]", people)
-        return [person or self._person(who) for person, who in zip(people, identifiers, strict=True)]
+        return [person or self._person(who, now_us) for person, who in zip(people, identifiers, strict=True)]
 
-    def _person(self, who: Identifiers) -> Person:
-        person = self._people.get(who) or self._meet(who)
+    def _person(self, who: Identifiers, now_us: int) -> Person:
+        person = self._people.get(who) or self._meet(who, now_us)
         if len(self._kept) >= PEOPLE_REMEMBERED:
             self._kept.clear()
             self._same.clear()
@@ -167,11 +176,16 @@ class PastReader:
         self._kept.append(who)
         return person
 
-    def _meet(self, who: Identifiers) -> Person:
+    def _meet(self, who: Identifiers, now_us: int) -> Person:
         if len(self._people) >= PEOPLE_REMEMBERED:
             self._people.clear()
+            self._met.clear()
+            self._forgot = True
         emails = () if who.email is None else self._org_keys.seal_emails(who.email)
         fields = who_fields(who.wallet, emails[0] if emails else None, who.external_id)
-        person = Person(keys_of(self._org_keys, who), emails, fields)
+        keys = keys_of(self._org_keys, who)
+        expected = not self._forgot and self._met.isdisjoint(keys)
+        self._met.update(keys)
+        person = Person(keys, emails, fields, new_id=uuid7(now_us) if expected else "")
         self._people[who] = person
         return person

@@ -44,12 +44,18 @@ class Met(msgspec.Struct):
         """Take over the contacts that were found for those who were asked for."""
         for position, each in self.asked.items():
             self.contact_ids[position] = each.contact_id
+            if each.contact_id != each.person.new_id:
+                each.person.new_id = ""
 
 
 class Memory:
-    """What an import knows of people it met; its transactions are counted from 1 (`Person.known_in`)."""
+    """What an import knows of people it met; its transactions are counted from 1 (`Person.known_in`).
+
+    `expects_new`: whether people nobody of whose identifiers came before are expected to be new, as they are until one is not.
+    """
 
     def __init__(self, org_id: int) -> None:
+        self.expects_new = True
         self._org_id = org_id
         self._number = self._alone_since = 0
         self._seen: Snapshot | None = None
@@ -69,9 +75,13 @@ class Memory:
             if attributes or not contact_id
         }
         met = Met(contact_ids, asked, Directory(asked.values()))
-        if asked:
-            await self._ask(tx, met.directory, list(asked.values()))
+        if unsure := [each for each in asked.values() if each.person.contact_id or not self.expected(each.person)]:
+            await self._ask(tx, met.directory, unsure)
         return met
+
+    def expected(self, person: Person) -> str:
+        """Return the contact that somebody is expected to be, as far as one is."""
+        return person.contact_id or (person.new_id if self.expects_new else "")
 
     def begin(self, transaction_id: int, seen: Snapshot | None) -> None:
         """Begin the next transaction, which has this id, after the one before has ended: see whether others wrote since that began."""
@@ -100,6 +110,7 @@ class Memory:
         for each in new:
             person = each.person
             person.contact_id, person.updated_us, person.known_in = each.contact_id, at_us, self._number
+            person.new_id = ""
 
     async def _doubt(self, tx: Transaction, events: PastEvents) -> None:
         """Forget those whose contact is not as it was."""

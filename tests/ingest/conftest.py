@@ -17,7 +17,7 @@ from api.ingest.arrival import Arrival, Reader
 from api.ingest.matching import Triggers
 from api.ingest.notices import Notices
 from api.ingest.outcome import Outcome
-from api.ingest.past import Past, Piece, claim, store_known, store_rest
+from api.ingest.past import Past, Piece, claim, store_expected, store_rest
 from api.ingest.past_arrival import PastEvents
 from api.ingest.pipeline import Pipeline
 from api.ingest.rate import Buckets
@@ -178,7 +178,7 @@ async def globex(intake: Intake) -> Org:
 async def store_past(tx: Transaction, past: Past, given: PastEvents, at: datetime, *, ahead: bool = False) -> Piece:
     """Store events as an import does, in one transaction; `ahead`: those of people met before ahead of their turn."""
     claimed = await claim(tx, past, given, at)
-    known = await store_known(tx, claimed) if ahead else [""] * len(claimed.events)
-    piece = await store_rest(tx, past, given, claimed, known, at)
+    expected = await store_expected(tx, past, claimed) if ahead else [""] * len(claimed.events)
+    piece = await store_rest(tx, past, given, claimed, expected, at)
     await run(tx, *piece.writes)
     return piece

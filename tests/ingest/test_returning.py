@@ -13,6 +13,7 @@ from api.ingest.past import MovedError, Past
 from api.ingest.past_arrival import PastEvents, PastReader, Person
 from api.ingest.returning import Memory
 from api.language.codec import encode
+from api.language.problem import Problems
 from api.store.database import Database
 from api.store.history import Snapshot
 from tests.ingest.conftest import Org, event, store_past
@@ -45,10 +46,18 @@ class Import:
     async def store_together(self, *people: dict[str, str]) -> list[Person]:
         """Store an event of each in one transaction; return what is remembered of them."""
         at = self._org.intake.clock.now()
-        sent = [event(f"k{next(self._numbers)}", occurredAt="2025-03-04T05:06:07Z", **who) for who in people]
-        events, _ = self._reader.read(list(map(encode, sent)), self._org.intake.clock.now_us())
+        events, problems = self._read(*people)
+        assert not problems
         await self._store(events, at)
         return events.people
+
+    def read(self, *people: dict[str, str]) -> list[Person]:
+        """Read one event of each; return who they are taken for."""
+        return self._read(*people)[0].people
+
+    def _read(self, *people: dict[str, str]) -> tuple[PastEvents, dict[int, Problems]]:
+        sent = [event(f"k{next(self._numbers)}", occurredAt="2025-03-04T05:06:07Z", **who) for who in people]
+        return self._reader.read(list(map(encode, sent)), self._org.intake.clock.now_us())
 
     async def _store(self, events: PastEvents, at: datetime) -> None:
         """Store events ahead of their turn if that is possible."""
@@ -94,6 +103,31 @@ async def test_a_new_contact_is_remembered_as_the_store_has_it(acme: Org, import
     again = await importing.store(**ANN)
     assert again.person is ann.person
     assert again.contact_id == ann.contact_id
+
+
+async def test_who_seems_to_be_new_is_stored_ahead_under_the_id_of_the_contact_to_come(importing: Import) -> None:
+    person, *_ = importing.read(ANN)
+    meant = person.new_id
+    ann = await importing.store(**ANN)
+    assert (ann.contact_id, importing.moved) == (meant, 0)
+    assert ann.person.new_id == ""  # should the contact be erased, nobody gets its id again
+
+
+async def test_of_two_who_share_an_identifier_only_the_first_seems_to_be_new(acme: Org, importing: Import) -> None:
+    ann, address = await importing.store_together(ANN, {"email": ANN["email"]})
+    assert ann.contact_id
+    assert importing.moved == 0
+    assert address.new_id == ""
+    assert len(await acme.contacts()) == 1
+
+
+async def test_once_somebody_who_seemed_to_be_new_is_known_nobody_seems_to_be(acme: Org, importing: Import) -> None:
+    await acme.send(event(**ANN), event(external_id="cleo"))
+    await importing.store(**ANN)
+    assert importing.moved == 1
+    await importing.store(external_id="cleo")
+    assert importing.moved == 1
+    assert len(await acme.contacts()) == 2
 
 
 async def test_a_new_contact_that_lost_its_address_at_once_is_not_remembered_with_it(importing: Import) -> None:
