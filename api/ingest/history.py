@@ -18,35 +18,30 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import islice
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 import msgspec
 
 from api.clock import Clock, monotonic_ns, uuid7
-from api.ingest.files.row import Row, Rows
+from api.ingest import reading
+from api.ingest.files.row import Rows
 from api.ingest.files.sources import Source
 from api.ingest.line import Place, PutOffError, stop
 from api.ingest.months import Months
 from api.ingest.past import MovedError, Past, Piece, TooManyLocksError, claim, lockable, store_expected, store_rest
 from api.ingest.past_arrival import PastEvents, PastReader
+from api.ingest.reading import Chunk, Reading
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
 from api.ingest.returning import Memory
 from api.ingest.writing import refusal_of
 from api.keyring import Keyring
-from api.language.problem import Problems
 from api.store import calls, imports
 from api.store.access import find_organization
 from api.store.calls import COMMIT
 from api.store.database import ConflictError, Database, RefusedDataError, Transaction
 from api.store.history import most_locks
 
-CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
-FIRST = 1_000  # rows, half of those that are read before anything is stored
-STEP = 250  # rows read at most before Postgres is looked after
-SHORTEST_STEP = 50
-STEP_NS = 2_000_000  # how long reading them may take
 FEWEST = 250
 LONGEST_NS = 300_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
 AHEAD = 2  # pieces that are begun while one is being stored
@@ -146,45 +141,21 @@ class _Run:
         self.database, self.clock, self.past, self.org_id = database, clock, past, past.org_id
         self.reader, self.rejects = reader, rejects
         self.months = Months(database)
-        self.most = CHUNK  # events that are tried in one transaction
+        self.most = reading.CHUNK  # events that are tried in one transaction
 
     def adapt(self, taken: int, lasted_ns: int) -> None:
         """Try fewer events after a transaction that took long, and more after any other."""
         if lasted_ns > LONGEST_NS:
             self.most = max(taken * LONGEST_NS // lasted_ns, FEWEST)
         else:
-            self.most = min(max(self.most + self.most // 8, 2 * min(self.most, FEWEST)), CHUNK)
-
-
-class _Chunk(msgspec.Struct, eq=False):
-    """What one reading of up to CHUNK rows gave: the last line, the events with their lines and texts, and the refusals by line.
-
-    `begun`: how many of the events are stored or being stored; `done`: how many are; `told`: the number of refusals among the
-    lines that are.
-    """
-
-    events: PastEvents
-    rows: int = 0
-    last: int = 0
-    share: float = 0.0
-    lines: list[int] = []
-    texts: list[bytes] = []
-    refusals: list[Refusal] = []
-    begun: int = 0
-    done: int = 0
-    told: int = 0
-
-    def line_after(self, taken: int) -> int:
-        """Return the line up to which all is done once `taken` more events are."""
-        reached = self.done + taken
-        return self.last if reached == len(self.lines) else self.lines[reached] - 1
+            self.most = min(max(self.most + self.most // 8, 2 * min(self.most, FEWEST)), reading.CHUNK)
 
 
 class _Begun(msgspec.Struct, eq=False):
     """A piece that is being stored: whose events, up to which of them, and their keys."""
 
     place: Place
-    chunk: _Chunk
+    chunk: Chunk
     end: int
     key_digests: set[bytes]
 
@@ -196,8 +167,7 @@ class _File:
         self._run, self._source, self._told = run, source, told
         self._report = ImportReport()
         self._begun: deque[_Begun] = deque()
-        self._rows_ahead = FIRST
-        self._step = SHORTEST_STEP
+        self._reading = Reading(run.reader, run.clock, run.rejects, source, named=told.several)
 
     async def store(self) -> ImportReport:
         """Store every row that was not done before; return what became of them."""
@@ -215,51 +185,18 @@ class _File:
         return self._report
 
     async def _store_rows(self, rows: Rows) -> None:
-        reading = iter(rows)
-        ahead = asyncio.create_task(self._read(reading))
+        lines = iter(rows)
+        ahead = asyncio.create_task(self._reading.read(lines))
         try:
             while chunk := await ahead:
                 chunk.share = rows.share
-                ahead = asyncio.create_task(self._read(reading))
+                ahead = asyncio.create_task(self._reading.read(lines))
                 await self._store_chunk(chunk)
             await self._end_begun()
         finally:
             await stop(ahead, *(each.place.task for each in self._begun))
 
-    async def _read(self, rows: Iterator[Row]) -> _Chunk | None:
-        """Read up to CHUNK rows, fewer at the beginning; None at the end."""
-        chunk = _Chunk(PastEvents(self._run.org_id))
-        most = self._rows_ahead = min(2 * self._rows_ahead, CHUNK)
-        while chunk.rows < most and (some := list(islice(rows, self._step))):
-            since_ns = monotonic_ns()
-            self._read_step(some, chunk)
-            fitting = len(some) * STEP_NS // max(monotonic_ns() - since_ns, 1)
-            self._step = min(max(fitting, SHORTEST_STEP), STEP)
-            chunk.rows += len(some)
-            chunk.last = some[-1][0]
-            await asyncio.sleep(0)
-        return chunk if chunk.rows else None
-
-    def _read_step(self, rows: list[Row], chunk: _Chunk) -> None:
-        sound = [row for row in rows if not row[2]]
-        texts = [row[1] for row in sound]
-        events, refused = self._run.reader.read(texts, self._run.clock.now_us())
-        found = [row for row in rows if row[2]]
-        if refused:
-            found += [(*sound[position][:2], problems) for position, problems in refused.items()]
-            sound = [row for position, row in enumerate(sound) if position not in refused]
-            texts = [row[1] for row in sound]
-        chunk.events.extend(events)
-        chunk.lines += [row[0] for row in sound]
-        chunk.texts += texts
-        chunk.refusals += [self._refusal(*row) for row in sorted(found, key=itemgetter(0))]
-
-    def _refusal(self, line: int, text: bytes, problems: Problems) -> Refusal:
-        refusal = Refusal(line, problems, self._source.name if self._told.several else "")
-        self._run.rejects.add(self._source, refusal, text)
-        return refusal
-
-    async def _store_chunk(self, chunk: _Chunk) -> None:
+    async def _store_chunk(self, chunk: Chunk) -> None:
         """Store a chunk; its last piece may still be under way then."""
         self._run.rejects.flush()  # before anything says that these lines are done
         self._run.past.memory.own(await self._run.months.add(chunk.events.ats_us))
@@ -269,7 +206,7 @@ class _File:
         while chunk.begun < len(chunk.events):
             await self._begin_piece(chunk)
 
-    async def _begin_piece(self, chunk: _Chunk) -> None:
+    async def _begin_piece(self, chunk: Chunk) -> None:
         """Begin to store some of what is left, and see to the end what was begun long before."""
         run = self._run
         start, end = chunk.begun, chunk.begun + lockable(run.past, chunk.events, chunk.begun, run.most)
@@ -320,7 +257,7 @@ class _File:
             await self._store_piece(chunk, begun.end)
         chunk.begun = chunk.done
 
-    async def _store_piece(self, chunk: _Chunk, end: int) -> None:
+    async def _store_piece(self, chunk: Chunk, end: int) -> None:
         """Store some of what is left up to `end`; an event that Postgres refuses is refused once it stands alone."""
         run = self._run
         most = min(lockable(run.past, chunk.events, chunk.done, run.most), end - chunk.done)
@@ -333,12 +270,12 @@ class _File:
             if most > 1:
                 run.most = most // 2
                 return
-            refusal = self._refusal(chunk.lines[chunk.done], chunk.texts[chunk.done], refusal_of(error))
+            refusal = self._reading.refuse(chunk.lines[chunk.done], chunk.texts[chunk.done], refusal_of(error))
             insort(chunk.refusals, refusal, key=attrgetter("line"))
             run.rejects.flush()
             await self._advance(chunk, None, refused=1)
 
-    async def _commit(self, chunk: _Chunk, events: PastEvents) -> None:
+    async def _commit(self, chunk: Chunk, events: PastEvents) -> None:
         for tries_left in reversed(range(TRIES)):
             try:
                 return await self._advance(chunk, events)
@@ -351,7 +288,7 @@ class _File:
         raise AssertionError("the loop above returns or raises")
 
     async def _advance(
-        self, chunk: _Chunk, events: PastEvents | None, place: Place | None = None, *, refused: int = 0
+        self, chunk: Chunk, events: PastEvents | None, place: Place | None = None, *, refused: int = 0
     ) -> None:
         """Store events, if there are any, and note how far the file is then, in one transaction.
 
@@ -386,7 +323,7 @@ class _File:
         await place.wait_to_store()
         return await store_rest(tx, past, events, claimed, expected, at)
 
-    def _tell(self, chunk: _Chunk, piece: Piece, told: list[Refusal]) -> None:
+    def _tell(self, chunk: Chunk, piece: Piece, told: list[Refusal]) -> None:
         of_piece = ImportReport(0, piece.stored, piece.duplicates, len(told), refusals=tuple(told))
         self._report = self._report.plus(of_piece)
         if chunk.done == len(chunk.events):

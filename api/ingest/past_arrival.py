@@ -118,7 +118,7 @@ class PastReader:
     """Reads the events of one organization's history."""
 
     def __init__(self, org_id: int, org_keys: OrgKeys) -> None:
-        self._org_id, self._org_keys = org_id, org_keys
+        self.org_id, self._org_keys = org_id, org_keys
         self._people: dict[Identifiers, Person] = {}
         self._met = set[Key]()  # identifiers of all people so far
         self._forgot = False  # some of the people
@@ -133,7 +133,7 @@ class PastReader:
         return self._columns(raws, found, now_us), problems
 
     def _columns(self, raws: Sequence[bytes], found: History, now_us: int) -> PastEvents:
-        org_id, ats_us, payloads = self._org_id, found.ats_us, found.payloads
+        org_id, ats_us, payloads = self.org_id, found.ats_us, found.payloads
         keys = self._keys(found)
         digests = self._org_keys.raw_key_digests(keys)
         ids = uuid7s([max(at_us, 0) for at_us in ats_us])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from api.ingest import history
+from api.ingest import reading
 from api.ingest.files.sources import How, find_sources
 from api.ingest.history import Status, import_history
 from api.ingest.rejects import Rejects, UnwritableError, beside
@@ -30,8 +30,8 @@ class StoppedError(Exception):
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chunks of an import so small that a short file has many."""
-    monkeypatch.setattr(history, "CHUNK", 50)
-    monkeypatch.setattr(history, "STEP", 10)
+    monkeypatch.setattr(reading, "CHUNK", 50)
+    monkeypatch.setattr(reading, "STEP", 10)
 
 
 async def name_of(org: Org) -> str:
@@ -108,7 +108,7 @@ async def test_a_key_that_comes_again_in_the_very_next_piece_counts_once(acme: O
 async def test_a_piece_that_fails_takes_the_next_one_back_with_it(
     acme: Org, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "CHUNK", 7)
+    monkeypatch.setattr(reading, "CHUNK", 7)
     path = write(tmp_path / "events.ndjson", count=60)
     await acme.send(*(event(f"k{number}", payload={"n": number}) for number in (20, 21, 40)))  # keys that others hold
     report = await load(acme, path)
@@ -150,7 +150,7 @@ async def test_refusals_that_cannot_be_kept_stop_an_import(acme: Org, tmp_path: 
 async def test_a_value_that_postgres_refuses_is_refused_alone(
     acme: Org, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(history, "CHUNK", chunk)
+    monkeypatch.setattr(reading, "CHUNK", chunk)
     path = tmp_path / "events.ndjson"
     event: dict[str, Any] = {"event": "e", "contact": {"externalId": "u1"}, "occurredAt": "2025-03-04T05:06:07Z"}
     many = [

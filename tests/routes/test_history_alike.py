@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.clock import from_us
-from api.ingest import history
+from api.ingest import reading
 from api.ingest.files.sources import How, find_sources
 from api.ingest.history import import_history
 from api.ingest.rejects import Rejects, beside
@@ -76,8 +76,8 @@ async def left_behind(org: Org) -> dict[str, list[tuple[Any, ...]]]:
 async def test_an_import_is_what_the_same_requests_would_have_been(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(history, "CHUNK", 70)  # many pieces: people come back in later ones
-    monkeypatch.setattr(history, "STEP", 9)
+    monkeypatch.setattr(reading, "CHUNK", 70)  # many pieces: people come back in later ones
+    monkeypatch.setattr(reading, "STEP", 9)
     sent = events(service, seed)
     live, past = await service.organization(), await service.organization()
     for start in range(0, COUNT, 50):

@@ -377,16 +377,15 @@ def test_the_entrance_says_when_nobody_answers() -> None:
     assert "not connected" in Workbench("http://127.0.0.1:9", "wb_x")._repr_html_()
 
 
-def test_importing_the_workbench_is_quick_and_loads_no_polars() -> None:
-    code = "import sys, time; t = time.perf_counter(); import workbench; print(time.perf_counter() - t, 'polars' in sys.modules)"
+def test_importing_the_workbench_loads_nothing_large() -> None:
+    code = "import sys, workbench; print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    runs = [
-        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        for _ in "123"
-    ]
-    seconds, polars = min(runs, key=lambda run: float(run.stdout.split()[0])).stdout.split()
-    assert polars == "False"
-    assert float(seconds) < 1.0
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert "workbench.connection" in loaded
+    assert loaded.isdisjoint(
+        {"polars", "pyarrow", "pandas", "altair", "IPython", "ipywidgets", "sanic", "sqlalchemy", "psycopg"}
+    )
 
 
 def test_a_chain_that_nobody_reads_is_said(wb: Workbench) -> None:
