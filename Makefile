@@ -48,7 +48,7 @@ canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; t
 bench: $(VENV)/dev.stamp  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)
 
-torture: $(VENV)/dev.stamp  ## kill engines 200 times and all else 200 times under load; nothing may be lost or done twice (ARGS="--seed 7")
+torture: $(VENV)/dev.stamp  ## ten minutes of load, kills and every misuse we know, then a verdict on each invariant (ARGS="--seed 7")
 	$(BIN)/python -m tests.torture $(ARGS)
 
 format: $(VENV)/dev.stamp  ## rewrite the code in house format

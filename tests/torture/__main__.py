@@ -1,4 +1,4 @@
-"""`python -m tests.torture --seed N --minutes 15`: kill everything under load and prove that nothing is lost or done twice.
+"""`python -m tests.torture --seed N --minutes 10`: kill everything under load and prove that nothing is lost or done twice.
 
 Theory of operation. Clients send all kinds of events to several API processes and log every answer; an attempt without one is
 made again with the same key until there is one. Engines run what the events start; webhooks and emails arrive at sinks that note
@@ -85,10 +85,10 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=int, default=int.from_bytes(token(3), "big"), help="default: a random one, printed"
     )
     parser.add_argument(
-        "--kills", type=int, default=200, help="how many kills of all but engines (default %(default)s)"
+        "--kills", type=int, default=140, help="how many kills of all but engines (default %(default)s)"
     )
-    parser.add_argument("--engine-kills", type=int, default=200, help="how many kills of engines (default %(default)s)")
-    parser.add_argument("--minutes", type=float, default=15.0, help="spread over how long (default %(default)s)")
+    parser.add_argument("--engine-kills", type=int, default=140, help="how many kills of engines (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="spread over how long (default %(default)s)")
     parser.add_argument("--apis", type=int, default=3, help="API processes (default %(default)s)")
     parser.add_argument("--clients", type=int, default=12, help="clients that send events (default %(default)s)")
     parser.add_argument("--engines", type=int, default=4, help="engines (default %(default)s)")

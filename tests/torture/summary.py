@@ -2,13 +2,17 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from textwrap import wrap
 from typing import get_args
 
 from tests.torture.invariants import Verdict
 from tests.torture.log import ACCEPTED, Answer, Attempt
 from tests.torture.nemesis import Fault, Kind, Role
 from tests.torture.run import Run
+
+WIDEST = 80  # characters of a column
 
 _DATABASE = ("postmaster", "postgres", "backend")
 
@@ -19,11 +23,13 @@ def summary(run: Run, verdicts: list[Verdict]) -> str:
         [
             *_requests(run),
             *_effects(run),
-            *_faults(run),
             *_recoveries(run),
             "",
-            *map(_verdict, verdicts),
-            *_result(verdicts),
+            *_faults(run),
+            "",
+            *_verdicts(verdicts),
+            "",
+            _result(verdicts),
         ]
     )
 
@@ -59,13 +65,15 @@ def _counted(words: Iterable[str]) -> str:
     return " · ".join(f"{word} {count:,}" for word, count in Counter(words).most_common())
 
 
-def _faults(run: Run) -> Iterator[str]:
+def _faults(run: Run) -> list[str]:
+    """Return a row for each kind of fault, a column for each part that suffered it."""
     counts = Counter((each.kind, each.role) for each in run.faults)
-    for kind in get_args(Kind):
-        roles = [f"{role} {counts[kind, role]}" for role in get_args(Role) if counts[kind, role]]
-        total = sum(number for (each, _), number in counts.items() if each == kind)
-        if total:
-            yield f"{kind:<11}{total}: {' · '.join(roles)}"
+    roles = [role for role in get_args(Role) if any(counts[kind, role] for kind in get_args(Kind))]
+    kinds = [kind for kind in get_args(Kind) if any(counts[kind, role] for role in roles)]
+    rows = [
+        [kind, *(counts[kind, role] for role in roles), sum(counts[kind, role] for role in roles)] for kind in kinds
+    ]
+    return table(["fault", *roles, "all"], rows)
 
 
 def _recoveries(run: Run) -> Iterator[str]:
@@ -92,13 +100,33 @@ def _same_place(one: Fault, other: Fault) -> bool:
     return (one.role, one.victim) == (other.role, other.victim)
 
 
-def _verdict(verdict: Verdict) -> str:
-    state = f"{len(verdict.violations):,} VIOLATIONS" if verdict.violations else "holds"
-    return f"{verdict.name:<9}{verdict.promise}: {verdict.checked:,} checked, {state}"
+def _verdicts(verdicts: list[Verdict]) -> list[str]:
+    rows = [[each.name, each.promise, each.checked, len(each.violations)] for each in verdicts]
+    return table(["invariant", "promise", "judged", "violations"], rows)
 
 
-def _result(verdicts: list[Verdict]) -> Iterator[str]:
+def _result(verdicts: list[Verdict]) -> str:
     violations = [each for verdict in verdicts for each in verdict.violations]
     lost, doubled = (len([each for each in violations if each.startswith(word)]) for word in ("lost", "doubled"))
-    yield ""
-    yield f"{lost:,} lost, {doubled:,} doubled, {len(violations) - lost - doubled:,} other violations"
+    return f"{lost:,} lost, {doubled:,} doubled, {len(violations) - lost - doubled:,} other violations"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> list[str]:
+    """Return the lines of a table; numbers stand on the right, a text that is longer than WIDEST goes on below."""
+    cells = [[_lines(each) for each in row] for row in rows]
+    widths = [max(map(len, (name, *(line for row in cells for line in row[at])))) for at, name in enumerate(head)]
+    numbers = [bool(rows) and isinstance(each, int) for each in (rows[0] if rows else head)]
+    places = list(zip(widths, numbers, strict=True))
+    printed = [_row(each, places) for row in cells for each in zip_longest(*row, fillvalue="")]
+    return [_row(head, places), _row(["-" * width for width in widths], places), *printed]
+
+
+def _lines(value: str | int) -> list[str]:
+    return [f"{value:,}"] if isinstance(value, int) else wrap(value, WIDEST)
+
+
+def _row(cells: Sequence[str], places: list[tuple[int, bool]]) -> str:
+    padded = [
+        text.rjust(width) if number else text.ljust(width) for text, (width, number) in zip(cells, places, strict=True)
+    ]
+    return "  ".join(padded).rstrip()

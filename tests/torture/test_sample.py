@@ -1,11 +1,11 @@
 """A short run of `make torture`: whatever dies when, nothing that was accepted is lost, doubled or half-applied."""
 
 from tests.torture.conftest import Tortured
-from tests.torture.invariants import check
+from tests.torture.invariants import INVARIANTS, check
 from tests.torture.log import ACCEPTED, UNKNOWN
 from tests.torture.nemesis import ENGINE_KILLS, KILLS, Wish, plan
 from tests.torture.sinks import Mood
-from tests.torture.summary import summary
+from tests.torture.summary import summary, table
 
 
 def test_nothing_is_lost_doubled_or_half_applied(tortured: Tortured) -> None:
@@ -25,8 +25,22 @@ def test_the_faults_were_felt(tortured: Tortured) -> None:
 def test_the_summary_says_what_was_done_and_found(tortured: Tortured) -> None:
     text = summary(tortured.run, check(tortured.run.evidence))
     assert text.startswith("seed 3: ")
-    assert "\nkill       9: api 1 · worker 1 · engine 4 · postmaster 1 · postgres 1 · backend 1\n" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["fault", "api", "worker", "engine", "postmaster", "postgres", "backend", "all"] in rows
+    assert ["kill", "1", "1", "4", "1", "1", "1", "9"] in rows
+    assert {row[0] for row in rows if row[-1:] == ["0"]} >= INVARIANTS.keys()
     assert text.endswith("\n0 lost, 0 doubled, 0 other violations")
+
+
+def test_a_table_has_its_numbers_on_the_right() -> None:
+    longest = " ".join(["word"] * 16)
+    assert table(["who", "many"], [["one", 7], [f"{longest} word", 1_234]]) == [
+        f"who{' ' * 76}   many",
+        f"{'-' * 79}  -----",
+        f"one{' ' * 76}      7",
+        f"{longest}  1,234",
+        "word",
+    ]
 
 
 def test_a_seed_is_a_plan() -> None:
