@@ -129,3 +129,22 @@ async def test_while_postgres_stands_still_answers_come_within_two_seconds(servi
             pass
     ((stored, keys),) = await acme.rows("count(*), count(DISTINCT idempotency_key)", "events", "1")
     assert stored == keys == 61
+
+
+@pytest.mark.plain
+async def test_a_client_that_does_not_wait_is_counted_as_gone(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    acme = await service.organization()
+    await acme.get("/events/catalog")
+    asked = await acme.key()
+    async with await psycopg.AsyncConnection.connect(libpq_dsn(service.dsn)) as blocker:
+        await blocker.execute("LOCK TABLE workbench.event_counting, workbench.events IN ACCESS EXCLUSIVE MODE")
+        await service.leave(
+            f"GET /api/v1/events/catalog HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {asked}\r\n\r\n".encode()
+        )
+        async with asyncio.timeout(5):
+            while not (seen := {words[2]: count for words, count in service.parts.edge.answers if words[2] > "400"}):  # noqa: ASYNC110  nothing is sent when a count grows
+                await asyncio.sleep(0.02)
+    assert seen == {"499": 1}
+    assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == []
