@@ -20,15 +20,11 @@ from api.access.scopes import WORKBENCH
 from api.embedded import EmbeddedPostgres
 from api.store.migrate import migrate
 from tests.acceptance.conftest import SECRET, Api, House, until
+from tests.canaries import PAYLOAD_AT_HOME
 from tests.running import free_port
 
 EMAIL = "canary.mail.3b1f@example.com"
 VALUE = "canary-value-8c2e"
-PAYLOAD_AT_HOME = {
-    ("events", "payload"), ("dry_runs", "payload"), ("contacts", "attributes"), ("messages", "body"), ("messages", "recipient"),
-    ("messages", "subject"), ("entry_steps", "detail"),
-}  # fmt: skip
-"""Columns that hold what callers sent as data, or what automations made of it."""
 
 
 class Spied:

@@ -2,11 +2,12 @@
 
 Theory of operation. Clients send all kinds of events to several API processes and log every answer; an attempt without one is
 made again with the same key until there is one. Engines run what the events start; webhooks and emails arrive at sinks that note
-every copy and misbehave. Meanwhile a nemesis, whose plan comes from the printed seed, kills and freezes API processes, engines,
-Postgres and its back-ends, and starts again what it killed; automations are switched, edited and archived, dead entries replayed.
-Then everything heals and drains, and the checker compares what is stored with what was answered and what arrived: one function per
-invariant, and one that found nothing to judge has failed. The seed fixes what is sent and done, not
-the interleaving: a violation is kept with all its evidence, because it may not show again.
+every copy and misbehave; wallets get pushes over sockets, acknowledge some and vanish; analysts ask for what is theirs and what is not.
+Meanwhile a nemesis, whose plan comes from the printed seed, kills and freezes API processes, engines, Postgres and its back-ends, and starts
+again what it killed; automations are switched, edited and archived, dead entries replayed, keys lent and revoked, contacts erased.
+Then everything heals and drains, every wallet collects what waits for it, and the checker compares what is stored with what was
+answered, what arrived and what was heard: one function per invariant, and one that found nothing to judge has failed. The seed fixes what is
+sent and done, not the interleaving: a violation is kept with all its evidence, because it may not show again.
 """
 
 import argparse
@@ -71,8 +72,13 @@ def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
         "attempts": evidence.log.attempts,
         "switched": evidence.log.switched,
         "published": evidence.log.published,
+        "replies": evidence.log.replies,
+        "lines": evidence.log.lines,
+        "revoked": evidence.log.revoked,
+        "erased": evidence.log.erased,
         "arrivals": evidence.arrivals,
-        **msgspec.structs.asdict(evidence.stored),
+        **{f"stored-{name}": rows for name, rows in msgspec.structs.asdict(evidence.stored).items()},
+        "searched": evidence.searched,
     }
     for name, rows in kept.items():
         (folder / f"{name}.ndjson").write_bytes(msgspec.json.Encoder().encode_lines(rows))

@@ -1,17 +1,15 @@
 """The automations of a run: what each matches, once as a trigger for the service and once as a rule for the checker."""
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
-from random import Random
 from typing import Any
 
 import httpx
 import msgspec
 
-from tests.torture.clients import PATIENCE
+from tests.torture.asking import Caller, Callers
 from tests.torture.log import Log, Published, Sent, Switched, now_us
 
 Graph = dict[str, Any]
@@ -84,12 +82,13 @@ def _graph(nodes: dict[str, tuple[str, dict[str, Any]]], *edges: str) -> Graph:
 
 
 _ENTERED = ("app_event", dict[str, Any]())
-_BODY = {"n": "{{ n }}", "contact": "{{ contactId }}", "plan": "{{ contact.plan | default('none') }}"}
+_PLAN = "{{ contact.plan | default('none') }}"
+_BODY = {"n": "{{ n }}", "contact": "{{ contactId }}", "plan": _PLAN, "canary": "{{ canary }}"}
 _MAIL = (
     "send_email",
-    {"subject": "About {{ n }}", "body": "Dear {{ contactId }}, your plan is {{ contact.plan | default('none') }}."},
+    {"subject": "About {{ n }}", "body": f"Dear {{{{ contactId }}}}, your plan is {_PLAN}. {{{{ canary }}}}"},
 )
-_INAPP = ("send_inapp", {"title": "About {{ n }}", "body": "{{ event }}"})
+_INAPP = ("send_inapp", {"title": "About {{ n }}", "body": "{{ event }} {{ canary }}"})
 _HAS_EMAIL = ("condition", {"filters": [{"path": "email", "operator": "exists"}]})
 _HAS_WALLET = ("condition", {"filters": [{"path": "walletAddress", "operator": "exists"}]})
 _MOMENT = ("delay", {"seconds": 1})
@@ -149,6 +148,12 @@ def rules(url: str) -> tuple[Rule, ...]:
             lambda sent: _noted(sent, "page.view"),
             (_graph({"t": _ENTERED, "d": _MOMENT, "i": _HAS_WALLET, "m": _INAPP}, "t>d", "d>i", "i:true>m"),),
             Fate.RETIRED,
+        ),
+        Rule(
+            "told",
+            _with("signup", "note"),
+            lambda sent: _noted(sent, "signup"),
+            (_graph({"t": _ENTERED, "i": _HAS_WALLET, "m": _INAPP}, "t>i", "i:true>m"),),
         ),
         Rule("edited", _with("page.view", "lines"), lambda sent: _listed(sent, "page.view"), _edited(), Fate.EDITED),
         Rule(
@@ -211,60 +216,53 @@ async def _publish(client: httpx.AsyncClient, rule: Rule) -> str:
 class Author:
     """Changes automations through any API while everything is being killed, and notes what was answered with success."""
 
-    def __init__(self, urls: list[str], keys: dict[str, str], seed: int, log: Log) -> None:
-        self._urls = urls
-        self._keys = keys
-        self._seed = seed
+    def __init__(self, callers: Callers, log: Log) -> None:
+        self._callers = callers
         self._log = log
 
     def busy_with(self, automation: Automation, middle: float) -> list[Coroutine[Any, Any, None]]:
         """Return what is to be done to an automation, until cancelled; `middle`: seconds until one is retired."""
-        chance = Random(f"{self._seed}/{automation.org}/{automation.rule.name}")
+        caller = self._callers.caller(automation.org, automation.rule.name)
         match automation.rule.fate:
             case Fate.SWITCHED:
-                return [self._switch(automation, chance), self._replay(automation.org, chance)]
+                return [self._switch(caller, automation), self._replay(caller)]
             case Fate.EDITED:
-                return [self._edit(automation, chance)]
+                return [self._edit(caller, automation)]
             case Fate.RETIRED:
-                return [self._retire(automation, chance, middle)]
+                return [self._retire(caller, automation, middle)]
             case Fate.STAYS | Fate.UNPUBLISHED:
                 return []
 
-    async def _switch(self, automation: Automation, chance: Random) -> None:
+    async def _switch(self, caller: Caller, automation: Automation) -> None:
         for active in itertools.cycle((False, True)):
-            await asyncio.sleep(chance.uniform(1, 3))
-            await self._stop(automation, chance, "activate" if active else "deactivate")
+            await asyncio.sleep(caller.chance.uniform(1, 3))
+            await self._stop(caller, automation, "activate" if active else "deactivate")
 
-    async def _retire(self, automation: Automation, chance: Random, middle: float) -> None:
+    async def _retire(self, caller: Caller, automation: Automation, middle: float) -> None:
         await asyncio.sleep(middle)
-        while not await self._stop(automation, chance, "archive"):
+        while not await self._stop(caller, automation, "archive"):
             await asyncio.sleep(0.2)
 
-    async def _edit(self, automation: Automation, chance: Random) -> None:
+    async def _edit(self, caller: Caller, automation: Automation) -> None:
         for version in itertools.cycle((1, 2)):
-            await asyncio.sleep(chance.uniform(1, 3))
-            if await self._post(automation.org, chance, f"/automations/{automation.id}/rollback", {"version": version}):
+            await asyncio.sleep(caller.chance.uniform(1, 3))
+            if await _post(caller, f"/automations/{automation.id}/rollback", {"version": version}):
                 self._log.published.append(Published(automation.id, now_us()))
 
-    async def _replay(self, org: str, chance: Random) -> None:
+    async def _replay(self, caller: Caller) -> None:
         """Give every dead entry of an organization another life, now and then."""
         while True:
-            await asyncio.sleep(chance.uniform(5, 10))
-            await self._post(org, chance, "/entries/replay", {"state": "dead"})
+            await asyncio.sleep(caller.chance.uniform(5, 10))
+            await _post(caller, "/entries/replay", {"state": "dead"})
 
-    async def _stop(self, automation: Automation, chance: Random, verb: str) -> bool:
+    async def _stop(self, caller: Caller, automation: Automation, verb: str) -> bool:
         began = now_us()
-        done = await self._post(automation.org, chance, f"/automations/{automation.id}/{verb}", {})
+        done = await _post(caller, f"/automations/{automation.id}/{verb}", {})
         if done:
             self._log.switched.append(Switched(automation.id, verb == "activate", began, now_us()))
         return done
 
-    async def _post(self, org: str, chance: Random, path: str, body: dict[str, Any]) -> bool:
-        """Ask any API; return whether it was answered with success."""
-        headers = {"authorization": f"Bearer {self._keys[org]}"}
-        with contextlib.suppress(httpx.TransportError, httpx.HTTPStatusError):
-            async with httpx.AsyncClient(headers=headers, timeout=PATIENCE) as client:
-                response = await client.post(f"{chance.choice(self._urls)}/api/v1{path}", json=body)
-                response.raise_for_status()
-                return True
-        return False
+
+async def _post(caller: Caller, path: str, body: dict[str, Any]) -> bool:
+    """Ask any API; return whether it was answered with success."""
+    return await caller.ask("POST", path, "automations", json=body) is not None

@@ -8,30 +8,27 @@ from random import Random
 from typing import Any
 
 import httpx
-import msgspec
 
+from tests.torture.accounts import PATIENCE, Account
+from tests.torture.lending import Lender
 from tests.torture.log import UNSETTLED, Answer, Attempt, Log, Sent, Sort, now_us
 from tests.torture.traffic import Traffic
 
-PATIENCE = 3.0  # seconds a client waits; the service promises two
 MOST_IN_BATCH = 20
 PAUSES = (0.02, 0.15)  # seconds between the requests of a client
-
-
-class Account(msgspec.Struct, frozen=True):
-    """An organization and its keys by kind."""
-
-    org: str
-    keys: dict[str, str]
 
 
 class Load:
     """Clients that send until `stop`, taking turns among the organizations."""
 
-    def __init__(self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int) -> None:
+    def __init__(
+        self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int, lender: Lender
+    ) -> None:
         self.log = Log()
+        self.lender = lender
         self._stopping = asyncio.Event()
         traffic = [Traffic(account.org, datetime.now(UTC)) for account in accounts]
+        self._traffic = {each.org: each for each in traffic}
         self._clients = [
             _Client(urls, accounts[each % len(accounts)], traffic[each % len(accounts)], Random(f"{seed}/{each}"), self)
             for each in range(clients)
@@ -41,6 +38,15 @@ class Load:
     @property
     def stopping(self) -> bool:
         return self._stopping.is_set()
+
+    def people(self, org: str) -> range:
+        """Return whom events of an organization are of at this moment."""
+        return self._traffic[org].people
+
+    @property
+    def everybody(self) -> range:
+        """Everybody whom any event was of."""
+        return range(max(each.people.stop for each in self._traffic.values()))
 
     def stop(self) -> None:
         """Send nothing new; what was sent is still asked for."""
@@ -98,18 +104,22 @@ class _Client:
         await self._deliver(events, "test")
 
     async def _deliver(self, events: list[Sent], kind: str = "live") -> None:
-        """Send events until each has a final answer."""
+        """Send events until each has a final answer; a key that is lent and taken no more is one."""
         for event in events:
             self._load.log.sent[event.org, event.number] = event
+        lent = self._load.lender.pick(self._chance, self._traffic.org, kind)
+        key, lent_id = (lent.secret, lent.id) if lent else (self._keys[kind], "")
         pending = events
         while pending:
-            answers = await self._send(pending, self._keys[kind])
+            answers = await self._send(pending, key, lent_id)
+            if Answer.REVOKED in answers:
+                return
             pending = [event for event, answer in zip(pending, answers, strict=True) if answer in UNSETTLED]
             if pending:
                 await asyncio.sleep(self._chance.uniform(0.05, 0.4))
         self._load.answered[self._traffic.org] += [each for each in events if each.sort is Sort.LIVE and each.once]
 
-    async def _send(self, events: list[Sent], key: str) -> list[Answer]:
+    async def _send(self, events: list[Sent], key: str, lent: str) -> list[Answer]:
         """Make one request, of one event alone or of several, and note what each was told."""
         api = self._chance.randrange(len(self._urls))
         path, body = ("/events", events[0].body) if len(events) == 1 else ("/events/batch", _batch(events))
@@ -120,10 +130,11 @@ class _Client:
         except httpx.TransportError as error:
             items = [(_without_answer(error), dict[str, Any]())] * len(events)
         else:
-            items = _read(response, events)
+            self._load.log.ears.listen_to_refusal(self._traffic.org, "events", response.text)
+            items = _read(response, events, lent)
         ended = now_us()
         for event, (answer, item) in zip(events, items, strict=True):
-            self._load.log.attempts.append(_attempt(event, api, began, ended, answer, item))
+            self._load.log.attempts.append(_attempt(event, api, (began, ended), answer, item, lent))
         return [answer for answer, _ in items]
 
 
@@ -141,7 +152,7 @@ def _without_answer(error: httpx.TransportError) -> Answer:
             return Answer.BROKEN
 
 
-def _read(response: httpx.Response, events: list[Sent]) -> list[tuple[Answer, dict[str, Any]]]:
+def _read(response: httpx.Response, events: list[Sent], lent: str) -> list[tuple[Answer, dict[str, Any]]]:
     """Return the answer to each event, with what was said."""
     try:
         body = response.json()
@@ -153,6 +164,8 @@ def _read(response: httpx.Response, events: list[Sent]) -> list[tuple[Answer, di
             return [(_answer(event, item), item) for event, item in zip(events, items, strict=True)]
         case 400 if len(events) == 1:
             return [(Answer.REJECTED, body)]
+        case 401 if lent:
+            return [(Answer.REVOKED, body)] * len(events)
         case 503 if body.get("code") == "INGEST_UNAVAILABLE":
             return [(Answer.UNAVAILABLE, body)] * len(events)
         case status:
@@ -168,7 +181,7 @@ def _answer(event: Sent, item: dict[str, Any]) -> Answer:
     return Answer.DUPLICATE if item["deduplicated"] else Answer.NEW
 
 
-def _attempt(event: Sent, api: int, began: int, ended: int, answer: Answer, item: dict[str, Any]) -> Attempt:
+def _attempt(event: Sent, api: int, span: tuple[int, int], answer: Answer, item: dict[str, Any], lent: str) -> Attempt:
     detail = str(item) if answer is Answer.STRANGE else item.get("error", "")
     key, matched = item.get("idempotencyKey"), item.get("matchedAutomations")
-    return Attempt(event.org, event.number, api, began, ended, answer, key, matched, detail)
+    return Attempt(event.org, event.number, api, *span, answer, key, matched, detail, lent)

@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tests.torture.evidence import NEVER, Evidence, Findings, Lease, Span
+from tests.torture.evidence import Evidence, Findings, Lease
 from tests.torture.log import Sort
+from tests.torture.rows import MessageRow, StepRow
 from tests.torture.sinks import Arrival
-from tests.torture.stored import MessageRow, StepRow
 
 CLOCK_US = 1_000_000  # by which the clocks of a process and a sink may differ
 _SETTLED = frozenset({"sent", "failed", "skipped", "unknown", "delivered"})
@@ -82,6 +82,8 @@ def _tags_are_those_of_steps(run: Evidence) -> Findings:
         if step.outcome == "tagged" and step.entry_id in run.entry:
             right[run.entry[step.entry_id].contact_id].add(step.detail["tag"])
     for contact in run.stored.contacts:
+        if contact.id in run.erased:
+            continue
         good = sorted(contact.tags) == sorted(right[contact.id])
         yield None if good else f"contact {contact.id} has the tags {contact.tags}, not {sorted(right[contact.id])}"
 
@@ -129,30 +131,12 @@ def _outside_of_leases(message: MessageRow, copies: list[Arrival], leases: list[
     """Give each copy the first lease that it may have left under; leases come one after the other."""
     free = list(leases)
     for copy in copies:
-        under = next((each for each in free if _covers(each, copy.at)), None)
+        under = next((each for each in free if covers(each, copy.at)), None)
         if under is not None:
             free.remove(under)
         yield None if under else f"message {message.id} left at {copy.at} without a lease of its own"
 
 
-def _covers(lease: Lease, at: int) -> bool:
+def covers(lease: Lease, at: int) -> bool:
+    """Return whether something may have left under a lease."""
     return lease.claimed <= at < min(lease.until, lease.ended) + CLOCK_US
-
-
-def what_is_stopped_rests(run: Evidence) -> Findings:
-    """under a claim made while its automation was switched off or archived an entry takes no step, whatever comes later"""
-    for automation in run.automations:
-        if automation.rule.is_stopped:
-            rests = _rests(run, automation.id)
-            for entry in run.entries_of[automation.id]:
-                for step in run.steps.get(entry.id, ()):
-                    claimed = run.by_token[entry.id, step.claim].claimed
-                    stopped = any(began < claimed < ended for began, ended in rests)
-                    yield f"entry {entry.id} {step.outcome} at {step.node_id} while stopped" if stopped else None
-
-
-def _rests(run: Evidence, automation_id: str) -> list[Span]:
-    """Return the times in which everybody knew that an automation was inactive."""
-    switches = run.switches.get(automation_id, [])
-    ends = [*(each.committed for each in switches[1:]), NEVER]
-    return [(each.seen, end) for each, end in zip(switches, ends, strict=False) if not each.active]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tests.torture.evidence import Evidence, Findings, Span, Version, overlap, union
 from tests.torture.installation import RETRY_DELAYS
-from tests.torture.stored import EntryRow, StepRow, VersionRow
+from tests.torture.rows import EntryRow, StepRow, VersionRow
 
 MOST_ATTEMPTS = len(RETRY_DELAYS) + 1
 _TERMINAL = frozenset({"completed", "exited", "cancelled", "dead"})
@@ -36,7 +36,8 @@ def attempts_are_bounded(run: Evidence) -> Findings:
         most = MOST_ATTEMPTS * (1 + run.entry[entry_id].replays) if entry_id in run.entry else 0
         yield f"entry {entry_id} failed {count} times at {node_id}" if count > most else None
     for entry in run.stored.entries:
-        yield _buried_alive(entry) if entry.state == "dead" else _overtried(entry)
+        forgotten = entry.contact_id in run.erased  # of its errors the first word stayed
+        yield _buried_alive(entry) if entry.state == "dead" and not forgotten else _overtried(entry)
 
 
 def _overtried(entry: EntryRow) -> str | None:

@@ -11,14 +11,16 @@ from tests.torture.automations import Automation
 from tests.torture.log import Attempt, Log, Published, Sent, Switched
 from tests.torture.nemesis import Fault
 from tests.torture.oracle import Conflict
+from tests.torture.rows import DryRow, EntryRow, EventRow, StepRow, Stored, SwitchRow, Told, VersionRow
+from tests.torture.searching import Searched
 from tests.torture.sinks import Arrival
-from tests.torture.stored import DryRow, EntryRow, EventRow, StepRow, Stored, SwitchRow, Told, VersionRow
 
 NEVER = 2**62
 Findings = Iterator[str | None]
 """For everything that an invariant looks at: what is wrong with it, or None."""
 
 RECOVERY_US = 6_000_000  # until what was started again works: a process takes two seconds to load, more where all are being killed
+_POSTGRES = frozenset({"postmaster", "postgres", "backend"})
 _LONG_US = 30_000_000  # by then everybody has seen a switch, answered or not
 
 
@@ -54,7 +56,7 @@ Span = tuple[int, int]
 class Evidence(msgspec.Struct, dict=True):
     """All that is known of a run: what was sent and answered, what is stored, what the service tells of it, what left it.
 
-    `left`: locks and transactions that stay open. `complaints`: what no process may do, killed or not.
+    `left`: locks and transactions that stay open. `complaints`: what no process may do, killed or not. `searched`: for secrets.
     `engines`: how many there are. `slack`: microseconds that anything may take beside what faults cost.
     """
 
@@ -68,6 +70,7 @@ class Evidence(msgspec.Struct, dict=True):
     complaints: list[str]
     engines: int
     slack: int
+    searched: list[Searched] = []
 
     @cached_property
     def attempts(self) -> Mapping[tuple[str, int], list[Attempt]]:
@@ -171,7 +174,7 @@ class Evidence(msgspec.Struct, dict=True):
     @cached_property
     def outages(self) -> list[Span]:
         """The times in which nobody could do an engine's work: Postgres was out, or every engine was."""
-        postgres = [_outage(each) for each in self.faults if each.role in ("postmaster", "postgres", "backend")]
+        postgres = [_outage(each) for each in self.faults if each.role in _POSTGRES]
         engines = [[_outage(each) for each in self.faults if _hits(each, engine)] for engine in range(self.engines)]
         return union(postgres + reduce(overlap, map(union, engines)))
 
@@ -192,6 +195,26 @@ class Evidence(msgspec.Struct, dict=True):
             seen = min(answered, default=row.committed + _LONG_US)
             found[row.automation_id].append(Version(row.version, row.committed, seen))
         return found
+
+    @cached_property
+    def erased(self) -> Mapping[str, int]:
+        """When each erased contact was."""
+        return {each.contact_id: each.committed for each in reversed(self.stored.erasures)}
+
+    @cached_property
+    def revoked(self) -> Mapping[str, int]:
+        """When each revoked key was."""
+        return {each.key_id: each.committed for each in self.stored.revoked}
+
+    def down(self, span: Span) -> int:
+        """Return for how much of a time somebody who was needed may have stood still, with the slack."""
+        faults = union((each.began, each.ended) for each in self.faults if each.role != "engine")
+        return self.slack + sum(ended - began for began, ended in overlap([span], faults))
+
+    def struck(self, span: Span) -> bool:
+        """Whether Postgres suffered anything in a time: what was committed may have been seen later than its moment says."""
+        postgres = ((each.began, each.ended) for each in self.faults if each.role in _POSTGRES)
+        return any(began < span[1] and ended > span[0] for began, ended in postgres)
 
     def sent_as(self, row: EventRow | DryRow) -> Sent | None:
         """Return the sent event of the number in a payload."""

@@ -25,16 +25,17 @@ import psycopg.rows
 
 from api.access import keys, orgs
 from api.access.format import Kind
+from api.access.scopes import WORKBENCH
 from api.commands.ports import is_free
 from api.embedded import EmbeddedPostgres
 from api.keyring import Keyring
 from api.store.migrate import migrate
 from tests.running import free_port
 from tests.torture import witness
-from tests.torture.clients import Account
+from tests.torture.accounts import Account
+from tests.torture.listening import SECRET
 from tests.torture.sinks import Sinks, sinks
 
-SECRET = "torture-secret-of-more-than-forty-characters"
 ORGANIZATIONS = ("acme", "globex")
 WORKERS = 2
 RETRY_DELAYS = (0.5, 1, 2, 3, 5)  # seconds, for every channel
@@ -42,6 +43,7 @@ _SETTINGS = {"track_commit_timestamp": "on"}  # the checker's order of events is
 _READY_WITHIN = 60.0
 _STOP_WITHIN = 45.0
 _ENDED_WELL = (0, -signal.SIGTERM)  # the second: before it had begun to serve
+_BROKEN, _UNAVAILABLE = 500, 503
 _EXPECTED_ERRORS = frozenset({"worker_died"})  # a kill is not meant to go unnoticed
 
 
@@ -111,6 +113,7 @@ class Postgres:
 
     def __init__(self, home: Path) -> None:
         self.busy = asyncio.Lock()
+        self.log = home / "postgres" / "postgres.log"
         self._embedded = EmbeddedPostgres(home, settings=_SETTINGS)
         self.server = self._embedded.start()
 
@@ -218,7 +221,10 @@ class Installation:
             "WORKBENCH_RETRY_DELAYS": ",".join(map(str, RETRY_DELAYS)),
             "WORKBENCH_SMTP_URL": f"smtp://127.0.0.1:{sinks.smtp_port}?starttls=never",
             "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8",
+            "WORKBENCH_METRICS": str(free_port()),
+            "WORKBENCH_LOG_REQUESTS": "all",
         }
+        self.metrics = f"http://127.0.0.1:{environment['WORKBENCH_METRICS']}/metrics"
         ports = [free_port() for _ in range(apis)]
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
         self.apis = [
@@ -233,6 +239,11 @@ class Installation:
     @property
     def processes(self) -> list[Process]:
         return self.apis + self.engines
+
+    @property
+    def logs(self) -> list[Path]:
+        """All that processes and Postgres said."""
+        return [*sorted(self.folder.glob("*-*.log")), self.postgres.log]
 
     def complaints(self) -> list[str]:
         """Return what no process may do: end by itself or badly, or log an error, which is a bug that it survived."""
@@ -263,9 +274,11 @@ class Installation:
 
     async def _account(self, org: str) -> Account:
         await orgs.create(self.postgres.server.dsn, org)
-        kinds: tuple[Kind, ...] = ("live", "test", "workbench")
-        made = [await keys.create(self.postgres.server.dsn, self.keyring, org, kind, None, kind) for kind in kinds]
-        return Account(org, {str(kind): key for kind, key in zip(kinds, made, strict=True)})
+        kinds: tuple[Kind, ...] = ("live", "test", "publishable", "workbench")
+        dsn, keyring = self.postgres.server.dsn, self.keyring
+        made: dict[str, str] = {kind: await keys.create(dsn, keyring, org, kind, None, kind) for kind in kinds}
+        admin = [scope for scope in WORKBENCH if scope != "pii:read"]
+        return Account(org, made | {"admin": await keys.create(dsn, keyring, org, "workbench", admin, "admin")})
 
 
 def _serve(place: int, port: int) -> list[str]:
@@ -282,6 +295,8 @@ def _errors(log: Path) -> Iterator[str]:
         else:
             if record["level"] == "error" and record["word"] not in _EXPECTED_ERRORS:
                 yield f"{log.name}: {record['word']} {record.get('exception', '')[-300:]}"
+            if record.get("status", 0) >= _BROKEN and record["status"] != _UNAVAILABLE:
+                yield f"{log.name}: {record['route']} was answered {record['status']}"
 
 
 @asynccontextmanager
@@ -299,7 +314,7 @@ async def installed(folder: Path, seed: int, apis: int, engines: int) -> AsyncIt
                 await asyncio.to_thread(installation.stop)
     finally:
         postgres.stop()
-        shutil.copy(home / "postgres" / "postgres.log", folder)
+        shutil.copy(postgres.log, folder)
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -1,6 +1,6 @@
 """What must be true after every run, by the names of the catalogue of trust: one function each.
 
-Those of the engine are told in `entries` and `effects`.
+Those of the engine are told in `entries` and `effects`, those of what was stopped in `resting`, of pushes in `inboxes`, of words in `secrecy`.
 """
 
 from collections import Counter, defaultdict
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tests.torture.automations import Automation
-from tests.torture.effects import effects_happen_once, leases_are_respected, nothing_else_leaves, what_is_stopped_rests
+from tests.torture.effects import effects_happen_once, leases_are_respected, nothing_else_leaves
 from tests.torture.entries import (
     attempts_are_bounded,
     entries_come_to_an_end,
@@ -19,17 +19,22 @@ from tests.torture.entries import (
     waits_end_in_time,
 )
 from tests.torture.evidence import Evidence, Findings, Switch
+from tests.torture.inboxes import inboxes_are_kept
 from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, Sent, Sort
 from tests.torture.oracle import People, merged
-from tests.torture.stored import DryRow, EventRow
+from tests.torture.resting import nothing_is_left_of_the_erased, revoked_keys_open_nothing, what_is_stopped_rests
+from tests.torture.rows import DryRow, ErasureRow, EventRow
+from tests.torture.secrecy import secrets_are_kept, words_stay_with_their_owner
 
 
 def answers_are_of_the_contract(run: Evidence) -> Findings:
-    """every event got a final answer, one that the contract knows"""
+    """every event got a final answer, one that the contract knows; no other request was answered otherwise, and nobody by a 5xx but 503"""
+    for reply in run.log.replies:
+        yield f"{reply.org} {reply.strange}" if reply.strange else None
     for sent in run.log.sent.values():
         answers = [each.answer for each in run.attempts[sent.org, sent.number]]
         final = {each for each in answers if each not in UNSETTLED}
-        wanted = {Answer.REJECTED} if sent.sort is Sort.INVALID else ACCEPTED
+        wanted = ({Answer.REJECTED} if sent.sort is Sort.INVALID else ACCEPTED) | {Answer.REVOKED}
         if not final:
             yield f"{_name(sent)} never got an answer"
         else:
@@ -193,8 +198,13 @@ def _dry_runs_count_right(run: Evidence) -> Findings:
 def identifiers_belong_to_whom_they_should(run: Evidence) -> Findings:
     """events, identifiers and contacts are as the oracle of identity resolution has them, in the order of commits"""
     people: dict[str, People] = defaultdict(People)
-    for event in run.stored.events:
-        yield people[event.org].take(event, run.conflicts[event.id])
+    happened: list[EventRow | ErasureRow] = [*run.stored.events, *run.stored.erasures]
+    for each in sorted(happened, key=lambda each: each.committed):
+        match each:
+            case EventRow():
+                yield people[each.org].take(each, run.conflicts[each.id])
+            case ErasureRow():
+                people[each.org].forget(each)
     owners = {(each.org, each.kind, each.value): each.contact_id for each in run.stored.owners}
     right = {(org, *identifier): contact for org, each in people.items() for identifier, contact in each.owners.items()}
     yield from _differences("identifier", right, owners)
@@ -208,7 +218,7 @@ def attributes_are_merged(run: Evidence) -> Findings:
     sent = {number: each.body.get("attributes", {}) for number, each in run.log.sent.items()}
     right = merged(run.stored.events, sent)
     for contact in run.stored.contacts:
-        good = right[contact.id].allow(contact.attributes)
+        good = contact.id in run.erased or right[contact.id].allow(contact.attributes)
         yield None if good else f"contact {contact.id} has {contact.attributes}, not {right[contact.id].possible}"
 
 
@@ -258,8 +268,13 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V13": waits_end_in_time,
     "V14": paths_are_those_of_versions,
     "V15": what_is_stopped_rests,
+    "V16": inboxes_are_kept,
     "V17": nothing_is_held,
+    "V18": words_stay_with_their_owner,
+    "V19": secrets_are_kept,
     "V20": counts_are_told_right,
+    "C16": revoked_keys_open_nothing,
+    "O4": nothing_is_left_of_the_erased,
     "answers": answers_are_of_the_contract,
     "calm": processes_behave,
 }

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from tests.torture.listening import Ears
+
 
 class Sort(StrEnum):
     """What a sent event is meant to be; a `repeat` comes with the key of another event and another body."""
@@ -21,11 +23,12 @@ class Sort(StrEnum):
 
 
 class Answer(StrEnum):
-    """What became of one attempt. `strange`: nothing that the contract knows."""
+    """What became of one attempt. `revoked`: the key that was lent is taken no more. `strange`: nothing that the contract knows."""
 
     NEW = "new"
     DUPLICATE = "duplicate"
     REJECTED = "rejected"
+    REVOKED = "revoked"
     UNAVAILABLE = "unavailable"
     TIMED_OUT = "timed_out"
     BROKEN = "broken"
@@ -78,7 +81,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try to hand an event to an API process, and what it answered."""
+    """One try to hand an event to an API process, and what it answered. `lent`: the id of the lent key it was made with."""
 
     org: str
     number: int
@@ -89,6 +92,59 @@ class Attempt(msgspec.Struct, frozen=True):
     key: str | None = None
     matched: int | None = None
     detail: str = ""
+    lent: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """How one request of anybody else was answered: its status (0: not at all), and why that is `strange`, if it is."""
+
+    org: str
+    way: str
+    began: int
+    ended: int
+    status: int
+    strange: str = ""
+
+
+class Push(msgspec.Struct, frozen=True):
+    """A message as it came over a socket."""
+
+    id: str
+    title: str
+    body: str
+    at: int
+
+
+class Line(msgspec.Struct):
+    """A socket of a wallet: what came over it, and what of that was acknowledged when. `key`: the id of the lent key that opened it."""
+
+    org: str
+    wallet: str
+    key: str
+    opened: int
+    ended: int = 0
+    code: int | None = None
+    pushes: list[Push] = []
+    acknowledged: list[tuple[str, int]] = []
+
+
+class Revoked(msgspec.Struct, frozen=True):
+    """A lent key was revoked; `began`: the first request for that, `ended`: the one that was answered with success."""
+
+    org: str
+    id: str
+    kind: str
+    began: int
+    ended: int
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """A contact was erased by a request that was answered with success."""
+
+    org: str
+    contact_id: str
+    began: int
+    ended: int
 
 
 class Switched(msgspec.Struct, frozen=True):
@@ -108,12 +164,17 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct):
-    """Everything sent, by organization and number, and every attempt in the order of the answers."""
+    """Everything sent, by organization and number, every attempt in the order of the answers, and what all others did and heard."""
 
     sent: dict[tuple[str, int], Sent] = {}
     attempts: list[Attempt] = []
     switched: list[Switched] = []
     published: list[Published] = []
+    replies: list[Reply] = []
+    lines: list[Line] = []
+    revoked: list[Revoked] = []
+    erased: list[Erased] = []
+    ears: Ears = msgspec.field(default_factory=Ears)
 
 
 def now_us() -> int:

@@ -112,7 +112,7 @@ class Nemesis:
     """Carries out a plan; `faults` is what happened."""
 
     def __init__(self, installation: Installation) -> None:
-        self._installation = installation
+        self.installation = installation
         self.faults: list[Fault] = []
 
     async def run(self, faults: Sequence[Planned]) -> None:
@@ -124,7 +124,7 @@ class Nemesis:
                 group.create_task(self._strike(each))
 
     async def _strike(self, fault: Planned) -> None:
-        installation = self._installation
+        installation = self.installation
         match fault.role:
             case "api":
                 await self._strike_process(installation.apis, fault)
@@ -168,7 +168,7 @@ class Nemesis:
             self._note(fault, 0, began)
 
     async def _strike_postgres(self, fault: Planned) -> None:
-        postgres = self._installation.postgres
+        postgres = self.installation.postgres
         match fault.role, fault.kind:
             case "backend", "terminate":
                 await postgres.backend(terminate=True)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tests.torture.log import Identifier, IdentifierKind
-from tests.torture.stored import EventRow
+from tests.torture.rows import ErasureRow, EventRow
 
 CLOCK_ERROR_US = 5_000_000  # of a process that measured the database's clock while one of the two was frozen
 
@@ -52,14 +52,16 @@ def judge(sent: list[Identifier], owners: Owners, held: Held) -> Judgement:
     return Judgement(contact, gained, conflicts)
 
 
-class _Move(msgspec.Struct, frozen=True):
-    """An email went from one contact to another; `former_held` and `taker_held`: the emails in their columns before."""
+class _Change(msgspec.Struct, frozen=True):
+    """Identifiers went from a contact: an email to another contact, or all of them to nobody.
 
-    event: EventRow
-    email: str
-    former: str
-    former_held: str | None
-    taker_held: str | None
+    `owners`: whose they were before; `held`: what the contacts concerned held in their columns before.
+    """
+
+    committed: int
+    transaction: int
+    owners: dict[Identifier, str]
+    held: dict[str, dict[IdentifierKind, str]]
 
 
 class People:
@@ -68,7 +70,7 @@ class People:
     def __init__(self) -> None:
         self.owners: dict[Identifier, str] = {}
         self.held: dict[str, dict[IdentifierKind, str]] = {}
-        self._moves: list[_Move] = []
+        self._changes: list[_Change] = []
 
     def take(self, event: EventRow, conflicts: set[Conflict]) -> str | None:
         """Let an event happen; return what is wrong with where it was stored, or with the conflicts that were recorded."""
@@ -79,6 +81,16 @@ class People:
         self._apply(event, judgement)
         return problem
 
+    def forget(self, erasure: ErasureRow) -> None:
+        """Let a contact be erased: nobody is recognised as it from here on."""
+        contact = erasure.contact_id
+        lost = {identifier: owner for identifier, owner in self.owners.items() if owner == contact}
+        held = {contact: self.held.get(contact, {})}
+        self._changes.append(_Change(erasure.committed, erasure.transaction, lost, held))
+        for identifier in lost:
+            del self.owners[identifier]
+        self.held[contact] = {}
+
     def _differs(self, event: EventRow, conflicts: set[Conflict], judgement: Judgement) -> str | None:
         known = event.contact_id if event.contact_id in self.held else None
         if known != judgement.contact:
@@ -88,17 +100,15 @@ class People:
         return None
 
     def _could_see_less(self, event: EventRow, conflicts: set[Conflict]) -> bool:
-        """Whether the event is right by the state before some of the latest moves (nothing else ever moves), and changed nothing."""
-        owners = dict(self.owners)
-        held = {contact: dict(kinds) for contact, kinds in self.held.items()}
-        for move in reversed(self._moves):
-            if move.event.committed < _earliest(event):
+        """Whether the event is right by the state before some of the latest changes (nothing else is ever lost), and changed nothing."""
+        owners, held = dict(self.owners), dict[str, Mapping[IdentifierKind, str]](self.held)
+        for change in reversed(self._changes):
+            if change.committed < _earliest(event):
                 return False
-            if move.event.transaction == event.transaction:
+            if change.transaction == event.transaction:
                 continue
-            owners["email", move.email] = move.former
-            _hold(held[move.former], move.former_held)
-            _hold(held[move.event.contact_id], move.taker_held)
+            owners |= change.owners
+            held |= change.held
             judgement = judge(event.identifiers(), owners, held)
             if not judgement.gained and self._differs(event, conflicts, judgement) is None:
                 return True
@@ -110,22 +120,15 @@ class People:
         for kind, value in judgement.gained:
             former = self.owners.get((kind, value))
             if former is not None:
-                self._lose(event, value, former, held.get("email"))
+                self._lose(event, value, former, contact)
             self.owners[kind, value] = contact
             held[kind] = value
 
-    def _lose(self, event: EventRow, email: str, former: str, taker_held: str | None) -> None:
-        held = self.held[former].get("email")
-        self._moves.append(_Move(event, email, former, held, taker_held))
-        if held == email:
+    def _lose(self, event: EventRow, email: str, former: str, taker: str) -> None:
+        before = {each: dict(self.held[each]) for each in (former, taker)}
+        self._changes.append(_Change(event.committed, event.transaction, {("email", email): former}, before))
+        if self.held[former].get("email") == email:
             del self.held[former]["email"]
-
-
-def _hold(kinds: dict[IdentifierKind, str], email: str | None) -> None:
-    if email is None:
-        kinds.pop("email", None)
-    else:
-        kinds["email"] = email
 
 
 class Traits:

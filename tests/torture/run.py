@@ -3,22 +3,28 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import msgspec
 import psycopg
 
+from api.contacts.erasure import LATER, erase_again
+from api.store.database import Database
 from tests.torture import stored
-from tests.torture.automations import Author, Automation, publish
-from tests.torture.clients import Load
+from tests.torture.automations import Automation, publish
+from tests.torture.crowd import Crowd
 from tests.torture.evidence import Evidence
 from tests.torture.installation import Installation
 from tests.torture.log import now_us
 from tests.torture.nemesis import Fault, Nemesis, Wish, plan
+from tests.torture.searching import in_database, in_files
 from tests.torture.stored import Connection
+from tests.torture.wallets import has_wallet, wallet_of
 
 CALM = 6.0  # seconds of load after the faults, in which what piled up is worked off
 SETTLE_WITHIN = 120.0
 DRAIN_WITHIN = 120.0
+COLLECT_WITHIN = 120.0
 QUIET_WITHIN = 15.0
 
 
@@ -36,33 +42,24 @@ class Run(msgspec.Struct):
 async def torture(installation: Installation, wish: Wish, report: Callable[[str], None] = lambda _: None) -> Run:
     """Return the outcome of a run; the installation is healthy and idle afterwards. `report` hears how it goes."""
     automations = await _publish(installation)
-    load, nemesis = Load(installation.urls, installation.accounts, wish.seed, wish.clients), Nemesis(installation)
-    keys = {account.org: account.keys["workbench"] for account in installation.accounts}
-    author = Author(installation.urls, keys, wish.seed, load.log)
+    crowd, nemesis = Crowd(installation, wish), Nemesis(installation)
     began = now_us()
-    async with asyncio.TaskGroup() as group:
-        sending = group.create_task(load.run())
-        beside = [group.create_task(do) for each in automations for do in author.busy_with(each, wish.seconds / 2)]
-        beside.append(group.create_task(_tell(load, nemesis, report)))
-        await nemesis.run(plan(wish))
-        await installation.ready()
-        await asyncio.sleep(CALM)
-        healed = now_us()
-        for task in beside:
-            task.cancel()
-        load.stop()
-        await asyncio.wait([sending], timeout=SETTLE_WITHIN)
-        sending.cancel()
+    healed = await _load_with_faults(crowd, nemesis, automations, report)
     async with await psycopg.AsyncConnection.connect(installation.postgres.server.admin_dsn, autocommit=True) as tx:
         await _drain(tx)
+        await _look_once_more(installation)
+        await _collect(tx, crowd)
+        await crowd.ask_everything()
         drained = now_us()
         left = await _left(tx)
-        rows = await stored.read(tx, installation.keyring, load.log.sent.values())
-    told = await stored.ask(installation.urls[0], installation.accounts)
+        rows = await stored.read(tx, installation.keyring, crowd.log.sent.values())
+        searched = await in_database(tx)
+    await crowd.close()
+    searched += in_files(installation.logs, crowd.holders.visits.tokens) + crowd.read
     evidence = Evidence(
-        load.log,
+        crowd.log,
         rows,
-        told,
+        await stored.ask(installation.urls[0], installation.accounts),
         automations,
         installation.sinks.arrivals,
         nemesis.faults,
@@ -70,8 +67,48 @@ async def torture(installation: Installation, wish: Wish, report: Callable[[str]
         installation.complaints(),
         len(installation.engines),
         int(wish.slack * 1e6),
+        searched,
     )
     return Run(wish, nemesis.faults, evidence, began, healed, drained)
+
+
+async def _load_with_faults(
+    crowd: Crowd, nemesis: Nemesis, automations: list[Automation], report: Callable[[str], None]
+) -> int:
+    """Return the moment at which everything works again; what was sent is answered by then, or a little later."""
+    async with asyncio.TaskGroup() as group:
+        sending = group.create_task(crowd.load.run())
+        beside = [group.create_task(each) for each in (*crowd.beside(automations), _tell(crowd, nemesis, report))]
+        await nemesis.run(plan(crowd.wish))
+        await nemesis.installation.ready()
+        await asyncio.sleep(CALM)
+        healed = now_us()
+        for task in beside:
+            task.cancel()
+        crowd.load.stop()
+        await asyncio.wait([sending], timeout=SETTLE_WITHIN)
+        sending.cancel()
+    return healed
+
+
+async def _look_once_more(installation: Installation) -> None:
+    """Do what processes do for everybody who was erased, a minute after it."""
+    database = Database(installation.postgres.server.dsn)
+    await database.open()
+    while await erase_again(database, datetime.now(UTC) + LATER):
+        pass
+    await database.close()
+
+
+async def _collect(connection: Connection, crowd: Crowd) -> None:
+    """Let everybody whose wallet we know take what waits for it, until nothing does, or for a while."""
+    deadline = now_us() + int(COLLECT_WITHIN * 1e6)
+    known = {wallet_of(each).address for each in crowd.load.everybody if has_wallet(each)}
+    while now_us() < deadline:
+        waiting = [(org, wallet) for org, wallet in await stored.waiting(connection) if wallet in known]
+        if not waiting:
+            return
+        await crowd.holders.collect(waiting, crowd.load.everybody)
 
 
 async def _publish(installation: Installation) -> list[Automation]:
@@ -79,14 +116,14 @@ async def _publish(installation: Installation) -> list[Automation]:
     return [
         automation
         for account in installation.accounts
-        for automation in await publish(url, sink, account.org, account.keys["workbench"])
+        for automation in await publish(url, f"{sink}/{account.org}", account.org, account.keys["workbench"])
     ]
 
 
-async def _tell(load: Load, nemesis: Nemesis, report: Callable[[str], None]) -> None:
+async def _tell(crowd: Crowd, nemesis: Nemesis, report: Callable[[str], None]) -> None:
     for minute in itertools.count(1):
         await asyncio.sleep(60)
-        report(f"{minute} min: {len(load.log.sent):,} events sent, {len(nemesis.faults)} faults survived")
+        report(f"{minute} min: {len(crowd.log.sent):,} events sent, {len(nemesis.faults)} faults survived")
 
 
 async def _drain(connection: Connection) -> None:

@@ -1,207 +1,60 @@
 """What the service holds in the end: the rows that the promises speak of, and what its own answers say of them."""
 
-from collections.abc import AsyncIterator, Callable, Collection
-from datetime import datetime
+from collections.abc import AsyncIterator, Collection
 from typing import Any, TypeVar
 
 import httpx
-import msgspec
 import psycopg
 from psycopg.rows import class_row
 
 from api.keyring import Keyring, OrgKeys
-from tests.torture.clients import Account
-from tests.torture.log import Identifier, IdentifierKind, Sent, given
-
-
-class EventRow(msgspec.Struct, frozen=True):
-    """An event; emails are in clear. `received` by the process's clock; `transaction` and `committed`: what stored it, and when."""
-
-    org: str
-    id: str
-    contact_id: str
-    event: str
-    occurred_at: datetime
-    payload: dict[str, Any]
-    key: str
-    wallet: str | None
-    email: str | None
-    external_id: str | None
-    received: int
-    transaction: int
-    committed: int
-
-    def identifiers(self) -> list[Identifier]:
-        """Return what was sent, in the order in which it decides."""
-        return given(self.wallet, self.email, self.external_id)
-
-    def opened(self, email: Callable[[str | None], str | None]) -> "EventRow":
-        return msgspec.structs.replace(self, email=email(self.email))
-
-
-class KeyRow(msgspec.Struct, frozen=True):
-    org: str
-    event_id: str
-
-
-class DryRow(msgspec.Struct, frozen=True):
-    org: str
-    id: str
-    key: str
-    payload: dict[str, Any]
-
-
-class ContactRow(msgspec.Struct, frozen=True):
-    org: str
-    id: str
-    wallet: str | None
-    email: str | None
-    external_id: str | None
-    attributes: dict[str, Any]
-    tags: list[str]
-
-    def identifiers(self) -> dict[IdentifierKind, str]:
-        return dict(given(self.wallet, self.email, self.external_id))
-
-    def opened(self, email: Callable[[str | None], str | None]) -> "ContactRow":
-        return msgspec.structs.replace(self, email=email(self.email))
-
-
-class OwnerRow(msgspec.Struct, frozen=True):
-    """An identifier and its contact; one that nobody sent shows as its digest."""
-
-    org: str
-    kind: IdentifierKind
-    value: str
-    contact_id: str
-
-    def opened(self, value: Callable[[IdentifierKind, str], str]) -> "OwnerRow":
-        return msgspec.structs.replace(self, value=value(self.kind, self.value))
-
-
-class ConflictRow(msgspec.Struct, frozen=True):
-    """An identifier of an event pointed elsewhere, and what was done about it."""
-
-    event_id: str
-    kind: IdentifierKind
-    outcome: str
-
-
-class EntryRow(msgspec.Struct, frozen=True):
-    """An entry. `version`: the pinned one; `attempts`: claims of the step it stands at; `replays`: lives after a death."""
-
-    org: str
-    id: str
-    automation_id: str
-    version: int | None
-    event_id: str
-    contact_id: str
-    state: str
-    outcome: str | None
-    node_id: str | None
-    attempts: int
-    last_error: str | None
-    replays: int
-
-
-class StepRow(msgspec.Struct, frozen=True):
-    """What happened at a node under a claim, `at` which moment of the engine's clock, and when that was committed."""
-
-    entry_id: str
-    claim: int
-    step: int
-    attempt: int
-    node_id: str
-    kind: str
-    outcome: str
-    handle: str | None
-    detail: dict[str, Any]
-    at: int
-    committed: int
-
-
-class LeaseRow(msgspec.Struct, frozen=True):
-    """A lease was given or renewed until then, or (None) ended, as the witness saw it."""
-
-    entry_id: str
-    token: int
-    until: int | None
-    committed: int
-
-
-class MessageRow(msgspec.Struct, frozen=True):
-    """A message. `recipient` of a webhook: the url; of an email: the address, in clear."""
-
-    org: str
-    id: str
-    entry_id: str
-    node_id: str
-    channel: str
-    status: str
-    recipient: str | None
-    subject: str | None
-    body: str | None
-    created: int
-
-    def opened(self, email: Callable[[str | None], str | None]) -> "MessageRow":
-        return msgspec.structs.replace(self, recipient=email(self.recipient)) if self.channel == "email" else self
-
-
-class VersionRow(msgspec.Struct, frozen=True):
-    """A published version of an automation."""
-
-    automation_id: str
-    version: int
-    graph: dict[str, Any]
-    committed: int
-
-
-class SwitchRow(msgspec.Struct, frozen=True):
-    """An automation was switched on or off by a transaction that committed then."""
-
-    org: str
-    automation_id: str
-    active: bool
-    committed: int
-
-
-class Stored(msgspec.Struct):
-    """All of it. Events come in the order of their commits; within one transaction by id, which grows as a process reads.
-
-    The steps of an entry come as it took them, failed ones included; its leases as they were given.
-    """
-
-    events: list[EventRow]
-    keys: list[KeyRow]
-    dry_runs: list[DryRow]
-    contacts: list[ContactRow]
-    owners: list[OwnerRow]
-    conflicts: list[ConflictRow]
-    entries: list[EntryRow]
-    switches: list[SwitchRow]
-    steps: list[StepRow]
-    leases: list[LeaseRow]
-    messages: list[MessageRow]
-    versions: list[VersionRow]
-
-
-class Told(msgspec.Struct):
-    """Counts by organization and event name, as the catalog and as SQL tell them."""
-
-    catalog: dict[str, dict[str, int]]
-    app_events: dict[str, dict[str, int]]
-
+from tests.torture.accounts import Account
+from tests.torture.log import Identifier, IdentifierKind, Sent
+from tests.torture.remnants import remnants
+from tests.torture.rows import (
+    ConflictRow,
+    ContactRow,
+    DryRow,
+    EntryRow,
+    ErasureRow,
+    EventRow,
+    KeyRow,
+    LeaseRow,
+    MessageRow,
+    OwnerRow,
+    RevokedRow,
+    StepRow,
+    Stored,
+    SwitchRow,
+    Told,
+    VersionRow,
+)
 
 _US = "(extract(epoch FROM {}) * 1000000)::bigint"
 _COMMITTED = _US.format("coalesce(pg_xact_commit_timestamp(t.xmin), clock_timestamp())")
 _OF_ORG = "JOIN workbench.organizations o ON o.id = t.org_id"
+_IS_ERASED = (
+    "EXISTS (SELECT FROM workbench.contacts c WHERE c.org_id = t.org_id AND c.id = {} AND c.erased_at IS NOT NULL)"
+)
+_ERASED = _IS_ERASED.format("t.contact_id")
+_FIRST_COMMITTED = _US.format("coalesce(pg_xact_commit_timestamp(w.xmin), clock_timestamp())")
 _EVENTS = f"""
-    SELECT o.name AS org, t.id::text, contact_id::text, event, occurred_at, payload, idempotency_key AS key, wallet_address AS wallet, email, external_id,
-           {_US.format("t.created_at")} AS received, t.xmin::text::bigint AS transaction, {_COMMITTED} AS committed
+    SELECT o.name AS org, t.id::text, t.contact_id::text, event, occurred_at, n.payload, n.idempotency_key AS key,
+           n.wallet_address AS wallet, n.email, n.external_id, {_US.format("t.created_at")} AS received,
+           coalesce(w.xmin, t.xmin)::text::bigint AS transaction, {_FIRST_COMMITTED} AS committed
     FROM workbench.events t {_OF_ORG}
+    LEFT JOIN torture.events w ON w.org_id = t.org_id AND w.id = t.id
+    CROSS JOIN LATERAL (
+        SELECT w.payload, w.idempotency_key, w.wallet_address, w.email, w.external_id WHERE {_ERASED}
+        UNION ALL
+        SELECT t.payload, t.idempotency_key, t.wallet_address, t.email, t.external_id WHERE NOT {_ERASED}) n
     ORDER BY committed, transaction, t.id"""
 _KEYS = f"SELECT o.name AS org, event_id::text FROM workbench.idempotency_keys t {_OF_ORG}"
-_DRY_RUNS = f"SELECT o.name AS org, t.id::text, idempotency_key AS key, payload FROM workbench.dry_runs t {_OF_ORG}"
+_DRY_RUNS = f"""
+    SELECT o.name AS org, t.id::text, CASE WHEN {_ERASED} THEN w.idempotency_key ELSE t.idempotency_key END AS key,
+           CASE WHEN {_ERASED} THEN w.payload ELSE t.payload END AS payload
+    FROM workbench.dry_runs t {_OF_ORG}
+    LEFT JOIN torture.dry_runs w ON w.org_id = t.org_id AND w.id = t.id"""
 _CONTACTS = f"""
     SELECT o.name AS org, t.id::text, wallet_address AS wallet, email, external_id, attributes, tags
     FROM workbench.contacts t {_OF_ORG}"""
@@ -209,7 +62,11 @@ _KIND = "(ARRAY['wallet', 'email', 'external_id'])[kind] AS kind"
 _OWNERS = f"""
     SELECT o.name AS org, {_KIND}, value_digest::text AS value, contact_id::text
     FROM workbench.identities t {_OF_ORG}"""
-_CONFLICTS = f"SELECT event_id::text, {_KIND}, outcome FROM workbench.identity_conflicts"
+_CONFLICTS = f"""
+    SELECT event_id::text, {_KIND}, outcome FROM workbench.identity_conflicts
+    UNION
+    SELECT event_id::text, {_KIND}, outcome FROM torture.identity_conflicts t
+    WHERE {_ERASED} OR {_IS_ERASED.format("t.other_contact_id")}"""
 _ENTRIES = f"""
     SELECT o.name AS org, t.id::text, automation_id::text, automation_version AS version, event_id::text, contact_id::text,
            state, outcome, node_id, attempts, last_error, (
@@ -217,18 +74,26 @@ _ENTRIES = f"""
                WHERE r.org_id = t.org_id AND r.entry_id = t.id AND r.from_state = 'dead') AS replays
     FROM workbench.entries t {_OF_ORG}"""
 _STEPS = f"""
-    SELECT entry_id::text, claim, step, attempt, node_id, kind, outcome, handle, detail, {_US.format("at")} AS at,
-           {_COMMITTED} AS committed
+    SELECT t.entry_id::text, t.claim, t.step, attempt, node_id, kind, outcome, handle,
+           CASE WHEN t.detail = '{{}}' THEN coalesce(w.detail, t.detail) ELSE t.detail END AS detail, {_US.format("at")} AS at,
+           {_FIRST_COMMITTED} AS committed
     FROM workbench.entry_steps t
+    LEFT JOIN torture.entry_steps w ON w.org_id = t.org_id AND w.entry_id = t.entry_id AND w.claim = t.claim AND w.step = t.step
     ORDER BY entry_id, step, claim"""
 _LEASES = f"""
     SELECT entry_id::text, token, {_US.format("until")} AS until, {_COMMITTED} AS committed
     FROM torture.leases t
     ORDER BY seq"""
 _MESSAGES = f"""
-    SELECT o.name AS org, t.id::text, entry_id::text, node_id, channel, status, recipient, subject, body,
-           {_US.format("t.created_at")} AS created
-    FROM workbench.messages t {_OF_ORG}"""
+    SELECT o.name AS org, t.id::text, entry_id::text, node_id, channel, status, n.wallet_address AS wallet, n.recipient,
+           n.subject, n.body, {_US.format("t.created_at")} AS created, {_FIRST_COMMITTED} AS committed,
+           {_US.format("t.delivered_at")} AS delivered, t.contact_id::text
+    FROM workbench.messages t {_OF_ORG}
+    LEFT JOIN torture.messages w ON w.org_id = t.org_id AND w.id = t.id
+    CROSS JOIN LATERAL (
+        SELECT w.wallet_address, w.recipient, w.subject, w.body WHERE {_ERASED}
+        UNION ALL
+        SELECT t.wallet_address, t.recipient, t.subject, t.body WHERE NOT {_ERASED}) n"""
 _VERSIONS = f"""
     SELECT automation_id::text, version, graph, {_COMMITTED} AS committed
     FROM workbench.automation_versions t
@@ -239,6 +104,14 @@ _SWITCHES = f"""
     FROM workbench.audit_log t {_OF_ORG}
     WHERE action IN ('automation.activate', 'automation.deactivate', 'automation.archive')
     ORDER BY committed"""
+_REVOKED = f"SELECT subject_id::text AS key_id, {_COMMITTED} AS committed FROM workbench.audit_log t WHERE action = 'key.revoke'"
+_ERASURES = f"""
+    SELECT o.name AS org, contact_id::text, t.xmin::text::bigint AS transaction, {_COMMITTED} AS committed
+    FROM torture.erasures t {_OF_ORG}
+    ORDER BY committed, transaction"""
+_WAITING = f"""
+    SELECT DISTINCT o.name, wallet_address FROM workbench.messages t {_OF_ORG}
+    WHERE channel = 'inapp' AND status = 'sent' AND delivered_at IS NULL AND wallet_address LIKE '0x%'"""
 _OPEN = "SELECT count(*) FROM workbench.entries WHERE state NOT IN ('completed', 'exited', 'cancelled', 'dead')"
 _LEFT = """
     SELECT 'advisory lock held by ' || pid FROM pg_locks
@@ -270,6 +143,9 @@ async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent])
         [each async for each in _rows(connection, LeaseRow, _LEASES)],
         [each.opened(orgs[each.org].email) async for each in _rows(connection, MessageRow, _MESSAGES)],
         [each async for each in _rows(connection, VersionRow, _VERSIONS)],
+        [each async for each in _rows(connection, RevokedRow, _REVOKED)],
+        [each async for each in _rows(connection, ErasureRow, _ERASURES)],
+        await remnants(connection),
     )
 
 
@@ -277,6 +153,11 @@ async def open_entries(connection: Connection) -> int:
     """Return how many entries have not come to their end."""
     row = await (await connection.execute(_OPEN)).fetchone()
     return int(row[0]) if row else 0
+
+
+async def waiting(connection: Connection) -> list[tuple[str, str]]:
+    """Return whose inboxes hold something that was not acknowledged: organizations and wallets."""
+    return [(str(org), str(wallet)) for org, wallet in await (await connection.execute(_WAITING)).fetchall()]
 
 
 async def left_open(connection: Connection) -> list[str]:

@@ -23,6 +23,7 @@ def summary(run: Run, verdicts: list[Verdict]) -> str:
         [
             *_requests(run),
             *_effects(run),
+            *_others(run),
             *_recoveries(run),
             "",
             *_faults(run),
@@ -55,6 +56,21 @@ def _effects(run: Run) -> Iterator[str]:
     yield f"entries    {_counted(each.state for each in stored.entries)}, {len(stored.steps):,} steps, {_replays(run)} replays"
     yield f"messages   {_counted(each.channel for each in stored.messages)} · {_counted(each.status for each in stored.messages)}"
     yield f"arrived    {len(arrivals):,} copies of {len(copies):,} messages: {_counted(each.mood for each in arrivals)}"
+
+
+def _others(run: Run) -> Iterator[str]:
+    log = run.evidence.log
+    pushes, acknowledged = (
+        sum(len(each.pushes) for each in log.lines),
+        sum(len(each.acknowledged) for each in log.lines),
+    )
+    statuses = Counter(str(each.status) if each.status else "no answer" for each in log.replies)
+    yield f"asked      {len(log.replies):,} times: {_counted(statuses.elements())}"
+    yield f"sockets    {len(log.lines):,}, {pushes:,} pushes over them, {acknowledged:,} of them acknowledged"
+    yield (
+        f"stopped    {len(log.erased):,} contacts erased, {len(log.revoked):,} keys revoked, {len(log.switched):,} automations "
+        f"switched or archived, {len(log.published):,} published"
+    )
 
 
 def _replays(run: Run) -> int:

@@ -3,7 +3,7 @@
 from tests.torture.evidence import RECOVERY_US, Evidence, overlap, union
 from tests.torture.log import Log
 from tests.torture.nemesis import Fault, Kind, Role
-from tests.torture.stored import Stored, Told
+from tests.torture.rows import Stored, Told
 
 SECOND = 1_000_000
 

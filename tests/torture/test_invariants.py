@@ -13,8 +13,8 @@ from tests.torture.conftest import Tortured
 from tests.torture.evidence import Evidence
 from tests.torture.invariants import INVARIANTS, judge
 from tests.torture.log import ACCEPTED, Answer, Attempt, Log, Sort
+from tests.torture.rows import Stored, SwitchRow, Told
 from tests.torture.sinks import Arrival, Mood
-from tests.torture.stored import Stored, SwitchRow, Told
 
 ORG = "acme"
 HOUR_US = 3_600_000_000
@@ -28,6 +28,11 @@ ONE_CONFLICT = "event_id = (SELECT event_id FROM identity_conflicts LIMIT 1)"
 ONE_HOOK = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'webhook' AND status = 'sent')"
 ONE_INAPP = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'inapp')"
 ITS_ENTRY = f"(SELECT entry_id FROM messages WHERE {ONE_HOOK})"
+ONE_PUSH = "id = (SELECT max(id::text)::uuid FROM messages WHERE status = 'delivered' AND wallet_address IS NOT NULL)"
+ONE_UNREAD = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'inapp' AND status = 'sent' AND wallet_address IS NOT NULL)"
+UNREAD = "SET status = 'sent', delivered_at = NULL"
+READ = "SET status = 'delivered', delivered_at = now()"
+OF_ERASED = "contact_id = (SELECT max(id::text)::uuid FROM contacts WHERE erased_at IS NOT NULL)"
 UNENTERED = "ALTER TABLE entries DROP CONSTRAINT entries_org_id_automation_id_event_id_key"
 
 
@@ -115,6 +120,15 @@ SPOILT: list[tuple[str, str, list[str]]] = [
     ("V14", "was next", [f"UPDATE entry_steps SET node_id = 'elsewhere' WHERE {one_step('waited')}"]),
     ("V14", "is completed, and", [f"UPDATE entries SET state = 'completed' WHERE id = {CUT_SHORT}", CUT]),
     ("V14", "was never published", ["UPDATE entries SET automation_version = 1 WHERE automation_version IS NULL"]),
+    ("V16", "lost", [f"UPDATE messages {UNREAD} WHERE {ONE_PUSH}"]),
+    ("V16", "nobody acknowledged it", [f"UPDATE messages {READ} WHERE {ONE_UNREAD}"]),
+    ("V16", "is sent, and delivered", [f"UPDATE messages SET status = 'sent' WHERE {ONE_PUSH}"]),
+    ("V16", "whose it is not", [f"UPDATE messages SET wallet_address = '0xthief' WHERE {ONE_PUSH}"]),
+    ("V16", "is not what is stored", [f"UPDATE messages SET subject = 'About nothing' WHERE {ONE_PUSH}"]),
+    ("O4", "kept: event", [f"UPDATE events SET payload = '{{\"n\": 1}}' WHERE {OF_ERASED}"]),
+    ("O4", "kept: error of entry", [f"UPDATE entries SET last_error = 'refused: by Ann' WHERE {OF_ERASED}"]),
+    ("O4", "kept: contact", ["UPDATE contacts SET tags = '{vip}' WHERE erased_at IS NOT NULL"]),
+    ("O4", "was to be erased", ["DELETE FROM torture.erasures"]),
     ("V20", "count of", [f"DELETE FROM events WHERE {ONE_EVENT}"]),
 ]
 
@@ -240,7 +254,13 @@ def test_a_step_of_what_was_stopped_is_seen(tortured: Tortured) -> None:
 def test_an_invariant_that_judges_nothing_does_not_hold(tortured: Tortured, invariant: str) -> None:
     nothing = Stored(*([] for _ in Stored.__struct_fields__))
     empty = msgspec.structs.replace(
-        tortured.run.evidence, log=Log({}, [], [], []), stored=nothing, told=Told({}, {}), automations=[], arrivals=[]
+        tortured.run.evidence,
+        log=Log(),
+        stored=nothing,
+        told=Told({}, {}),
+        automations=[],
+        arrivals=[],
+        searched=[],
     )
     assert_seen(empty, invariant, "nothing was judged")
 

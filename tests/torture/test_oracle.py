@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from tests.torture.oracle import CLOCK_ERROR_US, Conflict, People, Traits
-from tests.torture.stored import EventRow
+from tests.torture.rows import ErasureRow, EventRow
 
 SECOND = 1_000_000
 NOTHING: set[Conflict] = set()
@@ -47,6 +47,24 @@ def test_nothing_excuses_a_third_contact_or_a_conflict_that_was_not_recorded() -
     moment = 60 * SECOND
     people = people_after_a_move(moment)
     assert people.take(event("c3", None, "a@x.io", received=moment - 1, committed=moment + 1), NOTHING) is not None
+    assert people.take(event("c1", "w1", "b@x.io", received=moment - 1, committed=moment + 2), NOTHING) is not None
+
+
+def test_who_comes_after_an_erasure_is_somebody_new() -> None:
+    people, moment = People(), 60 * SECOND
+    assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
+    people.forget(ErasureRow("acme", "c1", moment, moment))
+    assert (people.owners, people.held) == ({}, {"c1": {}})
+    late = moment + CLOCK_ERROR_US + 1
+    assert people.take(event("c1", "w1", None, received=late, committed=late), NOTHING) is not None
+    assert people.take(event("c2", None, "a@x.io", received=late, committed=late + 1), NOTHING) is None
+
+
+def test_an_event_that_ran_during_an_erasure_may_have_been_recognised() -> None:
+    people, moment = People(), 60 * SECOND
+    assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
+    people.forget(ErasureRow("acme", "c1", moment, moment))
+    assert people.take(event("c1", "w1", None, received=moment - 1, committed=moment + 1), NOTHING) is None
     assert people.take(event("c1", "w1", "b@x.io", received=moment - 1, committed=moment + 2), NOTHING) is not None
 
 

@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+from tests.torture.listening import canary
 from tests.torture.log import Sent, Sort
+from tests.torture.wallets import spellings
 
 PEOPLE = 25
 EVENTS_PER_PERSON = 40
@@ -33,6 +35,12 @@ class Traffic:
         self.org = org
         self._began = began
         self._count = 0
+
+    @property
+    def people(self) -> range:
+        """Whom events are of at this moment."""
+        first = self._count // EVENTS_PER_PERSON
+        return range(first, first + PEOPLE)
 
     def any(self, chance: Random) -> Sent:
         """Return a new event: mostly live ones, some dry runs, some nonsense."""
@@ -68,12 +76,12 @@ class Traffic:
         number = self._count
         body: dict[str, Any] = {
             "event": chance.choice(NAMES),
-            "contact": self._contact(chance, number),
-            "payload": _payload(chance, number),
+            "contact": self._contact(chance),
+            "payload": _payload(chance, number) | {"canary": canary(self.org)},
             "idempotencyKey": f"k{number}",
         }
         if chance.random() < 0.8:
-            body["attributes"] = {"plan": chance.choice(("free", "pro")), "country": "DE"}
+            body["attributes"] = {"plan": chance.choice(("free", "pro")), "canary": canary(self.org)}
         if chance.random() < 0.5:
             body.setdefault("attributes", {}).update({"last": number, f"slot_{number % 5}": f"v{number}"})
         if chance.random() < 0.4:
@@ -82,15 +90,14 @@ class Traffic:
             body["occurredAt"] = self._moment(chance)
         return body
 
-    def _contact(self, chance: Random, number: int) -> dict[str, str]:
+    def _contact(self, chance: Random) -> dict[str, str]:
         """Return one to three identifiers, of one person or (three in ten) of several."""
-        first = number // EVENTS_PER_PERSON
-        person, mixed = chance.randrange(first, first + PEOPLE), chance.random() < 0.3
+        person, mixed = chance.choice(self.people), chance.random() < 0.3
         wallet, email, external = (
-            chance.randrange(first, first + PEOPLE) if mixed else person for _ in ("wallet", "email", "external")
+            chance.choice(self.people) if mixed else person for _ in ("wallet", "email", "external")
         )
         contact = {
-            "walletAddress": chance.choice((f"0xWallet{wallet}", f"0xwallet{wallet}")),
+            "walletAddress": chance.choice(spellings(wallet)),
             "email": chance.choice((f"Person{email}@Example.com", f"person{email}@example.com")),
             "externalId": f"User{external}",
         }

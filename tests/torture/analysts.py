@@ -1,0 +1,134 @@
+"""Analysts: they ask for all that an organization may see, in every form, and for what is another's, by its ids."""
+
+import asyncio
+import re
+from collections import defaultdict
+from typing import Any
+
+from tests.torture.asking import Caller
+
+_PAUSES = (0.02, 0.2)  # seconds
+_FORMS = ("application/json", "text/csv", "application/vnd.apache.arrow.stream")
+_QUERIES = (
+    "SELECT * FROM app_events ORDER BY created_at DESC LIMIT 200",
+    "SELECT payload ->> 'canary' AS word, event, count(*) FROM app_events GROUP BY 1, 2",
+    "SELECT * FROM contacts ORDER BY updated_at DESC LIMIT 200",
+    "SELECT e.payload, c.* FROM app_events e JOIN contacts c ON c.id = e.contact_id LIMIT 100",
+    "SELECT * FROM messages ORDER BY created_at DESC LIMIT 200",
+    "SELECT * FROM automation_entries ORDER BY created_at DESC LIMIT 200",
+    "SELECT * FROM segment_members LIMIT 200",
+)
+_BREAK_INS = (
+    "SELECT * FROM workbench.events LIMIT 10",
+    "SELECT set_config('workbench.org', '*', false) FROM contacts",
+    "WITH s AS (SELECT set_config('workbench.org', '*', true)) SELECT payload FROM app_events, s",
+    "SELECT query FROM pg_stat_activity",
+    "SELECT * FROM torture.events",
+    "RESET ROLE",
+)
+_PAGES = (
+    "/entries",
+    "/events/catalog",
+    "/events/catalog/deposit",
+    "/events/recent",
+    "/entries",
+    "/dead-letters",
+    "/automations",
+    "/usage",
+    "/audit",
+)
+_ID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+_NAMED = {
+    "contact": rf'"contactId":"({_ID})"',
+    "entry": rf'"id":"({_ID})","automationId"',
+    "automation": rf'"automationId":"({_ID})"',
+}
+_THINGS = {
+    "contact": ("/contacts/{}", "/contacts/{}/timeline", "/contacts/{}/export"),
+    "entry": ("/entries/{}",),
+    "automation": ("/automations/{}", "/automations/{}/entries", "/automations/{}/versions"),
+}
+_MOST_KNOWN = 200
+_TRIES = 12  # of each kind of question for somebody's thing
+
+
+class Gossip:
+    """Ids that some organization has seen: of its contacts, entries and automations. Everybody knows everybody's."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], list[str]] = defaultdict(list)
+
+    def learn(self, org: str, text: str) -> None:
+        """Take the ids out of an answer in JSON."""
+        for kind, named in _NAMED.items():
+            known = self._known[org, kind]
+            known += re.findall(named, text)
+            del known[:-_MOST_KNOWN]
+
+    def any(self, caller: Caller, kind: str, *, own: bool) -> str | None:
+        """Return an id that is the caller's own, or is not."""
+        known = [
+            each for (org, of), ids in self._known.items() if of == kind and (org == caller.org) is own for each in ids
+        ]
+        return caller.chance.choice(known) if known else None
+
+
+async def analyse(caller: Caller, gossip: Gossip) -> None:
+    """Ask one thing after the other, until cancelled."""
+    chance = caller.chance
+    while True:
+        (act,) = chance.choices((_query, _break_in, _page, _own, _others), (30, 8, 22, 25, 15))
+        await act(caller, gossip)
+        await asyncio.sleep(chance.uniform(*_PAUSES))
+
+
+async def ask_everything(caller: Caller, gossip: Gossip) -> None:
+    """Ask every question once, while nothing is wrong."""
+    for query in _QUERIES:
+        await _sql(caller, query, {}, (200,))
+    for query in _BREAK_INS:
+        await _sql(caller, query, {}, (400,))
+    for page in _PAGES:
+        await _turn(caller, gossip, page)
+    for _ in range(_TRIES):
+        await _own(caller, gossip)
+        await _others(caller, gossip)
+
+
+async def _query(caller: Caller, gossip: Gossip) -> None:
+    form, headers = caller.chance.choice(_FORMS), {"accept-encoding": "identity"}
+    await _sql(caller, caller.chance.choice(_QUERIES), headers | {"accept": form}, (200,))
+
+
+async def _break_in(caller: Caller, gossip: Gossip) -> None:
+    await _sql(caller, caller.chance.choice(_BREAK_INS), {}, (400,))
+
+
+async def _sql(caller: Caller, text: str, headers: dict[str, str], good: tuple[int, ...]) -> Any:
+    return await caller.ask("POST", "/sql", "SQL", good=good, json={"sql": text}, headers=headers)
+
+
+async def _page(caller: Caller, gossip: Gossip) -> None:
+    await _turn(caller, gossip, caller.chance.choice(_PAGES))
+
+
+async def _turn(caller: Caller, gossip: Gossip, path: str) -> None:
+    page = await caller.ask("GET", path, "pages", good=(200, 404))  # 404: before the first deposit
+    if page is not None:
+        gossip.learn(caller.org, page.text)
+
+
+async def _own(caller: Caller, gossip: Gossip) -> None:
+    await _thing(caller, gossip, own=True, good=(200, 404))  # it may have been erased
+
+
+async def _others(caller: Caller, gossip: Gossip) -> None:
+    await _thing(caller, gossip, own=False, good=(404,))
+
+
+async def _thing(caller: Caller, gossip: Gossip, *, own: bool, good: tuple[int, ...]) -> None:
+    kind = caller.chance.choice(sorted(_THINGS))
+    known = gossip.any(caller, kind, own=own)
+    if known is not None:
+        path = caller.chance.choice(_THINGS[kind]).format(known)
+        await caller.ask("GET", path, "things", key="admin", good=good)

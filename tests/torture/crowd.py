@@ -1,0 +1,72 @@
+"""Everybody who uses the installation while it is tortured: who sends events, and all others beside them."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import httpx
+
+from tests.torture.analysts import Gossip, analyse, ask_everything
+from tests.torture.asking import Callers
+from tests.torture.automations import Author, Automation
+from tests.torture.clients import Load
+from tests.torture.erasing import erase_some
+from tests.torture.holders import Holders
+from tests.torture.installation import Installation
+from tests.torture.lending import Lender
+from tests.torture.log import Log
+from tests.torture.nemesis import Wish
+from tests.torture.searching import Searched, in_text
+
+_READ_EVERY = 2.0  # seconds
+
+
+class Crowd:
+    """All of them. `read`: what metrics said, searched for secrets."""
+
+    def __init__(self, installation: Installation, wish: Wish) -> None:
+        urls, accounts = installation.urls, installation.accounts
+        self.wish = wish
+        self.read: list[Searched] = []
+        self._lender = Lender()
+        self.load = Load(urls, accounts, wish.seed, wish.clients, self._lender)
+        self._callers = Callers(urls, accounts, wish.seed, self.load.log)
+        self.holders = Holders(self._callers, self._lender)
+        self._gossip = Gossip()
+        self._metrics = installation.metrics
+
+    @property
+    def log(self) -> Log:
+        """What all of them did and heard."""
+        return self.load.log
+
+    def beside(self, automations: list[Automation]) -> list[Coroutine[Any, Any, None]]:
+        """Return what everybody does who sends no events, until cancelled."""
+        author = Author(self._callers, self.log)
+        doing = [do for each in automations for do in author.busy_with(each, self.wish.seconds / 2)]
+        for org in self._callers.orgs:
+            doing += [
+                self._lender.run(self._callers.caller(org, "lender")),
+                erase_some(self._callers.caller(org, "eraser"), self.load.answered),
+                analyse(self._callers.caller(org, "analyst"), self._gossip),
+            ]
+        return [*doing, *self.holders.busy_with(self.load.people), self._read_metrics()]
+
+    async def ask_everything(self) -> None:
+        """Let the analysts of all organizations ask all they can, now that everything works."""
+        for org in self._callers.orgs:
+            await ask_everything(self._callers.caller(org, "analyst in the end"), self._gossip)
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._callers.close()
+
+    async def _read_metrics(self) -> None:
+        async with httpx.AsyncClient() as client:
+            while True:
+                await asyncio.sleep(_READ_EVERY)
+                try:
+                    text = (await client.get(self._metrics)).text
+                except httpx.TransportError:
+                    continue
+                self.read.append(in_text("metrics", text))

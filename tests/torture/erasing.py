@@ -1,0 +1,30 @@
+"""Contacts that are forgotten in the midst of everything: while their events come in, their entries run, their sockets are open."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from tests.torture.asking import Caller
+from tests.torture.log import Erased, Sent, now_us
+
+_APART = (0.5, 2.0)  # seconds
+_LATEST = 300  # events: whose people are taken
+
+
+async def erase_some(caller: Caller, answered: Mapping[str, Sequence[Sent]]) -> None:
+    """Erase contacts of an organization whose events were `answered`, most of them lately, until cancelled."""
+    while True:
+        await asyncio.sleep(caller.chance.uniform(*_APART))
+        if known := answered.get(caller.org):
+            contact = caller.chance.choice(known[-_LATEST:]).body["contact"]
+            found = await caller.ask(
+                "POST", "/contacts/find", "contacts", key="admin", good=(200, 404), json={"contact": contact}
+            )
+            if found is not None and found.status_code == 200:
+                await _erase(caller, found.json()["id"])
+
+
+async def _erase(caller: Caller, contact_id: str) -> None:
+    began = now_us()
+    while await caller.ask("DELETE", f"/contacts/{contact_id}", "erasure", key="admin") is None:
+        await asyncio.sleep(0.2)
+    caller.log.erased.append(Erased(caller.org, contact_id, began, now_us()))

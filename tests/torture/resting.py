@@ -1,0 +1,96 @@
+"""What must be true of what was stopped: automations switched off, contacts erased, keys revoked. Nothing more is done for them."""
+
+from tests.torture.effects import CLOCK_US, covers
+from tests.torture.evidence import NEVER, Evidence, Findings, Span
+from tests.torture.log import ACCEPTED, Answer, Attempt, Line
+from tests.torture.rows import EntryRow, MessageRow
+
+PROMISED_US = 5_000_000  # until nobody takes a revoked key
+_PUSHED_US = 2_000_000  # until what is on its way over a socket has arrived
+
+
+def what_is_stopped_rests(run: Evidence) -> Findings:
+    """under a claim made while its automation was off or archived, or after its contact was erased, an entry takes no step and nothing leaves"""
+    yield from _the_erased_rest(run)
+    for automation in run.automations:
+        if automation.rule.is_stopped:
+            rests = _rests(run, automation.id)
+            for entry in run.entries_of[automation.id]:
+                for step in run.steps.get(entry.id, ()):
+                    claimed = run.by_token[entry.id, step.claim].claimed
+                    stopped = any(began < claimed < ended for began, ended in rests)
+                    yield f"entry {entry.id} {step.outcome} at {step.node_id} while stopped" if stopped else None
+
+
+def _rests(run: Evidence, automation_id: str) -> list[Span]:
+    """Return the times in which everybody knew that an automation was inactive."""
+    switches = run.switches.get(automation_id, [])
+    ends = [*(each.committed for each in switches[1:]), NEVER]
+    return [(each.seen, end) for each, end in zip(switches, ends, strict=False) if not each.active]
+
+
+def _the_erased_rest(run: Evidence) -> Findings:
+    """Yield what was done for contacts that were forgotten: under a claim made after that, or over a socket a moment after it."""
+    answered = {each.contact_id: each.ended for each in run.log.erased}
+    pushed = {push.id: push.at for line in run.log.lines for push in line.pushes}
+    for entry in run.stored.entries:
+        if (erased := run.erased.get(entry.contact_id)) is not None:
+            yield _went_on(run, entry, erased)
+    for message in run.stored.messages:
+        if (erased := run.erased.get(message.contact_id)) is not None:
+            yield _left(run, message, erased)
+            late = pushed.get(message.id, 0) - answered.get(message.contact_id, NEVER) - _PUSHED_US
+            yield f"message {message.id} was pushed after its contact was erased" if late > run.slack else None
+
+
+def _went_on(run: Evidence, entry: EntryRow, erased: int) -> str | None:
+    for step in run.steps.get(entry.id, ()):
+        lease = run.by_token.get((entry.id, step.claim))
+        if lease is not None and lease.claimed > erased:
+            return f"entry {entry.id} {step.outcome} at {step.node_id} after its contact was erased"
+    return None
+
+
+def _left(run: Evidence, message: MessageRow, erased: int) -> str | None:
+    before = [each for each in run.leases.get(message.entry_id, []) if each.claimed < erased]
+    fine = all(any(covers(each, copy.at) for each in before) for copy in run.copies.get(message.id, []))
+    return None if fine else f"message {message.id} left after its contact was erased"
+
+
+def nothing_is_left_of_the_erased(run: Evidence) -> Findings:
+    """of a contact that was erased, and of its events, messages and entries, nothing is left but that they were"""
+    for _ in run.erased:
+        yield None
+    for each in run.log.erased:
+        yield None if each.contact_id in run.erased else f"contact {each.contact_id} was to be erased, and was not"
+    for each_left in run.stored.remnants:
+        yield f"kept: {each_left}"
+
+
+def revoked_keys_open_nothing(run: Evidence) -> Findings:
+    """a key is taken until it is revoked; five seconds later no event is accepted with it, and no socket is open"""
+    for attempt in run.log.attempts:
+        if attempt.lent:
+            yield _wrongly_answered(run, attempt)
+    for line in run.log.lines:
+        if line.key:
+            yield _stayed_open(run, line)
+
+
+def _wrongly_answered(run: Evidence, attempt: Attempt) -> str | None:
+    name, revoked = f"{attempt.org} {attempt.number}", run.revoked.get(attempt.lent, NEVER)
+    if attempt.answer is Answer.REVOKED and attempt.ended + CLOCK_US < revoked:
+        return f"{name} was refused with a key that was good"
+    late = attempt.began - revoked - PROMISED_US
+    if attempt.answer in ACCEPTED and late > run.down((revoked, attempt.began)):
+        return f"{name} was accepted {late / 1e6 + 5:.1f} s after its key was revoked"
+    return None
+
+
+def _stayed_open(run: Evidence, line: Line) -> str | None:
+    revoked = run.revoked.get(line.key, NEVER)
+    last = max([line.opened, *(each.at for each in line.pushes)])
+    late = last - revoked - PROMISED_US
+    return (
+        f"{line.org} {line.wallet} had a push after its key was revoked" if late > run.down((revoked, last)) else None
+    )

@@ -1,0 +1,57 @@
+"""What must be true of words: each organization hears its own alone, and what is secret is said nowhere."""
+
+from collections.abc import Iterator
+from email import message_from_bytes, policy
+from itertools import repeat
+
+from tests.torture.evidence import Evidence, Findings
+from tests.torture.listening import canaries
+from tests.torture.sinks import Arrival
+
+_SPEAK = ("SQL", "pages", "things", "socket")  # ways by which an organization hears its own word
+
+
+def words_stay_with_their_owner(run: Evidence) -> Findings:
+    """no organization hears the canary of another, in an answer, the result of a query, a push, a webhook or an email; each hears its own"""
+    for heard in run.log.ears.heard.values():
+        yield from repeat(None, heard.texts)
+    for each in run.log.ears.foreign:
+        yield f"{each.org} heard by {each.way} {each.what}"
+    yield from _silences(run)
+    orgs = {each.id: each.org for each in run.stored.messages}
+    for arrival in run.arrivals:
+        spoken, right = canaries(_text(arrival)), {_whose(arrival, orgs)}
+        yield None if spoken == right else f"{arrival.channel} {arrival.id} of {right} speaks for {spoken or 'nobody'}"
+
+
+def _silences(run: Evidence) -> Iterator[str | None]:
+    for org in {automation.org for automation in run.automations}:
+        for way in _SPEAK:
+            heard = run.log.ears.heard.get((org, way))
+            yield (
+                None
+                if heard and heard.own
+                else f"{org} never heard its own canary by {way}: nothing is proved by that way"
+            )
+
+
+def _whose(arrival: Arrival, orgs: dict[str, str]) -> str | None:
+    """Return whose receiver an arrival came to: of a webhook by its path, of an email by its message."""
+    return arrival.target.split("/")[1] if arrival.channel == "webhook" else orgs.get(arrival.id)
+
+
+def _text(arrival: Arrival) -> str:
+    if arrival.channel == "webhook":
+        return arrival.body.decode()
+    parts = message_from_bytes(arrival.body, policy=policy.default).walk()
+    return " ".join(str(part.get_content()) for part in parts if part.get_content_maintype() == "text")
+
+
+def secrets_are_kept(run: Evidence) -> Findings:
+    """no key, secret, address or value of an event is in a log, a metric or a refusal; no key, secret or address stands in the database"""
+    for searched in run.searched:
+        yield None
+        for leak in searched.leaks:
+            yield f"in {searched.place}: {leak}"
+    for each in run.log.ears.leaked:
+        yield f"{each.org} was told by {each.way}: {each.what}"

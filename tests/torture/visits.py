@@ -1,0 +1,115 @@
+"""A wallet's visit to its inbox: it signs in through any API, opens a socket to any other, and has what comes; all of it is noted."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from tests.inapp.wallet import Wallet
+from tests.torture.accounts import PATIENCE
+from tests.torture.asking import Caller
+from tests.torture.lending import Lent
+from tests.torture.log import Line, Push, Reply, now_us
+
+SIGN_IN_AGAIN = 4401
+_UNAVAILABLE = 503
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A visit: `habit` is the part of the pushes that are acknowledged; it ends after `seconds`, or so many of `silence`.
+
+    `leaves`: it says so when it ends, instead of vanishing.
+    """
+
+    wallet: Wallet
+    lent: Lent | None
+    habit: float
+    seconds: float
+    silence: float
+    leaves: bool
+
+
+class Visits:
+    """Knows the tokens that wallets signed in for, so that most visits need no signature."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = [url.replace("http", "ws") for url in urls]
+        self._tokens: dict[tuple[str, str, str], str] = {}
+
+    @property
+    def tokens(self) -> list[str]:
+        """All that are known: secrets of wallets."""
+        return list(self._tokens.values())
+
+    async def visit(self, caller: Caller, plan: Plan) -> None:
+        """Open a socket and stay."""
+        line = Line(caller.org, plan.wallet.address, plan.lent.id if plan.lent else "", now_us())
+        place = line.org, line.wallet, line.key
+        token = self._tokens.get(place) or await _sign_in(caller, plan)
+        connection = None if token is None else await self._connect(caller)
+        if token is None or connection is None:
+            return
+        self._tokens[place] = token
+        caller.log.lines.append(line)
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(msgspec.json.encode({"type": "AUTH", "token": token}).decode())
+            await _have(caller, connection, line, plan)
+        await _end(connection, plan)
+        line.ended, line.code = now_us(), connection.close_code
+        if line.code == SIGN_IN_AGAIN:
+            self._tokens.pop(place, None)
+
+    async def _connect(self, caller: Caller) -> ClientConnection | None:
+        url, began = f"{caller.chance.choice(self._urls)}/api/v1/inapp/socket", now_us()
+        try:
+            return await connect(url, open_timeout=PATIENCE, close_timeout=1, proxy=None)
+        except InvalidStatus as error:
+            status = error.response.status_code
+            strange = "" if status == _UNAVAILABLE else f"the handshake of a socket was answered {status}"
+            caller.log.replies.append(Reply(caller.org, "socket", began, now_us(), status, strange))
+        except (OSError, TimeoutError, InvalidHandshake):
+            caller.log.replies.append(Reply(caller.org, "socket", began, now_us(), 0))
+        return None
+
+
+async def _sign_in(caller: Caller, plan: Plan) -> str | None:
+    """Return the token of a session; None when there was no answer, or the lent key is not taken any more."""
+    key, good = (plan.lent.secret, (200, 401)) if plan.lent else ("publishable", (200,))
+    asked = {"walletAddress": plan.wallet.address}
+    challenge = await caller.ask("POST", "/inapp/challenge", "sign-in", key=key, good=good, json=asked)
+    if challenge is None or challenge.status_code != 200:
+        return None
+    message = challenge.json()["message"]
+    signed = {"message": message, "signature": plan.wallet.sign(message)}
+    # A text that was signed is good for one answer; who never heard it is refused when they come again.
+    session = await caller.ask("POST", "/inapp/session", "sign-in", key=key, good=good, json=signed)
+    return None if session is None or session.status_code != 200 else str(session.json()["token"])
+
+
+async def _have(caller: Caller, connection: ClientConnection, line: Line, plan: Plan) -> None:
+    """Take what comes until the visit is over."""
+    end = asyncio.get_running_loop().time() + plan.seconds
+    while (left := end - asyncio.get_running_loop().time()) > 0:
+        try:
+            async with asyncio.timeout(min(left, plan.silence)):
+                text = await connection.recv(decode=True)
+        except TimeoutError:
+            return
+        frame = msgspec.json.decode(text)
+        if frame["type"] == "PUSH":
+            caller.log.ears.listen(line.org, "socket", text)
+            line.pushes.append(Push(frame["id"], frame["title"], frame["body"], now_us()))
+            if caller.chance.random() < plan.habit:
+                line.acknowledged.append((frame["id"], now_us()))
+                await connection.send(msgspec.json.encode({"type": "ACK", "id": frame["id"]}).decode())
+
+
+async def _end(connection: ClientConnection, plan: Plan) -> None:
+    if plan.leaves:
+        await connection.close()
+    else:
+        connection.transport.abort()
+        await connection.wait_closed()
