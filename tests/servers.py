@@ -7,6 +7,7 @@ and joined as the given one is; a clone of it takes along what its nodes hold an
 import contextlib
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -15,6 +16,7 @@ from psycopg import sql
 from api.clock import token
 from api.embedded import Server
 from api.embedded.cluster import make_application
+from api.store.database import EVERYBODY
 
 
 @contextlib.contextmanager
@@ -92,6 +94,14 @@ def everywhere(server: Server, statement: str, *names: str | sql.Composable) -> 
             connection.execute(
                 sql.SQL(statement).format(*(sql.Identifier(each) if isinstance(each, str) else each for each in names))
             )
+
+
+def acting(dsn: str, org: str = EVERYBODY, **options: Any) -> psycopg.Connection[Any]:
+    """Return a connection in a transaction that sees an organization's rows, or those of all: on every node of Citus, too."""
+    settings = "-c search_path=workbench -c citus.propagate_set_commands=local"
+    connection = psycopg.connect(dsn, options=settings, **options)
+    connection.execute(sql.SQL("SET LOCAL workbench.org = {}").format(org))
+    return connection
 
 
 def at(dsn: str, database: str) -> str:

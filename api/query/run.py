@@ -19,8 +19,7 @@ from api.query import functions, watermark
 from api.query.emails import Emails
 from api.query.parameters import Bound, bind
 from api.query.places import Places, Turns
-from api.store.clusters import is_distributed
-from api.store.database import Database, UnavailableError
+from api.store.database import Database, UnavailableError, is_distributed
 from api.store.readers import Reader, ReaderBusyError, ReaderError, Readers, gateway_views
 from api.store.reading import (
     BusyError,

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from api.store.database import Transaction, UnavailableError, libpq_dsn
+from api.store.database import Transaction, UnavailableError, libpq_dsn, seeing_everybody
 from api.store.statements import load
 
 _SQL = load("archive")
@@ -27,9 +27,7 @@ class Moment(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def freeze(dsn: str) -> AsyncIterator[Moment]:
     """Give a moment that lasts as long as the caller needs it."""
-    async with _connected(dsn) as tx:
-        await tx.set_isolation_level(IsolationLevel.REPEATABLE_READ)
-        await tx.set_read_only(True)
+    async with _connected(dsn, IsolationLevel.REPEATABLE_READ) as tx:
         row = await (await tx.execute(_SQL["freeze"])).fetchone()
         assert row is not None
         snapshot, at = row
@@ -74,7 +72,7 @@ async def _counts(tx: Transaction) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def _connected(dsn: str) -> AsyncIterator[Transaction]:
+async def _connected(dsn: str, level: IsolationLevel | None = None) -> AsyncIterator[Transaction]:
     try:
         connection = await Transaction.connect(libpq_dsn(dsn), connect_timeout=5)
     except psycopg.OperationalError as error:
@@ -82,6 +80,7 @@ async def _connected(dsn: str) -> AsyncIterator[Transaction]:
     async with connection as tx:
         await tx.execute("SET search_path = workbench")
         await tx.execute("SET client_min_messages = warning")
-        await tx.execute("SET workbench.org = '*'")
         await tx.commit()
-        yield tx
+        await tx.set_isolation_level(level)
+        async with seeing_everybody(tx):
+            yield tx

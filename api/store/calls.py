@@ -98,14 +98,14 @@ async def run(tx: Transaction, /, *calls: Call[Any]) -> tuple[Any, ...]:
         return ()
     async with tx.lock:
         results = await tx.wait(_exchange(tx, calls))
-    return tuple(call.read(_rows(tx, result)) for call, result in zip(calls, results, strict=True))
+    return tuple(call.read(_rows(tx, result, call)) for call, result in zip(calls, results, strict=True))
 
 
 def _exchange(tx: Transaction, calls: Sequence[Call[Any]]) -> PQGen[list[PGresult]]:
     """Send everything, then read everything. A connection left in the middle of that is closed: nobody could use it."""
     pgconn = tx.pgconn
     begins = pgconn.transaction_status == TransactionStatus.IDLE
-    if begins and monotonic_ns() > tx.prepared_until_ns:
+    if monotonic_ns() > tx.prepared_until_ns:
         tx.prepared.clear()
         tx.prepared_until_ns = monotonic_ns() + _SERVES_NS
     fresh = {call.statement.name: call.statement for call in calls if call.statement.name not in tx.prepared}
@@ -147,8 +147,8 @@ def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:
         results.append(result)
 
 
-def _rows(tx: Transaction, result: PGresult) -> Rows:
-    if not result.ntuples:
+def _rows(tx: Transaction, result: PGresult, call: Call[Any]) -> Rows:
+    if not result.ntuples or call.read is nothing:
         return []
     tx.reader.set_pgresult(result)
     return tx.reader.load_rows(0, result.ntuples, tuple)

@@ -5,7 +5,7 @@ were stored under. So a transaction's number is its id plus what its cluster add
 """
 
 from api.store.calls import Call, statements
-from api.store.database import Transaction, UnavailableError
+from api.store.database import Transaction, UnavailableError, is_distributed
 from api.store.statements import load
 
 _SQL = load("clusters")
@@ -30,12 +30,6 @@ async def number_added(tx: Transaction) -> int:
 def own_number(added: int) -> Call[int]:
     """Ask for the number of the transaction; `added`: `number_added`."""
     return Call(_CALLS["own_number"], lambda rows: int(rows[0][0]), added=added)
-
-
-async def is_distributed(tx: Transaction) -> bool:
-    """Return whether this is Citus, whose nodes count their transactions each for itself."""
-    row = await (await tx.execute(_SQL["is_distributed"])).fetchone()
-    return row is not None and row[0] is True
 
 
 async def run_on_workers(tx: Transaction, script: str) -> None:

@@ -6,14 +6,14 @@ What a caller may expect: `UnavailableError` when Postgres cannot be reached or 
 
 import re
 import select
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
 import msgspec
 import psycopg
-from psycopg import AsyncTransaction, errors
+from psycopg import AsyncTransaction, errors, sql
 from psycopg.adapt import Loader, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
@@ -22,13 +22,16 @@ from sqlalchemy.engine import make_url
 
 from api.clock import Clock, monotonic_ns
 from api.store.migrations import newest
+from api.store.statements import load
 
 _SESSION = (
     "-c statement_timeout={statement_ms} -c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout=5000 "
-    "-c search_path=workbench -c timezone=UTC -c client_min_messages=warning -c plan_cache_mode=auto -c workbench.org={org}"
+    "-c search_path=workbench -c timezone=UTC -c client_min_messages=warning -c plan_cache_mode=auto -c workbench.org={org} "
+    "-c citus.propagate_set_commands=local"
 )
 _BY_KEY = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c join_collapse_limit=1 -c from_collapse_limit=1"
 _SILENCE = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
+_IS_DISTRIBUTED = load("clusters")["is_distributed"]
 EVERYBODY, NOBODY = "*", ""  # values of workbench.org beside the number of an organization (sql/wall.sql)
 _SLOW_NS = 1_000_000_000
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected)
@@ -80,7 +83,8 @@ class RefusedDataError(Exception):
 class Transaction(psycopg.AsyncConnection[TupleRow]):
     """A connection, mostly inside a transaction.
 
-    `store.calls` notes here what it prepared, and until when that serves; `store.clusters` what its cluster adds to ids.
+    `store.calls` notes here what it prepared, and until when that serves; `store.clusters` what its cluster adds to ids,
+    `is_distributed` whether this is Citus.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -90,6 +94,7 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         self.prepared: set[bytes] = set()
         self.prepared_until_ns = 0
         self.number_added: int | None = None
+        self.distributed: bool | None = None
         self.reader = Transformer(self)
 
     async def rollback(self) -> None:
@@ -149,6 +154,7 @@ class Database:
         org: str = EVERYBODY,
     ) -> None:
         self.dsn = libpq_dsn(dsn)
+        self._told = {"lock_timeout": str(lock_ms), "workbench.org": org}
         mark = conninfo_to_dict(self.dsn).get("application_name") or ""
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             self.dsn,
@@ -197,6 +203,7 @@ class Database:
         """Give a connection in a transaction, committed at a clean exit; broken connections raise `UnavailableError`."""
         try:
             async with self._pool.connection() as connection:
+                await self._begin(connection)
                 yield connection
         except errors.LockNotAvailable as error:
             raise LockedError(_reason(error)) from error
@@ -215,6 +222,11 @@ class Database:
         except _AWAY as error:
             raise UnavailableError(_reason(error)) from error
 
+    async def _begin(self, tx: Transaction) -> None:
+        """Tell the workers of Citus what the session was told: they hear what is set in a transaction alone."""
+        if await is_distributed(tx):
+            await tell_workers(tx, self._told)
+
     async def calibrate(self, clock: Clock) -> datetime:
         """Set `clock` by the database's, unless the answer took long, and return the database's moment."""
         async with self.transaction() as tx:
@@ -226,6 +238,29 @@ class Database:
         if received - sent < _SLOW_NS:  # the error is up to half of it
             clock.calibrate(row[0], sent, received)
         return row[0]  # type: ignore[no-any-return]
+
+
+async def is_distributed(tx: Transaction) -> bool:
+    """Return whether this is Citus, asked once per connection."""
+    if tx.distributed is None:
+        row = await (await tx.execute(_IS_DISTRIBUTED)).fetchone()
+        tx.distributed = row is not None and row[0] is True
+    return tx.distributed
+
+
+async def tell_workers(tx: Transaction, settings: Mapping[str, str]) -> None:
+    """Set on all nodes of Citus what holds until the transaction ends."""
+    async with tx.pipeline():
+        for name, value in settings.items():
+            await tx.execute(sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value)))
+
+
+@asynccontextmanager
+async def seeing_everybody(tx: Transaction) -> AsyncIterator[None]:
+    """Make a transaction that sees the rows of all organizations, on all nodes of Citus too, for a connection that is of no pool."""
+    async with tx.transaction():
+        await tell_workers(tx, {"citus.propagate_set_commands": "local", "workbench.org": EVERYBODY})
+        yield
 
 
 def marked(url: str, mark: str) -> str:

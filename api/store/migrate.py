@@ -15,7 +15,7 @@ from psycopg import errors, sql
 
 from api.clock import monotonic_ns
 from api.store.clusters import is_coordinator, note_cluster, run_on_workers
-from api.store.database import NAME, Transaction, libpq_dsn
+from api.store.database import NAME, Transaction, libpq_dsn, seeing_everybody
 from api.store.migrations import Migration, Standing, migrations, standing
 from api.store.statements import sql_folder
 
@@ -66,7 +66,8 @@ async def migrate(
             await _patiently(connection, "spreading the tables", manners, partial(_spread, connection))
         await _patiently(connection, "row-level security", manners, partial(_wall_off, connection))
         await _patiently(connection, "adding a month", manners, partial(_add_months, connection))
-        await note_cluster(connection)
+        async with seeing_everybody(connection):
+            await note_cluster(connection)
     if admin_dsn is not None:
         await _harden(admin_dsn)
     return [migration.name for migration in wanted]
@@ -99,7 +100,6 @@ async def _alone(dsn: str) -> AsyncIterator[Transaction]:
     """Give a connection while nobody else migrates. Waits without a snapshot: an index that is being built would wait for its end."""
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET client_min_messages = warning")
-        await connection.execute("SET workbench.org = '*'")
         while not await _value(connection, "SELECT pg_try_advisory_lock(%s)", _LOCK):  # noqa: ASYNC110  Postgres has no event for it
             await asyncio.sleep(_LOCK_PAUSE_SECONDS)
         await connection.execute(
@@ -169,7 +169,7 @@ async def _in_the_way(connection: Transaction) -> str:
 async def _apply(connection: Transaction, migration: Migration) -> None:
     if not migration.in_transaction:
         await _run_outside(connection, migration)
-    async with connection.transaction():
+    async with seeing_everybody(connection):
         if migration.in_transaction:
             await connection.execute(migration.text.encode())
         await connection.execute(

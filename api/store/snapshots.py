@@ -5,8 +5,7 @@ from datetime import datetime
 
 import msgspec
 
-from api.store.clusters import is_distributed
-from api.store.database import Transaction
+from api.store.database import Transaction, is_distributed
 from api.store.statements import load
 
 _SQL = load("clusters")

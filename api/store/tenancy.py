@@ -5,12 +5,10 @@ acts for an organization: the one whose key was verified, whatever a statement o
 organizations at once (the writer of events, the engine, upkeep, the look-up of keys) uses a `Database` that sees them all.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 from api.store.calls import Call, nothing, run, statements
-from api.store.database import NOBODY, Database, Transaction
+from api.store.database import NOBODY, Database, Transaction, is_distributed, tell_workers
 
 _acting: ContextVar[str] = ContextVar("acting", default=NOBODY)
 _ACT_FOR = statements("tenancy")["act_for"]
@@ -32,9 +30,9 @@ class TenantDatabase(Database):
     def __init__(self, dsn: str, size: int = 8, statement_ms: int = 10_000) -> None:
         super().__init__(dsn, size, statement_ms, org=NOBODY)
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        """Give a connection in a transaction as `Database.transaction` does, seeing one organization."""
-        async with super().transaction() as tx:
+    async def _begin(self, tx: Transaction) -> None:
+        """Say whose rows are seen, in the same round trip as BEGIN where this is one Postgres."""
+        if await is_distributed(tx):
+            await tell_workers(tx, self._told | {"workbench.org": _acting.get()})
+        else:
             await run(tx, Call(_ACT_FOR, nothing, org=_acting.get()))
-            yield tx

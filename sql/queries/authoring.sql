@@ -60,7 +60,8 @@ SELECT :org_id ::bigint, :automation_id ::uuid, :version ::integer, :trigger_spe
            FROM jsonb_path_query(:graph ::jsonb, '$.nodes[*] ? (@.type == "wait_for_event").data.event') AS name
            UNION
            SELECT lower(:graph ::jsonb #>> '{settings,goal,event}')
-           WHERE :graph ::jsonb #>> '{settings,goal,event}' IS NOT NULL);
+           WHERE :graph ::jsonb #>> '{settings,goal,event}' IS NOT NULL)
+RETURNING true;
 
 -- find_version --
 -- One published version.
@@ -137,6 +138,7 @@ WITH stopped AS (
 ), recorded AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
     SELECT :org_id, id, state, 'cancelled', :at, :outcome FROM moved
+    RETURNING true
 ), unsent AS (
     UPDATE messages m
     SET status = CASE WHEN m.status = 'queued' AND NOT m.in_doubt THEN 'skipped' ELSE 'unknown' END
@@ -146,6 +148,7 @@ WITH stopped AS (
 ), told AS (
     INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
     SELECT :org_id, :at, id, status, channel, :outcome FROM unsent
+    RETURNING true
 )
 SELECT count(*), max(id ::text) FROM moved;
 
@@ -183,5 +186,6 @@ WITH resting AS (
 ), recorded AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id, id, 'paused', 'pending', :at FROM moved
+    RETURNING true
 )
 SELECT count(*), max(id ::text) FROM moved;

@@ -112,7 +112,7 @@ FROM k CROSS JOIN LATERAL (
     SELECT FROM onchain_events o
     WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash
         AND o.log_index = k.log_index AND NOT o.removed
-    ORDER BY o.tx_hash, o.log_index LIMIT 1    -- a range and an order, which only the key of logs has: see `facts.sql`
+    ORDER BY o.tx_hash, o.log_index    -- a range and an order, which only the key of logs has: see `facts.sql`
 ) AS v;
 
 -- dropped_logs --
@@ -151,7 +151,8 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contract
             :tx_hashes ::text[], :log_indexes ::integer[], :digests ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[],
             :block_seconds ::bigint[], string_to_array(:args, chr(30)))
     AS l (org_id, id, contact_id, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash, block_seconds,
-          args);
+          args)
+RETURNING true;
 
 -- restore_logs --
 -- Logs that were dropped are in another block now, or at another place in it.
@@ -207,6 +208,7 @@ WITH page AS MATERIALIZED (
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
     SELECT :org_id ::bigint, id, 'cancelled', 'pending', :at ::timestamptz, 'chain_reorg' FROM moved
+    RETURNING true
 ), queued AS (
     UPDATE messages m SET status = 'queued'
     FROM moved r
@@ -270,6 +272,7 @@ WITH page AS MATERIALIZED (
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
     SELECT :org_id ::bigint, id, state, 'cancelled', :at ::timestamptz, 'chain_reorg' FROM moved
+    RETURNING true
 ), unsent AS (
     UPDATE messages m
     SET status = CASE WHEN m.status = 'queued' AND NOT m.in_doubt THEN 'skipped' ELSE 'unknown' END
@@ -279,6 +282,7 @@ WITH page AS MATERIALIZED (
 ), told AS (
     INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
     SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, 'chain_reorg' FROM unsent
+    RETURNING true
 )
 SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM moved), (SELECT max(block_number) FROM page);
 

@@ -11,7 +11,8 @@ COPY arriving_keys (org_id, key_digest, event_id, body_digest, created_at) FROM 
 -- add_keys --
 -- Claim them; one that came meanwhile ends the transaction.
 INSERT INTO idempotency_keys (org_id, key_digest, event_id, body_digest, created_at)
-SELECT org_id, key_digest, event_id, body_digest, created_at FROM arriving_keys;
+SELECT org_id, key_digest, event_id, body_digest, created_at FROM arriving_keys
+RETURNING true;
 
 -- list_months --
 -- Which of these months (`2026_11`) have a table of their own.

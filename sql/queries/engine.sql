@@ -40,6 +40,7 @@ WITH due AS (
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
+    RETURNING true
 )
 SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
        attempts, lease_token, lease_until, since, stint, request_id, outcome
@@ -63,6 +64,7 @@ WITH due AS (
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
+    RETURNING true
 )
 SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
        attempts, lease_token, lease_until, since, stint, request_id, outcome
@@ -85,6 +87,7 @@ WITH expired AS (
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
     SELECT :org_id ::bigint, id, 'running', 'retrying', :now ::timestamptz, 'lease_expired' FROM rescued
+    RETURNING true
 )
 SELECT count(*) FROM rescued;
 
@@ -121,6 +124,7 @@ WITH r AS MATERIALIZED (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
     SELECT :org_id ::bigint, id, 'running', state, :now ::timestamptz, coalesce(last_error, outcome)
     FROM recorded WHERE state <> 'running'
+    RETURNING true
 )
 SELECT id::text FROM recorded;
 
@@ -150,7 +154,8 @@ INSERT INTO entry_steps (org_id, entry_id, claim, step, attempt, node_id, kind, 
 SELECT :org_id ::bigint, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, :at ::timestamptz
 FROM unnest(:entry_ids ::uuid[], :claims ::bigint[], :steps ::integer[], :attempts ::integer[], :node_ids ::text[],
             :kinds ::text[], :outcomes ::text[], :handles ::text[], :details ::jsonb[])
-    AS s (entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail);
+    AS s (entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail)
+RETURNING true;
 
 -- add_messages --
 -- Store in-app messages; the id of a message is one for ever, so a second time changes nothing.
@@ -167,6 +172,7 @@ WITH new AS (
 ), noted AS (
     INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)
     SELECT :org_id ::bigint, :at ::timestamptz, id, 'sent', 'inapp' FROM new
+    RETURNING true
 )
 SELECT id::text FROM new;
 

@@ -94,6 +94,7 @@ WITH live AS (
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
     SELECT :org_id ::bigint, id, state, 'cancelled', :at ::timestamptz, 'contact_erased' FROM moved
+    RETURNING true
 ), unsent AS (
     UPDATE messages
     SET status = CASE WHEN status = 'queued' AND NOT in_doubt THEN 'skipped' ELSE 'unknown' END
@@ -102,6 +103,7 @@ WITH live AS (
 ), told AS (
     INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
     SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, 'contact_erased' FROM unsent
+    RETURNING true
 )
 SELECT count(*) FROM moved;
 

@@ -42,8 +42,8 @@ SELECT k.id::text
 FROM k JOIN identities i ON i.contact_id = k.id AND i.org_id = k.org_id AND i.kind = 2
 CROSS JOIN LATERAL (
     SELECT FROM suppressions s
-    WHERE s.org_id = k.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
-    OFFSET 0    -- one by one, also where Postgres takes the table for empty
+    WHERE s.org_id = i.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
+    ORDER BY s.address_digest    -- one by one, also where Postgres takes the table for empty
 ) AS s;
 
 -- automations_now --

@@ -171,7 +171,8 @@ WITH moved AS (
     RETURNING e.id
 )
 INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
-SELECT :org_id, id, 'dead', 'pending', :at, 'replay' FROM moved;
+SELECT :org_id, id, 'dead', 'pending', :at, 'replay' FROM moved
+RETURNING true;
 
 -- graphs_of_entries --
 -- The graphs that entries run, each once.

@@ -28,10 +28,14 @@ JOIN idempotency_keys i ON i.org_id = k.org_id AND i.key_digest = k.key_digest;
 
 -- find_changed_contacts --
 -- Which of these contacts have been written since, or merged; `position` counts from 0, moments are microseconds since the epoch.
-SELECT k.position - 1
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :updated_us ::bigint[]) WITH ORDINALITY AS k (org_id, id, updated_us, position)
-LEFT JOIN contacts c ON c.org_id = k.org_id AND c.id = k.id
-WHERE c.updated_at IS DISTINCT FROM timestamptz 'epoch' + k.updated_us * interval '1 microsecond' OR c.merged_into IS NOT NULL;
+WITH k AS MATERIALIZED (
+    SELECT * FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :updated_us ::bigint[]) WITH ORDINALITY AS k (org_id, id, updated_us, position)
+), as_known AS MATERIALIZED (
+    SELECT k.position
+    FROM k JOIN contacts c ON c.org_id = k.org_id AND c.id = k.id
+    WHERE c.updated_at = timestamptz 'epoch' + k.updated_us * interval '1 microsecond' AND c.merged_into IS NULL
+)
+SELECT position - 1 FROM k WHERE position NOT IN (SELECT position FROM as_known);
 
 -- find_returning --
 -- As `find_owners`, with the moment each contact was last written, in microseconds since the epoch.
@@ -49,4 +53,5 @@ SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id,
        timestamptz 'epoch' + created_us * interval '1 microsecond', :updated_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
             :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[], :created_us ::bigint[])
-    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_us);
+    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_us)
+RETURNING true;

@@ -66,7 +66,8 @@ WITH tested AS (
     RETURNING m.org_id, m.id
 )
 INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)
-SELECT org_id, :now ::timestamptz, id, 'delivered', 'inapp' FROM acknowledged;
+SELECT org_id, :now ::timestamptz, id, 'delivered', 'inapp' FROM acknowledged
+RETURNING true;
 
 -- find_inbox_channel --
 -- The name of the channel on which waiting messages are announced.

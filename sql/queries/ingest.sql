@@ -20,7 +20,8 @@ JOIN idempotency_keys i ON i.org_id = k.org_id AND i.key_digest = k.key_digest;
 -- Keep keys that came back with another body.
 INSERT INTO idempotency_mismatches (org_id, id, event_id, created_at)
 SELECT org_id, id, event_id, :created_at ::timestamptz
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :event_ids ::uuid[]) AS m (org_id, id, event_id);
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :event_ids ::uuid[]) AS m (org_id, id, event_id)
+RETURNING true;
 
 -- find_owners --
 -- The contacts that own these identifiers, and whether they have these attributes already; `position` counts from 0.
@@ -37,7 +38,8 @@ INSERT INTO contacts (org_id, id, email, email_domain, wallet_address, wallet_ra
 SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, :created_at ::timestamptz, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
             :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[])
-    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes);
+    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes)
+RETURNING true;
 
 -- lose_emails --
 -- Take the email from contacts whose address moved to another contact.
@@ -83,7 +85,8 @@ INSERT INTO identity_conflicts (org_id, id, event_id, contact_id, other_contact_
 SELECT org_id, id, event_id, contact_id, other_contact_id, kind, digest, outcome, :created_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :event_ids ::uuid[], :contact_ids ::uuid[], :other_contact_ids ::uuid[],
             :kinds ::smallint[], :digests ::uuid[], :outcomes ::text[])
-    AS c (org_id, id, event_id, contact_id, other_contact_id, kind, digest, outcome);
+    AS c (org_id, id, event_id, contact_id, other_contact_id, kind, digest, outcome)
+RETURNING true;
 
 -- add_events --
 -- Store events; moments are microseconds since the epoch. Payloads come as one text with record separators between them: no JSON
@@ -95,7 +98,8 @@ SELECT org_id, id, contact_id, event, timestamptz 'epoch' + occurred_us * interv
        (SELECT pg_current_xact_id()::text::bigint + :added ::bigint)
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :events ::text[], :occurred_us ::bigint[],
             string_to_array(:payloads, chr(30)), :idempotency_keys ::text[], :wallets ::text[], :emails ::text[], :external_ids ::text[])
-    AS e (org_id, id, contact_id, event, occurred_us, payload, idempotency_key, wallet_address, email, external_id);
+    AS e (org_id, id, contact_id, event, occurred_us, payload, idempotency_key, wallet_address, email, external_id)
+RETURNING true;
 
 -- add_entries --
 -- One entry per automation and event.

@@ -33,7 +33,8 @@ WITH settled AS (
 INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
 SELECT :org_id ::bigint, :at ::timestamptz, id, CASE status WHEN 'unknown' THEN status ELSE :outcome ::text END, channel, :reason ::text
 FROM settled
-WHERE :outcome ::text IS NOT NULL;
+WHERE :outcome ::text IS NOT NULL
+RETURNING true;
 
 -- abandon_outgoing --
 -- Give up what entries that have ended did not send: it failed where the entry is dead, else it was not to be sent any more.
@@ -48,7 +49,8 @@ WITH k AS MATERIALIZED (
     RETURNING m.id, m.status, m.channel, e.outcome
 )
 INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
-SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, outcome FROM given_up;
+SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, outcome FROM given_up
+RETURNING true;
 
 -- withhold --
 -- Keep messages that are not sent at all, without their texts; one that waited for another try is skipped now.
@@ -65,4 +67,5 @@ WITH k AS (
 )
 INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
 SELECT :org_id ::bigint, :at ::timestamptz, k.id, withheld.status, k.channel, k.cause
-FROM withheld JOIN k ON k.id = withheld.id;
+FROM withheld JOIN k ON k.id = withheld.id
+RETURNING true;

@@ -63,4 +63,5 @@ SELECT org_id, id, outcome, event, idempotency_key, field, reason, body,
        timestamptz 'epoch' + received_us * interval '1 microsecond'
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :outcomes ::text[], :events ::text[], :idempotency_keys ::text[],
             :fields ::text[], :reasons ::text[], :bodies ::jsonb[], :received_us ::bigint[])
-    AS n (org_id, id, outcome, event, idempotency_key, field, reason, body, received_us);
+    AS n (org_id, id, outcome, event, idempotency_key, field, reason, body, received_us)
+RETURNING true;

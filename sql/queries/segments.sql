@@ -130,6 +130,6 @@ ORDER BY a.name;
 
 -- forget_sizes --
 -- Delete the oldest sizes; they are kept for 400 days.
-DELETE FROM segment_sizes
-WHERE org_id = :org_id AND (segment_id, at) IN (
-    SELECT segment_id, at FROM segment_sizes WHERE org_id = :org_id AND at < :before LIMIT :most);
+DELETE FROM segment_sizes s
+USING (SELECT segment_id, at FROM segment_sizes WHERE org_id = :org_id AND at < :before LIMIT :most) old
+WHERE s.org_id = :org_id AND s.segment_id = old.segment_id AND s.at = old.at;

@@ -7,7 +7,8 @@ WITH k AS MATERIALIZED (
 )
 SELECT k.position - 1, extract(epoch FROM e.erased_at)::float8
 FROM k CROSS JOIN LATERAL (
-    SELECT w.erased_at FROM erased_wallets w WHERE w.org_id = k.org_id AND w.wallet_digest = k.digest LIMIT 1    -- key by key
+    SELECT w.erased_at FROM erased_wallets w WHERE w.org_id = k.org_id AND w.wallet_digest = k.digest
+    ORDER BY w.wallet_digest    -- key by key
 ) AS e;
 
 -- count_created --
@@ -17,7 +18,7 @@ FROM unnest(:org_ids ::bigint[], :automation_ids ::uuid[]) AS k (org_id, automat
 CROSS JOIN LATERAL (
     SELECT c.count FROM stranger_counts c
     WHERE c.org_id = k.org_id AND c.automation_id = k.automation_id AND c.hour = :hour ::timestamptz AND c.what = 'created'
-    LIMIT 1    -- key by key
+    ORDER BY c.hour    -- key by key
 ) AS s;
 
 -- add_strangers --
@@ -40,5 +41,6 @@ ORDER BY sum(s.count) DESC, a.name, s.what;
 
 -- forget_strangers --
 -- Delete the oldest counts; they are kept for seven days.
-DELETE FROM stranger_counts WHERE org_id = :org_id AND (automation_id, hour, what) IN (
-    SELECT automation_id, hour, what FROM stranger_counts WHERE org_id = :org_id AND hour < :before LIMIT :most);
+DELETE FROM stranger_counts s
+USING (SELECT automation_id, hour, what FROM stranger_counts WHERE org_id = :org_id AND hour < :before LIMIT :most) old
+WHERE s.org_id = :org_id AND s.automation_id = old.automation_id AND s.hour = old.hour AND s.what = old.what;

@@ -17,6 +17,7 @@ from api.settings import Settings
 from api.store.database import Database
 from tests.conftest import clone
 from tests.in_process import served
+from tests.servers import acting
 
 SECRET = "a secret of the query tests"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -90,7 +91,7 @@ def keyring() -> Keyring:
 async def filled(module_database: str, keyring: Keyring) -> dict[str, int]:
     """Organizations a and b, each with one row in every table; their ids by name."""
     ids = {name: await orgs.create(module_database, name) for name in ("a", "b")}
-    with psycopg.connect(module_database, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
+    with acting(module_database, cursor_factory=psycopg.ClientCursor) as connection:
         for name, org_id in ids.items():
             email = keyring.of(org_id).seal_email(f"{name}nn@example.com")
             values = {"org": org_id, "canary": f"canary_{name}", "email": email, "at": "2026-01-02 03:04:05.060+00"}

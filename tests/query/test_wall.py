@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
-import psycopg
 import pytest
 from psycopg import errors, sql
 from sanic import HTTPResponse, Request
@@ -18,6 +17,7 @@ from api.store.database import NOBODY, RefusedDataError
 from api.store.tenancy import TenantDatabase, act_for, act_for_nobody
 from tests.in_process import served
 from tests.query.conftest import SECRET, World
+from tests.servers import acting
 
 FORGETFUL = "SELECT DISTINCT org_id FROM workbench.contacts"
 _TABLES = """
@@ -28,10 +28,6 @@ FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_i
 WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
 ORDER BY c.relname
 """
-
-
-def acting(dsn: str, org: str) -> psycopg.Connection[tuple[object, ...]]:
-    return psycopg.connect(dsn, options=f"-c search_path=workbench -c workbench.org={org}")
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from api.store.locks import lock_contacts, lock_identifiers
 Failure = Callable[[Transaction], Awaitable[object]]
 
 SESSION = """
-    SELECT current_user, session_user, current_setting('search_path'), current_setting('statement_timeout'),
+    SELECT current_user = session_user, current_setting('search_path'), current_setting('statement_timeout'),
            current_setting('transaction_read_only'), nullif(current_setting('workbench.past_end', true), ''),
            (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
            (SELECT count(*) FROM pg_cursors WHERE name <> ''), to_regclass('pg_temp.of_one')
 """
-CLEAN = ("workbench", "workbench", "workbench", "10s", "off", None, 0, 0, None)
+CLEAN = (True, "workbench", "10s", "off", None, 0, 0, None)
 CANARY = "canary-of-one-request"
 
 
