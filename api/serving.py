@@ -21,10 +21,10 @@ from typing import Any
 from sanic.application.state import ApplicationServerInfo
 from sanic.http import Stage
 from sanic.http.constants import HTTP
-from sanic.server.loop import try_use_uvloop
 
 from api import logs, tracing
 from api.app import App
+from api.loop import run
 from api.observe.api_process import collect
 from api.observe.lag import Lag
 from api.observe.process import Process
@@ -49,8 +49,7 @@ def serve(app: App, sockets: list[socket.socket], ready: Callable[[], None] = la
     _may_open_many_files()
     gc.freeze()  # what is loaded by now stays; collections need not walk it,
     gc.set_threshold(20_000, 20, 50)  # and a request leaves no cycles to hurry after
-    try_use_uvloop()
-    asyncio.run(_serve(app, sockets, ready))
+    run(_serve(app, sockets, ready))
 
 
 def _may_open_many_files() -> None:

@@ -11,6 +11,7 @@ from api.engine.loop import Engine
 from api.engine.outside import transports
 from api.keyring import Keyring
 from api.language.retry import DEFAULT_POLICY, uniform
+from api.loop import run
 from api.observe.engine_process import collect
 from api.observe.process import Process
 from api.observe.tasks import told
@@ -29,7 +30,7 @@ def work(settings: Settings, dsn: str, secret: str) -> None:
     logs.install()
     if settings.tracing:
         tracing.install("engine")
-    asyncio.run(_work(settings, dsn, secret))
+    run(_work(settings, dsn, secret))
 
 
 async def _work(settings: Settings, dsn: str, secret: str) -> None:

@@ -3,7 +3,6 @@
 The reference is bare COPY of the same events and keys, as they were stored, into a second database.
 """
 
-import asyncio
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,6 +17,7 @@ from api.ingest.history import import_history
 from api.ingest.rejects import Rejects, beside
 from api.keyring import Keyring
 from api.language.codec import encode
+from api.loop import run
 from bench import postgres
 from bench.copying import copy_rows
 from bench.effort import Effort, Measured
@@ -91,7 +91,7 @@ def _imported(
     sources, _ = find_sources([path], How(again=again))
     spent, own, begun = cpu_seconds(server.pid), time.process_time(), time.perf_counter()
     with Rejects(beside(path)) as rejects:
-        asyncio.run(import_history(database.dsn, Keyring(postgres.SECRET), "bench", sources, rejects))
+        run(import_history(database.dsn, Keyring(postgres.SECRET), "bench", sources, rejects))
     return Slice(
         requests=1,
         accepted=events,

@@ -12,6 +12,7 @@ from api.chain.storing import Keeper
 from api.chores import every
 from api.clock import Clock
 from api.keyring import Keyring
+from api.loop import run
 from api.store.database import Database, marked
 
 CALIBRATE_EVERY = 5.0
@@ -22,7 +23,7 @@ def follow(urls: Sequence[str], dsn: str, secret: str, most_strangers: int) -> N
     """Follow until told to stop (SIGTERM, SIGINT); what is half stored is rolled back and read again."""
     logs.install()
     keyring = Keyring(secret)
-    asyncio.run(_follow(urls, marked(dsn, keyring.mark()), Keeper(keyring, most_strangers)))
+    run(_follow(urls, marked(dsn, keyring.mark()), Keeper(keyring, most_strangers)))
 
 
 async def _follow(urls: Sequence[str], dsn: str, keeper: Keeper) -> None:

@@ -1,7 +1,6 @@
 """`workbench import FILE… --org NAME`: history from files of many kinds; it never triggers automations."""
 
 import argparse
-import asyncio
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,13 +97,12 @@ _AGAIN = "what is stored stays, and the same command goes on from there"
 def _import(org: str, settings: Settings, sources: list["Source"], rejects: "Rejects", progress: Shown) -> None:
     from api.ingest.history import import_history
     from api.keyring import Keyring
+    from api.loop import run
     from api.store.database import marked
 
     keyring = Keyring(root_secret(settings))
     with database(settings) as addresses:
-        report = asyncio.run(
-            import_history(marked(addresses.dsn, keyring.mark()), keyring, org, sources, rejects, progress)
-        )
+        report = run(import_history(marked(addresses.dsn, keyring.mark()), keyring, org, sources, rejects, progress))
     progress.stop()
     say(str(report))
 
