@@ -7,6 +7,11 @@ from typing import Any
 
 from tests.torture.asking import Caller
 
+SEGMENT = "pros"
+IN_SEGMENT = ("plan", "pro")
+"""The name of a segment of every organization, and the attribute that puts a contact into it."""
+
+_DEFINED = "SELECT id AS contact_id FROM contacts WHERE metadata ->> 'plan' = 'pro'"
 _PAUSES = (0.02, 0.2)  # seconds
 _FORMS = ("application/json", "text/csv", "application/vnd.apache.arrow.stream")
 _QUERIES = (
@@ -34,6 +39,8 @@ _PAGES = (
     "/entries",
     "/dead-letters",
     "/automations",
+    "/segments",
+    f"/segments/{SEGMENT}",
     "/usage",
     "/audit",
 )
@@ -73,11 +80,22 @@ class Gossip:
         return caller.chance.choice(known) if known else None
 
 
+async def define_segment(caller: Caller) -> None:
+    """Define the segment of an organization."""
+    body = {"name": SEGMENT, "sql": _DEFINED, "everySeconds": 60}
+    assert await caller.ask("POST", "/segments", "segments", good=(201,), json=body) is not None
+
+
+async def refresh_segment(caller: Caller) -> None:
+    """Refresh it now."""
+    await caller.ask("POST", f"/segments/{SEGMENT}/refresh", "segments")
+
+
 async def analyse(caller: Caller, gossip: Gossip) -> None:
     """Ask one thing after the other, until cancelled."""
     chance = caller.chance
     while True:
-        (act,) = chance.choices((_query, _break_in, _page, _own, _others), (30, 8, 22, 25, 15))
+        (act,) = chance.choices((_query, _break_in, _page, _own, _others, _refresh), (30, 8, 22, 23, 15, 2))
         await act(caller, gossip)
         await asyncio.sleep(chance.uniform(*_PAUSES))
 
@@ -93,6 +111,7 @@ async def ask_everything(caller: Caller, gossip: Gossip) -> None:
     for _ in range(_TRIES):
         await _own(caller, gossip)
         await _others(caller, gossip)
+    await refresh_segment(caller)
 
 
 async def _query(caller: Caller, gossip: Gossip) -> None:
@@ -116,6 +135,10 @@ async def _turn(caller: Caller, gossip: Gossip, path: str) -> None:
     page = await caller.ask("GET", path, "pages", good=(200, 404))  # 404: before the first deposit
     if page is not None:
         gossip.learn(caller.org, page.text)
+
+
+async def _refresh(caller: Caller, gossip: Gossip) -> None:
+    await refresh_segment(caller)
 
 
 async def _own(caller: Caller, gossip: Gossip) -> None:

@@ -16,12 +16,12 @@ _REFUSED = 400
 class Caller:
     """Asks as one organization. An answer is `good` by its status; 503 and no answer are nobody's fault, anything else is strange."""
 
-    def __init__(self, urls: Sequence[str], account: Account, chance: Random, log: Log) -> None:
+    def __init__(self, urls: Sequence[str], account: Account, chance: Random, log: Log, patience: float) -> None:
         self.account = account
         self.chance = chance
         self.log = log
         self._urls = urls
-        self._http = httpx.AsyncClient(timeout=PATIENCE)
+        self._http = httpx.AsyncClient(timeout=patience)
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -77,10 +77,10 @@ class Callers:
         """Return all organizations."""
         return list(self._accounts)
 
-    def caller(self, org: str, task: str) -> Caller:
-        """Return a new one, for a task."""
+    def caller(self, org: str, task: str, patience: float = PATIENCE) -> Caller:
+        """Return a new one, for a task; it waits so many seconds for answers."""
         chance = Random(f"{self._seed}/{org}/{task}")
-        self._made.append(Caller(self.urls, self._accounts[org], chance, self._log))
+        self._made.append(Caller(self.urls, self._accounts[org], chance, self._log, patience))
         return self._made[-1]
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.torture.analysts import Gossip, analyse, ask_everything
+from tests.torture.analysts import Gossip, analyse, ask_everything, define_segment
 from tests.torture.asking import Callers
 from tests.torture.automations import Author, Automation
 from tests.torture.clients import Load
@@ -18,7 +18,9 @@ from tests.torture.log import Log
 from tests.torture.nemesis import Wish
 from tests.torture.searching import Searched, in_text
 
+ENOUGH = 10  # pushes of an organization
 _READ_EVERY = 2.0  # seconds
+_PATIENT = 60.0  # seconds; who asks while nothing is wrong waits for every answer
 
 
 class Crowd:
@@ -40,6 +42,18 @@ class Crowd:
         """What all of them did and heard."""
         return self.load.log
 
+    @property
+    def has_seen_enough(self) -> bool:
+        """Whether every organization had pushes, by keys of its own and by lent ones: what came over sockets can be judged."""
+        heard = [self.log.ears.heard[org, "socket"].own for org in self._callers.orgs]
+        by_lent_key = any(line.key for line in self.log.lines)
+        return min(heard) >= ENOUGH and by_lent_key and any(len(line.pushes) > 1 for line in self.log.lines)
+
+    async def define_segments(self) -> None:
+        """Let every organization have its segment, before anything is wrong."""
+        for org in self._callers.orgs:
+            await define_segment(self._callers.caller(org, "segment"))
+
     def beside(self, automations: list[Automation]) -> list[Coroutine[Any, Any, None]]:
         """Return what everybody does who sends no events, until cancelled."""
         author = Author(self._callers, self.log)
@@ -55,7 +69,7 @@ class Crowd:
     async def ask_everything(self) -> None:
         """Let the analysts of all organizations ask all they can, now that everything works."""
         for org in self._callers.orgs:
-            await ask_everything(self._callers.caller(org, "analyst in the end"), self._gossip)
+            await ask_everything(self._callers.caller(org, "analyst in the end", _PATIENT), self._gossip)
 
     async def close(self) -> None:
         """Let go of all connections."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tests.torture.analysts import IN_SEGMENT
 from tests.torture.automations import Automation
 from tests.torture.effects import effects_happen_once, leases_are_respected, nothing_else_leaves
 from tests.torture.entries import (
@@ -235,11 +236,16 @@ def processes_behave(run: Evidence) -> Findings:
 
 
 def counts_are_told_right(run: Evidence) -> Findings:
-    """the catalog and SQL count the stored events"""
+    """the catalog and SQL count the stored events; who should be is in the segment that was refreshed last, and nobody else"""
     right = Counter((event.org, event.event) for event in run.stored.events)
     for source in (run.told.catalog, run.told.app_events):
         told = {(org, event): count for org, counts in source.items() for event, count in counts.items()}
         yield from _differences("count of", right, told)
+    attribute, value = IN_SEGMENT
+    named = {(each.org, each.id): True for each in run.stored.contacts if each.attributes.get(attribute) == value}
+    yield from _differences(
+        "member", named, {(org, each): True for org, ids in run.told.members.items() for each in ids}
+    )
 
 
 def _differences(what: str, right: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Findings:

@@ -205,7 +205,8 @@ class Stored(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """Counts by organization and event name, as the catalog and as SQL tell them."""
+    """Counts by organization and event name, as the catalog and as SQL tell them; who is in the segment of each organization."""
 
     catalog: dict[str, dict[str, int]]
     app_events: dict[str, dict[str, int]]
+    members: dict[str, list[str]]

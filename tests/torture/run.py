@@ -22,6 +22,7 @@ from tests.torture.stored import Connection
 from tests.torture.wallets import has_wallet, wallet_of
 
 CALM = 6.0  # seconds of load after the faults, in which what piled up is worked off
+SEE_WITHIN = 60.0
 SETTLE_WITHIN = 120.0
 DRAIN_WITHIN = 120.0
 COLLECT_WITHIN = 120.0
@@ -43,6 +44,7 @@ async def torture(installation: Installation, wish: Wish, report: Callable[[str]
     """Return the outcome of a run; the installation is healthy and idle afterwards. `report` hears how it goes."""
     automations = await _publish(installation)
     crowd, nemesis = Crowd(installation, wish), Nemesis(installation)
+    await crowd.define_segments()
     began = now_us()
     healed = await _load_with_faults(crowd, nemesis, automations, report)
     async with await psycopg.AsyncConnection.connect(installation.postgres.server.admin_dsn, autocommit=True) as tx:
@@ -81,7 +83,7 @@ async def _load_with_faults(
         beside = [group.create_task(each) for each in (*crowd.beside(automations), _tell(crowd, nemesis, report))]
         await nemesis.run(plan(crowd.wish))
         await nemesis.installation.ready()
-        await asyncio.sleep(CALM)
+        await _calm(crowd)
         healed = now_us()
         for task in beside:
             task.cancel()
@@ -89,6 +91,14 @@ async def _load_with_faults(
         await asyncio.wait([sending], timeout=SETTLE_WITHIN)
         sending.cancel()
     return healed
+
+
+async def _calm(crowd: Crowd) -> None:
+    """Return after a while of load without faults, in which everybody gets to see enough, however slow the machine is."""
+    deadline = now_us() + int(SEE_WITHIN * 1e6)
+    await asyncio.sleep(CALM)
+    while not crowd.has_seen_enough and now_us() < deadline:
+        await asyncio.sleep(0.5)
 
 
 async def _look_once_more(installation: Installation) -> None:

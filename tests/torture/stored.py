@@ -9,6 +9,7 @@ from psycopg.rows import class_row
 
 from api.keyring import Keyring, OrgKeys
 from tests.torture.accounts import Account
+from tests.torture.analysts import SEGMENT
 from tests.torture.log import Identifier, IdentifierKind, Sent
 from tests.torture.remnants import remnants
 from tests.torture.rows import (
@@ -112,6 +113,8 @@ _ERASURES = f"""
 _WAITING = f"""
     SELECT DISTINCT o.name, wallet_address FROM workbench.messages t {_OF_ORG}
     WHERE channel = 'inapp' AND status = 'sent' AND delivered_at IS NULL AND wallet_address LIKE '0x%'"""
+_COUNTED = "SELECT event, count(*) FROM app_events GROUP BY event"
+_MEMBERS = f"SELECT contact_id FROM segment_members WHERE segment = '{SEGMENT}'"
 _OPEN = "SELECT count(*) FROM workbench.entries WHERE state NOT IN ('completed', 'exited', 'cancelled', 'dead')"
 _LEFT = """
     SELECT 'advisory lock held by ' || pid FROM pg_locks
@@ -170,7 +173,8 @@ async def ask(url: str, accounts: Collection[Account]) -> Told:
     async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
         return Told(
             {each.org: await _catalog(client, each.keys["live"]) for each in accounts},
-            {each.org: await _app_events(client, each.keys["workbench"]) for each in accounts},
+            {each.org: dict(await _sql(client, each.keys["workbench"], _COUNTED)) for each in accounts},
+            {each.org: [row[0] for row in await _sql(client, each.keys["workbench"], _MEMBERS)] for each in accounts},
         )
 
 
@@ -179,13 +183,10 @@ async def _catalog(client: httpx.AsyncClient, key: str) -> dict[str, int]:
     return {each["event"]: each["count"] for each in response.raise_for_status().json()["events"]}
 
 
-async def _app_events(client: httpx.AsyncClient, key: str) -> dict[str, int]:
-    response = await client.post(
-        "/sql",
-        json={"sql": "SELECT event, count(*) FROM app_events GROUP BY event"},
-        headers={"authorization": f"Bearer {key}"},
-    )
-    return dict(response.raise_for_status().json()["rows"])
+async def _sql(client: httpx.AsyncClient, key: str, text: str) -> list[list[Any]]:
+    response = await client.post("/sql", json={"sql": text}, headers={"authorization": f"Bearer {key}"})
+    rows: list[list[Any]] = response.raise_for_status().json()["rows"]
+    return rows
 
 
 async def _rows(connection: Connection, kind: type[Row], statement: str) -> AsyncIterator[Row]:

@@ -14,7 +14,7 @@ def outages(*faults: tuple[Role, Kind, int, int, int]) -> list[tuple[int, int]]:
         Fault(role, kind, victim, began * SECOND, ended * SECOND) for role, kind, victim, began, ended in faults
     ]
     nothing = Stored(*([] for _ in Stored.__struct_fields__))
-    evidence = Evidence(Log(), nothing, Told({}, {}), [], [], happened, [], [], engines=2, slack=0)
+    evidence = Evidence(Log(), nothing, Told({}, {}, {}), [], [], happened, [], [], engines=2, slack=0)
     return [(began // SECOND, (ended - RECOVERY_US) // SECOND) for began, ended in evidence.outages]
 
 

@@ -18,20 +18,23 @@ from tests.torture.sinks import Arrival, Mood
 
 ORG = "acme"
 HOUR_US = 3_600_000_000
-ONE_EVENT = (
-    f"id = (SELECT max(e.id::text)::uuid FROM events e JOIN organizations o ON o.id = e.org_id WHERE o.name = '{ORG}')"
-)
-ONE_ENTRY = "id = (SELECT max(id::text)::uuid FROM entries)"
+NOT_ERASED = "contact_id IN (SELECT id FROM contacts WHERE erased_at IS NULL)"
+OF_ORG = f"org_id = (SELECT id FROM organizations WHERE name = '{ORG}')"
+ONE_EVENT = f"id = (SELECT max(id::text)::uuid FROM events WHERE {OF_ORG} AND {NOT_ERASED})"
+ONE_ENTRY = f"id = (SELECT max(id::text)::uuid FROM entries WHERE {NOT_ERASED})"
 ONE_CONTACT = "id = (SELECT max(id::text)::uuid FROM contacts WHERE tags <> '{}' AND attributes ? 'plan')"
 ONE_OWNER = "(org_id, kind, value_digest) = (SELECT org_id, kind, value_digest FROM identities LIMIT 1)"
 ONE_CONFLICT = "event_id = (SELECT event_id FROM identity_conflicts LIMIT 1)"
-ONE_HOOK = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'webhook' AND status = 'sent')"
-ONE_INAPP = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'inapp')"
+ONE_HOOK = (
+    "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'webhook' AND status = 'sent' AND body IS NOT NULL)"
+)
+ONE_INAPP = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'inapp' AND body IS NOT NULL)"
 ITS_ENTRY = f"(SELECT entry_id FROM messages WHERE {ONE_HOOK})"
 ONE_PUSH = "id = (SELECT max(id::text)::uuid FROM messages WHERE status = 'delivered' AND wallet_address IS NOT NULL)"
 ONE_UNREAD = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'inapp' AND status = 'sent' AND wallet_address IS NOT NULL)"
 UNREAD = "SET status = 'sent', delivered_at = NULL"
 READ = "SET status = 'delivered', delivered_at = now()"
+ONE_PRO = "id = (SELECT max(id::text)::uuid FROM contacts WHERE attributes ->> 'plan' = 'pro')"
 OF_ERASED = "contact_id = (SELECT max(id::text)::uuid FROM contacts WHERE erased_at IS NOT NULL)"
 UNENTERED = "ALTER TABLE entries DROP CONSTRAINT entries_org_id_automation_id_event_id_key"
 
@@ -129,6 +132,7 @@ SPOILT: list[tuple[str, str, list[str]]] = [
     ("O4", "kept: error of entry", [f"UPDATE entries SET last_error = 'refused: by Ann' WHERE {OF_ERASED}"]),
     ("O4", "kept: contact", ["UPDATE contacts SET tags = '{vip}' WHERE erased_at IS NOT NULL"]),
     ("O4", "was to be erased", ["DELETE FROM torture.erasures"]),
+    ("V20", "member", [f"UPDATE contacts SET attributes = '{{}}' WHERE {ONE_PRO}"]),
     ("V20", "count of", [f"DELETE FROM events WHERE {ONE_EVENT}"]),
 ]
 
@@ -257,7 +261,7 @@ def test_an_invariant_that_judges_nothing_does_not_hold(tortured: Tortured, inva
         tortured.run.evidence,
         log=Log(),
         stored=nothing,
-        told=Told({}, {}),
+        told=Told({}, {}, {}),
         automations=[],
         arrivals=[],
         searched=[],

@@ -16,6 +16,7 @@ from tests.torture.log import Line, Push, Reply, now_us
 
 SIGN_IN_AGAIN = 4401
 _UNAVAILABLE = 503
+_LATEST = 50  # pushes of anybody, of which a wallet tries to acknowledge one
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -38,6 +39,7 @@ class Visits:
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = [url.replace("http", "ws") for url in urls]
         self._tokens: dict[tuple[str, str, str], str] = {}
+        self._seen: list[str] = []
 
     @property
     def tokens(self) -> list[str]:
@@ -56,11 +58,31 @@ class Visits:
         caller.log.lines.append(line)
         with contextlib.suppress(ConnectionClosed):
             await connection.send(msgspec.json.encode({"type": "AUTH", "token": token}).decode())
-            await _have(caller, connection, line, plan)
+            await self._have(caller, connection, line, plan)
         await _end(connection, plan)
         line.ended, line.code = now_us(), connection.close_code
         if line.code == SIGN_IN_AGAIN:
             self._tokens.pop(place, None)
+
+    async def _have(self, caller: Caller, connection: ClientConnection, line: Line, plan: Plan) -> None:
+        """Take what comes until the visit is over; now and then acknowledge what came to somebody else."""
+        end = asyncio.get_running_loop().time() + plan.seconds
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            try:
+                async with asyncio.timeout(min(left, plan.silence)):
+                    text = await connection.recv(decode=True)
+            except TimeoutError:
+                return
+            frame = msgspec.json.decode(text)
+            if frame["type"] == "PUSH":
+                caller.log.ears.listen(line.org, "socket", text)
+                line.pushes.append(Push(frame["id"], frame["title"], frame["body"], now_us()))
+                self._seen.append(frame["id"])
+                if caller.chance.random() < plan.habit:
+                    line.acknowledged.append((frame["id"], now_us()))
+                    await _acknowledge(connection, frame["id"])
+                elif (other := caller.chance.choice(self._seen[-_LATEST:])) not in {each.id for each in line.pushes}:
+                    await _acknowledge(connection, other)
 
     async def _connect(self, caller: Caller) -> ClientConnection | None:
         url, began = f"{caller.chance.choice(self._urls)}/api/v1/inapp/socket", now_us()
@@ -89,22 +111,8 @@ async def _sign_in(caller: Caller, plan: Plan) -> str | None:
     return None if session is None or session.status_code != 200 else str(session.json()["token"])
 
 
-async def _have(caller: Caller, connection: ClientConnection, line: Line, plan: Plan) -> None:
-    """Take what comes until the visit is over."""
-    end = asyncio.get_running_loop().time() + plan.seconds
-    while (left := end - asyncio.get_running_loop().time()) > 0:
-        try:
-            async with asyncio.timeout(min(left, plan.silence)):
-                text = await connection.recv(decode=True)
-        except TimeoutError:
-            return
-        frame = msgspec.json.decode(text)
-        if frame["type"] == "PUSH":
-            caller.log.ears.listen(line.org, "socket", text)
-            line.pushes.append(Push(frame["id"], frame["title"], frame["body"], now_us()))
-            if caller.chance.random() < plan.habit:
-                line.acknowledged.append((frame["id"], now_us()))
-                await connection.send(msgspec.json.encode({"type": "ACK", "id": frame["id"]}).decode())
+async def _acknowledge(connection: ClientConnection, message_id: str) -> None:
+    await connection.send(msgspec.json.encode({"type": "ACK", "id": message_id}).decode())
 
 
 async def _end(connection: ClientConnection, plan: Plan) -> None:
