@@ -46,7 +46,7 @@ class Crowd:
     def has_seen_enough(self) -> bool:
         """Whether every organization had pushes, by keys of its own and by lent ones: what came over sockets can be judged."""
         heard = [self.log.ears.heard[org, "socket"].own for org in self._callers.orgs]
-        by_lent_key = any(line.key for line in self.log.lines)
+        by_lent_key = any(line.key and line.pushes for line in self.log.lines)
         return min(heard) >= ENOUGH and by_lent_key and any(len(line.pushes) > 1 for line in self.log.lines)
 
     async def define_segments(self) -> None:

@@ -206,10 +206,12 @@ class Evidence(msgspec.Struct, dict=True):
         """When each revoked key was."""
         return {each.key_id: each.committed for each in self.stored.revoked}
 
-    def down(self, span: Span) -> int:
-        """Return for how much of a time somebody who was needed may have stood still, with the slack."""
-        faults = union((each.began, each.ended) for each in self.faults if each.role != "engine")
-        return self.slack + sum(ended - began for began, ended in overlap([span], faults))
+    def stood_still(self, span: Span) -> int:
+        """Return for how much of a time an API process, or Postgres, that somebody dealt with may have been frozen (microseconds)."""
+        frozen = union(
+            (each.began, each.ended) for each in self.faults if each.kind == "freeze" and each.role != "engine"
+        )
+        return sum(ended - began for began, ended in overlap([span], frozen))
 
     def struck(self, span: Span) -> bool:
         """Whether Postgres suffered anything in a time: what was committed may have been seen later than its moment says."""

@@ -15,6 +15,7 @@ from tests.torture.wallets import has_wallet, wallet_of
 HOLDERS = 8
 _PAST = 12  # people who left the window of those that events are of, and still look into their inbox
 _STAYS = (0.3, 5.0)  # seconds
+_STAYS_LENT = (4.0, 14.0)  # with a key that will be revoked
 _HABITS = (1.0, 0.6, 0.0)  # how much of what they get they acknowledge
 _PAUSES = (0.0, 0.3)  # seconds
 _COLLECTORS = 12  # at once
@@ -54,7 +55,8 @@ class Holders:
         while True:
             now = people(caller.org)
             wallet = wallet_of(chance.choice([each for each in _visiting(now) if has_wallet(each)]))
-            lent, stays = self._lender.pick(chance, caller.org, "publishable"), chance.uniform(*_STAYS)
+            lent = self._lender.pick(chance, caller.org, "publishable")
+            stays = chance.uniform(*(_STAYS_LENT if lent else _STAYS))
             plan = Plan(wallet, lent, chance.choice(_HABITS), stays, stays, leaves=chance.random() < 0.5)
             await self.visits.visit(caller, plan)
             await asyncio.sleep(chance.uniform(*_PAUSES))

@@ -11,7 +11,7 @@ from tests.torture.log import Revoked, now_us
 
 _APART = (2.0, 4.0)  # seconds between keys of one kind
 _LENT = (2.0, 8.0)  # seconds until one is revoked
-_TRIED_ON = 8.0  # seconds for which it is used after that; five are promised
+_TRIED_ON = 12.0  # seconds for which it is used after that; five are promised
 _USED_BY = 0.2  # of those who have the choice
 _KINDS = ("live", "publishable")
 
