@@ -20,7 +20,7 @@ from api.clock import Clock, monotonic_ns
 from api.keyring import Keyring
 from api.store import access as store
 from api.store.access import KeyRow
-from api.store.database import Database, UnavailableError
+from api.store.database import ConflictError, Database, UnavailableError
 
 Reason = Literal["missing", "several", "malformed", "wrong_kind", "unknown", "revoked", "expired"]
 
@@ -185,7 +185,7 @@ class Verifier:
         try:
             async with self._database.transaction() as tx:
                 await store.touch_key(tx, row.org_id, row.id, now)
-        except UnavailableError:
+        except (UnavailableError, ConflictError):
             self._touched_ns.pop(row.id, None)  # the next use tries again
 
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 
+from api import logs
 from api.commands import CommandError, leash
 from api.commands.arguments import Subparsers, add_leash
 from api.commands.database import database, must_be_fit
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         raise CommandError("WORKBENCH_EVM_RPC is not set: the addresses of EVM nodes, separated by commas")
     secret = root_secret(settings)
     with database(settings) as addresses:
+        logs.install()
         must_be_fit(addresses)
         if args.leash:
             leash.follow_parent()

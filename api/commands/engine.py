@@ -2,6 +2,7 @@
 
 import argparse
 
+from api import logs
 from api.commands import leash
 from api.commands.arguments import Subparsers, add_leash
 from api.commands.database import database, must_be_fit
@@ -22,6 +23,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     secret = root_secret(settings)
     with database(settings) as addresses:
+        logs.install()
         must_be_fit(addresses)
         if args.leash:
             leash.follow_parent()

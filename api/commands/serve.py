@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 
+from api import logs
 from api.commands import leash, ports
 from api.commands.arguments import Subparsers, add_leash, port
 from api.commands.database import Addresses, database, must_be_fit
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     ports.must_be_free(args.host, args.port, "--port")
     secret = root_secret(settings)
     with database(settings) as addresses:
+        logs.install()
         must_be_fit(addresses)
         sockets = ports.listen(args.host, args.port, args.workers)
         if args.leash:
@@ -64,6 +66,7 @@ def _work(settings: Settings, rates: int, *sockets: int) -> int:
     from api.serving import serve
 
     assert settings.database_url is not None
+    logs.install()
     must_be_fit(Addresses(settings.database_url, None))
     app = create_app(settings, settings.database_url, root_secret(settings), rates=rates)
     serve(app, [socket.socket(fileno=each) for each in sockets], leash.tell_parent)

@@ -166,6 +166,24 @@ async def test_use_is_recorded_once_a_minute_outside_the_request(
     assert counting.begun == 2  # one lookup, one record
 
 
+async def test_a_use_that_could_not_be_recorded_is_recorded_the_next_time(
+    database_url: str, keyring: Keyring, org: str
+) -> None:
+    key = await keys.create(database_url, keyring, org, "live")
+    database = Database(database_url, size=1, lock_ms=50)
+    verifier = Verifier(database, keyring, Clock())
+    await database.open()
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SELECT FROM workbench.api_keys FOR UPDATE")
+        await verifier.principal([f"Bearer {key}"])
+        await verifier.close()
+    await verifier.principal([f"Bearer {key}"])
+    await verifier.close()
+    await database.close()
+    [row] = await keys.list_keys(database_url, org)
+    assert row.last_used_at is not None
+
+
 async def test_a_key_that_cannot_be_looked_up_is_neither_accepted_nor_refused_and_not_remembered(
     database_url: str, keyring: Keyring, org: str
 ) -> None:
