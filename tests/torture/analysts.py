@@ -7,9 +7,8 @@ from typing import Any
 
 from tests.torture.asking import Caller
 
-SEGMENT = "pros"
-IN_SEGMENT = ("plan", "pro")
-"""The name of a segment of every organization, and the attribute that puts a contact into it."""
+SEGMENT = "pros"  # of every organization
+IN_SEGMENT = ("plan", "pro")  # the attribute that puts a contact into it
 
 _DEFINED = "SELECT id AS contact_id FROM contacts WHERE metadata ->> 'plan' = 'pro'"
 _PAUSES = (0.02, 0.2)  # seconds

@@ -124,19 +124,20 @@ def leases_are_respected(run: Evidence) -> Findings:
         good = lease is not None and lease.claimed <= step.committed <= lease.ended
         yield None if good else f"entry {step.entry_id} took step {step.step} outside of lease {step.claim}"
     for message in run.stored.messages:
-        yield from _outside_of_leases(message, run.copies.get(message.id, []), run.leases.get(message.entry_id, []))
+        yield from _outside_of_leases(run, message)
 
 
-def _outside_of_leases(message: MessageRow, copies: list[Arrival], leases: list[Lease]) -> Findings:
+def _outside_of_leases(run: Evidence, message: MessageRow) -> Findings:
     """Give each copy the first lease that it may have left under; leases come one after the other."""
-    free = list(leases)
-    for copy in copies:
-        under = next((each for each in free if covers(each, copy.at)), None)
+    free = list(run.leases.get(message.entry_id, []))
+    for copy in run.copies.get(message.id, []):
+        under = next((each for each in free if covers(run, message, each, copy.at)), None)
         if under is not None:
             free.remove(under)
         yield None if under else f"message {message.id} left at {copy.at} without a lease of its own"
 
 
-def covers(lease: Lease, at: int) -> bool:
-    """Return whether something may have left under a lease."""
-    return lease.claimed <= at < min(lease.until, lease.ended) + CLOCK_US
+def covers(run: Evidence, message: MessageRow, lease: Lease, at: int) -> bool:
+    """Return whether a message may have left under a lease: of one that an erasure voids its worker hears nothing."""
+    voided = lease.ended == run.erased.get(message.contact_id)
+    return lease.claimed <= at < (lease.until if voided else min(lease.until, lease.ended)) + CLOCK_US

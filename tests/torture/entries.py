@@ -36,8 +36,10 @@ def attempts_are_bounded(run: Evidence) -> Findings:
         most = MOST_ATTEMPTS * (1 + run.entry[entry_id].replays) if entry_id in run.entry else 0
         yield f"entry {entry_id} failed {count} times at {node_id}" if count > most else None
     for entry in run.stored.entries:
-        forgotten = entry.contact_id in run.erased  # of its errors the first word stayed
-        yield _buried_alive(entry) if entry.state == "dead" and not forgotten else _overtried(entry)
+        if entry.state != "dead":
+            yield _overtried(entry)
+        elif entry.contact_id not in run.erased:  # of whose errors the first word stayed
+            yield _buried_alive(entry)
 
 
 def _overtried(entry: EntryRow) -> str | None:

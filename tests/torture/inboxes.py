@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from tests.torture.effects import CLOCK_US
 from tests.torture.evidence import NEVER, Evidence, Findings
@@ -18,7 +18,7 @@ def inboxes_are_kept(run: Evidence) -> Findings:
     """over a socket come the messages of its wallet alone, each once, as stored, in their order and without a gap; what is delivered was acknowledged, and comes no more; in the end nothing waits"""
     by_id = {each.id: each for each in run.stored.messages if each.channel == "inapp"}
     inboxes = _inboxes(by_id.values())
-    acknowledged = _acknowledged(run)
+    acknowledged = _acknowledged(run, by_id)
     for line in run.log.lines:
         yield _badly_ended(line)
         come = set[str]()
@@ -32,9 +32,9 @@ def inboxes_are_kept(run: Evidence) -> Findings:
     yield from _in_the_end(run, acknowledged)
 
 
-def _inboxes(messages: Iterator[MessageRow] | object) -> Inboxes:
+def _inboxes(messages: Iterable[MessageRow]) -> Inboxes:
     found: dict[tuple[str, str], list[MessageRow]] = defaultdict(list)
-    for each in sorted(messages, key=_place):  # type: ignore[call-overload]
+    for each in sorted(messages, key=_place):
         found[each.org, each.wallet or ""].append(each)
     return found
 
@@ -43,11 +43,12 @@ def _place(message: MessageRow) -> tuple[int, str]:
     return message.created, message.id
 
 
-def _acknowledged(run: Evidence) -> Mapping[str, int]:
-    """Return when each push was first acknowledged by its own wallet."""
+def _acknowledged(run: Evidence, by_id: Mapping[str, MessageRow]) -> Mapping[str, int]:
+    """Return when each push was first acknowledged by its own wallet; what others said of it does not count."""
     first: dict[str, int] = {}
-    for line in run.log.lines:
-        for message_id, at in line.acknowledged:
+    own = [(line, each, by_id.get(each[0])) for line in run.log.lines for each in line.acknowledged]
+    for line, (message_id, at), row in own:
+        if row is not None and (row.org, row.wallet) == (line.org, line.wallet):
             first[message_id] = min(at, first.get(message_id, NEVER))
     return first
 

@@ -39,8 +39,9 @@ def _the_erased_rest(run: Evidence) -> Findings:
     for message in run.stored.messages:
         if (erased := run.erased.get(message.contact_id)) is not None:
             yield _left(run, message, erased)
-            late = pushed.get(message.id, 0) - answered.get(message.contact_id, NEVER) - _PUSHED_US
-            yield f"message {message.id} was pushed after its contact was erased" if late > run.slack else None
+            told, at = answered.get(message.contact_id, NEVER), pushed.get(message.id, 0)
+            late = at - told - run.stood_still((told, at))
+            yield f"message {message.id} was pushed after its contact was erased" if late > _PUSHED_US else None
 
 
 def _went_on(run: Evidence, entry: EntryRow, erased: int) -> str | None:
@@ -53,7 +54,7 @@ def _went_on(run: Evidence, entry: EntryRow, erased: int) -> str | None:
 
 def _left(run: Evidence, message: MessageRow, erased: int) -> str | None:
     before = [each for each in run.leases.get(message.entry_id, []) if each.claimed < erased]
-    fine = all(any(covers(each, copy.at) for each in before) for copy in run.copies.get(message.id, []))
+    fine = all(any(covers(run, message, each, copy.at) for each in before) for copy in run.copies.get(message.id, []))
     return None if fine else f"message {message.id} left after its contact was erased"
 
 

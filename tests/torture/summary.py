@@ -117,7 +117,7 @@ def _same_place(one: Fault, other: Fault) -> bool:
 
 
 def _verdicts(verdicts: list[Verdict]) -> list[str]:
-    rows = [[each.name, each.promise, each.checked, len(each.violations)] for each in verdicts]
+    rows: list[list[str | int]] = [[each.name, each.promise, each.checked, len(each.violations)] for each in verdicts]
     return table(["invariant", "promise", "judged", "violations"], rows)
 
 

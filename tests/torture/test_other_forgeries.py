@@ -108,7 +108,8 @@ def of_contact(erased: Any, message: MessageRow) -> Any:
 def test_a_key_that_is_taken_too_long_or_not_long_enough_is_seen(tortured: Tortured) -> None:
     evidence = tortured.run.evidence
     assert {each.answer for each in evidence.log.attempts if each.lent} >= {Answer.NEW, Answer.REVOKED}
-    early = [RevokedRow(each.key_id, 1) for each in evidence.stored.revoked]
+    lent = {*(each.lent for each in evidence.log.attempts), *(each.key for each in evidence.log.lines)}
+    early = [RevokedRow(each, 1) for each in lent]
     assert_seen(with_stored(evidence, revoked=early), "C16", "was accepted")
     assert_seen(with_stored(evidence, revoked=early), "C16", "had a push after its key was revoked")
     assert_seen(with_stored(evidence, revoked=[]), "C16", "was refused with a key that was good")

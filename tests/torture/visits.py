@@ -78,11 +78,15 @@ class Visits:
                 caller.log.ears.listen(line.org, "socket", text)
                 line.pushes.append(Push(frame["id"], frame["title"], frame["body"], now_us()))
                 self._seen.append(frame["id"])
-                if caller.chance.random() < plan.habit:
-                    line.acknowledged.append((frame["id"], now_us()))
-                    await _acknowledge(connection, frame["id"])
-                elif (other := caller.chance.choice(self._seen[-_LATEST:])) not in {each.id for each in line.pushes}:
-                    await _acknowledge(connection, other)
+                await self._answer(caller, connection, line, plan)
+
+    async def _answer(self, caller: Caller, connection: ClientConnection, line: Line, plan: Plan) -> None:
+        """Acknowledge what came last, or what came to anybody."""
+        chance, came = caller.chance, line.pushes[-1].id
+        taken = came if chance.random() < plan.habit else chance.choice(self._seen[-_LATEST:])
+        if taken != came or plan.habit:
+            line.acknowledged.append((taken, now_us()))
+            await connection.send(msgspec.json.encode({"type": "ACK", "id": taken}).decode())
 
     async def _connect(self, caller: Caller) -> ClientConnection | None:
         url, began = f"{caller.chance.choice(self._urls)}/api/v1/inapp/socket", now_us()
@@ -109,10 +113,6 @@ async def _sign_in(caller: Caller, plan: Plan) -> str | None:
     # A text that was signed is good for one answer; who never heard it is refused when they come again.
     session = await caller.ask("POST", "/inapp/session", "sign-in", key=key, good=good, json=signed)
     return None if session is None or session.status_code != 200 else str(session.json()["token"])
-
-
-async def _acknowledge(connection: ClientConnection, message_id: str) -> None:
-    await connection.send(msgspec.json.encode({"type": "ACK", "id": message_id}).decode())
 
 
 async def _end(connection: ClientConnection, plan: Plan) -> None:
