@@ -6,6 +6,7 @@ and joined as the given one is; a clone of it takes along what its nodes hold an
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,11 @@ from api.clock import token
 from api.embedded import Server
 from api.embedded.cluster import make_application
 from api.store.database import EVERYBODY
+
+_WAITING = """
+    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+        AND backend_type = 'client backend'    -- autovacuum waits for locked tables, too
+"""
 
 
 @contextlib.contextmanager
@@ -88,12 +94,27 @@ def _close(server: Server, name: str) -> None:
 
 
 def everywhere(server: Server, statement: str, *names: str | sql.Composable) -> None:
-    """Run a statement on every node, in the database of the server's address."""
-    for node in nodes(server.admin_dsn):
+    """Run a statement on every node at once, in the database of the server's address."""
+    whole = sql.SQL(statement).format(*(sql.Identifier(each) if isinstance(each, str) else each for each in names))
+
+    def run(node: str) -> None:
         with _session(node) as connection:
-            connection.execute(
-                sql.SQL(statement).format(*(sql.Identifier(each) if isinstance(each, str) else each for each in names))
-            )
+            connection.execute(whole)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(run, nodes(server.admin_dsn)))
+
+
+def waiting(server: Server, dsn: str) -> int:
+    """Return how many sessions of a database wait for locks, on all its nodes."""
+    database = urlsplit(dsn).path.removeprefix("/")
+    return sum(_waiting(at(node, database)) for node in nodes(server.admin_dsn))
+
+
+def _waiting(dsn: str) -> int:
+    with _session(dsn) as connection:
+        (found,) = connection.execute(_WAITING).fetchone() or (0,)
+        return int(found)
 
 
 def acting(dsn: str, org: str = EVERYBODY, **options: Any) -> psycopg.Connection[Any]:

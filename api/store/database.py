@@ -248,7 +248,7 @@ async def is_distributed(tx: Transaction) -> bool:
     return tx.distributed
 
 
-async def tell_workers(tx: Transaction, settings: Mapping[str, str]) -> None:
+async def tell_workers(tx: psycopg.AsyncConnection[Any], settings: Mapping[str, str]) -> None:
     """Set on all nodes of Citus what holds until the transaction ends."""
     async with tx.pipeline():
         for name, value in settings.items():
@@ -256,7 +256,7 @@ async def tell_workers(tx: Transaction, settings: Mapping[str, str]) -> None:
 
 
 @asynccontextmanager
-async def seeing_everybody(tx: Transaction) -> AsyncIterator[None]:
+async def seeing_everybody(tx: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
     """Make a transaction that sees the rows of all organizations, on all nodes of Citus too, for a connection that is of no pool."""
     async with tx.transaction():
         await tell_workers(tx, {"citus.propagate_set_commands": "local", "workbench.org": EVERYBODY})

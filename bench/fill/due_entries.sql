@@ -11,9 +11,11 @@ WITH e AS MATERIALIZED (
            jsonb_build_object('amountUsd', number %% 1000, 'asset', 'USDC', 'method', 'card', 'txHash', '0x' || md5('tx ' || number)),
            'due_' || id, wallet_address, email, external_id
     FROM e
+    RETURNING true
 ), entered AS (
     INSERT INTO workbench.entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id,
                                    state, due_at, created_at, updated_at)
     SELECT 1, entry_id, %(automation_id)s, 1, id, at, contact_id, 'pending', at, at, at FROM e
+    RETURNING true
 )
 SELECT pg_notify('workbench_entries', '');

@@ -51,4 +51,4 @@ SELECT NOT has_function_privilege(:role, 'pg_catalog.set_config(text, text, bool
 
 -- stop_backend --
 -- End a connection of a reader that does not end by itself; false when it is gone already.
-SELECT pg_terminate_backend(:pid);
+SELECT pg_terminate_backend(:pid ::integer);

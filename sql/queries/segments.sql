@@ -77,7 +77,7 @@ WITH refreshed AS (
 INSERT INTO segment_sizes (org_id, segment_id, at, size, entered, departed)
 SELECT :org_id, r.id, :at, :size, :entered, :departed
 FROM refreshed r
-WHERE :entered + :departed > 0 OR :size IS DISTINCT FROM (
+WHERE :entered ::integer + :departed ::integer > 0 OR :size IS DISTINCT FROM (
     SELECT z.size FROM segment_sizes z WHERE z.org_id = :org_id AND z.segment_id = r.id ORDER BY z.at DESC LIMIT 1)
 ON CONFLICT (org_id, segment_id, at) DO NOTHING;
 

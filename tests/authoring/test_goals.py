@@ -77,7 +77,6 @@ async def test_a_contact_counts_once_from_its_first_entry_and_a_late_engine_lose
     assert (found.treated, found.held_out, found.lift) == (Side(2, 1), Side(), None)
 
 
-@pytest.mark.plain
 async def test_a_goal_after_the_horizon_or_of_who_was_refused_does_not_count(desk: Any) -> None:
     row = await desk.publish(graph=graph(reentry={"policy": "once"}))
     await come(desk, "first_deposit", "slow", "slow", "quick")
@@ -85,7 +84,8 @@ async def test_a_goal_after_the_horizon_or_of_who_was_refused_does_not_count(des
     await come(desk, "bought", "slow", "quick")
     assert (await rate(desk, row.id)).treated == Side(2, 2)
     await desk.rows(
-        "UPDATE entries SET event_created_at = event_created_at - interval '8 days' WHERE state = 'waiting'"
+        "UPDATE entries SET event_created_at = (event_created_at AT TIME ZONE 'UTC' - interval '8 days') AT TIME ZONE 'UTC'"
+        " WHERE state = 'waiting'"
     )
     assert (await rate(desk, row.id)).treated == Side(2, 0)
 

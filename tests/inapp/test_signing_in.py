@@ -75,20 +75,22 @@ async def test_a_nonce_of_the_client_is_worth_nothing(ann: Person) -> None:
     assert (await ann.answer(message.replace(nonce, own))).status_code == 401
 
 
-@pytest.mark.plain
 async def test_a_challenge_ends_after_five_minutes(ann: Person) -> None:
     message = await ann.challenge()
     await ann.org.service.rows(
-        "UPDATE inapp_challenges SET expires_at = expires_at - interval '5 minutes' WHERE org_id = %s", ann.org.id
+        "UPDATE inapp_challenges SET expires_at = (expires_at AT TIME ZONE 'UTC' - interval '5 minutes') AT TIME ZONE 'UTC'"
+        " WHERE org_id = %s",
+        ann.org.id,
     )
     assert (await ann.answer(message)).status_code == 401
 
 
-@pytest.mark.plain
 async def test_forgotten_challenges_are_deleted(ann: Person) -> None:
     await ann.challenge()
     await ann.org.service.rows(
-        "UPDATE inapp_challenges SET expires_at = expires_at - interval '1 hour' WHERE org_id = %s", ann.org.id
+        "UPDATE inapp_challenges SET expires_at = (expires_at AT TIME ZONE 'UTC' - interval '1 hour') AT TIME ZONE 'UTC'"
+        " WHERE org_id = %s",
+        ann.org.id,
     )
     await ann.challenge()
     assert len(await ann.org.rows("nonce", "inapp_challenges", "nonce")) == 1

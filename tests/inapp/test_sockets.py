@@ -107,20 +107,19 @@ async def test_a_message_comes_without_a_notification(ann: Person) -> None:
             "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status,"
             " wallet_address, subject, body, created_at)"
             " SELECT org_id, gen_random_uuid(), contact_id, automation_id, entry_id, 'other', visit, channel, 'sent',"
-            " wallet_address, 'second', body, created_at FROM messages WHERE org_id = %s",
+            " wallet_address, 'second', body, created_at FROM messages WHERE org_id = %s RETURNING 1",
             ann.org.id,
         )
         assert await line.titles(1) == ["second"]
 
 
-@pytest.mark.plain
 async def test_messages_go_on_when_the_database_broke_off(ann: Person) -> None:
     async with ann.socket() as line:
         await ann.receive("1")
         await line.take(1)
         await ann.org.service.rows(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid()"
+            " AND usename = current_user AND pid <> pg_backend_pid()"
         )
         async with asyncio.timeout(10):
             while True:

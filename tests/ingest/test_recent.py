@@ -176,7 +176,7 @@ async def test_the_look_of_a_follower_reads_indexes_only(acme: Org, intake: Inta
     await intake.rows(
         "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
         " SELECT %(org_id)s, gen_random_uuid(), gen_random_uuid(), 'e', m, m, n::text"
-        " FROM generate_series(1, 20000) n, LATERAL (SELECT clock_timestamp() AS m) t",
+        " FROM generate_series(1, 20000) n, LATERAL (SELECT clock_timestamp() AS m) t RETURNING 1",
         org_id=acme.id,
     )
     await intake.rows("ANALYZE events")

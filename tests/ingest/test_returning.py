@@ -169,6 +169,7 @@ async def test_an_address_that_the_import_moved_itself_comes_back_with_its_walle
     assert [each.get("email") for each in await acme.contacts()] == [ANN["email"], None]
 
 
+@pytest.mark.plain
 async def test_a_month_that_the_import_adds_is_no_reason_to_doubt(importing: Import) -> None:
     met = (await importing.meet(**ANN)).person.known_in
     await importing.add_month("1999-05-06T00:00:00+00:00")  # too old for one of its own
@@ -177,6 +178,7 @@ async def test_a_month_that_the_import_adds_is_no_reason_to_doubt(importing: Imp
     assert (await importing.store(**ANN)).person.known_in == met
 
 
+@pytest.mark.plain
 async def test_whoever_only_reads_is_no_reason_to_doubt(acme: Org, importing: Import) -> None:
     met = (await importing.meet(**ANN)).person.known_in
     assert await acme.contacts()

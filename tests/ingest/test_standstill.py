@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 
 from api.ingest.arrival import Arrival
@@ -16,6 +15,7 @@ from api.ingest.pipeline import MOST_WAITING, Pipeline
 from api.ingest.rate import Buckets
 from api.store.database import Database, Transaction, libpq_dsn
 from tests.ingest.conftest import Intake, Org, event
+from tests.servers import acting
 
 
 class Counting(Database):
@@ -83,8 +83,7 @@ async def test_an_event_of_a_batch_that_is_refused_leaves_its_neighbours(alone: 
 @contextmanager
 def key_held(intake: Intake, org: Org, key: str) -> Any:
     """Hold an idempotency key in a transaction that does not end."""
-    with psycopg.connect(libpq_dsn(intake.dsn)) as holder:
-        holder.execute("SET search_path = workbench")
+    with acting(libpq_dsn(intake.dsn)) as holder:
         held = "INSERT INTO idempotency_keys VALUES (%s, %s, gen_random_uuid(), gen_random_uuid(), now())"
         holder.execute(held, (org.id, org.keys.key_digest(key)))
         yield

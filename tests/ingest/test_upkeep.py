@@ -17,7 +17,7 @@ async def analyzed(intake: Intake) -> list[str]:
 FILL = (
     "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
     " SELECT %(org_id)s, gen_random_uuid(), gen_random_uuid(), 'e', m, m, n::text"
-    " FROM generate_series(1, 3000) n, LATERAL (SELECT clock_timestamp() AS m) t"
+    " FROM generate_series(1, 3000) n, LATERAL (SELECT clock_timestamp() AS m) t RETURNING 1"
 )
 
 
@@ -36,7 +36,7 @@ async def test_a_table_that_was_emptied_is_left_alone(acme: Org, intake: Intake)
     fill = "INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)"
     await intake.rows(
         f"{fill} SELECT %(org_id)s, gen_random_uuid(), gen_random_uuid(), 'a', gen_random_uuid(), '{{}}', clock_timestamp()"
-        " FROM generate_series(1, 3000)",
+        " FROM generate_series(1, 3000) RETURNING 1",
         org_id=acme.id,
     )
     assert "audit_log" in await analyzed(intake)

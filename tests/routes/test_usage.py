@@ -79,7 +79,7 @@ async def test_a_month_is_one_range_of_the_index(acme: Org) -> None:
     await acme.service.rows(
         "INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)"
         " SELECT %s, '2026-01-01T00:00:00Z'::timestamptz + n * interval '1 hour', gen_random_uuid(), 'sent', 'inapp'"
-        " FROM generate_series(1, 8000) AS n",
+        " FROM generate_series(1, 8000) AS n RETURNING 1",
         acme.id,
     )
     await acme.service.rows("ANALYZE message_outcomes")

@@ -101,7 +101,7 @@ async def test_what_is_no_list_of_ids_is_refused(acme: Team, ids: Any) -> None:
 async def test_a_hundred_thousand_contacts_fit_into_one_request(acme: Team) -> None:
     await acme.rows(
         "INSERT INTO contacts (org_id, id, created_at, updated_at)"
-        " SELECT %s, gen_random_uuid(), now(), now() FROM generate_series(1, 100000)",
+        " SELECT %s, gen_random_uuid(), now(), now() FROM generate_series(1, 100000) RETURNING 1",
         acme.id,
     )
     ids = [contact_id for (contact_id,) in await acme.rows("SELECT id FROM contacts WHERE org_id = %s", acme.id)]

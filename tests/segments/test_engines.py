@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from api.authoring.automations import Author
 from api.clock import Clock, uuid7
+from api.embedded import Server
 from api.keyring import Keyring
 from api.query.run import Gateway, Turns
 from api.segments import segments
@@ -17,12 +17,12 @@ from api.segments.finding import Desk
 from api.segments.segments import Filled
 from api.store.database import Database, libpq_dsn
 from tests.acceptance.conftest import SECRET, House, until
+from tests.servers import acting, waiting
 
 ALL = Draft("all", Asked("SELECT id AS contact_id FROM contacts"), 3600)
 ADD = "INSERT INTO contacts (org_id, id, created_at, updated_at) VALUES (%s, %s, now(), now())"
 JOIN = "INSERT INTO segment_members VALUES (%s, 'all', %s, now())"
 MEMBERS = "SELECT contact_id::text FROM segment_members ORDER BY 1"
-BLOCKED = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'"
 
 
 @pytest.fixture
@@ -43,35 +43,35 @@ async def define(house: House, org_id: int) -> None:
     await database.close()
 
 
-async def test_a_refresh_that_is_killed_leaves_the_members_and_others_do_it_once(house: House) -> None:
+async def test_a_refresh_that_is_killed_leaves_the_members_and_others_do_it_once(
+    house: House, postgres: Server
+) -> None:
     await house.organization()
-    with psycopg.connect(libpq_dsn(house.dsn), autocommit=True) as connection:
 
-        def query(statement: str, *values: Any) -> list[tuple[Any, ...]]:
-            cursor = connection.execute(statement, values)  # type: ignore[arg-type]
+    def query(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with acting(libpq_dsn(house.dsn)) as connection:
+            cursor = connection.execute(statement, values)
             return cursor.fetchall() if cursor.description else []
 
-        query("SET search_path = workbench")
-        ((org_id,),) = query("SELECT id FROM organizations")
-        people = [uuid7(number) for number in range(3)]
-        query(ADD, org_id, people[0])
-        await define(house, org_id)
-        for each in people[1:]:
-            query(ADD, org_id, each)
-        with psycopg.connect(libpq_dsn(house.dsn)) as blocker:
-            blocker.execute("SET search_path = workbench")
-            blocker.execute(JOIN, (org_id, people[2]))  # the refresh adds one, then waits for this one
-            query("UPDATE segments SET due_at = now()")
-            engine = house.start_engine()
-            until(lambda: bool(query(BLOCKED)), "the refresh waits")
-            engine.kill()
-            engine.wait()
-            until(lambda: not query(BLOCKED), "its connection ends")
-            blocker.rollback()
-        assert query(MEMBERS) == [(people[0],)]
-        query("UPDATE segments SET lease_until = now()")
-        for _ in range(2):
-            house.start_engine()
-        until(lambda: len(query(MEMBERS)) == 3, "another engine refreshes it")
-        assert query("SELECT size, entered FROM segment_sizes ORDER BY at") == [(1, 1), (3, 2)]
-        assert query("SELECT lease_token, lease_until FROM segments") == [(4, None)]  # defined, taken twice, done
+    ((org_id,),) = query("SELECT id FROM organizations")
+    people = [uuid7(number) for number in range(3)]
+    query(ADD, org_id, people[0])
+    await define(house, org_id)
+    for each in people[1:]:
+        query(ADD, org_id, each)
+    with acting(libpq_dsn(house.dsn)) as blocker:
+        blocker.execute(JOIN, (org_id, people[2]))  # the refresh adds one, then waits for this one
+        query("UPDATE segments SET due_at = now()")
+        engine = house.start_engine()
+        until(lambda: waiting(postgres, house.dsn) > 0, "the refresh waits")
+        engine.kill()
+        engine.wait()
+        until(lambda: waiting(postgres, house.dsn) == 0, "its connection ends")
+        blocker.rollback()
+    assert query(MEMBERS) == [(people[0],)]
+    query("UPDATE segments SET lease_until = now()")
+    for _ in range(2):
+        house.start_engine()
+    until(lambda: len(query(MEMBERS)) == 3, "another engine refreshes it")
+    assert query("SELECT size, entered FROM segment_sizes ORDER BY at") == [(1, 1), (3, 2)]
+    assert query("SELECT lease_token, lease_until FROM segments") == [(4, None)]  # defined, taken twice, done

@@ -56,7 +56,7 @@ _VALUES = {
     "bytea": "decode(repeat('00', 32), 'hex')",
 }
 # Told by what the values are, not by how the statement is made.
-_HARMLESS = (errors.IntegrityError, errors.DataError, errors.UndefinedObject, errors.AmbiguousFunction)
+_HARMLESS = (errors.IntegrityError, errors.DataError, errors.UndefinedObject)
 _UTILITIES = ("COPY", "SET", "ANALYZE", "CREATE")
 _OF_CITUS = {"clusters.is_coordinator", "clusters.run_on_workers"}
 
