@@ -118,6 +118,8 @@ def _exchange(tx: Transaction, calls: Sequence[Call[Any]]) -> PQGen[list[PGresul
             pgconn.send_prepare(statement.name, statement.text)
         if begins:
             pgconn.send_query_prepared(BEGIN.name, None)
+            for text in tx.opening:
+                pgconn.send_query_params(text, None)
         for call in calls:
             pgconn.send_query_prepared(call.statement.name, call.values, call.formats)
         pgconn.pipeline_sync()
@@ -130,7 +132,7 @@ def _exchange(tx: Transaction, calls: Sequence[Call[Any]]) -> PQGen[list[PGresul
     for result in results:
         if result.status not in _ANSWERED:
             raise errors.error_from_result(result)
-    return results[2 * len(fresh) + begins :]
+    return results[2 * len(fresh) + begins * (1 + len(tx.opening)) :]
 
 
 def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:

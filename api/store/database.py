@@ -16,6 +16,7 @@ import psycopg
 from psycopg import AsyncTransaction, errors, sql
 from psycopg.adapt import Loader, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from sqlalchemy.engine import make_url
@@ -84,7 +85,8 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
     """A connection, mostly inside a transaction.
 
     `store.calls` notes here what it prepared, and until when that serves; `store.clusters` what its cluster adds to ids,
-    `is_distributed` whether this is Citus.
+    `is_distributed` whether this is Citus. `opening` is what each transaction begins with, whoever begins it: on Citus, what the
+    workers have to be told, as they hear what is set in a transaction alone.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,7 +97,20 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         self.prepared_until_ns = 0
         self.number_added: int | None = None
         self.distributed: bool | None = None
+        self.opening: tuple[bytes, ...] = ()
         self.reader = Transformer(self)
+
+    async def execute(self, *args: Any, **kwargs: Any) -> psycopg.AsyncCursor[TupleRow]:
+        """Execute a statement, in the open transaction or a new one."""
+        await self.begin()
+        return await super().execute(*args, **kwargs)
+
+    async def begin(self) -> None:
+        """Begin a transaction by what it has to begin with, if there is such and none is open."""
+        if self.opening and self.pgconn.transaction_status == TransactionStatus.IDLE:
+            async with self.pipeline():
+                for each in self.opening:
+                    await super().execute(each)
 
     async def rollback(self) -> None:
         """Roll back; psycopg then drops every statement of the session if it has prepared one itself, ours too."""
@@ -105,6 +120,7 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[AsyncTransaction]:
         """Give a part that is rolled back alone when it fails, which drops the statements, too."""
+        await self.begin()
         try:
             async with super().transaction(*args, **kwargs) as part:
                 yield part
@@ -154,7 +170,7 @@ class Database:
         org: str = EVERYBODY,
     ) -> None:
         self.dsn = libpq_dsn(dsn)
-        self._told = {"lock_timeout": str(lock_ms), "workbench.org": org}
+        self._lock_ms, self._org = lock_ms, org
         mark = conninfo_to_dict(self.dsn).get("application_name") or ""
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             self.dsn,
@@ -222,10 +238,15 @@ class Database:
         except _AWAY as error:
             raise UnavailableError(_reason(error)) from error
 
+    def _sees(self) -> str:
+        return self._org
+
     async def _begin(self, tx: Transaction) -> None:
-        """Tell the workers of Citus what the session was told: they hear what is set in a transaction alone."""
-        if await is_distributed(tx):
-            await tell_workers(tx, self._told)
+        if tx.distributed is None and await is_distributed(tx):
+            await tx.rollback()
+        if tx.distributed:
+            tx.opening = telling({"lock_timeout": str(self._lock_ms), "workbench.org": self._sees()})
+            await tx.begin()
 
     async def calibrate(self, clock: Clock) -> datetime:
         """Set `clock` by the database's, unless the answer took long, and return the database's moment."""
@@ -248,18 +269,20 @@ async def is_distributed(tx: Transaction) -> bool:
     return tx.distributed
 
 
-async def tell_workers(tx: psycopg.AsyncConnection[Any], settings: Mapping[str, str]) -> None:
-    """Set on all nodes of Citus what holds until the transaction ends."""
-    async with tx.pipeline():
-        for name, value in settings.items():
-            await tx.execute(sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value)))
+def telling(settings: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Return the statements that set something on all nodes of Citus until the transaction ends."""
+    return tuple(
+        sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value)).as_bytes()
+        for name, value in settings.items()
+    )
 
 
 @asynccontextmanager
 async def seeing_everybody(tx: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
     """Make a transaction that sees the rows of all organizations, on all nodes of Citus too, for a connection that is of no pool."""
     async with tx.transaction():
-        await tell_workers(tx, {"citus.propagate_set_commands": "local", "workbench.org": EVERYBODY})
+        for each in telling({"citus.propagate_set_commands": "local", "workbench.org": EVERYBODY}):
+            await tx.execute(each)
         yield
 
 

@@ -11,6 +11,7 @@ from api.language.identity import Key, Kind
 from api.language.merging import Person
 from api.store.database import Transaction
 from api.store.statements import load
+from api.store.wake import wake_engine
 
 _SQL = load("merging")
 
@@ -195,8 +196,10 @@ async def settle_merge(tx: Transaction, org_id: int, merge_id: str, due_at: date
 
 
 async def wake_waiting_entries(tx: Transaction, org_id: int, contact_id: str, at: datetime) -> None:
-    """Let the entries of a contact look that wait for events; its lock is held."""
-    await tx.execute(_SQL["wake_waiting_entries"], {"org_id": org_id, "id": contact_id, "at": at})
+    """Let the entries of a contact look that wait for events, and tell the engines; its lock is held."""
+    woken = await tx.execute(_SQL["wake_waiting_entries"], {"org_id": org_id, "id": contact_id, "at": at})
+    if woken.rowcount:
+        await wake_engine(tx)
 
 
 async def move_rows(tx: Transaction, org_id: int, part: Part, move: Move, most: int) -> int:

@@ -8,7 +8,7 @@ organizations at once (the writer of events, the engine, upkeep, the look-up of 
 from contextvars import ContextVar
 
 from api.store.calls import Call, nothing, run, statements
-from api.store.database import NOBODY, Database, Transaction, is_distributed, tell_workers
+from api.store.database import NOBODY, Database, Transaction
 
 _acting: ContextVar[str] = ContextVar("acting", default=NOBODY)
 _ACT_FOR = statements("tenancy")["act_for"]
@@ -30,9 +30,11 @@ class TenantDatabase(Database):
     def __init__(self, dsn: str, size: int = 8, statement_ms: int = 10_000) -> None:
         super().__init__(dsn, size, statement_ms, org=NOBODY)
 
+    def _sees(self) -> str:
+        return _acting.get()
+
     async def _begin(self, tx: Transaction) -> None:
         """Say whose rows are seen, in the same round trip as BEGIN where this is one Postgres."""
-        if await is_distributed(tx):
-            await tell_workers(tx, self._told | {"workbench.org": _acting.get()})
-        else:
-            await run(tx, Call(_ACT_FOR, nothing, org=_acting.get()))
+        await super()._begin(tx)
+        if not tx.distributed:
+            await run(tx, Call(_ACT_FOR, nothing, org=self._sees()))

@@ -140,13 +140,9 @@ SELECT org_id, id FROM contact_merges WHERE due_at <= :now ORDER BY due_at LIMIT
 UPDATE contact_merges SET due_at = :due_at WHERE org_id = :org_id AND id = :id;
 
 -- wake_waiting_entries --
--- Let entries of a contact that wait for events look, and tell the engines: one may have come while it was two.
-WITH woken AS (
-    UPDATE entries SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
-    WHERE org_id = :org_id AND contact_id = :id AND state = 'waiting' AND awaits IS NOT NULL AND due_at > :at ::timestamptz
-    RETURNING id
-)
-SELECT pg_notify('workbench_entries', '') WHERE EXISTS (SELECT FROM woken);
+-- Let entries of a contact that wait for events look: one may have come while it was two.
+UPDATE entries SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
+WHERE org_id = :org_id AND contact_id = :id AND state = 'waiting' AND awaits IS NOT NULL AND due_at > :at ::timestamptz;
 
 -- move_events --
 -- Move the next events of a contact to another, of some origins if they are given; how many.

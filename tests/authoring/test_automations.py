@@ -199,7 +199,7 @@ async def test_a_backlog_larger_than_one_transaction_is_cancelled_whole(desk: An
     await desk.rows(
         "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at,"
         " created_at, updated_at) SELECT %s, gen_random_uuid(), %s, gen_random_uuid(), moment, gen_random_uuid(),"
-        " 'waiting', moment, moment, moment FROM generate_series(1, 20001), (VALUES (%s)) AS t (moment)",
+        " 'waiting', moment, moment, moment FROM generate_series(1, 20001), (VALUES (%s)) AS t (moment) RETURNING 1",
         *(desk.org_id, row.id, desk.clock.now()),
     )
     await automations.deactivate(desk.database, desk.author, row.id)

@@ -13,7 +13,8 @@ from api.app import create_app
 from api.clock import token
 from api.routes.entrance import parts, require
 from api.settings import Settings
-from api.store.database import NOBODY, RefusedDataError
+from api.store.calls import Call, Statement, run
+from api.store.database import NOBODY, Database, RefusedDataError
 from api.store.tenancy import TenantDatabase, act_for, act_for_nobody
 from tests.in_process import served
 from tests.query.conftest import SECRET, World
@@ -111,6 +112,21 @@ async def test_nobody_inherits_the_organization_of_a_transaction_that_failed(
             await tx.execute("INSERT INTO dry_runs (org_id) VALUES (%s)", (filled["b"],))
     act_for_nobody()
     assert await seen(tenants, None) == set()
+
+
+async def test_who_goes_on_after_a_rollback_or_a_commit_sees_what_it_saw(
+    database: Database, filled: dict[str, int]
+) -> None:
+    forgetful = Call(Statement(b"forgetful", FORGETFUL.encode(), ()), lambda rows: {org_id for (org_id,) in rows})
+    both = set(filled.values())
+    async with database.transaction() as tx:
+        for end in (tx.rollback, tx.commit):
+            assert {org_id async for (org_id,) in await tx.execute(FORGETFUL)} == both
+            await end()
+            assert await run(tx, forgetful) == (both,)
+            await end()
+        async with tx.transaction():
+            assert await run(tx, forgetful) == (both,)
 
 
 async def test_a_route_that_forgets_the_organization_shows_the_callers_alone(
