@@ -20,7 +20,6 @@ SELECT NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'workbench') AS is_new \
 \if :is_new
 CREATE ROLE workbench LOGIN CREATEROLE CREATEDB NOSUPERUSER PASSWORD :'password';
 \endif
-ALTER ROLE workbench SET lock_timeout = '2s';     -- ours asks for it when it connects, which the workers are not told
 SET citus.enable_ddl_propagation = off;     -- not all of these would reach the workers: each is told by itself
 GRANT SET ON PARAMETER temp_file_limit TO workbench;
 GRANT pg_signal_backend TO workbench;

@@ -12,6 +12,7 @@ _SPOKEN = {
     "api.ingest.files.row.UnreadableFileError",
     "api.keychain.ChainError",
     "api.settings.SettingsError",
+    "api.store.archive.LeftOutError",
     "api.store.checkup.UnfitServerError",
     "api.store.migrate.MigrationError",
 }

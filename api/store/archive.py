@@ -9,11 +9,15 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from api.store.database import Transaction, UnavailableError, libpq_dsn, seeing_everybody
+from api.store.database import Transaction, UnavailableError, is_distributed, libpq_dsn, seeing_everybody
 from api.store.statements import load
 
 _SQL = load("archive")
 _OURS = "DROP SCHEMA IF EXISTS workbench, analyst, analyst_past, analyst_direct CASCADE; DROP TABLE IF EXISTS public.workbench_migrations"
+
+
+class LeftOutError(Exception):
+    """A dump would leave out rows; the message tells the operator why."""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -26,8 +30,10 @@ class Moment(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def freeze(dsn: str) -> AsyncIterator[Moment]:
-    """Give a moment that lasts as long as the caller needs it."""
+    """Give a moment that lasts as long as the caller needs it; raise LeftOutError where a dump would show less."""
     async with _connected(dsn, IsolationLevel.REPEATABLE_READ) as tx:
+        if await is_distributed(tx) and await (await tx.execute(_SQL["passes_walls"])).fetchone() != (True,):
+            raise LeftOutError("on Citus a dump shows all rows to a superuser alone: give such an address")
         row = await (await tx.execute(_SQL["freeze"])).fetchone()
         assert row is not None
         snapshot, at = row

@@ -36,6 +36,8 @@ _IS_DISTRIBUTED = load("clusters")["is_distributed"]
 EVERYBODY, NOBODY = "*", ""  # values of workbench.org beside the number of an organization (sql/wall.sql)
 _SLOW_NS = 1_000_000_000
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected)
+# So Citus ends the youngest of the transactions that wait for each other on several nodes, where errors are not logged.
+_CHOSEN = "canceling statement due to user request"
 # 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
 _VIOLATIONS = {
@@ -217,9 +219,11 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Give a connection in a transaction, committed at a clean exit; broken connections raise `UnavailableError`."""
+        distributed = False
         try:
             async with self._pool.connection() as connection:
                 await self._begin(connection)
+                distributed = connection.distributed is True
                 yield connection
         except errors.LockNotAvailable as error:
             raise LockedError(_reason(error)) from error
@@ -230,6 +234,8 @@ class Database:
                 raise UnavailableError(_reason(error)) from error
             raise RefusedDataError(_rule(error)) from None  # their texts carry values: nothing for logs
         except errors.QueryCanceled as error:
+            if distributed and error.diag.message_primary == _CHOSEN:
+                raise ConflictError("a deadlock of several nodes") from error
             raise TooSlowError(_reason(error)) from error
         except errors.InternalError_ as error:
             if not is_violation(error):

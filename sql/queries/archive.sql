@@ -1,6 +1,10 @@
 -- What a backup notes about the data it holds, and what has to hold for data that was restored. All organizations at once, in a
 -- transaction that sees one moment.
 
+-- passes_walls --
+-- Whether row-level security does not hold for our role.
+SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user;
+
 -- freeze --
 -- A snapshot that other sessions may look at as long as this transaction lasts, and its moment.
 SELECT pg_export_snapshot(), date_trunc('second', now());

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from api.store.database import Database, Transaction, UnavailableError
+from api.store.database import ConflictError, Database, Transaction, UnavailableError
 
+RAISE = "UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s"
 SESSION = "SELECT FROM pg_stat_activity WHERE pid = %s"
 
 
@@ -24,3 +25,23 @@ async def _be_frozen(database: Database, other: Transaction) -> None:
         while (await other.execute(SESSION, (tx.info.backend_pid,))).rowcount:
             await other.execute("SELECT pg_stat_clear_snapshot()")
             await asyncio.sleep(0.01)
+
+
+async def test_of_transactions_that_wait_for_each_other_one_loses_wherever_their_rows_are(database_url: str) -> None:
+    database = Database(database_url, size=3, lock_ms=20_000)
+    await database.open()
+    rows = range(1, 4)  # on Citus on two nodes
+    async with database.transaction() as tx:
+        for org_id in rows:
+            await tx.execute("INSERT INTO automation_epochs VALUES (%s, 1)", (org_id,))
+    all_begun = asyncio.Barrier(len(rows))
+
+    async def take(first: int, second: int) -> None:
+        async with database.transaction() as tx:
+            await tx.execute(RAISE, (first,))
+            await all_begun.wait()
+            await tx.execute(RAISE, (second,))
+
+    ended = await asyncio.gather(*(take(org_id, org_id % 3 + 1) for org_id in rows), return_exceptions=True)
+    await database.close()
+    assert sorted(map(type, ended), key=str) == sorted([ConflictError, type(None), type(None)], key=str)

@@ -4,13 +4,19 @@ On a Citus cluster (`make citus`) the second test is the proof that no statement
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from urllib.parse import urlsplit
 
 import psycopg
+import pytest
 from psycopg import errors
 
+from api.embedded import Server
+from api.store.archive import LeftOutError, freeze
 from api.store.clusters import is_coordinator
 from api.store.database import Transaction
 from api.store.statements import load_numbered, sql_folder
+from tests.servers import at
 from tests.store.test_schema import tenant_tables
 
 _CATALOG = """
@@ -78,6 +84,16 @@ async def test_every_table_is_spread_or_on_every_node(database_url: str) -> None
             return  # one Postgres has all of them
         placed = {name.removeprefix("workbench."): how for name, how in await (await tx.execute(_SPREAD)).fetchall()}
     assert placed == {name: "h" if name in tenant_tables() - _EVERYWHERE else "n" for name in tables}
+
+
+async def test_a_backup_is_never_made_by_who_would_leave_rows_out(postgres: Server, database_url: str) -> None:
+    async with freeze(at(postgres.admin_dsn, urlsplit(database_url).path[1:])) as moment:
+        assert moment.rows == {}
+    async with await Transaction.connect(database_url) as tx:
+        left_out = pytest.raises(LeftOutError) if await is_coordinator(tx) else nullcontext()
+    with left_out:
+        async with freeze(database_url) as moment:
+            assert moment.rows == {}
 
 
 def test_the_server_takes_every_statement(database_url: str) -> None:
