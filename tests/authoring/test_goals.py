@@ -209,8 +209,10 @@ async def test_contacts_are_compared_from_the_first_time_they_ever_entered(desk:
     assert found.later_entries == 12
     long_ago = uuid7(desk.clock.now_us() - 40 * 86_400 * 1_000_000)[:18]
     await desk.rows(
-        "UPDATE entries e SET id = (%s || right(e.id::text, 18))::uuid, created_at = created_at - interval '40 days'"
-        " FROM (SELECT contact_id, min(id::text)::uuid AS id FROM entries GROUP BY 1 HAVING count(*) > 1) f WHERE e.id = f.id",
+        "UPDATE entries e SET id = (%s || right(e.id::text, 18))::uuid,"
+        " created_at = (created_at AT TIME ZONE 'UTC' - interval '40 days') AT TIME ZONE 'UTC'"
+        " FROM (SELECT org_id, contact_id, min(id::text)::uuid AS id FROM entries GROUP BY 1, 2 HAVING count(*) > 1) f"
+        " WHERE e.org_id = f.org_id AND e.id = f.id",
         long_ago,
     )
     found = await rate(desk, row.id)
@@ -254,20 +256,20 @@ async def fill(desk: Any, automation_id: str, people: int, events: int, size: in
     """Let so many more contacts have entered, each with so many events of the goal's name since, of payloads of that size."""
     await desk.rows(
         "INSERT INTO contacts (org_id, id, external_id, created_at, updated_at) SELECT %s, gen_random_uuid(), 'filled', now(), now()"
-        " FROM generate_series(1, %s)",
+        " FROM generate_series(1, %s) RETURNING 1",
         *(desk.org_id, people),
     )
     await desk.rows(
         "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state, node_id,"
         " due_at, created_at, updated_at)"
         " SELECT org_id, (%s || right(id::text, 18))::uuid, %s, 1, id, now() - interval '1 hour', id, 'waiting', 'd', now(), now(), now()"
-        " FROM contacts WHERE external_id = 'filled'",
+        " FROM contacts WHERE external_id = 'filled' RETURNING 1",
         *(uuid7(desk.clock.now_us())[:18], automation_id),
     )
     await desk.rows(
         "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key, payload)"
         " SELECT org_id, gen_random_uuid(), id, 'bought', now(), now() - interval '30 minutes' + n * interval '1 second', '',"
-        " jsonb_build_object('n', n, 'text', repeat('x', %s)) FROM contacts, generate_series(1, %s) AS n WHERE external_id = 'filled'",
+        " jsonb_build_object('n', n, 'text', repeat('x', %s)) FROM contacts, generate_series(1, %s) AS n WHERE external_id = 'filled' RETURNING 1",
         *(size, events),
     )
     await desk.rows("UPDATE contacts SET external_id = NULL WHERE external_id = 'filled'")

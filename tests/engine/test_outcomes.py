@@ -34,8 +34,8 @@ async def send_one(bench: Bench, node: dict[str, Any], **settings: Any) -> None:
 async def outcomes(bench: Bench) -> list[tuple[Any, ...]]:
     """Return every outcome in its order; the last has to agree with the status."""
     rows = await bench.fetch(
-        "SELECT o.outcome, o.reason, o.channel = m.channel AND o.org_id = m.org_id, m.status"
-        " FROM message_outcomes o JOIN messages m ON m.id = o.message_id ORDER BY o.at"
+        "SELECT o.outcome, o.reason, o.channel = m.channel, m.status"
+        " FROM message_outcomes o JOIN messages m ON m.org_id = o.org_id AND m.id = o.message_id ORDER BY o.at"
     )
     assert all(row[2] for row in rows)
     if rows:

@@ -125,7 +125,7 @@ async def test_the_loop_guard_stops_what_starts_itself(bench: Bench) -> None:
     await bench.execute(
         "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at,"
         " updated_at) SELECT %s, gen_random_uuid(), %s, gen_random_uuid(), now(), %s, 'completed', now(),"
-        " %s::timestamptz - n * interval '1 ms', now() FROM generate_series(1, %s) AS n",
+        " %s::timestamptz - n * interval '1 ms', now() FROM generate_series(1, %s) AS n RETURNING 1",
         bench.org_id,
         automation_id,
         contact_id,
