@@ -151,7 +151,8 @@ class Reading:
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Give the rows in batches, at least one, which may be empty. While one is looked at, Postgres makes the next two."""
-        self._connection.pgconn.enter_pipeline_mode()
+        with self._step():
+            self._connection.pgconn.enter_pipeline_mode()
         under_way = deque([self._fetch(_FIRST_ROWS)])
         try:
             while True:
@@ -172,8 +173,9 @@ class Reading:
     def _fetch(self, wanted: int) -> "asyncio.Task[_Fetched]":
         """Ask for the next rows, and read them when those that were asked for before are read, whoever looks at them when."""
         pgconn = self._connection.pgconn
-        pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % wanted, (), result_format=self._binary)
-        pgconn.pipeline_sync()
+        with self._step():
+            pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % wanted, (), result_format=self._binary)
+            pgconn.pipeline_sync()
         return asyncio.create_task(self._read(wanted))
 
     async def _read(self, wanted: int) -> "_Fetched":
