@@ -172,6 +172,7 @@ async def test_a_tail_that_begins_within_a_flood_has_seen_what_was_there(
     assert keys(await tail.more()) == ["25"]
 
 
+@pytest.mark.plain
 async def test_the_look_of_a_follower_reads_indexes_only(acme: Org, intake: Intake) -> None:
     await intake.rows(
         "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"

@@ -21,6 +21,7 @@ FILL = (
 )
 
 
+@pytest.mark.plain
 async def test_new_tables_and_the_parent_of_partitions_are_analyzed_once(acme: Org, intake: Intake) -> None:
     assert "events" not in await analyzed(intake)
     await intake.rows(FILL, org_id=acme.id)
@@ -32,6 +33,7 @@ async def test_new_tables_and_the_parent_of_partitions_are_analyzed_once(acme: O
     assert known
 
 
+@pytest.mark.plain
 async def test_a_table_that_was_emptied_is_left_alone(acme: Org, intake: Intake) -> None:
     fill = "INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)"
     await intake.rows(

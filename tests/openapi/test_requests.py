@@ -122,6 +122,8 @@ async def operations(service: Service) -> dict[str, Any]:
     return {each.definition.raw["operationId"]: each for each in found}
 
 
+# The service takes chance from `random` in its own thread, for which Hypothesis blames whatever it was making at that moment.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - set(UNLIKE)))
 async def test_requests_from_the_document_are_answered_as_it_says(
     operations: dict[str, Any], acme: Org, name: str
