@@ -18,6 +18,7 @@ from api.embedded import EmbeddedPostgres
 from api.store.migrate import migrate
 from tests.acceptance.conftest import House
 from tests.promises.conftest import Load, check_promises, query, until
+from tests.servers import create_database
 
 SOON = 3.0  # seconds: the two that are promised, and what clients on the same two processors add
 
@@ -39,7 +40,7 @@ def mortal() -> Iterator[EmbeddedPostgres]:
 async def house(mortal: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[House]:
     server = mortal.start()
     name = f"mortal_{token(4).hex()}"
-    await query(server.dsn, f"CREATE DATABASE {name}")
+    create_database(server, name)
     dsn, admin_dsn = (urlsplit(each)._replace(path=f"/{name}").geturl() for each in (server.dsn, server.admin_dsn))
     await migrate(dsn, admin_dsn=admin_dsn)
     built = House(dsn, tmp_path)
