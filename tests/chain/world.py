@@ -10,7 +10,7 @@ from tests.chain.anvil import Anvil, Token
 from tests.engine.conftest import Bench
 
 TRANSFER = "Transfer(address indexed from, address indexed to, uint256 value)"
-PATIENCE = 20.0
+PATIENCE = 60.0  # a node that is slow to start is asked again after 16 s
 
 Row = tuple[Any, ...]
 
