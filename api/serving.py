@@ -22,7 +22,7 @@ from sanic.application.state import ApplicationServerInfo
 from sanic.http import Stage
 from sanic.http.constants import HTTP
 
-from api import logs, tracing
+from api import tracing
 from api.app import App
 from api.loop import run
 from api.observe.api_process import collect
@@ -43,7 +43,6 @@ Connect = Callable[[], ExpressConnection]
 
 def serve(app: App, sockets: list[socket.socket], ready: Callable[[], None] = lambda: None) -> None:
     """Serve on the first of the bound sockets, and help with the others; `ready` is called when requests are answered."""
-    logs.install()
     if app.ctx.parts.settings.tracing:
         tracing.install("api")
     _may_open_many_files()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 
-from api import logs, tracing
+from api import tracing
 from api.clock import Clock
 from api.engine.drive import Driver
 from api.engine.loop import Engine
@@ -27,7 +27,6 @@ _LIMITS = Limits(step_seconds=30.0, watch_seconds=31.0, answer_seconds=PATIENCE_
 
 def work(settings: Settings, dsn: str, secret: str) -> None:
     """Drive entries until told to stop (SIGTERM, SIGINT); batches in hand are finished first."""
-    logs.install()
     if settings.tracing:
         tracing.install("engine")
     run(_work(settings, dsn, secret))

@@ -5,7 +5,6 @@ import contextlib
 import signal
 from collections.abc import Sequence
 
-from api import logs
 from api.chain.follower import Follower
 from api.chain.rpc import Node
 from api.chain.storing import Keeper
@@ -21,7 +20,6 @@ _STATEMENT_MS = 60_000  # all logs of a block are stored in one transaction
 
 def follow(urls: Sequence[str], dsn: str, secret: str, most_strangers: int) -> None:
     """Follow until told to stop (SIGTERM, SIGINT); what is half stored is rolled back and read again."""
-    logs.install()
     keyring = Keyring(secret)
     run(_follow(urls, marked(dsn, keyring.mark()), Keeper(keyring, most_strangers)))
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-from api import logs
 from api.clock import monotonic_ns
 from api.ingest.rate import SIZE
 
@@ -32,7 +31,6 @@ _log = logging.getLogger("workbench.workers")
 
 def run(sockets: list[socket.socket], environment: Mapping[str, str]) -> None:
     """Keep one process for each socket until told to stop; `environment` is theirs."""
-    logs.install()
     orders = _Orders()
     with tempfile.TemporaryFile() as rates:
         rates.truncate(SIZE)

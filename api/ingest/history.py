@@ -7,8 +7,8 @@ there exactly once. Because every event has an idempotency key, files that overl
 
 While Postgres stores a piece, the next ones claim their keys on connections of their own and bring the events of people who were met
 before or seem to be new, which is all they can do before their turn; and the rows behind are read, in steps of a millisecond or two so
-that Postgres never waits for long. Should a piece not be stored as it was given, the next ones are taken back, and what is left of all is stored one
-after the other, all of it in turn.
+that Postgres never waits for long. Should a piece not be stored as it was given, the next ones are taken back, and what is left of
+all is stored one after the other, all of it in turn.
 """
 
 import asyncio

@@ -88,5 +88,6 @@ async def _connected(dsn: str, level: IsolationLevel | None = None) -> AsyncIter
         await tx.execute("SET client_min_messages = warning")
         await tx.commit()
         await tx.set_isolation_level(level)
+        await tx.set_read_only(None if level is None else True)
         async with seeing_everybody(tx):
             yield tx

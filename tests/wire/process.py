@@ -9,6 +9,7 @@ from typing import Any
 
 from sanic import HTTPResponse, Request
 
+from api import logs
 from api.app import App, create_app
 from api.routes.answers import answer
 from api.serving import serve
@@ -20,6 +21,7 @@ LARGE = 32 * 1_048_576
 
 
 def main() -> None:
+    logs.install()
     app = create_app(Settings(), "postgresql://nobody@127.0.0.1:1/nothing", "a secret of the tests of the wire")
     app.config.update(zip(("REQUEST_TIMEOUT", "RESPONSE_TIMEOUT"), map(float, sys.argv[1:]), strict=False))
     app.ctx.reception = Reception(_anybody, LARGE)
