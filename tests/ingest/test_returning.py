@@ -1,6 +1,6 @@
 """What an import remembers of people holds until somebody writes: others at any moment, or the import itself."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from itertools import count
 from typing import NamedTuple
@@ -138,8 +138,10 @@ async def test_a_new_contact_that_lost_its_address_at_once_is_not_remembered_wit
 
 @pytest.mark.plain
 async def test_while_nobody_else_writes_the_store_is_not_asked_again(importing: Import) -> None:
-    met = (await importing.meet(**ANN)).person.known_in
-    assert (await importing.store(**ANN)).person.known_in == met
+    async def nothing(_: int) -> None:
+        """Do nothing."""
+
+    assert await stays_known(importing, nothing)
 
 
 async def test_when_somebody_else_wrote_the_store_is_asked_again(acme: Org, importing: Import) -> None:
@@ -171,18 +173,31 @@ async def test_an_address_that_the_import_moved_itself_comes_back_with_its_walle
 
 @pytest.mark.plain
 async def test_a_month_that_the_import_adds_is_no_reason_to_doubt(importing: Import) -> None:
-    met = (await importing.meet(**ANN)).person.known_in
-    await importing.add_month("1999-05-06T00:00:00+00:00")  # too old for one of its own
-    await importing.add_month("2012-05-06T00:00:00+00:00")
-    await importing.add_month("2012-05-07T00:00:00+00:00")
-    assert (await importing.store(**ANN)).person.known_in == met
+    async def add(time: int) -> None:
+        await importing.add_month(f"{1995 + time}-05-06T00:00:00+00:00")  # too old for one of its own
+        await importing.add_month(f"{2012 + time}-05-06T00:00:00+00:00")
+        await importing.add_month(f"{2012 + time}-05-07T00:00:00+00:00")
+
+    assert await stays_known(importing, add)
 
 
 @pytest.mark.plain
 async def test_whoever_only_reads_is_no_reason_to_doubt(acme: Org, importing: Import) -> None:
-    met = (await importing.meet(**ANN)).person.known_in
-    assert await acme.contacts()
-    assert (await importing.store(**ANN)).person.known_in == met
+    async def read(_: int) -> None:
+        assert await acme.contacts()
+
+    assert await stays_known(importing, read)
+
+
+async def stays_known(importing: Import, act: Callable[[int], Awaitable[None]]) -> bool:
+    """Tell whether the store is not asked again for somebody met before an act, once in five times: autovacuum writes, too."""
+    for time in range(5):
+        who = {"wallet": f"w{time}"}
+        met = (await importing.meet(**who)).person.known_in
+        await act(time)
+        if (await importing.store(**who)).person.known_in == met:
+            return True
+    return False
 
 
 @pytest.mark.parametrize(
