@@ -102,7 +102,7 @@ class Driver:
             await self._graphs.learn(org_id, claims)
             await self._work_off(org_id, rest)
         finally:
-            self._leases.release(org_id, rest)
+            self._leases.release(org_id, rest.values())
 
     async def _work_off(self, org_id: int, rest: dict[str, Claim]) -> None:
         """Decide and record slice by slice, each on facts of its own.
@@ -142,7 +142,7 @@ class Driver:
         self._forget(org_id, [each.claim.entry_id for each in done if each.pending is None], rest)
 
     def _forget(self, org_id: int, entry_ids: Collection[str], rest: dict[str, Claim]) -> None:
-        self._leases.release(org_id, entry_ids)
+        self._leases.release(org_id, [rest[each] for each in entry_ids])
         for entry_id in entry_ids:
             del rest[entry_id]
 

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
+
+import msgspec
 
 from api.clock import Clock
 from api.store import engine as store
@@ -15,37 +17,43 @@ LEASE = timedelta(seconds=10)
 
 
 class Leases:
-    """Keeps what is held; a lease that was lost all the same is noticed at the next renewal, or when something is written."""
+    """Keeps what is held; a lease that was lost all the same is noticed at the next renewal, or when something is written.
+
+    A process that stood still may claim an entry again while it still works on its claim before: only the last one counts.
+    """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._held: dict[int, dict[str, Claim]] = {}
-        self._until: dict[str, datetime] = {}
+        self._held: dict[int, dict[str, Claim]] = {}  # by entry, each as it was renewed last
         self._keeper: asyncio.Task[None] | None = None
 
     def hold(self, org_id: int, claims: Iterable[Claim]) -> None:
         """Keep the leases of these entries, claimed or advanced just now, from here on."""
         held = self._held.setdefault(org_id, {})
         for claim in claims:
-            held[claim.entry_id] = claim
-            self._until.setdefault(claim.entry_id, claim.lease_until)
+            known = held.get(claim.entry_id)
+            if known is None or known.token < claim.token:
+                held[claim.entry_id] = claim
         if held and (self._keeper is None or self._keeper.done()):
             self._keeper = asyncio.create_task(self._keep())
 
-    def release(self, org_id: int, entry_ids: Iterable[str]) -> None:
+    def release(self, org_id: int, claims: Iterable[Claim]) -> None:
         """Keep them no longer."""
-        held = self._held.get(org_id, {})
-        for entry_id in list(entry_ids):
-            held.pop(entry_id, None)
-            self._until.pop(entry_id, None)
-        if not held:
+        for claim in list(claims):
+            if self._known(org_id, claim) is not None:
+                del self._held[org_id][claim.entry_id]
+        if not self._held.get(org_id):
             self._held.pop(org_id, None)
 
-    def is_ours(self, entry_id: str) -> bool:
+    def is_ours(self, org_id: int, claim: Claim) -> bool:
         """Return whether nobody else can have the entry by now: only then may something begin to leave the house."""
-        until = self._until.get(entry_id)
-        return until is not None and self._clock.now() < until
+        known = self._known(org_id, claim)
+        return known is not None and self._clock.now() < known.lease_until
+
+    def _known(self, org_id: int, claim: Claim) -> Claim | None:
+        known = self._held.get(org_id, {}).get(claim.entry_id)
+        return known if known is not None and known.token == claim.token else None
 
     async def _keep(self) -> None:
         while self._held:
@@ -58,11 +66,10 @@ class Leases:
         until = self._clock.now() + LEASE
         async with self._database.transaction() as tx:
             kept, _ = await run(tx, store.renew_leases(org_id, claims, until), COMMIT)
-        held = self._held.get(org_id, {})
         for claim in claims:
-            if claim.entry_id not in held or held[claim.entry_id].token != claim.token:
+            if self._known(org_id, claim) is None:
                 continue  # let go of meanwhile
             if claim.entry_id in kept:
-                self._until[claim.entry_id] = until
+                self._held[org_id][claim.entry_id] = msgspec.structs.replace(claim, lease_until=until)
             else:
-                self._until.pop(claim.entry_id, None)
+                self.release(org_id, [claim])

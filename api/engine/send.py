@@ -107,12 +107,12 @@ class Deliveries:
             _log.exception("delivery_failed", extra={"entry_id": entry_id})
         finally:
             if following is None:
-                self._with.leases.release(org_id, [entry_id])
+                self._with.leases.release(org_id, [parcel.progress.claim])
 
     async def _through(self, org_id: int, parcel: Parcel) -> Claim | None:
         """Send and record; return the entry as it goes on at once, None when it does not."""
         claim = parcel.progress.claim
-        if not self._with.leases.is_ours(claim.entry_id):
+        if not self._with.leases.is_ours(org_id, claim):
             _log.warning("lease_lost", extra={"org_id": org_id, "entries": 1})
             return None
         since_ns = monotonic_ns()
@@ -122,7 +122,7 @@ class Deliveries:
             org_id,
             parcel,
             self._with.clock.now(),
-            lambda: self._with.leases.is_ours(claim.entry_id),
+            lambda: self._with.leases.is_ours(org_id, claim),
         )
         after = await self._recorded(org_id, parcel, ended)
         sent = {"request_id": claim.request_id, "entry_id": claim.entry_id, "node_id": parcel.pending.effect.node_id}
@@ -148,7 +148,7 @@ class Deliveries:
                     self._with.account.note(org_id, [written])
                 return written
             except (UnavailableError, ConflictError):
-                if not self._with.leases.is_ours(claim.entry_id):
+                if not self._with.leases.is_ours(org_id, claim):
                     raise
                 await asyncio.sleep(AWAY_PAUSE)
 

@@ -116,6 +116,7 @@ class Reading:
         self._limits = limits
         self._as_of = as_of
         self._started_ns = monotonic_ns()
+        self._stopped = False  # by us
         self._turn = asyncio.Lock()
 
     async def begin(
@@ -206,7 +207,7 @@ class Reading:
         try:
             yield
         except StatementError as error:
-            raise _told_apart(error, self._limits) from error
+            raise _told_apart(error, self._limits, stopped=self._stopped) from error
         except errors.Error as error:
             raise UnavailableError("the connection to the database broke") from error
         finally:
@@ -215,6 +216,7 @@ class Reading:
     async def _watch(self) -> None:
         """Stop a step which the server's own timeout did not: ask, then end the backend."""
         await asyncio.sleep(self._limits.watch_seconds)
+        self._stopped = True
         _log.warning("reader_cancelled", extra={"pid": self._connection.info.backend_pid})
         with contextlib.suppress(errors.Error):
             await self._connection.cancel_safe(timeout=2.0)
@@ -333,12 +335,12 @@ def _field(result: PGresult, field: DiagnosticField) -> str | None:
     return raw.decode("utf-8", "replace") if raw else None
 
 
-def _told_apart(error: StatementError, limits: Limits) -> Exception:
+def _told_apart(error: StatementError, limits: Limits, *, stopped: bool) -> Exception:
     match error.sqlstate:
-        case "57014" | "25P03":
+        case "57P01" if not stopped:
+            return UnavailableError("the database ended the connection")
+        case "57014" | "57P01" | "25P03":
             return TooLongError(f"the query took longer than {min(limits.step_seconds, limits.watch_seconds):g} s")
-        case "57P01":
-            return TooLongError("the query was ended by the server")
         case "55P03" | "53300":
             return BusyError("the tables are busy; try again")
         case "40001" | "40P01":

@@ -100,14 +100,14 @@ async def test_v15_what_waits_for_its_turn_to_leave_does_not_when_the_lease_is_f
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await arrive(bench, "k")
     claims = await bench.driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
-    leases, entry_id = bench.driver._leases, claims[0].entry_id
+    leases = bench.driver._leases
     leases.hold(bench.org_id, claims)
     await leases._renew(bench.org_id, claims)
-    assert leases.is_ours(entry_id)
+    assert leases.is_ours(bench.org_id, claims[0])
     await forget(bench, claims[0].contact_id)
     await leases._renew(bench.org_id, claims)
-    assert not leases.is_ours(entry_id)
-    leases.release(bench.org_id, [entry_id])
+    assert not leases.is_ours(bench.org_id, claims[0])
+    leases.release(bench.org_id, claims)
 
 
 async def test_what_a_wallet_acknowledges_after_the_erasure_changes_nothing(bench: Bench) -> None:

@@ -161,6 +161,25 @@ async def test_nothing_leaves_once_the_lease_may_be_somebody_elses(bench: Bench)
     assert server.requests == []
 
 
+async def test_what_a_process_claimed_again_after_a_freeze_does_not_leave_under_its_claim_before(bench: Bench) -> None:
+    await bench.automation([TRIGGER, TAG], [("t", "a")])
+    await bench.send("k")
+    driver = bench.new_driver()
+    before = await driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
+    leases = driver._leases
+    leases.hold(bench.org_id, before)
+    assert leases.is_ours(bench.org_id, before[0])
+    bench.clock.ahead += LEASE + timedelta(seconds=1)
+    assert await driver.rescue(bench.org_id, 10) == 1
+    after = await driver._claim(bench.org_id, "retrying", bench.clock.now(), 10)
+    leases.hold(bench.org_id, after)
+    assert [leases.is_ours(bench.org_id, each) for each in (*before, *after)] == [False, True]
+    leases.release(bench.org_id, before)
+    assert leases.is_ours(bench.org_id, after[0])
+    leases.release(bench.org_id, after)
+    assert not leases.is_ours(bench.org_id, after[0])
+
+
 async def test_what_was_sent_is_not_sent_again_by_a_replay(bench: Bench) -> None:
     async with endpoint(OK) as server:
         await post(bench, server)

@@ -1,0 +1,55 @@
+"""A way to Postgres that tests make slow, or break."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from psycopg.conninfo import conninfo_to_dict
+
+from api.store.database import libpq_dsn
+
+
+class Road:
+    """Forwards connections to the database of `dsn`; each piece arrives `pause()` seconds late, in order as TCP has it."""
+
+    def __init__(self, dsn: str, pause: Callable[[], float] = lambda: 0.0) -> None:
+        self._known = conninfo_to_dict(libpq_dsn(dsn))
+        self._pause = pause
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[str]:
+        """Give the address of the same database at its end."""
+        async with await asyncio.start_server(self._forward, "127.0.0.1", 0) as server:
+            known, port = self._known, server.sockets[0].getsockname()[1]
+            try:
+                yield f"postgresql://{known['user']}:{known['password']}@127.0.0.1:{port}/{known['dbname']}"
+            finally:
+                self.cut()
+
+    def cut(self) -> None:
+        """Break every connection."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await self._there()
+        both = {writer, there_writer}
+        self._writers |= both
+        await asyncio.gather(self._carry(reader, there_writer), self._carry(there_reader, writer))
+        self._writers -= both
+
+    async def _there(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = str(self._known["host"]), str(self._known["port"])
+        if host.startswith("/"):
+            return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+        return await asyncio.open_connection(host, port)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(65_536):
+                await asyncio.sleep(self._pause())
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
