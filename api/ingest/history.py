@@ -43,7 +43,7 @@ from api.store.database import ConflictError, Database, RefusedDataError, Transa
 from api.store.history import most_locks
 
 FEWEST = 250
-LONGEST_NS = 300_000_000  # of a transaction: live ingest waits half a second for a lock, not longer
+TURN_NS = 300_000_000  # how long a piece may hold locks of contacts: live ingest waits half a second for one, not longer
 AHEAD = 2  # pieces that are begun while one is being stored
 TRIES = 5
 PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one
@@ -143,10 +143,11 @@ class _Run:
         self.months = Months(database)
         self.most = reading.CHUNK  # events that are tried in one transaction
 
-    def adapt(self, taken: int, lasted_ns: int) -> None:
-        """Try fewer events after a transaction that took long, and more after any other."""
-        if lasted_ns > LONGEST_NS:
-            self.most = max(taken * LONGEST_NS // lasted_ns, FEWEST)
+    def adapt(self, taken: int, lasted_ns: int, shared_by: int) -> None:
+        """Try fewer events after a transaction that took long for one of so many at a time, and more after any other."""
+        turn_ns = lasted_ns // shared_by
+        if turn_ns > TURN_NS:
+            self.most = max(taken * TURN_NS // turn_ns, FEWEST)
         else:
             self.most = min(max(self.most + self.most // 8, 2 * min(self.most, FEWEST)), reading.CHUNK)
 
@@ -307,7 +308,7 @@ class _File:
             advance = imports.advance_import(run.org_id, self._source.digest, brought, at)
             await calls.run(tx, *piece.writes, advance, COMMIT)
         run.past.memory.keep(piece.new, at)
-        run.adapt(piece.taken, monotonic_ns() - since_ns)
+        run.adapt(piece.taken, monotonic_ns() - since_ns, 1 if place is None else AHEAD + 1)
         chunk.done += piece.taken
         chunk.told += len(told)
         self._tell(chunk, piece, told)

@@ -15,7 +15,7 @@ from api.ingest.rejects import Rejects
 from api.ingest.report import Refusal
 from api.language.problem import Problems
 
-CHUNK = 10_000  # rows read ahead, and at most stored in one transaction
+CHUNK = 20_000  # rows read ahead, and at most stored in one transaction
 FIRST = 1_000  # rows, half of those that are read before anything is stored
 STEP = 250  # rows read at most before Postgres is looked after
 SHORTEST_STEP = 50
