@@ -43,7 +43,9 @@ from api.store.database import ConflictError, Database, RefusedDataError, Transa
 from api.store.history import most_locks
 
 FEWEST = 250
-TURN_NS = 300_000_000  # how long a piece may hold locks of contacts: live ingest waits half a second for one, not longer
+TURN_NS = (
+    300_000_000  # how long a piece may hold locks of contacts: live ingest waits half a second for one, not longer
+)
 AHEAD = 2  # pieces that are begun while one is being stored
 TRIES = 5
 PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one

@@ -100,7 +100,7 @@ async def claim(tx: Transaction, past: Past, given: PastEvents, at: datetime) ->
 
 async def store_expected(tx: Transaction, past: Past, claimed: Claimed) -> list[str]:
     """Store the claimed events whose contact is known or expected; return that for each, empty for those that are left."""
-    contact_ids = list(map(past.memory.expected, claimed.events.people))
+    contact_ids = past.memory.expected(claimed.events.people)
     await _copy(tx, claimed, contact_ids, [position for position, expected in enumerate(contact_ids) if expected])
     return contact_ids
 
@@ -121,12 +121,21 @@ async def store_rest(
         raise TooManyLocksError
     await _place(tx, fresh, met, at)
     past.memory.wrote(met.directory.changed())
-    if any(was and was != now for was, now in zip(expected, met.contact_ids, strict=True)):
+    left = [position for position, was in enumerate(expected) if not was]
+    if not _are_as_expected(met.contact_ids, expected, left):
         past.memory.expects_new = False
         raise MovedError
-    await _copy(tx, claimed, met.contact_ids, [position for position, was in enumerate(expected) if not was])
+    await _copy(tx, claimed, met.contact_ids, left)
     new = [each for each in met.asked.values() if met.directory.has_created(each)]
     return Piece(len(given), len(fresh), len(given) - len(fresh), new, _writes(past, fresh, met, counted, at))
+
+
+def _are_as_expected(contact_ids: list[str], expected: Sequence[str], left: Sequence[int]) -> bool:
+    """Return whether all contacts but those `left` are who they were expected to be; lists are compared at once."""
+    filled = list(expected)
+    for position in left:
+        filled[position] = contact_ids[position]
+    return filled == contact_ids
 
 
 async def _fresh(tx: Transaction, past: Past, given: PastEvents) -> Sequence[int]:

@@ -75,13 +75,18 @@ class Memory:
             if attributes or not contact_id
         }
         met = Met(contact_ids, asked, Directory(asked.values()))
-        if unsure := [each for each in asked.values() if each.person.contact_id or not self.expected(each.person)]:
+        if unsure := [each for each in asked.values() if each.person.contact_id or not self._seems_new(each.person)]:
             await self._ask(tx, met.directory, unsure)
         return met
 
-    def expected(self, person: Person) -> str:
-        """Return the contact that somebody is expected to be, as far as one is."""
-        return person.contact_id or (person.new_id if self.expects_new else "")
+    def expected(self, people: Iterable[Person]) -> list[str]:
+        """Return the contact that each is expected to be, empty where none is."""
+        if self.expects_new:
+            return [person.contact_id or person.new_id for person in people]
+        return [person.contact_id for person in people]
+
+    def _seems_new(self, person: Person) -> bool:
+        return self.expects_new and bool(person.new_id)
 
     def begin(self, transaction_id: int, seen: Snapshot | None) -> None:
         """Begin the next transaction, which has this id, after the one before has ended: see whether others wrote since that began."""

@@ -37,6 +37,7 @@ def test_keys_are_listed_rolled_and_revoked_without_being_shown_again(workbench:
     assert second not in listed
 
 
+@pytest.mark.plain
 def test_a_direct_login_is_printed_alone_listed_and_revoked(
     workbench: Run, postgres: Server, database_url: str
 ) -> None:

@@ -33,6 +33,7 @@ async def test_b1_killed_before_its_commit_an_event_has_left_no_trace(house: Hou
     assert await query(house.dsn, TRACES) == [(1, 1, 1)]
 
 
+@pytest.mark.plain
 async def test_b2_killed_after_its_commit_an_event_is_there_and_a_retry_hears_so(house: House) -> None:
     keys = await house.organization()
     await query(house.dsn, SLOW_COMMIT)
@@ -65,7 +66,7 @@ async def _until_connections(house: House, where: str, enough: Callable[[int], b
     """Wait until there are enough (or few enough) connections of others in a state."""
     statement = (
         "SELECT count(*) FROM pg_stat_activity"
-        f" WHERE datname = current_database() AND pid <> pg_backend_pid() AND {where}"
+        f" WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid() AND {where}"
     )
     async with asyncio.timeout(10):
         while not enough((await query(house.dsn, statement))[0][0]):

@@ -13,7 +13,9 @@ ROUND_TRIP = 0.2  # seconds
 RETRANSMISSION = 0.4  # what a lost packet costs
 LOSS = 0.05
 _END_OTHERS = """
-    SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"""
+_OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user"
 
 
 def lossy() -> Callable[[], float]:
@@ -32,9 +34,7 @@ async def test_b19_a_slow_network_to_postgres_costs_throughput_alone(house: Hous
         load.stop()
         await running
         await load.settle()
-        ((connections,),) = await query(
-            near, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        )
+        ((connections,),) = await query(near, _OURS)
         assert load.count("unknown") == 0
         assert connections <= 20
         await asyncio.to_thread(house.stop)
