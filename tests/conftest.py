@@ -77,5 +77,7 @@ def clone(postgres: Server, template: str) -> Iterator[str]:
     """Give a fresh migrated database, dropped afterwards."""
     name = f"test_{token(8).hex()}"
     copy_database(postgres, name, template)
-    yield at(postgres.dsn, name)
-    drop_database(postgres, name)
+    try:
+        yield at(postgres.dsn, name)
+    finally:
+        drop_database(postgres, name)

@@ -12,7 +12,11 @@ from api.settings import Settings, child_environment
 from api.store.archive import apart
 
 DUMP, MANIFEST = "database.dump", "manifest.json"
-_ROLES = " POLICY "  # name roles of the old server; the service makes them and their policies anew
+_LEFT_OUT = (
+    " POLICY ",  # name roles of the old server; the service makes them and their policies anew
+    " ROW SECURITY ",  # neither are rows spread over a cluster that are behind a wall
+    " EXTENSION ",  # Citus, which a cluster has already, and one Postgres does not need
+)
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
@@ -59,7 +63,7 @@ def restore(settings: Settings, dsn: str, file: Path) -> None:
     """Bring back what is in a file, all or nothing."""
     with tempfile.NamedTemporaryFile("w+", encoding="utf-8") as chosen:
         contents = _list(settings, file)
-        chosen.writelines(f"{line}\n" for line in contents if _ROLES not in line)
+        chosen.writelines(f"{line}\n" for line in contents if not any(each in line for each in _LEFT_OUT))
         chosen.flush()
         ways = ("--no-owner", "--no-acl", "--exit-on-error", "--single-transaction", f"--use-list={chosen.name}")
         _run(settings, dsn, "pg_restore", *ways, str(file))

@@ -37,6 +37,32 @@ def command(house: House, dsn: str, *arguments: str, **changes: str) -> subproce
     )
 
 
+async def test_a_backup_of_a_house_at_rest_comes_back_whole(
+    house: House, dumped_dsn: str, postgres: Server, template: str, tmp_path: Path
+) -> None:
+    keys = await house.organization()
+    with house.start_api().client(keys["live"]) as backend:
+        for number in range(20):
+            event = {"event": "deposit", "contact": {"externalId": f"u{number % 5}"}, "idempotencyKey": f"k{number}"}
+            assert backend.post("/events", json=event).json()["accepted"] is True
+    house.stop()
+    folder = str(tmp_path / "backup")
+    done = await asyncio.to_thread(command, house, dumped_dsn, "backup", folder)
+    assert done.returncode == 0, done.stderr
+    with clone(postgres, template) as other:
+        done = await asyncio.to_thread(command, house, other, "restore", folder)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "; no contradictions" in done.stdout
+        assert await query(other, TOTALS) == [(20, 20, 0)]
+        moved = House(other, tmp_path)
+        try:
+            with moved.start_api().client(keys["live"]) as backend:
+                assert backend.post("/events", json=event).json()["deduplicated"] is True
+        finally:
+            moved.stop()
+
+
+@pytest.mark.plain
 async def test_b22_a_backup_under_load_comes_back_whole(
     house: House, dumped_dsn: str, postgres: Server, template: str, tmp_path: Path
 ) -> None:
