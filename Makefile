@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 
 POSTGRES ?= /usr/lib/postgresql/15/bin
 ON_ANY_POSTGRES := tests/store tests/access tests/query/test_isolation.py tests/segments/test_definitions.py tests/engine/test_waiting.py
-WITH_POSTGRES := $(addprefix tests/,access authoring delivery engine ingest inapp observe openapi query routes segments store)
+WITH_POSTGRES := $(addprefix tests/,access authoring commands delivery engine ingest inapp observe openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
 .PHONY: help up test postgres citus browser chain canvas bench torture format lock clean

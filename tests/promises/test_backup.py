@@ -17,6 +17,11 @@ from tests.servers import at, nodes
 
 TOTALS = "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotency_keys), (SELECT count(*) FROM entries)"
 
+OPEN = """
+    SELECT count(*) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id'
+    WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+        AND NOT (c.relrowsecurity AND c.relforcerowsecurity)"""
+
 
 @pytest.fixture
 def dumped_dsn(postgres: Server, database_url: str) -> str:
@@ -54,6 +59,7 @@ async def test_a_backup_of_a_house_at_rest_comes_back_whole(
         assert (done.returncode, done.stderr) == (0, "")
         assert "; no contradictions" in done.stdout
         assert await query(other, TOTALS) == [(20, 20, 0)]
+        assert await query(other, OPEN) == await query(house.dsn, OPEN) == [(0,)]
         moved = House(other, tmp_path)
         try:
             with moved.start_api().client(keys["live"]) as backend:
