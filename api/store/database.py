@@ -248,8 +248,9 @@ class Database:
         return self._org
 
     async def _begin(self, tx: Transaction) -> None:
-        if tx.distributed is None and await is_distributed(tx):
-            await tx.rollback()
+        if tx.distributed is None:
+            await is_distributed(tx)
+            await tx.rollback()  # what the caller begins has its own first statement
         if tx.distributed:
             tx.opening = telling({"lock_timeout": str(self._lock_ms), "workbench.org": self._sees()})
             await tx.begin()

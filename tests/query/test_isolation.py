@@ -78,7 +78,7 @@ ESCAPES = {
         "DECLARE CURSOR must not contain data-modifying statements in WITH",
     ),
     "SELECT * INTO loot FROM contacts": ("42601", "SELECT ... INTO is not allowed here"),
-    "SELECT * FROM contacts FOR UPDATE": ("42501", "permission denied for view contacts"),
+    "SELECT * FROM contacts FOR UPDATE": ("42501 25006", None),  # may not write it, or (16) nothing in this transaction
     "COPY contacts TO STDOUT": ("42601", 'syntax error at or near "COPY"'),
     "DO 'BEGIN END'": ("42601", 'syntax error at or near "DO"'),
     "CALL nothing()": ("42601", 'syntax error at or near "CALL"'),
@@ -161,7 +161,7 @@ async def test_an_escape_is_refused_by_postgres(world, statement):
     response = await world.ann.post(statement)
     assert response.status_code == 400
     body = response.json()
-    assert body["sqlstate"] == sqlstate, body
+    assert body["sqlstate"] in sqlstate.split(), body
     assert reason is None or body["error"] == f"sql: {reason}"
     assert body["field"] == "sql"
     assert "canary_b" not in response.text

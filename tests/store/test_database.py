@@ -27,6 +27,15 @@ async def _be_frozen(database: Database, other: Transaction) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.plain
+async def test_the_first_statement_on_a_new_connection_begins_its_transaction(database_url: str) -> None:
+    database = Database(database_url, size=2)
+    await database.open()
+    async with database.transaction(), database.transaction() as new:
+        await new.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+    await database.close()
+
+
 async def test_of_transactions_that_wait_for_each_other_one_loses_wherever_their_rows_are(database_url: str) -> None:
     database = Database(database_url, size=3, lock_ms=20_000)
     await database.open()
