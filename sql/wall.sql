@@ -17,7 +17,7 @@ BEGIN
     FOR item IN
         SELECT c.oid FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id'
         WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-          AND NOT (c.relforcerowsecurity AND EXISTS (
+          AND NOT (c.relrowsecurity AND c.relforcerowsecurity AND EXISTS (
               SELECT FROM pg_policy WHERE polrelid = c.oid AND polname = 'wall' AND polroles = ARRAY[c.relowner]))
         ORDER BY c.relname
     LOOP

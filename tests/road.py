@@ -37,8 +37,10 @@ class Road:
         there_reader, there_writer = await self._there()
         both = {writer, there_writer}
         self._writers |= both
-        await asyncio.gather(self._carry(reader, there_writer), self._carry(there_reader, writer))
-        self._writers -= both
+        try:
+            await asyncio.gather(self._carry(reader, there_writer), self._carry(there_reader, writer))
+        finally:
+            self._writers -= both
 
     async def _there(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = str(self._known["host"]), str(self._known["port"])

@@ -13,10 +13,11 @@ from api.store.archive import apart
 
 DUMP, MANIFEST = "database.dump", "manifest.json"
 _LEFT_OUT = (
-    " POLICY ",  # name roles of the old server; the service makes them and their policies anew
-    " ROW SECURITY ",  # neither are rows spread over a cluster that are behind a wall
-    " EXTENSION ",  # Citus, which a cluster has already, and one Postgres does not need
+    "POLICY ",  # name roles of the old server; the service makes them and their policies anew
+    "EXTENSION - citus",  # a cluster has it already, and one Postgres does not need it
+    "COMMENT - EXTENSION citus",
 )
+_SPREAD_FIRST = "ROW SECURITY "  # Citus spreads a table that holds rows by COPY, which row-level security refuses; it is forced after that
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
@@ -59,14 +60,20 @@ def dump(settings: Settings, dsn: str, snapshot: str, file: Path) -> None:
     )
 
 
-def restore(settings: Settings, dsn: str, file: Path) -> None:
-    """Bring back what is in a file, all or nothing."""
+def restore(settings: Settings, dsn: str, file: Path, *, spread: bool) -> None:
+    """Bring back what is in a file, all or nothing; `spread`: Citus will spread it over a cluster."""
+    left_out = (*_LEFT_OUT, _SPREAD_FIRST) if spread else _LEFT_OUT
     with tempfile.NamedTemporaryFile("w+", encoding="utf-8") as chosen:
         contents = _list(settings, file)
-        chosen.writelines(f"{line}\n" for line in contents if not any(each in line for each in _LEFT_OUT))
+        chosen.writelines(f"{line}\n" for line in contents if not _what(line).startswith(left_out))
         chosen.flush()
         ways = ("--no-owner", "--no-acl", "--exit-on-error", "--single-transaction", f"--use-list={chosen.name}")
         _run(settings, dsn, "pg_restore", *ways, str(file))
+
+
+def _what(line: str) -> str:
+    """Return what a line of the list says after its three numbers: the kind of thing, its schema and its name."""
+    return "".join(line.split(maxsplit=3)[3:])
 
 
 def _list(settings: Settings, file: Path) -> list[str]:

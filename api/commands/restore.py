@@ -24,7 +24,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     """Restore, bring up to date, and count again; 1 when anything differs or contradicts itself."""
     from api.commands import archive
     from api.keyring import Keyring
-    from api.store.archive import is_in_use, look_through, make_room
+    from api.store.archive import is_cluster, is_in_use, look_through, make_room
 
     manifest = archive.read_manifest(args.folder)
     if not Keyring(root_secret(settings)).knows(manifest.secret):
@@ -33,7 +33,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if asyncio.run(is_in_use(addresses.dsn)):
             raise CommandError("there is data of organizations in this database; restore into an empty one")
         asyncio.run(make_room(addresses.dsn))
-        archive.restore(settings, addresses.dsn, args.folder / archive.DUMP)
+        spread = asyncio.run(is_cluster(addresses.dsn))
+        archive.restore(settings, addresses.dsn, args.folder / archive.DUMP, spread=spread)
         migrate(Addresses(addresses.dsn, args.admin_dsn or addresses.admin_dsn))
         rows, contradictions = asyncio.run(look_through(addresses.dsn))
     wrong = [*_differences(manifest.rows, rows), *contradictions]

@@ -40,7 +40,7 @@ class Leases:
 
     def release(self, org_id: int, claims: Iterable[Claim]) -> None:
         """Keep them no longer."""
-        for claim in list(claims):
+        for claim in claims:
             if self._known(org_id, claim) is not None:
                 del self._held[org_id][claim.entry_id]
         if not self._held.get(org_id):

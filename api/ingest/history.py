@@ -23,17 +23,27 @@ from operator import attrgetter
 import msgspec
 
 from api.clock import Clock, monotonic_ns, uuid7
-from api.ingest import reading
 from api.ingest.files.row import Rows
 from api.ingest.files.sources import Source
 from api.ingest.line import Place, PutOffError, stop
 from api.ingest.months import Months
-from api.ingest.past import MovedError, Past, Piece, TooManyLocksError, claim, lockable, store_expected, store_rest
+from api.ingest.past import (
+    Claimed,
+    MovedError,
+    Past,
+    Piece,
+    TooManyLocksError,
+    claim,
+    lockable,
+    store_expected,
+    store_rest,
+)
 from api.ingest.past_arrival import PastEvents, PastReader
 from api.ingest.reading import Chunk, Reading
 from api.ingest.rejects import Rejects
 from api.ingest.report import ImportReport, Refusal
 from api.ingest.returning import Memory
+from api.ingest.sizing import Size
 from api.ingest.writing import refusal_of
 from api.keyring import Keyring
 from api.store import calls, imports
@@ -42,10 +52,6 @@ from api.store.calls import COMMIT
 from api.store.database import ConflictError, Database, RefusedDataError, Transaction
 from api.store.history import most_locks
 
-FEWEST = 250
-TURN_NS = (
-    300_000_000  # how long a piece may hold locks of contacts: live ingest waits half a second for one, not longer
-)
 AHEAD = 2  # pieces that are begun while one is being stored
 TRIES = 5
 PAUSE_SECONDS = 0.1  # before another try, and twice as long before each further one
@@ -105,7 +111,7 @@ async def import_history(
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """Look for circular garbage less often: rows make none, and to look through ten thousand of them costs a tenth of the time."""
+    """Look for circular garbage less often: rows make none, and to look through twenty thousand of them costs a tenth of the time."""
     before = gc.get_threshold()
     gc.set_threshold(100_000)
     try:
@@ -143,15 +149,7 @@ class _Run:
         self.database, self.clock, self.past, self.org_id = database, clock, past, past.org_id
         self.reader, self.rejects = reader, rejects
         self.months = Months(database)
-        self.most = reading.CHUNK  # events that are tried in one transaction
-
-    def adapt(self, taken: int, lasted_ns: int, shared_by: int) -> None:
-        """Try fewer events after a transaction that took long for one of so many at a time, and more after any other."""
-        turn_ns = lasted_ns // shared_by
-        if turn_ns > TURN_NS:
-            self.most = max(taken * TURN_NS // turn_ns, FEWEST)
-        else:
-            self.most = min(max(self.most + self.most // 8, 2 * min(self.most, FEWEST)), reading.CHUNK)
+        self.size = Size()
 
 
 class _Begun(msgspec.Struct, eq=False):
@@ -212,7 +210,7 @@ class _File:
     async def _begin_piece(self, chunk: Chunk) -> None:
         """Begin to store some of what is left, and see to the end what was begun long before."""
         run = self._run
-        start, end = chunk.begun, chunk.begun + lockable(run.past, chunk.events, chunk.begun, run.most)
+        start, end = chunk.begun, chunk.begun + lockable(run.past, chunk.events, chunk.begun, run.size.most)
         given = chunk.events.span(start, end)
         digests = set(given.key_digests)
         if not all(digests.isdisjoint(each.key_digests) for each in self._begun):
@@ -263,15 +261,15 @@ class _File:
     async def _store_piece(self, chunk: Chunk, end: int) -> None:
         """Store some of what is left up to `end`; an event that Postgres refuses is refused once it stands alone."""
         run = self._run
-        most = min(lockable(run.past, chunk.events, chunk.done, run.most), end - chunk.done)
+        most = min(lockable(run.past, chunk.events, chunk.done, run.size.most), end - chunk.done)
         given = chunk.events.span(chunk.done, chunk.done + most)
         try:
             await self._commit(chunk, given)
         except TooManyLocksError:
-            run.most = max(most // 2, 1)
+            run.size.most = max(most // 2, 1)
         except RefusedDataError as error:
             if most > 1:
-                run.most = most // 2
+                run.size.most = most // 2
                 return
             refusal = self._reading.refuse(chunk.lines[chunk.done], chunk.texts[chunk.done], refusal_of(error))
             insort(chunk.refusals, refusal, key=attrgetter("line"))
@@ -300,31 +298,37 @@ class _File:
         if place is not None:
             await place.wait_to_claim()
         run, at, since_ns = self._run, self._run.clock.now(), monotonic_ns()
+        turn_ns = since_ns
         async with run.database.transaction() as tx:
             piece = Piece(refused, 0, 0)
             if events is not None:
-                piece = await self._store_events(tx, events, place, at)
+                claimed, expected = await self._claim(tx, events, place, at)
+                turn_ns = monotonic_ns()
+                piece = await store_rest(tx, run.past, events, claimed, expected, at)
             line = chunk.line_after(piece.taken)
             told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
             brought = imports.Progress(line, piece.stored, piece.duplicates, len(told))
             advance = imports.advance_import(run.org_id, self._source.digest, brought, at)
             await calls.run(tx, *piece.writes, advance, COMMIT)
         run.past.memory.keep(piece.new, at)
-        run.adapt(piece.taken, monotonic_ns() - since_ns, 1 if place is None else AHEAD + 1)
+        if events is not None:
+            now_ns = monotonic_ns()
+            run.size.adapt(piece.taken, now_ns - turn_ns, now_ns - since_ns)
         chunk.done += piece.taken
         chunk.told += len(told)
         self._tell(chunk, piece, told)
 
-    async def _store_events(self, tx: Transaction, events: PastEvents, place: Place | None, at: datetime) -> Piece:
-        past = self._run.past
+    async def _claim(
+        self, tx: Transaction, events: PastEvents, place: Place | None, at: datetime
+    ) -> tuple[Claimed, list[str]]:
+        """Do what comes before the turn of a piece: claim its keys, and, in line, store what can be; return that as `store_rest` takes it."""
+        claimed = await claim(tx, self._run.past, events, at)
         if place is None:
-            claimed = await claim(tx, past, events, at)
-            return await store_rest(tx, past, events, claimed, [""] * len(claimed.events), at)
-        claimed = await claim(tx, past, events, at)
+            return claimed, [""] * len(claimed.events)
         place.claimed.set()
-        expected = await store_expected(tx, past, claimed)
+        expected = await store_expected(tx, self._run.past, claimed)
         await place.wait_to_store()
-        return await store_rest(tx, past, events, claimed, expected, at)
+        return claimed, expected
 
     def _tell(self, chunk: Chunk, piece: Piece, told: list[Refusal]) -> None:
         of_piece = ImportReport(0, piece.stored, piece.duplicates, len(told), refusals=tuple(told))

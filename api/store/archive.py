@@ -60,6 +60,12 @@ async def is_in_use(dsn: str) -> bool:
         return row is not None and bool(row[0])
 
 
+async def is_cluster(dsn: str) -> bool:
+    """Tell whether this is the coordinator of a Citus cluster."""
+    async with _connected(dsn) as tx:
+        return await is_distributed(tx)
+
+
 async def make_room(dsn: str) -> None:
     """Take away our tables, in which nobody's data is."""
     async with _connected(dsn) as tx:

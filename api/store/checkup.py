@@ -5,7 +5,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from api.store.database import Database, Transaction, UnavailableError, libpq_dsn
-from api.store.migrate import must_know
+from api.store.migrate import MigrationError, must_know
 from api.store.statements import load
 
 _SQL = load("checkup")
@@ -49,7 +49,7 @@ async def must_answer(dsn: str) -> None:
 
 
 async def must_be_fit(dsn: str) -> None:
-    """Raise UnfitServerError unless the server keeps what it commits, MigrationError unless our code works on its schema.
+    """Raise UnfitServerError unless the server keeps what it commits, MigrationError unless our code works on its schema, safely.
 
     One that is away is not judged.
     """
@@ -60,10 +60,14 @@ async def must_be_fit(dsn: str) -> None:
         async with database.transaction() as tx:
             facts = await read_server(tx)
         await must_know(dsn)
+        async with database.transaction() as tx:
+            unwalled = [name async for (name,) in await tx.execute(_SQL["tables_without_wall"])]
     except (UnavailableError, psycopg.OperationalError):
         return
     finally:
         await database.close()
+    if unwalled:
+        raise MigrationError(f"row-level security does not hold for {', '.join(unwalled)}; run: workbench migrate")
     if facts.too_old is not None:
         raise UnfitServerError(f"the database is Postgres {facts.version // 10_000}; {facts.too_old}")
     if facts.switched_off:

@@ -209,9 +209,14 @@ class Reading:
         except StatementError as error:
             raise _told_apart(error, self._limits, stopped=self._stopped) from error
         except errors.Error as error:
-            raise UnavailableError("the connection to the database broke") from error
+            raise self._broken() from error
         finally:
             watch.cancel()
+
+    def _broken(self) -> Exception:
+        if self._stopped:
+            return _too_long(self._limits)
+        return UnavailableError("the connection to the database broke")
 
     async def _watch(self) -> None:
         """Stop a step which the server's own timeout did not: ask, then end the backend."""
@@ -335,12 +340,16 @@ def _field(result: PGresult, field: DiagnosticField) -> str | None:
     return raw.decode("utf-8", "replace") if raw else None
 
 
+def _too_long(limits: Limits) -> TooLongError:
+    return TooLongError(f"the query took longer than {min(limits.step_seconds, limits.watch_seconds):g} s")
+
+
 def _told_apart(error: StatementError, limits: Limits, *, stopped: bool) -> Exception:
     match error.sqlstate:
         case "57P01" if not stopped:
             return UnavailableError("the database ended the connection")
         case "57014" | "57P01" | "25P03":
-            return TooLongError(f"the query took longer than {min(limits.step_seconds, limits.watch_seconds):g} s")
+            return _too_long(limits)
         case "55P03" | "53300":
             return BusyError("the tables are busy; try again")
         case "40001" | "40P01":

@@ -12,6 +12,14 @@ SELECT current_setting('server_version_num')::integer AS version,
 FROM pg_roles r
 WHERE r.rolname = current_user;
 
+-- tables_without_wall --
+-- Tables with rows of organizations that row-level security does not keep apart (see sql/wall.sql).
+SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id'
+WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+    AND NOT (c.relrowsecurity AND c.relforcerowsecurity AND EXISTS (
+        SELECT FROM pg_policy WHERE polrelid = c.oid AND polname = 'wall'))
+ORDER BY c.relname;
+
 -- engine_seen --
 -- Seconds since any engine process last reported, or null when none ever did.
 SELECT extract(epoch FROM clock_timestamp() - max(seen_at))::double precision FROM engines;

@@ -174,6 +174,7 @@ async def test_what_a_process_claimed_again_after_a_freeze_does_not_leave_under_
     after = await driver._claim(bench.org_id, "retrying", bench.clock.now(), 10)
     leases.hold(bench.org_id, after)
     assert [leases.is_ours(bench.org_id, each) for each in (*before, *after)] == [False, True]
+    await leases._renew(bench.org_id, before)
     leases.release(bench.org_id, before)
     assert leases.is_ours(bench.org_id, after[0])
     leases.release(bench.org_id, after)

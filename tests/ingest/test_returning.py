@@ -190,7 +190,7 @@ async def test_whoever_only_reads_is_no_reason_to_doubt(acme: Org, importing: Im
 
 
 async def stays_known(importing: Import, act: Callable[[int], Awaitable[None]]) -> bool:
-    """Tell whether the store is not asked again for somebody met before an act, once in five times: autovacuum writes, too."""
+    """Tell whether, in one of five tries, the store was not asked again for whom it met before an act: autovacuum writes, too."""
     for time in range(5):
         who = {"wallet": f"w{time}"}
         met = (await importing.meet(**who)).person.known_in

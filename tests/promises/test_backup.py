@@ -10,17 +10,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.embedded import Server
+from api.store.checkup import must_be_fit
 from tests.acceptance.conftest import House
 from tests.conftest import clone
 from tests.promises.conftest import Load, automate, query, until
 from tests.servers import at, nodes
+from tests.store.test_schema import catalog
 
 TOTALS = "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotency_keys), (SELECT count(*) FROM entries)"
-
-OPEN = """
-    SELECT count(*) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id'
-    WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-        AND NOT (c.relrowsecurity AND c.relforcerowsecurity)"""
 
 
 @pytest.fixture
@@ -28,6 +25,11 @@ def dumped_dsn(postgres: Server, database_url: str) -> str:
     """The address to back the house up from: on Citus a dump shows all rows to a superuser alone."""
     is_citus = len(nodes(postgres.admin_dsn)) > 1
     return at(postgres.admin_dsn, urlsplit(database_url).path[1:]) if is_citus else database_url
+
+
+def without_brackets(found: list[tuple[str, str, str]]) -> list[list[str]]:
+    """Return a catalog as it reads without brackets: Postgres sets others when it reads what it has written."""
+    return [[each.translate({ord("("): None, ord(")"): None}) for each in row] for row in found]
 
 
 def command(house: House, dsn: str, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -59,7 +61,8 @@ async def test_a_backup_of_a_house_at_rest_comes_back_whole(
         assert (done.returncode, done.stderr) == (0, "")
         assert "; no contradictions" in done.stdout
         assert await query(other, TOTALS) == [(20, 20, 0)]
-        assert await query(other, OPEN) == await query(house.dsn, OPEN) == [(0,)]
+        await must_be_fit(other)
+        assert without_brackets(catalog(other)) == without_brackets(catalog(house.dsn))
         moved = House(other, tmp_path)
         try:
             with moved.start_api().client(keys["live"]) as backend:

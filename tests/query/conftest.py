@@ -1,7 +1,9 @@
 """Two organizations with a row in every table, and the real API in front of them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -17,7 +19,7 @@ from api.settings import Settings
 from api.store.database import Database
 from tests.conftest import clone
 from tests.in_process import served
-from tests.servers import acting
+from tests.servers import acting, at
 
 SECRET = "a secret of the query tests"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -124,3 +126,16 @@ async def world(module_database: str, filled: dict[str, int], keyring: Keyring) 
             await asker("b", plain),
             await asker("a", [*plain, "pii:read"]),
         )
+
+
+_WORKS = """
+    SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'workbench sql'
+        AND query LIKE 'FETCH %' AND state = 'active' AND clock_timestamp() - query_start > interval '0.3 s'"""
+
+
+async def until_a_query_works(postgres: Server, database_url: str) -> None:
+    """Return when an analyst's query has worked on a batch of rows for a while."""
+    admin_dsn = at(postgres.admin_dsn, urlsplit(database_url).path[1:])
+    async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(admin_dsn, autocommit=True) as admin:
+        while not (await admin.execute(_WORKS)).rowcount:  # noqa: ASYNC110 - another server has no event for us
+            await asyncio.sleep(0.05)

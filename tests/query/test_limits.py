@@ -17,6 +17,7 @@ from api.query.formats import FORMATS, stream
 from api.query.run import BusyError, Gateway, Limits, Places, Question, StatementError, TooLargeError, TooLongError
 from api.store.database import UnavailableError
 from api.store.readers import stop_backend
+from tests.query.conftest import until_a_query_works
 
 ARROW = "application/vnd.apache.arrow.stream"
 ENDLESS = "SELECT count(*) FROM " + ", ".join(f"generate_series(1, 1000) s{n}" for n in range(4))  # no temporary files
@@ -52,10 +53,10 @@ async def test_a_query_the_server_does_not_stop_is_stopped_all_the_same(database
         await ask(gateway, ENDLESS)
 
 
-async def test_a_query_whose_connection_is_ended_met_no_limit(database, keyring, filled, module_database):
+async def test_a_query_whose_connection_is_ended_met_no_limit(database, keyring, filled, postgres, module_database):
     asking = asyncio.create_task(ask(Gateway(database, keyring), ENDLESS, org_id=2))
     role = keyring.reader_role(2)
-    await until(lambda: bool(backends(module_database, role)))
+    await until_a_query_works(postgres, module_database)
     async with database.transaction() as tx:
         assert await stop_backend(tx, int(backends(module_database, role)[0]))
     with pytest.raises(UnavailableError, match="the database ended the connection"):

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -131,6 +132,18 @@ async def test_code_starts_on_what_it_works_on(code: Code, database_url: str) ->
     code.knows()
     with pytest.raises(MigrationError, match=r"newer than this code \(0003_shrink took away what it uses\)"):
         await must_know(database_url)
+
+
+@pytest.mark.parametrize("fault", ["DISABLE ROW LEVEL SECURITY", "NO FORCE ROW LEVEL SECURITY"])
+async def test_code_does_not_start_where_rows_of_organizations_are_not_kept_apart(
+    database_url: str, fault: LiteralString
+) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute(f"ALTER TABLE workbench.contacts {fault}")
+    with pytest.raises(MigrationError, match="row-level security does not hold for contacts; run: workbench migrate"):
+        await must_be_fit(database_url)
+    await migrate(database_url)
+    await must_be_fit(database_url)
 
 
 async def test_an_edited_migration_is_refused(code: Code, database_url: str) -> None:
