@@ -298,12 +298,12 @@ class _File:
         if place is not None:
             await place.wait_to_claim()
         run, at, since_ns = self._run, self._run.clock.now(), monotonic_ns()
-        turn_ns = since_ns
+        begun_ns = since_ns  # its turn
         async with run.database.transaction() as tx:
             piece = Piece(refused, 0, 0)
             if events is not None:
                 claimed, expected = await self._claim(tx, events, place, at)
-                turn_ns = monotonic_ns()
+                begun_ns = monotonic_ns()
                 piece = await store_rest(tx, run.past, events, claimed, expected, at)
             line = chunk.line_after(piece.taken)
             told = [each for each in chunk.refusals[chunk.told :] if each.line <= line]
@@ -313,7 +313,7 @@ class _File:
         run.past.memory.keep(piece.new, at)
         if events is not None:
             now_ns = monotonic_ns()
-            run.size.adapt(piece.taken, now_ns - turn_ns, now_ns - since_ns)
+            run.size.adapt(piece.taken, now_ns - begun_ns, now_ns - since_ns)
         chunk.done += piece.taken
         chunk.told += len(told)
         self._tell(chunk, piece, told)

@@ -143,9 +143,11 @@ async def sessions(tx: Transaction, role: str) -> list[Session]:
     return [Session(*row) for row in rows]
 
 
-async def end_sessions(tx: Transaction, role: str) -> int:
-    """End all sessions of a role; return how many there were."""
-    return await _number(tx, "end_sessions", {"role": role})
+async def end_sessions(tx: Transaction, role: str) -> set[int]:
+    """End all sessions of a role; return the process ids of those there were."""
+    row = await (await tx.execute(_SQL["end_sessions"], {"role": role})).fetchone()
+    assert row is not None
+    return set(row[0])
 
 
 async def end_excesses(tx: Transaction, bounds: Bounds) -> list[Ended]:

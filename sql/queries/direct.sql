@@ -31,8 +31,8 @@ SELECT setting::integer FROM pg_settings WHERE name = 'max_prepared_transactions
 SELECT pid, backend_start, state FROM pg_stat_activity WHERE usename = :role ORDER BY backend_start;
 
 -- end_sessions --
--- End all sessions of a role, in any database.
-SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = :role;
+-- End all sessions of a role, in any database; one that takes its time to end is found again by whoever asks at once.
+SELECT coalesce(array_agg(pid) FILTER (WHERE pg_terminate_backend(pid)), '{}') FROM pg_stat_activity WHERE usename = :role;
 
 -- places_set --
 -- The databases in which a role has settings of its own.
