@@ -36,6 +36,9 @@ class Anvil:
         state = self._folder / f"anvil-{self.port}.json"
         if fresh:
             state.unlink(missing_ok=True)
+            time.sleep(
+                1.0
+            )  # the first block says nothing but the second it was made in: in the same one it would be the same block
         command = [PROGRAM, "--silent", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--chain-id", str(self.chain_id), "--state", str(state), *self._options]
         self._process = subprocess.Popen(command, env={"HOME": str(self._folder), "PATH": os.environ["PATH"]})

@@ -154,11 +154,9 @@ async def test_another_and_shorter_chain_is_noticed_by_its_first_block(
     anvil.mine(50)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
-    await world.unfollow()
     anvil.stop()
     anvil.start(fresh=True)
     Token(anvil).mint(BOB, 2)
-    world.follow(anvil.url)
     await world.read_up_to(anvil)
     assert await world.messages() == [(BOB, "2")]
 
