@@ -8,10 +8,11 @@ COPY requirements/up.txt requirements/up.txt
 RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements/up.txt
 
 COPY pyproject.toml README.md LICENSE ./
+COPY packaging packaging
 COPY api api
 COPY workbench workbench
 COPY sql sql
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-index .
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-index . ./packaging/server
 
 COPY notebooks /home/workbench/notebooks
 RUN install -d -o workbench -g workbench -m 0700 /home/workbench/data && chown -R workbench:workbench /home/workbench/notebooks

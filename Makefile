@@ -4,14 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install -qq --require-hashes --no-deps --only-binary :all:
-LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+PROJECTS := pyproject.toml packaging/server/pyproject.toml
+EDITABLE := $(PIP) install --quiet --no-deps --no-build-isolation --no-index --editable . --editable packaging/server
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package event-workbench
 
 POSTGRES ?= /usr/lib/postgresql/15/bin
-ON_ANY_POSTGRES := tests/store tests/access tests/query/test_isolation.py tests/segments/test_definitions.py tests/engine/test_waiting.py
-WITH_POSTGRES := $(addprefix tests/,access authoring commands delivery engine ingest inapp observe openapi promises query routes segments store workbench)
+ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/segments/test_definitions.py tests/engine/test_waiting.py
+WITH_POSTGRES := $(addprefix tests/,auth automations channels cli engine ingest inapp metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test postgres citus browser chain canvas bench torture format lock clean
+.PHONY: help up test lint advice postgres citus browser chain canvas bench torture format lock wheels clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,12 +21,22 @@ help:  ## show this help
 up: $(VENV)/up.stamp  ## run everything here: Postgres, API, engine, JupyterLab (ARGS="--port 9000" for more)
 	@$(BIN)/workbench up $(ARGS)
 
-test: $(VENV)/dev.stamp  ## everything a change must pass: format, lint, import contracts, types, tests
+test: lint  ## everything a change must pass: lint, then the tests
+	$(BIN)/python -m pytest -m "not browser and not chain" --numprocesses auto
+
+lint: $(VENV)/dev.stamp  ## format, lint, imports, types, the glossary; then how the code reads, as a report
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not browser and not chain" --numprocesses auto
+	$(BIN)/python -m pytest tests/test_glossary.py
+	$(BIN)/python tools/readability.py
+
+advice: $(VENV)/dev.stamp  ## what a reviewer may look at: unused code, dependencies, and prose that reads oddly
+	-$(BIN)/vulture api workbench --min-confidence 80
+	-$(BIN)/deptry workbench
+	-$(BIN)/deptry api --config packaging/server/pyproject.toml
+	-$(BIN)/python tools/readability.py --list prose
 
 postgres: $(VENV)/dev.stamp  ## what touches a server's version most, on the Postgres whose programs are in POSTGRES
 	WORKBENCH_POSTGRES_BIN=$(POSTGRES) $(BIN)/python -m pytest --numprocesses auto $(ON_ANY_POSTGRES)
@@ -45,7 +57,7 @@ tests/chain/node_modules: tests/chain/package-lock.json
 canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; the result is committed)
 	cd workbench/canvas_src && npm ci --no-audit --no-fund && npm run build
 
-bench: $(VENV)/dev.stamp  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
+bench: $(VENV)/dev.stamp tests/chain/node_modules  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)
 
 torture: $(VENV)/dev.stamp  ## ten minutes of load, kills and every misuse we know, then a verdict on each invariant (ARGS="--seed 7")
@@ -56,23 +68,26 @@ format: $(VENV)/dev.stamp  ## rewrite the code in house format
 	$(BIN)/ruff check --fix .
 
 lock: $(VENV)/dev.stamp  ## resolve the requirements anew, newest versions that fit
-	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra server --extra lab --extra charts --extra otel --extra dev -o requirements/dev.txt
-	$(LOCK) pyproject.toml requirements/build.in --extra server --extra lab --extra charts -c requirements/dev.txt -o requirements/up.txt
-	$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/notebook.txt
+	$(LOCK) --upgrade $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab --extra otel --extra dev -o requirements/dev.txt
+	$(LOCK) $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab -c requirements/dev.txt -o requirements/up.txt
+	$(LOCK) pyproject.toml --extra notebook -c requirements/dev.txt -o requirements/notebook.txt
+
+wheels: $(VENV)/dev.stamp  ## build the two distributions into dist/
+	@$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./packaging/server
 
 clean:  ## remove the virtual environment (data stays)
 	rm -rf $(VENV)
 
-$(VENV)/up.stamp: requirements/up.txt pyproject.toml | $(BIN)/python
+$(VENV)/up.stamp: requirements/up.txt $(PROJECTS) | $(BIN)/python
 	@echo "installing what requirements/up.txt locks …"
 	@$(INSTALL) -r requirements/up.txt
-	@$(PIP) install --quiet --no-deps --no-build-isolation --no-index --editable .
+	@$(EDITABLE)
 	@touch $@
 
-$(VENV)/dev.stamp: requirements/dev.txt pyproject.toml | $(BIN)/python
+$(VENV)/dev.stamp: requirements/dev.txt $(PROJECTS) | $(BIN)/python
 	@echo "installing what requirements/dev.txt locks …"
 	@$(INSTALL) -r requirements/dev.txt
-	@$(PIP) install --quiet --no-deps --no-build-isolation --no-index --editable .
+	@$(EDITABLE)
 	@touch $@ $(VENV)/up.stamp
 
 $(BIN)/python:

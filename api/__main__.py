@@ -9,25 +9,8 @@ import sys
 import msgspec
 
 from api import settings
-from api.commands import (
-    backup,
-    chain,
-    doctor,
-    engine,
-    import_history,
-    key,
-    migrate,
-    org,
-    origins,
-    reader,
-    restore,
-    rotate,
-    serve,
-    top,
-    up,
-)
-from api.commands.explain import explain
-from api.commands.terminal import note
+from api.cli import backup, chain, database, doctor, engine, import_, keys, secret, serve, top, up
+from api.cli.errors import explain, note
 
 _ELSEWHERE = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
 _COMMANDS = (
@@ -35,15 +18,11 @@ _COMMANDS = (
     serve,
     engine,
     chain,
-    migrate,
-    org,
-    key,
-    reader,
-    origins,
-    import_history,
+    database,
+    keys,
+    import_,
     backup,
-    restore,
-    rotate,
+    secret,
     top,
     doctor,
 )

@@ -1,90 +1,117 @@
-"""The application of an API process: its long-lived parts, the routes, and the one place where failures become answers."""
+"""The Sanic application of an API process, and the life of such a process: start, serve, drain, stop.
+
+Theory of operation. Of several API processes each has a listening socket of its own on the same port (SO_REUSEPORT), over which
+the kernel spreads connections. Each process also looks into the accept queues of the others: a connection that waits there was
+meant for a process that died, hangs or is still starting.
+
+SIGTERM and SIGINT start the drain. A draining process accepts nothing new, answers the requests that have begun, and says
+`Connection: close` in every answer. An idle connection may bring one more request, because closing it at once could cut off a
+request that is on its way. The services stop after the last connection.
+"""
 
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
-from collections.abc import Sequence
+import resource
+import signal
+import socket
+from collections.abc import Callable
 from typing import Any
 
 from sanic import HTTPResponse, Request, Sanic
+from sanic.application.state import ApplicationServerInfo
 from sanic.exceptions import RequestCancelled, SanicException
+from sanic.http import Stage
+from sanic.http.constants import HTTP
 
-from api.access.verify import Verifier
-from api.access.watch import keep_bounded
-from api.authoring.resting import keep_moving
+from api.auth.sql_logins import keep_bounded
+from api.auth.verify import Verifier
+from api.automations.entries import keep_moving
+from api.catalog.maintenance import run_maintenance
+from api.catalog.tail import Followers
 from api.clock import Clock
-from api.contacts.erasure import keep_erased
-from api.contacts.settling import keep_settled
-from api.engine.outside import transports
+from api.contacts.erase import keep_erased
+from api.contacts.merge import keep_settled
+from api.crypto import Keyring
+from api.engine.deliver import open_transports
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
-from api.ingest.notices import Notices
 from api.ingest.pipeline import Pipeline
-from api.ingest.rate import Buckets
-from api.ingest.recent import Followers
-from api.ingest.upkeep import keep_up
-from api.keyring import Keyring
-from api.language.problem import Problem
-from api.openapi import served
-from api.query.run import Gateway, Places, Turns
+from api.ingest.queue import TokenBuckets
+from api.ingest.rejected import Notices
+from api.metrics.collect import Lag, ProcessMetrics, collect_api
+from api.metrics.serve import publish
+from api.openapi import document
+from api.process import install_tracing, run
+from api.query.gateway import Gateway
+from api.query.limits import ConcurrencyLimits, QuerySlots
 from api.routes import (
-    audit,
+    account,
     automations,
     catalog,
     chain,
     contacts,
     entries,
     events,
-    explain,
     health,
     inapp,
-    inapp_sdk,
     keys,
-    merges,
-    recent,
     segments,
     sql,
-    test_sends,
-    timeline,
     unsubscribe,
-    usage,
-    version,
     webhooks,
 )
-from api.routes.answers import RefusedError, refusal
-from api.routes.edge import Edge, begin, finish
-from api.routes.entrance import Parts, identify
-from api.segments.finding import Desk
+from api.routes.access_log import AccessLog, begin, finish
+from api.routes.fast_path import ExpressConnection
+from api.routes.request import Services, identify
+from api.routes.responses import RequestRefusedError, refusal
+from api.segments.candidates import SegmentServices
 from api.settings import Settings
-from api.store.database import ConflictError, Database, UnavailableError, marked
-from api.store.tenancy import TenantDatabase
-from api.wire.http1 import Reception, TransportError
+from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError, with_application_name
+from api.store.query import TenantDatabase
+from api.wire.http1 import LargeBodies, TransportError
+from workbench.language.problem import Problem
 
-MAX_BODY = 262_144  # bytes, where nothing else is said
-LOCK_MS = 500  # after that only the organization whose lock it is goes without
-ROOM = 67_108_864  # bytes of large bodies on their way to this process
+MAX_BODY_BYTES = 262_144  # of routes that BODY_LIMITS does not name
 BODY_LIMITS = {
     "/api/v1/events": 1_048_576,
     "/api/v1/events/batch": 8_388_608,
     "/api/v1/segments": 8_388_608,
     "/api/v1/segments/*/contacts": 8_388_608,
 }
-SEGMENT_SECONDS = 35.0  # a query that defines one; the answer must be there within a minute
-SEGMENT_PLACES = Places(of_organization=2, in_all=6, wait_seconds=15.0)
+LARGE_BODIES_BYTES = 67_108_864  # of all large bodies that one process receives at a time
+LOCK_TIMEOUT_MS = 500  # ingest waits so long for a lock; then only the organization of the lock gets 503
+SEGMENT_QUERY_TIMEOUT_S = 35.0  # leaves room for the rest of the request, which has to end within a minute
+SEGMENT_CONCURRENCY = ConcurrencyLimits(per_organization=2, total=6, wait_seconds=15.0)
+ACCEPT_BACKLOG = 4096
+RELIEF_INTERVAL_S = 0.1  # between looks into the accept queues of other processes
+IDLE_GRACE_S = 1.0  # in which an idle connection may bring one more request while the process drains
+DRAIN_TIMEOUT_S = 15.0  # after which connections are aborted
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left before its answer; Sanic would count a 500
 
-LEFT = 499  # what nginx notes where the client was gone before its answer; nobody gets it
-
-_SANIC = {
+_HTTP_ERRORS = {  # in place of Sanic's own texts
     400: "the request is not valid HTTP",
-    404: "there is nothing at this address",
-    405: "this address does not take that method",
     408: "the request did not arrive in time",
 }
 
-_ROUTES = (
-    *(events, recent, catalog, automations, entries, contacts, explain, merges, timeline, usage, audit, test_sends),
-    *(chain, sql, segments, health, unsubscribe, version, webhooks, keys, inapp, inapp_sdk, served),
+_BLUEPRINTS = (
+    events.blueprint,
+    catalog.blueprint,
+    automations.blueprint,
+    entries.blueprint,
+    contacts.blueprint,
+    segments.blueprint,
+    sql.blueprint,
+    chain.blueprint,
+    account.blueprint,
+    keys.blueprint,
+    webhooks.blueprint,
+    unsubscribe.blueprint,
+    inapp.blueprint,
+    health.blueprint,
+    document.blueprint,
 )
 
 App = Sanic[Any, Any]
@@ -93,32 +120,34 @@ _log = logging.getLogger("workbench.api")
 
 
 def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench", rates: int = -1) -> App:
-    """Return the application; it connects when it starts, and answers 503 while the database is away.
+    """Return the application. It connects when it starts, and answers 503 while the database is unavailable.
 
-    `rates`: a file in which other processes count the ingest rate, too.
+    `rates` is the descriptor of a file that the processes of one instance share to count the ingest rate.
     """
     app = Sanic(name, configure_logging=False)
     app.config.update(
         AUTO_EXTEND=False,
-        REQUEST_MAX_SIZE=MAX_BODY,
+        REQUEST_MAX_SIZE=MAX_BODY_BYTES,
         BODY_LIMITS=BODY_LIMITS,
         REQUEST_TIMEOUT=10,
         RESPONSE_TIMEOUT=60,
         KEEP_ALIVE_TIMEOUT=75,
-        REQUEST_ID_HEADER="",  # a caller's is taken by `api.wire`, where it is sane
+        REQUEST_ID_HEADER="",  # `api.wire` takes the caller's id if it is safe to log
         FALLBACK_ERROR_FORMAT="json",
         NOISY_EXCEPTIONS=False,
     )
     keyring, clock = Keyring(secret), Clock()
-    dsn = marked(dsn, keyring.mark())
+    dsn = with_application_name(dsn, keyring.mark())
     database, service = TenantDatabase(dsn), Database(dsn)
-    buckets = Buckets(settings.ingest_rate, settings.ingest_burst, rates)
+    buckets = TokenBuckets(settings.ingest_rate, settings.ingest_burst, rates)
     notices = Notices(service, clock)
     standby = None if settings.read_url is None else Database(settings.read_url, size=4)
     gateway = Gateway(service, keyring, standby=standby)
     sessions = Sessions(service, keyring, clock)
-    pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_MS, hot=True), keyring, clock, buckets, notices)
-    app.ctx.parts = Parts(
+    pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_TIMEOUT_MS, hot=True), keyring, clock, buckets, notices)
+    # Every running definition holds a connection; two more serve short statements.
+    segment_database = TenantDatabase(dsn, size=SEGMENT_CONCURRENCY.total + 2, statement_ms=60_000)
+    app.ctx.services = Services(
         settings,
         database,
         service,
@@ -131,92 +160,200 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         gateway,
         sessions,
         Feed(dsn, sessions, clock),
-        _desk(dsn, gateway, keyring),
-        transports(settings),
-        Edge(settings.log_requests),
+        SegmentServices(segment_database, gateway, keyring, SEGMENT_QUERY_TIMEOUT_S, QuerySlots(SEGMENT_CONCURRENCY)),
+        open_transports(settings),
+        AccessLog(settings.log_requests),
     )
-    app.ctx.reception = Reception(identify, ROOM)
-    for module in _ROUTES:
-        app.blueprint(module.blueprint)
-    _start_and_stop(app, [] if standby is None else [standby])
+    app.ctx.large_bodies = LargeBodies(identify, LARGE_BODIES_BYTES)
+    for blueprint in _BLUEPRINTS:
+        app.blueprint(blueprint)
+    _register_start_and_stop(app, standby)
     app.register_middleware(begin, "request")
-    app.register_middleware(version.must_fit, "request")
-    app.register_middleware(functools.partial(finish, app.ctx.parts.edge), "response")
+    app.register_middleware(health.refuse_unsupported_notebook, "request")
+    app.register_middleware(functools.partial(finish, app.ctx.services.access_log), "response")
     app.error_handler.add(Exception, _answer_failure)
-    app.error_handler.add(RequestCancelled, _note_departure)
+    app.error_handler.add(RequestCancelled, _answer_departed_client)
     return app
 
 
-def _desk(dsn: str, gateway: Gateway, keyring: Keyring) -> Desk:
-    """Return a desk with two connections more than places, for what is short."""
-    database = TenantDatabase(dsn, size=SEGMENT_PLACES.in_all + 2, statement_ms=60_000)
-    return Desk(database, gateway, keyring, SEGMENT_SECONDS, Turns(SEGMENT_PLACES))
-
-
-def _start_and_stop(app: App, others: Sequence[Database]) -> None:
-    parts: Parts = app.ctx.parts
+def _register_start_and_stop(app: App, standby: Database | None) -> None:
+    services: Services = app.ctx.services
+    databases = [services.database, services.system_database, services.segments.database]
+    if standby is not None:
+        databases.append(standby)
 
     @app.before_server_start
     async def start(app: App) -> None:
-        await parts.database.open()
-        await parts.service.open()
-        await parts.segments.database.open()
-        for each in others:
-            await each.open()
-        await parts.pipeline.start()
-        await parts.notices.start()
-        await parts.feed.start()
-        with contextlib.suppress(UnavailableError):
-            await parts.service.calibrate(parts.clock)
-        chores = (
-            keep_up(parts.service, parts.clock),
-            keep_erased(parts.service, parts.clock),
-            keep_settled(parts.service, parts.clock),
-            keep_moving(parts.service, parts.clock),
-            keep_bounded(parts.service),
+        for database in databases:
+            await database.open()
+        await services.pipeline.start()
+        await services.notices.start()
+        await services.feed.start()
+        with contextlib.suppress(DatabaseUnavailableError):
+            await services.system_database.calibrate(services.clock)
+        jobs = (
+            run_maintenance(services.system_database, services.clock),
+            keep_erased(services.system_database, services.clock),
+            keep_settled(services.system_database, services.clock),
+            keep_moving(services.system_database, services.clock),
+            keep_bounded(services.system_database),
         )
-        app.ctx.chores = [asyncio.create_task(chore) for chore in chores]
+        app.ctx.jobs = [asyncio.create_task(job) for job in jobs]
 
     @app.before_server_stop
-    async def part(app: App) -> None:
-        parts.followers.ended = True
-        parts.feed.send_away()
+    async def end_streams(app: App) -> None:
+        services.followers.ended = True
+        services.feed.drain()
 
     @app.after_server_stop
     async def stop(app: App) -> None:
-        for chore in app.ctx.chores:
-            chore.cancel()
-        await parts.pipeline.stop()
-        await parts.notices.stop()
-        await parts.feed.stop()
-        await parts.verifier.close()
-        await parts.ways.close()
-        for each in others:
-            await each.close()
-        await parts.segments.database.close()
-        await parts.service.close()
-        await parts.database.close()
+        for job in app.ctx.jobs:
+            job.cancel()
+        await services.pipeline.stop()
+        await services.notices.stop()
+        await services.feed.stop()
+        await services.verifier.close()
+        await services.transports.close()
+        for database in reversed(databases):
+            await database.close()
 
 
-async def _note_departure(_: Request, __: RequestCancelled) -> HTTPResponse:
-    """Let the edge count a request whose client did not wait: no failure of ours."""
-    return HTTPResponse(status=LEFT)
+async def _answer_departed_client(_: Request, __: RequestCancelled) -> HTTPResponse:
+    return HTTPResponse(status=CLIENT_CLOSED_REQUEST)  # never sent; the access log counts it
 
 
 async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
     match error:
-        case RefusedError(status=status, problems=problems, code=code):
+        case RequestRefusedError(status=status, problems=problems, code=code):
             return refusal(request, status, problems, code)
         case TransportError(status_code=status):
             return refusal(request, status, (Problem("", str(error)),))
         case SanicException(status_code=status) if 400 <= status < 500:
-            refused = refusal(request, status, (Problem("", _SANIC.get(status) or str(error)),))
+            refused = refusal(request, status, (Problem("", _http_error(request, error)),))
             refused.headers.update(error.headers)  # 405: what is allowed
             return refused
-        case UnavailableError() | ConflictError():
+        case DatabaseUnavailableError() | TransactionConflictError():
             sentence = "temporarily unavailable, try again"
         case _:
             _log.exception("request_failed", exc_info=error, extra={"request_id": str(request.id)})
             sentence = "something went wrong here; the request id finds it in the server's log"
-    code = "INGEST_UNAVAILABLE" if request.path.rstrip("/") in events.PATHS else None
+    code = "INGEST_UNAVAILABLE" if request.path.rstrip("/") in events.INGEST_PATHS else None
     return refusal(request, 503, (Problem("", sentence),), code)
+
+
+def _http_error(request: Request, error: SanicException) -> str:
+    match error.status_code:
+        case 404:
+            return f"No such route: {request.method} {request.path[:200]}. See /docs"
+        case 405:
+            return f"Method not allowed: use {error.headers.get('Allow', 'another method').upper()}"
+        case status:
+            return _HTTP_ERRORS.get(status) or str(error)
+
+
+Connect = Callable[[], ExpressConnection]
+
+
+def serve(app: App, sockets: list[socket.socket], ready: Callable[[], None] = lambda: None) -> None:
+    """Serve on the first of the bound sockets and relieve the others; `ready` is called when requests are answered."""
+    if app.ctx.services.settings.tracing:
+        install_tracing("api")
+    # Every connection is an open file; the usual limit of 1,024 is raised as far as the system allows.
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS reports a limit that it does not accept
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    gc.freeze()  # modules stay loaded, so collections need not visit them,
+    gc.set_threshold(20_000, 20, 50)  # and a request leaves no cycles that would have to be collected soon
+    run(_serve(app, sockets, ready))
+
+
+async def _serve(app: App, sockets: list[socket.socket], ready: Callable[[], None]) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    own, *others = sockets
+    server = await _start_server(app, own)
+    # Makes a connection for an accepted socket, as the server does for its own.
+    connect = functools.partial(
+        ExpressConnection,
+        loop=loop,
+        app=app,
+        connections=server.connections,
+        websocket_max_size=app.config.WEBSOCKET_MAX_SIZE,
+        websocket_ping_interval=app.config.WEBSOCKET_PING_INTERVAL,
+        websocket_ping_timeout=app.config.WEBSOCKET_PING_TIMEOUT,
+    )
+    ready()
+    services: Services = app.ctx.services
+    lag = Lag(services.system_database, services.clock)
+    measuring_lag = asyncio.create_task(lag.keep())
+    async with publish(ProcessMetrics("api", lambda: collect_api(services, lag)), services.settings):
+        while not stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELIEF_INTERVAL_S if others else None):
+                    await stopping.wait()
+            await _connect(_accept(others), connect)
+    measuring_lag.cancel()
+    last = _accept(sockets)  # connections that the kernel queued before the sockets close
+    server.close()
+    for listening in others:
+        listening.close()
+    await _connect(last, connect)
+    await server.before_stop()
+    await _drain(app, server.connections)
+    await server.after_stop()
+
+
+async def _start_server(app: App, listening: socket.socket) -> Any:  # Sanic's server, which has no types
+    # Sanic reads its HTTP versions from here; without one it sends an empty Alt-Svc header.
+    app.state.server_info.append(ApplicationServerInfo({"version": HTTP.VERSION_1}))
+    server: Any = await app.create_server(
+        sock=listening,
+        protocol=ExpressConnection,
+        backlog=ACCEPT_BACKLOG,
+        access_log=False,
+        asyncio_server_kwargs={"start_serving": False},
+    )
+    await server.startup()
+    await server.before_start()
+    await server.start_serving()
+    await server.after_start()
+    return server
+
+
+def _accept(sockets: list[socket.socket]) -> list[socket.socket]:
+    """Return the connections that wait in the accept queues, usually none."""
+    accepted: list[socket.socket] = []
+    for listening in sockets:
+        listening.setblocking(False)
+        with contextlib.suppress(OSError):
+            while True:
+                accepted.append(listening.accept()[0])
+    return accepted
+
+
+async def _connect(accepted: list[socket.socket], connect: Connect) -> None:
+    for connection in accepted:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(connect, connection)
+
+
+async def _drain(app: App, connections: set[ExpressConnection]) -> None:
+    """Wait until every connection has ended; abort those that are left after DRAIN_TIMEOUT_S."""
+    app.config.KEEP_ALIVE = False  # for requests that begin now
+    for connection in connections:
+        if connection.http is not None and connection.http.stage in (Stage.REQUEST, Stage.HANDLER):
+            connection.http.keep_alive = False  # for requests that have no answer yet
+    loop = asyncio.get_running_loop()
+    since = loop.time()
+    while (passed := loop.time() - since) < DRAIN_TIMEOUT_S:
+        await asyncio.sleep(0.02)  # also lets connections begin that were accepted last
+        if not connections:
+            return
+        if passed > IDLE_GRACE_S:
+            for connection in tuple(connections):
+                if not connection.recv_buffer:  # otherwise a request has just arrived
+                    connection.close_if_idle()
+    for connection in tuple(connections):
+        connection.abort()  # type: ignore[no-untyped-call]

@@ -59,8 +59,14 @@ def main() -> None:
     rounds, seconds = (5, 1.0) if args.quick else (7, 1.5)
     effort = Effort(rounds, seconds, args.new_every, args.millions)
     print(f"{record.machine()}, load before {os.getloadavg()[0]:.1f}; medians of {rounds} rounds\n\n{HEADER}")
+    failed = []
     for part in args.parts or PARTS:
-        measured = PARTS[part](effort)
+        try:
+            measured = PARTS[part](effort)
+        except Exception as error:  # noqa: BLE001  one part that fails must not cost the figures of the others
+            print(f"  ({part} failed: {type(error).__name__}: {error})", flush=True)
+            failed.append(part)
+            continue
         for each in measured.rows:
             print(line(each), flush=True)
         if said := circumstances([one for slices in measured.slices.values() for one in slices]):
@@ -69,6 +75,8 @@ def main() -> None:
             record.keep(f"{part}-{effort.stored_millions}" if part in GROWING else part, measured)
     if not args.quick:
         plots.draw()
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def _arguments() -> argparse.Namespace:

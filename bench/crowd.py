@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import msgspec
 
 from api.clock import Clock, uuid7
+from api.crypto import Keyring
 from api.inapp.sessions import Sessions
-from api.keyring import Keyring
-from api.store.calls import run
 from api.store.database import Database as Store
-from api.store.engine import MessageRow, add_messages
-from api.store.inbox import announce_messages
+from api.store.entries import InappMessageRow, add_messages
+from api.store.messages import announce_messages
+from api.store.query import run
 from bench import postgres, site
 from bench.effort import Effort
 from bench.postgres import SECRET, Database, Postgres
@@ -97,10 +97,10 @@ class _Crowd:
         async with self.store.transaction() as tx:
             await run(tx, add_messages(self._org_id, rows, self._clock.now()), announce_messages(self._org_id, wallets))
 
-    def _message(self, wallet: str) -> MessageRow:
+    def _message(self, wallet: str) -> InappMessageRow:
         self._stored += 1
         new = self._new_id
-        return MessageRow(new(), new(), new(), new(), "n", wallet, str(self._stored), "There you are.", None)
+        return InappMessageRow(new(), new(), new(), new(), "n", wallet, str(self._stored), "There you are.", None)
 
     def _new_id(self) -> str:
         return uuid7(self._clock.unique_now_us())

@@ -12,18 +12,18 @@ from random import Random
 from psycopg import sql
 
 from api.clock import from_us
-from api.ingest.files.sources import How, find_sources
-from api.ingest.history import import_history
-from api.ingest.rejects import Rejects, beside
-from api.keyring import Keyring
-from api.language.codec import encode
-from api.loop import run
+from api.crypto import Keyring
+from api.imports.errors import Rejects, default_rejects_path
+from api.imports.formats import ReadOptions, find_sources
+from api.imports.importer import import_history
+from api.process import run
 from bench import postgres
 from bench.copying import copy_rows
 from bench.effort import Effort, Measured
 from bench.figures import Slice, cpu_us, rates
 from bench.processes import cpu_seconds
 from bench.table import at_least, row
+from workbench.language.codec import encode
 
 EVENTS = 1_000_000
 QUICK = 100_000
@@ -88,9 +88,9 @@ def _history(events: int) -> Iterator[dict[str, object]]:
 def _imported(
     server: postgres.Postgres, database: postgres.Database, path: Path, events: int, *, again: bool = False
 ) -> Slice:
-    sources, _ = find_sources([path], How(again=again))
+    sources, _ = find_sources([path], ReadOptions(restart=again))
     spent, own, begun = cpu_seconds(server.pid), time.process_time(), time.perf_counter()
-    with Rejects(beside(path)) as rejects:
+    with Rejects(default_rejects_path(path)) as rejects:
         run(import_history(database.dsn, Keyring(postgres.SECRET), "bench", sources, rejects))
     return Slice(
         requests=1,

@@ -12,10 +12,10 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from api.access import keys, orgs
+from api.auth import keys
+from api.crypto import Keyring
 from api.embedded import EmbeddedPostgres
-from api.embedded.processes import recorded
-from api.keyring import Keyring
+from api.embedded.places import recorded
 from api.store.migrate import migrate
 
 SECRET = "bench-secret-of-more-than-forty-characters"
@@ -66,7 +66,7 @@ def create(server: Postgres, name: str) -> str:
 
 async def _prepare(dsn: str) -> Database:
     await migrate(dsn)
-    await orgs.create(dsn, "bench")
+    await keys.create_org(dsn, "bench")
     keyring = Keyring(SECRET)
     live = await keys.create(dsn, keyring, "bench", "live", None, "bench")
     return Database(dsn, live, await keys.create(dsn, keyring, "bench", "workbench", None, "bench"))

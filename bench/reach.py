@@ -15,7 +15,7 @@ import msgspec
 import psycopg
 import uvloop
 
-from api.store.inbox import find_inbox_channel, mark
+from api.store.messages import find_inbox_channel, wallet_mark
 from bench import site, traffic
 from bench.figures import Slice, quantiles
 from bench.load import PATIENCE, moments
@@ -95,7 +95,7 @@ class _Run:
         await asyncio.sleep(due - time.perf_counter())
         line = await self._idle.get()
         status = await line.post(body)
-        self._accepted[mark(wallet[1].decode())] = time.perf_counter()
+        self._accepted[wallet_mark(wallet[1].decode())] = time.perf_counter()
         self._idle.put_nowait(line)
         if status != b"202":
             raise RuntimeError(f"an event was answered {status.decode()}")

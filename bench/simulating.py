@@ -4,21 +4,21 @@ import itertools
 import time
 from datetime import UTC, datetime
 
-from api.language.codec import encode
-from api.language.contact import Contact
-from api.language.event import Event, Identifiers
-from api.language.graph import Graph, read_graph
-from api.language.simulate import Automation, simulate
-from api.language.trigger import Trigger, read_trigger
 from bench.automations import thanks_for_much
 from bench.effort import Effort
+from workbench.language.codec import encode
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers
+from workbench.language.graph import Graph, read_graph
+from workbench.language.simulate import SimulatedAutomation, simulate
+from workbench.language.trigger import Trigger, read_trigger
 
 _AT_ONCE = 200  # runs between two looks at the clock
 
 
 def runs_per_second(effort: Effort) -> list[float]:
     """Return the rate of each round; every run has an event of its own."""
-    automation, contact, now = _automation(), Contact("c", Identifiers("0xa")), datetime(2026, 1, 1, tzinfo=UTC)
+    automation, contact, now = _automation(), ContactState("c", Identifiers("0xa")), datetime(2026, 1, 1, tzinfo=UTC)
     numbers, found = itertools.count(), []
     for _ in range(effort.rounds):
         runs, begun = 0, time.perf_counter()
@@ -30,12 +30,12 @@ def runs_per_second(effort: Effort) -> list[float]:
     return found
 
 
-def _automation() -> Automation:
+def _automation() -> SimulatedAutomation:
     posted = thanks_for_much()
     trigger, graph = read_trigger(posted["triggerSpec"]), read_graph(posted["graph"])
     assert isinstance(trigger, Trigger)
     assert isinstance(graph, Graph)
-    return Automation(trigger, graph)
+    return SimulatedAutomation(trigger, graph)
 
 
 def _event(number: int) -> Event:

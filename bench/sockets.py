@@ -12,8 +12,8 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.uri import parse_uri
 
-from api.access import keys
-from api.keyring import Keyring
+from api.auth import keys
+from api.crypto import Keyring
 from bench.postgres import SECRET, Database
 from tests.inapp.wallet import Wallet
 

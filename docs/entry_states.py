@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from api.language.diagram import page
+from workbench.language.run import entry_states_page
 
 if __name__ == "__main__":
-    Path(__file__).with_name("entry-states.md").write_text(page())
+    Path(__file__).with_name("entry-states.md").write_text(entry_states_page())

@@ -1,8 +1,9 @@
--- Run by the coordinator of a Citus cluster at every migration: spreads the tables over the workers.
+-- Distributes the tables over the workers. Run by the coordinator of a Citus cluster at every migration; only tables that are not
+-- distributed yet are changed. Distribute early: existing rows are moved.
 --
--- A table with org_id goes by it, beside `contacts`: all rows of an organization lie on one node, so its transactions and joins stay there.
--- The few tables that serve everybody, and `api_keys`, by which an organization is found, are copied to every node. Only tables that are
--- not spread yet are touched; what references another table comes after it. Do this before there is much data: rows are moved.
+-- A table with org_id is distributed by it, colocated with `contacts`: all rows of an organization are on one node, and so are its
+-- transactions and joins. The few tables without an organization, and `api_keys`, which identifies organizations, are reference tables
+-- with a copy on every node. A table is distributed after the tables that it references.
 
 DO $citus$
 DECLARE
@@ -10,8 +11,8 @@ DECLARE
     moved  regclass[] := '{}';
     name   regclass;
 BEGIN
-    SET LOCAL citus.multi_shard_modify_mode = 'sequential';     -- foreign keys lead to tables that are copied to every node
-    SET LOCAL citus.enable_local_reference_table_foreign_keys = off;    -- while only some of them are spread
+    SET LOCAL citus.multi_shard_modify_mode = 'sequential';     -- required for foreign keys to reference tables
+    SET LOCAL citus.enable_local_reference_table_foreign_keys = off;    -- while only some tables are distributed
     LOOP
         WITH waiting AS (
             SELECT c.oid::regclass AS name,
@@ -42,7 +43,7 @@ BEGIN
     FOREACH name IN ARRAY moved LOOP
         PERFORM truncate_local_data_after_distributing_table(name);
     END LOOP;
-    -- Who reads may reach the shards by name, but not the tables here: see `api/store/roles.py`. A node that came later lacks it.
+    -- Reader roles may use the shards by name, but not the tables here (api/store/sql_roles.py). Nodes added later lack the grant.
     FOR item IN
         SELECT DISTINCT reader FROM pg_policies, unnest(roles) AS reader
         WHERE schemaname = 'workbench' AND reader IN (SELECT rolname FROM pg_roles)

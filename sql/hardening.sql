@@ -1,10 +1,12 @@
--- Run by a superuser at every migration: takes from PUBLIC what an analyst's login role must not reach.
+-- Revokes from PUBLIC what an analyst's login role must not use. Run by a superuser at every migration; idempotent, and read-only when
+-- nothing is left to do.
 --
--- An analyst's query can only be one SELECT (it runs behind DECLARE CURSOR through the extended protocol), so what is left
--- to close is what a SELECT can call or read: functions that act or tell about others, and the catalogs. Whatever PUBLIC
--- loses here, the owner of the database (the application) and pg_monitor keep; superusers never notice.
--- Functions are chosen by rule, not by list, so that those of newer Postgres versions are covered too: everything VOLATILE,
--- everything called pg_*, and the families below. Idempotent; when nothing is left to do it only reads.
+-- An analyst's query can only be one SELECT (it runs in DECLARE CURSOR through the extended protocol). What is left to close is what a
+-- SELECT can call or read: functions that act or reveal other sessions, and the catalogs. The owner of the database (the application)
+-- and pg_monitor keep whatever PUBLIC loses; superusers are not affected.
+--
+-- Functions are chosen by rule, not by list, so that functions of newer Postgres versions are covered, too: everything VOLATILE,
+-- everything called pg_*, and the families below.
 
 DO $hardening$
 DECLARE
@@ -13,9 +15,9 @@ DECLARE
     keeper  oid := (SELECT datdba FROM pg_database WHERE datname = current_database());
     item    record;
 BEGIN
-    PERFORM pg_advisory_xact_lock(7300452);     -- processes that migrate at the same time take turns
+    PERFORM pg_advisory_xact_lock(7300452);     -- one migrating process at a time
 
-    -- Functions. initprivs tells what PUBLIC had when the database was made, also on a second run.
+    -- Functions. initprivs has the rights of PUBLIC when the database was created, also on a second run.
     FOR item IN
         SELECT p.oid::regprocedure::text AS name,
                has_function_privilege('public', p.oid, 'EXECUTE') AS is_open,
@@ -24,7 +26,7 @@ BEGIN
         LEFT JOIN pg_init_privs i ON i.objoid = p.oid AND i.classoid = 'pg_proc'::regclass
         WHERE p.pronamespace = 'pg_catalog'::regnamespace
           AND p.prokind = 'f'
-          AND NOT 'internal'::regtype = ANY (p.proargtypes)     -- the server calls those itself, SQL cannot
+          AND NOT 'internal'::regtype = ANY (p.proargtypes)     -- only the server itself can call these
           AND p.prorettype <> 'trigger'::regtype
           AND (i.initprivs IS NULL OR EXISTS (SELECT FROM aclexplode(i.initprivs) WHERE grantee = 0))
           AND (p.provolatile = 'v'
@@ -35,7 +37,7 @@ BEGIN
               'random', 'random_normal', 'gen_random_uuid', 'uuidv4', 'uuidv7', 'array_sample', 'array_shuffle',
               'clock_timestamp', 'timeofday',
               'pg_typeof', 'pg_column_size', 'pg_size_pretty', 'pg_size_bytes', 'pg_input_is_valid', 'pg_collation_for',
-              -- Citus runs the analyst's query on its workers in that role, by these: none tells about another's transaction
+              -- Citus needs these to run an analyst's query on its workers in that role; none reveals other transactions
               'assign_distributed_transaction_id', 'read_intermediate_result', 'read_intermediate_results')
     LOOP
         IF item.is_open THEN
@@ -66,7 +68,7 @@ BEGIN
             EXECUTE format('GRANT SELECT ON TABLE %s TO %s', item.name, keepers);
         END IF;
     END LOOP;
-    REVOKE ALL ON TABLE pg_subscription FROM PUBLIC;    -- readable by column; pg_dump looks into it
+    REVOKE ALL ON TABLE pg_subscription FROM PUBLIC;    -- pg_dump reads it: all columns but the connection string are granted below
     EXECUTE (
         SELECT format('GRANT SELECT (%s) ON TABLE pg_subscription TO %s', string_agg(quote_ident(attname), ', '), keepers)
         FROM pg_attribute

@@ -1,21 +1,21 @@
--- The whole schema as it stands, to be read. `sql/migrations/` builds the same thing step by step; a test compares them.
+-- The whole schema, for reading. `sql/migrations/` builds the same schema step by step; a test compares the two.
 --
--- Rules every table keeps (they let the same code run on one Postgres and on Citus):
--- org_id is first in every primary key, unique index and foreign key (except where there is no organization yet:
--- organizations.id and .name, api_keys.key_hash, by which a caller is found, and engines, clusters, channels, chains and their blocks,
--- which serve everybody);
--- no triggers; no now() in an update; moments and ids come from the caller, which reads one clock per unit of work.
+-- Rules for every table, so that the same code runs on one Postgres and on Citus:
+-- org_id comes first in every primary key, unique index and foreign key (except where no organization is known yet:
+-- organizations.id and .name, and api_keys.key_hash, which identifies a caller; and in engines, clusters, channels, chains and
+-- chain_blocks, which belong to no organization);
+-- no triggers; no now() in an update: times and ids come from the caller, which reads one clock per unit of work.
 
 CREATE SCHEMA workbench;
 CREATE SCHEMA analyst;
 
--- Who -------------------------------------------------------------------------------------------------------------
+-- Organizations and keys -------------------------------------------------------------------------------------------------------------
 
 CREATE TABLE workbench.organizations (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9-]{1,40}$'),
     created_at  timestamptz NOT NULL,
-    origins     text[] NOT NULL DEFAULT '{}'     -- pages that may show in-app messages: https://app.example.com
+    origins     text[] NOT NULL DEFAULT '{}'     -- web origins that may show in-app messages: https://app.example.com
 );
 
 CREATE TABLE workbench.api_keys (
@@ -34,7 +34,7 @@ CREATE TABLE workbench.api_keys (
     PRIMARY KEY (org_id, id)
 );
 
--- Contacts and what identifies them ---------------------------------------------------------------------------------
+-- Contacts and their identifiers ---------------------------------------------------------------------------------
 
 CREATE TABLE workbench.contacts (
     org_id          bigint NOT NULL REFERENCES workbench.organizations (id),
@@ -49,22 +49,22 @@ CREATE TABLE workbench.contacts (
     opted_out       text[] NOT NULL DEFAULT '{}' CHECK (opted_out <@ ARRAY['inapp', 'email', 'webhook']),
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
-    erased_at       timestamptz,                -- of somebody who is forgotten: the row only counts
-    merged_into     uuid,                       -- the contact that this one turned out to be; it keeps what it was
+    erased_at       timestamptz,                -- set when erased: the row is only counted
+    merged_into     uuid,                       -- the surviving contact; this row keeps its values
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
 CREATE INDEX contacts_erased ON workbench.contacts (org_id, erased_at) WHERE erased_at IS NOT NULL;
 CREATE INDEX contacts_merged ON workbench.contacts (org_id, merged_into) WHERE merged_into IS NOT NULL;
 
--- Which contact absorbed which, and what it gained; taken back, a row stays with the moment of that. While `due_at` is there, rows
--- of the absorbed contact are still to be looked for and moved (api/contacts/settling.py).
+-- Merges: which contact absorbed which, and what it gained; the row of an undone merge stays. While `due_at` is set, rows of the
+-- absorbed contact are still to be found and moved (api/contacts/merge.py).
 CREATE TABLE workbench.contact_merges (
     org_id       bigint NOT NULL,
     id           uuid NOT NULL,
     keep_id      uuid NOT NULL,
     absorbed_id  uuid NOT NULL,
-    gained       jsonb NOT NULL,                -- what undoing takes back; emails sealed
-    identities   jsonb NOT NULL,                -- [kind, digest] of what moved
+    gained       jsonb NOT NULL,                -- what undoing removes again; emails sealed
+    identities   jsonb NOT NULL,                -- [kind, digest] of the identifiers that moved
     absorbed     jsonb NOT NULL,                -- the attributes the absorbed contact had
     created_at   timestamptz NOT NULL,
     undone_at    timestamptz,
@@ -73,7 +73,7 @@ CREATE TABLE workbench.contact_merges (
 );
 CREATE UNIQUE INDEX contact_merges_live ON workbench.contact_merges (org_id, absorbed_id) WHERE undone_at IS NULL;
 
--- Erasures whose last look for what came in at the same time is still to come.
+-- Erased contacts to check once more, for rows that were being written during the erasure.
 CREATE TABLE workbench.erasures (
     org_id      bigint NOT NULL,
     contact_id  uuid NOT NULL,
@@ -81,7 +81,7 @@ CREATE TABLE workbench.erasures (
     PRIMARY KEY (org_id, contact_id)
 );
 
--- Wallets of contacts that were erased: no log of before is about anybody, and none of later makes a contact of them again.
+-- Wallets of erased contacts: earlier logs about them belong to no contact, and later logs make no new contact of them.
 CREATE TABLE workbench.erased_wallets (
     org_id         bigint NOT NULL,
     wallet_digest  uuid NOT NULL,               -- as in `identities`
@@ -98,7 +98,7 @@ CREATE TABLE workbench.identities (
     PRIMARY KEY (org_id, kind, value_digest),
     FOREIGN KEY (org_id, contact_id) REFERENCES workbench.contacts (org_id, id) ON DELETE CASCADE
 );
--- Not led by org_id: without statistics the planner would take it for the lookup by (org_id, kind, value_digest).
+-- org_id is not first here: without statistics the planner would use this index to look up (org_id, kind, value_digest).
 CREATE INDEX identities_contact ON workbench.identities (contact_id, org_id);
 
 CREATE TABLE workbench.identity_conflicts (
@@ -111,7 +111,7 @@ CREATE TABLE workbench.identity_conflicts (
     value_digest      uuid NOT NULL,
     outcome           text NOT NULL CHECK (outcome IN ('moved', 'left', 'replaced', 'kept')),
     created_at        timestamptz NOT NULL,
-    resolved_by       uuid,                     -- the merge that made one contact of both
+    resolved_by       uuid,                     -- the merge of the two contacts
     PRIMARY KEY (org_id, id)
 );
 CREATE INDEX identity_conflicts_by_contact ON workbench.identity_conflicts (org_id, contact_id);
@@ -119,7 +119,7 @@ CREATE INDEX identity_conflicts_by_other ON workbench.identity_conflicts (org_id
 
 -- Events ------------------------------------------------------------------------------------------------------------
 
--- One row for ever per (organization, idempotency key): the promise that an event is stored once.
+-- One row per (organization, idempotency key), for ever: it guarantees that an event is stored once.
 CREATE TABLE workbench.idempotency_keys (
     org_id       bigint NOT NULL,
     key_digest   uuid NOT NULL,
@@ -129,7 +129,7 @@ CREATE TABLE workbench.idempotency_keys (
     PRIMARY KEY (org_id, key_digest)
 );
 
--- A key that came back with another body: accepted as a duplicate, kept for the debugger.
+-- Keys that were sent again with another body: accepted as duplicates, kept for the debugger.
 CREATE TABLE workbench.idempotency_mismatches (
     org_id      bigint NOT NULL,
     id          uuid NOT NULL,
@@ -147,21 +147,21 @@ CREATE TABLE workbench.events (
     created_at       timestamptz NOT NULL,
     payload          jsonb NOT NULL DEFAULT '{}',
     idempotency_key  text NOT NULL,
-    wallet_address   text,                      -- the identifiers as this event carried them
+    wallet_address   text,                      -- the identifiers that this event carried
     email            text,                      -- sealed
     external_id      text,
-    merged_from      uuid,                      -- the contact it came to, when that was merged into another
+    merged_from      uuid,                      -- its first contact, if that was merged into another
     stored_in        bigint NOT NULL DEFAULT 0,   -- the number of the transaction that stored it, for `as_of`; see `clusters`
     PRIMARY KEY (org_id, id, created_at)
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
 CREATE INDEX events_by_contact ON workbench.events (org_id, contact_id, created_at);
 
--- Months are attached ahead of time by the API and the importer (`add_event_month`); this one takes what lies outside.
+-- The API and the importer attach partitions for months ahead of time; events of all other months are stored here.
 CREATE TABLE workbench.events_other PARTITION OF workbench.events DEFAULT;
 
--- How often each event came, by hour and by day, counted once: of the last 31 days, up to `event_counting.counted_until`
--- (api/ingest/counting.py).
+-- How often each event was received, by hour and by day, for the last 31 days, up to `event_counting.counted_until`
+-- (api/catalog/counts.py).
 CREATE TABLE workbench.event_hours (
     org_id  bigint NOT NULL,
     event   text NOT NULL,
@@ -178,41 +178,41 @@ CREATE TABLE workbench.event_days (
     PRIMARY KEY (org_id, event, day)
 );
 
--- Up to where an organization's events are counted. Whoever stores events dated before `closed_until` notes them in `late_events`. While
--- none come, that is the year 9000, and nobody looks at the organization again until one is noted.
+-- Up to which moment an organization's events are counted. Events dated before `closed_until` are noted in `late_events` when they are
+-- stored. For an idle organization `closed_until` is in the year 9000, and it is not processed until an event is noted.
 CREATE TABLE workbench.event_counting (
     org_id         bigint PRIMARY KEY,
     counted_until  timestamptz NOT NULL,
     closed_until   timestamptz NOT NULL CHECK (closed_until >= counted_until)
 );
 
--- How many events came dated into what was closed already; added to the counts every few minutes.
+-- Events dated before the closed moment; added to the counts every few minutes.
 CREATE TABLE workbench.late_events (
     org_id  bigint NOT NULL,
-    source  uuid NOT NULL,              -- the import that notes them, and adds to its own notes; else one of this note alone
+    source  uuid NOT NULL,              -- the import that adds to its own notes; otherwise unique to this note
     event   text NOT NULL,
-    at      timestamptz NOT NULL,       -- the beginning of the hour, or of the five minutes, that they are dated in
+    at      timestamptz NOT NULL,       -- the start of the hour, or of the five minutes, of their date
     count   bigint NOT NULL,
     PRIMARY KEY (org_id, source, event, at)
 );
 
 -- Transactions are numbered across Postgres clusters, so that a database that is dumped and restored elsewhere keeps their order:
--- a transaction's number is its own id plus what its cluster adds. `migrate` notes each cluster in which it finds the database.
+-- a transaction's number is its id plus an offset of its cluster. `migrate` registers each cluster in which it finds the database.
 CREATE TABLE workbench.clusters (
-    first_number       bigint PRIMARY KEY,         -- above all numbers of the clusters before
+    first_number       bigint PRIMARY KEY,         -- above all numbers of earlier clusters
     system_identifier  bigint NOT NULL,
     added              bigint NOT NULL CHECK (added >= 0),
     since              timestamptz NOT NULL
 );
 
--- Names of notification channels that tell about organizations. A direct login may LISTEN to whatever it knows the name of.
+-- Random names of notification channels about organizations: a direct login may LISTEN to any channel with a name it knows.
 CREATE TABLE workbench.channels (
     purpose  text PRIMARY KEY,
     channel  text NOT NULL
 );
 INSERT INTO workbench.channels VALUES ('inbox', 'inbox_' || replace(gen_random_uuid()::text, '-', ''));
 
--- Dry runs: kept apart for seven days, with idempotency keys of their own.
+-- Dry runs, kept for seven days, with their own idempotency keys.
 CREATE TABLE workbench.dry_runs (
     org_id           bigint NOT NULL,
     key_digest       uuid NOT NULL,
@@ -229,25 +229,25 @@ CREATE TABLE workbench.dry_runs (
 CREATE INDEX dry_runs_by_id ON workbench.dry_runs (org_id, id);
 CREATE INDEX dry_runs_by_contact ON workbench.dry_runs (org_id, contact_id);
 
--- What leaves no event behind: refusals and duplicates, kept for seven days. Best effort (api/ingest/notices.py).
+-- Rejected events and duplicates, kept for seven days. Best effort (api/ingest/rejected.py).
 CREATE TABLE workbench.event_notices (
     org_id           bigint NOT NULL,
-    id               uuid NOT NULL,              -- of the moment of writing, so that the live tail meets it
+    id               uuid NOT NULL,              -- of the time of writing, so that the live tail finds it
     outcome          text NOT NULL CHECK (outcome IN ('deduplicated', 'rejected')),
     event            text,                       -- as it was sent, where it could be read
     idempotency_key  text,
     field            text,
     reason           text,
-    body             jsonb,                      -- keys, and the JSON types of their values
+    body             jsonb,                      -- keys with the JSON types of their values
     received_at      timestamptz NOT NULL,
     PRIMARY KEY (org_id, id)
 );
 CREATE INDEX event_notices_by_key ON workbench.event_notices (org_id, idempotency_key);
 
--- Files of history that were imported, and how far: the first so many lines of a file are done. Written with what they brought.
+-- Progress of imported files: the first `lines` lines are done. Written in the transaction that stores their events.
 CREATE TABLE workbench.imports (
     org_id       bigint NOT NULL,
-    digest       uuid NOT NULL,                 -- of the file's bytes, and of how they are read
+    digest       uuid NOT NULL,                 -- of the file's bytes and the way they are read
     name         text NOT NULL,
     lines        bigint NOT NULL,
     stored       bigint NOT NULL,
@@ -273,10 +273,10 @@ CREATE TABLE workbench.automations (
     archived_at        timestamptz,
     created_at         timestamptz NOT NULL,
     updated_at         timestamptz NOT NULL,
-    stint              integer NOT NULL DEFAULT 1,      -- grows whenever it is switched on again
-    paused_at          timestamptz,                     -- it stands still since then; only what is active can
-    live_since         timestamptz,                     -- logs of blocks before do not start it; null: those before it was made
-    earlier_confirmations  integer,                     -- a version before wanted so many: logs may wait for them until a follower looked
+    activation         integer NOT NULL DEFAULT 1,      -- grows with every activation
+    paused_at          timestamptz,                     -- only active automations can be paused
+    live_since         timestamptz,                     -- logs of earlier blocks do not start it; null: from before created_at
+    earlier_confirmations  integer,                     -- of an earlier version, until the follower has looked back
     PRIMARY KEY (org_id, id)
 );
 
@@ -288,13 +288,13 @@ CREATE TABLE workbench.automation_versions (
     graph          jsonb NOT NULL,
     published_at   timestamptz NOT NULL,
     published_by   uuid,
-    awaits         text[] NOT NULL DEFAULT '{}',    -- the events that its runs can wait for, or have as their goal
+    awaits         text[] NOT NULL DEFAULT '{}',    -- the events that its entries can wait for or have as their goal
     PRIMARY KEY (org_id, automation_id, version),
     FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
 );
 
--- Raised by every change of an organization's automations; ingest reads it in its own transaction, so cached
--- triggers are never stale.
+-- Incremented by every change of an organization's automations; ingest reads it in its own transaction, so cached triggers are
+-- never stale.
 CREATE TABLE workbench.automation_epochs (
     org_id  bigint PRIMARY KEY,
     epoch   bigint NOT NULL
@@ -320,7 +320,7 @@ CREATE TABLE workbench.entries (
     id                  uuid NOT NULL,
     automation_id       uuid NOT NULL,
     automation_version  integer,
-    stint               integer NOT NULL DEFAULT 1,     -- of the automation when the event matched: an entry of an earlier one rests
+    activation          integer NOT NULL DEFAULT 1,     -- of the automation when the event matched; entries of an earlier one are cancelled
     event_id            uuid NOT NULL,
     event_created_at    timestamptz NOT NULL,
     contact_id          uuid NOT NULL,
@@ -335,11 +335,11 @@ CREATE TABLE workbench.entries (
     due_at              timestamptz NOT NULL,
     last_error          text,
     since               timestamptz,                    -- when the wait at this node began
-    awaits              text[],                         -- the events that wake it before its time, while it waits
+    awaits              text[],                         -- the events that wake it early while it waits
     created_at          timestamptz NOT NULL,
     updated_at          timestamptz NOT NULL,
-    merged_from         uuid,                           -- like that of an event
-    request_id          text,                           -- of the request that brought the event, for logs
+    merged_from         uuid,                           -- as in events
+    request_id          text,                           -- of the request that sent the event, for logs
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, automation_id, event_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
@@ -352,7 +352,7 @@ CREATE INDEX entries_by_automation ON workbench.entries (org_id, automation_id, 
 CREATE INDEX entries_by_contact ON workbench.entries (org_id, contact_id, automation_id, created_at);
 CREATE INDEX entries_awaiting ON workbench.entries (org_id, contact_id, id) WHERE state = 'waiting' AND awaits IS NOT NULL;
 
--- Every move of an entry between states; the pairs are those of api/language/run.py.
+-- Every transition of an entry between states; the allowed pairs are those of workbench/language/run.py.
 CREATE TABLE workbench.entry_transitions (
     org_id      bigint NOT NULL,
     entry_id    uuid NOT NULL,
@@ -375,7 +375,7 @@ CREATE TABLE workbench.entry_transitions (
 CREATE TABLE workbench.entry_steps (
     org_id    bigint NOT NULL,
     entry_id  uuid NOT NULL,
-    claim     bigint NOT NULL,                  -- the lease token under which it was taken: grows over the entry's life
+    claim     bigint NOT NULL,                  -- the lease token of the claim, which grows over the entry's life
     step      integer NOT NULL,
     attempt   integer NOT NULL,
     node_id   text NOT NULL,
@@ -387,7 +387,7 @@ CREATE TABLE workbench.entry_steps (
     PRIMARY KEY (org_id, entry_id, claim, step)
 );
 
--- Messages: a row before each effect, one id for ever per (entry, node, visit) -----------------------------------------
+-- Messages: a row before each effect, one permanent id per (entry, node, visit) -----------------------------------------
 
 CREATE TABLE workbench.messages (
     org_id          bigint NOT NULL,
@@ -401,10 +401,10 @@ CREATE TABLE workbench.messages (
     status          text NOT NULL CHECK (status IN
         ('queued', 'sending', 'sent', 'delivered', 'failed', 'skipped', 'unknown')),
     wallet_address  text,
-    recipient       text,                       -- of an email the sealed address, of a webhook the url
+    recipient       text,                       -- the sealed address of an email, the URL of a webhook
     html            boolean NOT NULL DEFAULT false,
-    lease_token     bigint,                     -- of the claim that sends it, or did
-    in_doubt        boolean NOT NULL DEFAULT false,     -- an attempt of it may have arrived, whatever became of later ones
+    lease_token     bigint,                     -- of the claim that sends or sent it
+    in_doubt        boolean NOT NULL DEFAULT false,     -- an attempt may have arrived, whatever the result of later ones
     subject         text,
     body            text,
     extra           jsonb,
@@ -418,8 +418,8 @@ CREATE INDEX messages_inbox ON workbench.messages (org_id, wallet_address, creat
     WHERE channel = 'inapp' AND delivered_at IS NULL;
 CREATE INDEX messages_by_contact ON workbench.messages (org_id, contact_id, created_at);
 
--- What became of messages, one row for every outcome, written with the status it leads to. `retrying`: a try failed, and another
--- will follow. The rows with `sent` are the meter. Led by time: a month is one range, and new rows lie at its end.
+-- Outcomes of messages, written together with the status they lead to. `retrying`: an attempt failed and another one follows. Usage
+-- counts the rows with `sent`. The key begins with the time: a month is one range, and new rows are added at its end.
 CREATE TABLE workbench.message_outcomes (
     org_id      bigint NOT NULL,
     at          timestamptz NOT NULL,
@@ -432,7 +432,7 @@ CREATE TABLE workbench.message_outcomes (
 
 -- Delivery ----------------------------------------------------------------------------------------------------------
 
--- Addresses that get no more messages of a channel; kept as a blind index, so that erasing a contact need not lift it.
+-- Addresses that get no more messages of a channel; stored as blind indexes, so a suppression survives the erasure of its contact.
 CREATE TABLE workbench.suppressions (
     org_id          bigint NOT NULL,
     channel         text NOT NULL CHECK (channel IN ('email')),
@@ -442,7 +442,7 @@ CREATE TABLE workbench.suppressions (
     PRIMARY KEY (org_id, channel, address_digest)
 );
 
--- What webhooks are signed with, sealed. After a roll the previous secret signs, too, until its moment.
+-- Sealed secrets that sign webhooks. After a rotation the previous secret signs, too, until `previous_until`.
 CREATE TABLE workbench.webhook_secrets (
     org_id          bigint PRIMARY KEY,
     secret          bytea NOT NULL,
@@ -452,22 +452,21 @@ CREATE TABLE workbench.webhook_secrets (
     CHECK ((previous IS NULL) = (previous_until IS NULL))
 );
 
--- Webhook addresses that said 410: nothing is sent there until somebody opens them again.
+-- Webhook URLs that answered 410: nothing is sent to them until they are opened again.
 CREATE TABLE workbench.closed_endpoints (
     org_id      bigint NOT NULL,
-    url_digest  uuid NOT NULL,                  -- blind index: an address may carry values of contacts
+    url_digest  uuid NOT NULL,                  -- blind index: a URL may contain values of contacts
     host        text NOT NULL,
     closed_at   timestamptz NOT NULL,
     PRIMARY KEY (org_id, url_digest)
 );
 
--- What wallets were asked to sign and have not yet: a row is good for minutes, and is deleted by the sign-in that uses it, or by
--- one that comes later, or within a day.
+-- Sign-in challenges of wallets: valid for minutes, deleted by the sign-in that uses them, by a later one, or within a day.
 CREATE TABLE workbench.inapp_challenges (
     org_id          bigint NOT NULL,
     nonce           text NOT NULL,
     wallet_address  text NOT NULL,
-    key_id          uuid NOT NULL,              -- the publishable key that asked; it ends the session, too
+    key_id          uuid NOT NULL,              -- the publishable key of the request; revoking it ends the session, too
     origin          text NOT NULL,
     chain_id        bigint NOT NULL,
     expires_at      timestamptz NOT NULL,
@@ -475,8 +474,8 @@ CREATE TABLE workbench.inapp_challenges (
 );
 CREATE INDEX inapp_challenges_by_end ON workbench.inapp_challenges (org_id, expires_at);
 
--- In-app messages that somebody sent to a wallet of their own to try an automation: kept apart from messages, so that nothing counts
--- them; deleted when they are acknowledged, or in the hour after a day. `contact_id`: of whom the texts may speak.
+-- In-app messages that authors send to their own wallets to try an automation: kept apart from messages, so they are never counted;
+-- deleted when they are acknowledged, or after a day. `contact_id`: the contact that the texts may mention.
 CREATE TABLE workbench.test_pushes (
     org_id          bigint NOT NULL,
     id              uuid NOT NULL,
@@ -493,24 +492,24 @@ CREATE INDEX test_pushes_by_age ON workbench.test_pushes (org_id, created_at);
 
 -- Segments ----------------------------------------------------------------------------------------------------------
 
--- A name for contacts: those that a query finds, asked again and again, or those of a frame, frozen.
+-- Named groups of contacts: the result of a query that is refreshed, or a frozen audience.
 CREATE TABLE workbench.segments (
     org_id         bigint NOT NULL REFERENCES workbench.organizations (id),
     id             uuid NOT NULL,
     name           text NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
     kind           text NOT NULL CHECK (kind IN ('query', 'audience')),
     sql            text,                        -- as it was written
-    params         jsonb,                       -- its values, addresses sealed
+    params         jsonb,                       -- its parameters, addresses sealed
     every_seconds  integer CHECK (every_seconds BETWEEN 60 AND 604800),
-    provenance     jsonb NOT NULL DEFAULT '{}', -- of an audience: what its frame came from, and how many rows were used
-    size           integer NOT NULL,            -- when it was last refreshed
-    refreshed_at   timestamptz,                 -- null: an audience of which more is to come; its members are those of before
-    last_error     text,                        -- why the last try failed; the members stay those of before
+    provenance     jsonb NOT NULL DEFAULT '{}', -- of an audience: the origin of its frame, and how many rows were used
+    size           integer NOT NULL,            -- at the last refresh
+    refreshed_at   timestamptz,                 -- null: an audience with parts still to arrive; its members are the earlier ones
+    last_error     text,                        -- why the last refresh failed; the members are the earlier ones
     failing_since  timestamptz,
     failures       integer NOT NULL DEFAULT 0,  -- since it last succeeded
     due_at         timestamptz,
     attempted_at   timestamptz,
-    lease_token    bigint NOT NULL DEFAULT 0,   -- grows with every claim; who holds an older one changes nothing
+    lease_token    bigint NOT NULL DEFAULT 0,   -- grows with every claim; a write with an older token finds no row
     lease_until    timestamptz,
     revision       integer NOT NULL,
     created_at     timestamptz NOT NULL,
@@ -524,7 +523,7 @@ CREATE TABLE workbench.segments (
 CREATE UNIQUE INDEX segments_by_name ON workbench.segments (org_id, name) WHERE archived_at IS NULL;
 CREATE INDEX segments_due ON workbench.segments (org_id, due_at) WHERE due_at IS NOT NULL;
 
--- How large a segment was: a row for each refresh that changed something.
+-- Sizes of segments over time: a row for each refresh that changed something.
 CREATE TABLE workbench.segment_sizes (
     org_id      bigint NOT NULL,
     segment_id  uuid NOT NULL,
@@ -546,7 +545,7 @@ CREATE TABLE workbench.segment_members (
 );
 CREATE INDEX segment_members_by_contact ON workbench.segment_members (org_id, contact_id);
 
--- Contacts of a frame that comes in parts, until the last one makes them the audience.
+-- Contacts of an audience that arrives in parts, until the last part arrives.
 CREATE TABLE workbench.audience_parts (
     org_id      bigint NOT NULL,
     segment_id  uuid NOT NULL,
@@ -555,26 +554,28 @@ CREATE TABLE workbench.audience_parts (
     FOREIGN KEY (org_id, segment_id) REFERENCES workbench.segments (org_id, id)
 );
 
--- What happened on chains: a row for every log that somebody of the organization follows. A log whose block was dropped is
--- `removed`; when it comes again, in another block or at another place, the row, and the entries it started, come back to life.
+-- Chains ------------------------------------------------------------------------------------------------------------
+
+-- A row for every log that the organization's automations or watches select. When a log's block is dropped, the log is `removed`; when
+-- it comes back, in another block or at another place, the row and the entries it started are restored.
 CREATE TABLE workbench.onchain_events (
     org_id        bigint NOT NULL,
     id            uuid NOT NULL,
-    contact_id    uuid,                         -- of the wallet that the log is about, when it is known
+    contact_id    uuid,                         -- of the wallet that the log is about, if there is one
     chain_id      bigint NOT NULL,
     contract      text NOT NULL,                -- addresses and hashes in lower case
     event         text NOT NULL,
-    signature     text NOT NULL,                -- as it is hashed: Transfer(address,address,uint256)
+    signature     text NOT NULL,                -- the hashed form: Transfer(address,address,uint256)
     tx_hash       text NOT NULL,
-    log_index     integer NOT NULL,             -- in the block it is in now, or was in last
-    digest        uuid NOT NULL,                -- of contract, topics and data: what makes it this log of its transaction
+    log_index     integer NOT NULL,             -- in its current or last block
+    digest        uuid NOT NULL,                -- of contract, topics and data: identifies the log in its transaction
     block_number  bigint NOT NULL,
     block_hash    text NOT NULL,
     block_time    timestamptz NOT NULL,
-    args          jsonb NOT NULL DEFAULT '{}',  -- empty where the log does not hold what the signature says
+    args          jsonb NOT NULL DEFAULT '{}',  -- empty if the log does not match the signature
     removed       boolean NOT NULL DEFAULT false,
     created_at    timestamptz NOT NULL,         -- when it was first seen
-    merged_from   uuid,                         -- like that of an event
+    merged_from   uuid,                         -- as in events
     PRIMARY KEY (org_id, id)
 );
 CREATE UNIQUE INDEX onchain_events_in_chain ON workbench.onchain_events (org_id, chain_id, tx_hash, log_index) WHERE NOT removed;
@@ -583,18 +584,18 @@ CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, block_
 CREATE INDEX onchain_events_by_contract ON workbench.onchain_events (org_id, contract, id);
 CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id, created_at);
 
--- Contract events that are kept though no automation starts from them.
+-- Watches: contract events that are kept although no automation starts from them.
 CREATE TABLE workbench.chain_watches (
     org_id      bigint NOT NULL REFERENCES workbench.organizations (id),
     chain_id    bigint NOT NULL,
     contract    text NOT NULL,
     signature   text NOT NULL,
-    wallet_arg  text,                           -- the parameter by whose wallet a contact is found
+    wallet_arg  text,                           -- the parameter with the wallet of the contact
     created_at  timestamptz NOT NULL,
     PRIMARY KEY (org_id, chain_id, contract, signature)
 );
 
--- Logs that the database refuses to store, each with what it broke: nothing else waits for them. For the operator.
+-- Logs that the database refuses to store, with the rule they break. They block no other logs; the operator sees them.
 CREATE TABLE workbench.chain_dead_logs (
     org_id        bigint NOT NULL REFERENCES workbench.organizations (id),
     chain_id      bigint NOT NULL,
@@ -608,8 +609,8 @@ CREATE TABLE workbench.chain_dead_logs (
     PRIMARY KEY (org_id, chain_id, tx_hash, log_index)
 );
 
--- Logs that passed the filters of automations but are about nobody known, by the hour in which they came: `created` made a contact, the
--- others started nothing. Kept for seven days.
+-- Logs that passed the filters of automations but are about wallets without a contact, by hour: `created` made a contact, the others
+-- started nothing. Kept for seven days.
 CREATE TABLE workbench.stranger_counts (
     org_id         bigint NOT NULL,
     automation_id  uuid NOT NULL,
@@ -619,19 +620,19 @@ CREATE TABLE workbench.stranger_counts (
     PRIMARY KEY (org_id, automation_id, hour, what)
 );
 
--- How far each chain has been read, and by whom: the token grows with every follower, and a write with an older one finds no row.
+-- How far each chain has been read. The token grows with every follower, and a write with an older token finds no row.
 CREATE TABLE workbench.chains (
     chain_id      bigint PRIMARY KEY,
     token         bigint NOT NULL,
     lease_until   timestamptz NOT NULL,
-    block_number  bigint,                       -- all logs up to here are stored; none yet: reading begins at the head
+    block_number  bigint,                       -- all logs up to here are stored; null: reading begins at the head
     head          bigint,
     read_at       timestamptz,
     trouble       text,                         -- what hinders the follower now
-    dropping_above  bigint                      -- a reorganization: logs of blocks above this one are to be taken back first
+    dropping_above  bigint                      -- a reorganization: logs of later blocks are to be taken back first
 );
 
--- Blocks that were read, by whose hashes a reorganization is noticed: the newest ones, and the first of the chain.
+-- Hashes of blocks that were read, to detect reorganizations: the newest blocks, and the first of the chain.
 CREATE TABLE workbench.chain_blocks (
     chain_id  bigint NOT NULL,
     number    bigint NOT NULL,
@@ -639,17 +640,19 @@ CREATE TABLE workbench.chain_blocks (
     PRIMARY KEY (chain_id, number)
 );
 
--- Which engine processes are alive; shown by /readyz and `doctor`.
+-- Engines -----------------------------------------------------------------------------------------------------------
+
+-- Engine processes with their last heartbeat; shown by /readyz and `doctor`.
 CREATE TABLE workbench.engines (
     id          uuid PRIMARY KEY,
     started_at  timestamptz NOT NULL,
     seen_at     timestamptz NOT NULL,
-    next_due_at timestamptz                     -- when the next entry was due, then
+    next_due_at timestamptz                     -- when the next entry was due, at seen_at
 );
 
 -- What analysts see ---------------------------------------------------------------------------------------------------
--- The views run with the reader's own rights, so the row policies of the tables (one literal policy per organization's
--- login role, added on its first use) decide what is seen.
+-- The views run with the reader's own rights, so the row policies of the tables decide which rows are visible: one literal policy per
+-- organization's login role, added at its first use.
 
 ALTER TABLE workbench.contacts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
@@ -728,8 +731,8 @@ CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barr
     SELECT id, event, field, reason, body, idempotency_key, received_at FROM workbench.event_notices
     WHERE outcome = 'rejected';
 
--- What analysts see of the past: the events of the transactions that a query of then had seen the end of. Exact whatever their
--- moments are (an import dates its events back). Which those are is a setting of the reader's connection; it only ever takes rows away.
+-- Events as of an earlier snapshot: those of the transactions that had ended then. Exact whatever the events' dates (an import dates its
+-- events back). The snapshot is a setting of the reader's connection, which can only remove rows.
 CREATE SCHEMA analyst_past;
 
 CREATE FUNCTION workbench.past_end() RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog
@@ -743,7 +746,8 @@ CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barr
     FROM workbench.events
     WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
 
--- What a direct login sees instead of the analyst's view of the same name: no addresses, since nobody opens or masks them on their way.
+-- A direct login sees these views instead of the analyst's views of the same name. They have no emails, because without the gateway
+-- nothing opens or masks them.
 CREATE SCHEMA analyst_direct;
 
 CREATE VIEW analyst_direct.app_events WITH (security_invoker = true, security_barrier = true) AS

@@ -1,14 +1,16 @@
--- Run at every migration: puts every table that has an `org_id` behind row-level security that its owner, who is the application,
--- cannot pass either. A session sees and writes the rows of the organization named by its setting `workbench.org`; those of
--- all with `*`; none without one. Analysts' login roles have policies of their own (api/store/roles.py), and no use for the setting.
--- Partitions are reached through their table, so its policy holds. Idempotent; when nothing is left to do it only reads.
--- Nodes of Citus hear the setting where a transaction sets it (api/store/database.py), and take no policy with a query in it, which
--- elsewhere asks once per statement instead of once per row.
+-- Row-level security for every table with an `org_id`. Run at every migration; idempotent, and read-only when nothing is left to do.
+--
+-- The policies also apply to the tables' owner, which is the application. A session sees and writes the rows of the organization in its
+-- setting `workbench.org`; with `*` those of all organizations, without the setting none. Analysts' login roles have their own policies
+-- (api/store/sql_roles.py), and the setting gives them nothing. Partitions are read through their table, so its policy applies.
+--
+-- The setting is read in a subquery, which is evaluated once per statement instead of once per row. Citus accepts no policy with a
+-- subquery; its nodes learn the setting from each transaction that sets it (api/store/database.py).
 
 DO $wall$
 DECLARE
     setting  CONSTANT text := $$current_setting('workbench.org', true)$$;
-    seen     CONSTANT text := format(
+    visible  CONSTANT text := format(
         CASE WHEN EXISTS (SELECT FROM pg_extension WHERE extname = 'citus') THEN '%s OR org_id = %s'
              ELSE '(SELECT %s) OR org_id = (SELECT %s)' END,
         setting || $$ = '*'$$, format($$nullif(nullif(%s, '*'), '')::bigint$$, setting));
@@ -23,7 +25,7 @@ BEGIN
     LOOP
         EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', item);
         EXECUTE format('DROP POLICY IF EXISTS wall ON %s', item);
-        EXECUTE format('CREATE POLICY wall ON %s TO CURRENT_USER USING (%s)', item, seen);
+        EXECUTE format('CREATE POLICY wall ON %s TO CURRENT_USER USING (%s)', item, visible);
     END LOOP;
 END
 $wall$;

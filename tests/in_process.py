@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from api.app import App
-from api.routes.express import ExpressConnection
+from api.routes.fast_path import ExpressConnection
 from tests.sockets import listening_socket
 
 

@@ -17,7 +17,7 @@ from psycopg import sql
 from api.clock import token
 from api.embedded import Server
 from api.embedded.cluster import make_application
-from api.store.database import EVERYBODY
+from api.store.database import ALL_ORGANIZATIONS
 
 _WAITING = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
@@ -117,7 +117,7 @@ def _waiting(dsn: str) -> int:
         return int(found)
 
 
-def acting(dsn: str, org: str = EVERYBODY, **options: Any) -> psycopg.Connection[Any]:
+def acting(dsn: str, org: str = ALL_ORGANIZATIONS, **options: Any) -> psycopg.Connection[Any]:
     """Return a connection in a transaction that sees an organization's rows, or those of all: on every node of Citus, too."""
     settings = "-c search_path=workbench -c citus.propagate_set_commands=local"
     connection = psycopg.connect(dsn, options=settings, **options)

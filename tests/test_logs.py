@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api import logs
+from api import process
 
 ODD = "a\nb\x1b[31m\x7f\u2028\x85\udc80"
 
@@ -16,11 +16,11 @@ ODD = "a\nb\x1b[31m\x7f\u2028\x85\udc80"
 @pytest.fixture
 def said() -> Iterator[StringIO]:
     """What is logged; afterwards logging is as it was."""
-    root, ours = logging.getLogger(), logging.getLogger(logs.OURS)
+    root, ours = logging.getLogger(), logging.getLogger(process.LOGGER)
     handlers, levels = root.handlers[:], (root.level, ours.level)
     root.handlers = []  # pytest's own must not be closed
     stream = StringIO()
-    logs.install(stream)
+    process.install_logging(stream)
     yield stream
     logging.captureWarnings(capture=False)
     root.handlers = handlers

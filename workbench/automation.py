@@ -1,4 +1,4 @@
-"""An automation at the notebook: the verbs that write it, and those that check, simulate, publish and watch it."""
+"""An automation in the notebook: write it, check it, simulate it, publish it and watch it run."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -6,50 +6,46 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import msgspec
 
-from api.language.catalog import check_against, events_of, is_on_chain, segments_of
-from api.language.check import Remark
 from workbench import entries as watching
 from workbench import publish as publishing
-from workbench.audit import audit
-from workbench.author import Draft, from_json
+from workbench.account import audit
 from workbench.catalog import Catalog, seen
-from workbench.chains import chained
+from workbench.chain import chained
 from workbench.connection import Connection
-from workbench.dead_letters import DeadLetters, dead_letters
 from workbench.display.graph import draw, picture
-from workbench.display.page import html
-from workbench.entries import Entries, Entry, Until
-from workbench.errors import DraftError, NotThereError, WorkbenchError, spoken
+from workbench.display.html import html
+from workbench.draft import Draft, from_json
+from workbench.duration import PeriodArguments
+from workbench.entries import DeadLetters, Entries, Entry, Until, dead_letters
+from workbench.errors import InvalidAutomationError, NotFoundError, WorkbenchError, usage_example
 from workbench.events import Receipt
-from workbench.impact import Impact
-from workbench.known_segments import known_names
-from workbench.periods import During
+from workbench.language.check import Diagnostic, check_against, events_of, segments_of, uses_chain
 from workbench.plan import Plan, planned
-from workbench.publish import Record, Versions
-from workbench.send_test import Addresses, TestSent, send_test
-from workbench.simulate import Simulation, Trial, simulated
-from workbench.texts.besides import Besides
-from workbench.texts.forms import as_python, described, spoken_lines, understood, with_besides
-from workbench.verbs import Rules
-from workbench.watch.figures import Stats, stats
-from workbench.watch.live import Live
+from workbench.publish import AutomationRecord, Impact, Versions
+from workbench.segments import segment_names
+from workbench.send_test import TestReceivers, TestSent, send_test
+from workbench.simulate import Simulation, SimulationArguments, simulated
+from workbench.stats import Dashboard, Stats, stats
+from workbench.text.forms import from_sentences, sentence_lines, to_python, to_sentences, with_extras
+from workbench.text.remainder import Extras
+from workbench.verbs import AutomationVerbs
 
-if TYPE_CHECKING:  # polars takes 0.3 s to load
+if TYPE_CHECKING:
     import polars as pl
 
     from workbench.backtest.result import Backtest
-    from workbench.backtest.verb import Against
+    from workbench.backtest.run import Against
     from workbench.canvas.widget import Canvas
 
 
-class Place:
-    """Where an automation lives: the server, and what it held when last seen. Shared by all values made from one.
+class SavedAutomation:
+    """The server that an automation belongs to, and its record there. Shared by all values made from one automation.
 
-    `archived`: there is no automation of this name, but there was one.
+    `archived`: no automation has this name, but an archived one had it.
     """
 
     def __init__(
-        self, connection: Connection | None = None, record: Record | None = None, *, archived: bool = False
+        self, connection: Connection | None = None, record: AutomationRecord | None = None, *, archived: bool = False
     ) -> None:
         self.connection = connection
         self.record = record
@@ -57,24 +53,24 @@ class Place:
         self.catalog = Catalog(connection) if connection is not None and connection.has_key else None
 
 
-class Automation(Rules):
-    """An automation: what starts it, and its steps. Every writing verb returns a new value.
+class Automation(AutomationVerbs):
+    """An automation: what starts it, and its steps. Every method that writes returns a new value.
 
     ```
     a = (wb.automation("Thanks for the deposit")
            .on("deposit").where("amountUsd", eq=100)
            .send_inapp(title="Thanks!", body="Your {{ amountUsd }} USD have arrived."))
-    a                       # drawn, with what should be looked at
+    a                       # drawn, with errors and warnings
     a.simulate({...})       # what would happen
-    a.publish()             # from now on it runs
+    a.publish()             # from now on events start it
     a.entries()             # what did happen
     ```
     """
 
-    def __init__(self, draft: Draft, place: Place | None = None) -> None:
+    def __init__(self, draft: Draft, server: SavedAutomation | None = None) -> None:
         self._draft = draft
-        self._place = place or Place()
-        self._canvases: dict[bool, Canvas] = {}  # by whether they are for looking only
+        self._server = server or SavedAutomation()
+        self._canvases: dict[bool, Canvas] = {}  # by read_only
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> Self:
@@ -83,11 +79,11 @@ class Automation(Rules):
 
     @classmethod
     def from_sentences(cls, text: str, *, name: str) -> Self:
-        """Return the automation that sentences tell, as `describe` writes them; raises DraftError naming the line that is not one."""
-        return cls(understood(name, text))
+        """Return the automation that sentences describe, as `describe` writes them; raises InvalidAutomationError naming the line."""
+        return cls(from_sentences(name, text))
 
     def _with(self, draft: Draft) -> Self:
-        return type(self)(draft, self._place)
+        return type(self)(draft, self._server)
 
     @property
     def name(self) -> str:
@@ -96,15 +92,15 @@ class Automation(Rules):
 
     # Writing
 
-    @spoken(".retold(text), where text is like what .describe() returns")
-    def retold(self, text: str) -> Self:
-        """Write it anew, from sentences."""
-        return self._with(understood(self.name, text))
+    @usage_example(".from_text(text), where text is like what .describe() returns")
+    def from_text(self, text: str) -> Self:
+        """Return it rewritten from sentences, with the same name and server."""
+        return self._with(from_sentences(self.name, text))
 
-    @spoken('.besides({"nodes.add_tag_vip.data.label": "VIP"})')
-    def besides(self, values: Mapping[str, object], *, without: Sequence[str] = ()) -> Self:
-        """Set what no verb says, by its path: positions, foreign keys, ids of edges. `without`: paths to take out."""
-        return self._with(with_besides(self._draft, Besides(dict(values), tuple(without))))
+    @usage_example('.with_extras({"nodes.add_tag_vip.data.label": "VIP"})')
+    def with_extras(self, values: Mapping[str, object], *, without: Sequence[str] = ()) -> Self:
+        """Set fields that no method writes, by path: positions, unknown keys, ids of edges. `without`: paths to remove."""
+        return self._with(with_extras(self._draft, Extras(dict(values), tuple(without))))
 
     # Reading
 
@@ -112,31 +108,31 @@ class Automation(Rules):
         """Return the contract's payload: `name`, `triggerSpec`, `graph`."""
         return self._draft.payload()
 
-    def check(self) -> tuple[Remark, ...]:
-        """Return every remark, errors first: errors stand against publishing, warnings are worth a look."""
-        return (*self._draft.remarks(), *self._archived(), *self._unseen())
+    def check(self) -> tuple[Diagnostic, ...]:
+        """Return errors, which prevent publishing, and then warnings."""
+        return (*self._draft.remarks(), *self._archive_remarks(), *self._unseen())
 
     def describe(self) -> str:
-        """Return the automation in plain sentences, and below them what no sentence says. `from_sentences` reads it back."""
-        return described(self._draft)
+        """Return the automation as plain sentences, and below them the extra fields. `from_sentences` reads it back."""
+        return to_sentences(self._draft)
 
     def to_python(self) -> str:
         """Return the code that writes this automation."""
-        return as_python(self._draft)
+        return to_python(self._draft)
 
     def svg(self) -> str:
         """Return the graph as an SVG document."""
-        return draw(*self._draft.language(), chosen=self._draft.places())[0]
+        return draw(*self._draft.language(), chosen=self._draft.positions())[0]
 
     # Drawing
 
-    @spoken(".canvas() or .canvas(height=800), .canvas(read_only=True)")
+    @usage_example(".canvas() or .canvas(height=800), .canvas(read_only=True)")
     def canvas(self, *, height: int = 640, read_only: bool = False) -> "Canvas":
         """Open it on a canvas, to draw it, test it, publish it and watch it. What is drawn there is this automation from then on.
 
         `canvas.automation` is what is drawn; assign another value of it, `a.add_tag("vip")` say, and that is shown. `height` in pixels.
         """
-        from workbench.canvas.widget import Canvas  # loads the widgets, which whoever only writes code does not need
+        from workbench.canvas.widget import Canvas  # loads the widgets, which code without a canvas does not need
 
         if read_only not in self._canvases:
             self._canvases[read_only] = Canvas(self, height=height, read_only=read_only)
@@ -144,9 +140,9 @@ class Automation(Rules):
         canvas.height = height
         return canvas
 
-    # Trying
+    # Testing
 
-    @spoken('.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})')
+    @usage_example('.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})')
     def simulate(
         self,
         event: Mapping[str, Any],
@@ -162,14 +158,16 @@ class Automation(Rules):
         `events` of the same contact come later: `[{"event": "purchase", "after": "2h", "payload": {…}}]`.
         Without a connection the same interpreter runs here.
         """
-        connection, record = self._place.connection, self._place.record
+        connection, record = self._server.connection, self._server.record
         speaks = connection if connection is not None and connection.has_key else None
         saved = None if record is None else record.id
-        simulation = simulated(self._draft, Trial(event, contact, now, events, automation_id=saved), speaks)
+        simulation = simulated(
+            self._draft, SimulationArguments(event, contact, now, events, automation_id=saved), speaks
+        )
         simulation.note = record.off() if record is not None else ""
         return simulation
 
-    @spoken('.backtest(days=30) or .backtest(days=30, against="published", segment="whales", sample=0.1)')
+    @usage_example('.backtest(days=30) or .backtest(days=30, against="published", segment="whales", sample=0.1)')
     def backtest(
         self,
         *,
@@ -177,9 +175,9 @@ class Automation(Rules):
         segment: str | None = None,
         sample: float = 1.0,
         processes: int | None = None,
-        **during: Unpack[During],
+        **during: Unpack[PeriodArguments],
     ) -> "Backtest":
-        """Return what it would have done in the last `days` (30 unless told), or from `since` up to `until`, had it run then.
+        """Return what it would have done in the last `days` (default: 30), or from `since` up to `until`, had it run then.
 
         Every event that was stored in that time goes through the engine's interpreter, contact by contact, with delays, waits, caps and
         quiet hours on the clock of then. Nothing is sent and nothing written. Contacts are taken as they are today: what they were
@@ -189,15 +187,14 @@ class Automation(Rules):
         whenever they entered. `sample=0.1` takes a tenth of the contacts, always the same ones. `processes` is how many help; as many as
         there are cores unless told.
         """
-        from workbench.backtest.run import Asked
-        from workbench.backtest.source import Whom
-        from workbench.backtest.verb import backtested
+        from workbench.backtest.run import BacktestRequest, backtested
+        from workbench.backtest.source import ContactSample
 
-        asked = Asked(during, Whom(sample, segment), processes)
-        return backtested(self._connected(), self._draft, self._place.record, against, asked)
+        asked = BacktestRequest(during, ContactSample(sample, segment), processes)
+        return backtested(self._connected(), self._draft, self._server.record, against, asked)
 
-    @spoken('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')
-    def send_test(self, event: Mapping[str, Any], *, node: str | None = None, **to: Unpack[Addresses]) -> TestSent:
+    @usage_example('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')
+    def send_test(self, event: Mapping[str, Any], *, node: str | None = None, **to: Unpack[TestReceivers]) -> TestSent:
         """Send what it would send for `event` to yourself: to `email`, `wallet_address`, or `url` for webhooks; return what became of it.
 
         `event` is as for `.simulate`; the texts are those that its contact would get. They are marked as tests, nobody else gets them, and
@@ -208,149 +205,153 @@ class Automation(Rules):
 
     # Publishing
 
-    @spoken(".save()")
+    @usage_example(".save()")
     def save(self, *, overwrite: bool = False) -> Self:
-        """Save the draft under its name; what is published stays as it is. Raises StaleError when somebody else changed it."""
+        """Save the draft under its name; the published version stays. Raises ConflictError when someone else changed it."""
         connection = self._connected()
-        self._place.record = publishing.save(connection, self._draft, self._place.record, overwrite=overwrite)
+        self._server.record = publishing.save(connection, self._draft, self._server.record, overwrite=overwrite)
         return self
 
-    @spoken(".publish()")
+    @usage_example(".publish()")
     def publish(self, *, overwrite: bool = False) -> Self:
         """Save, publish a new version and switch it on: from now on events start it.
 
-        Who is on the way through an earlier version finishes there; `.impact` says who they are.
-        Raises PublishError listing what stands against it, node by node, and StaleError when somebody else changed it.
+        Entries of earlier versions finish on their version; `.impact` counts them. Raises PublishError listing the errors by node,
+        and ConflictError when someone else changed it.
         """
         connection = self._connected()
-        publishing.refuse_errors(self.name, self._draft.remarks())
+        publishing.raise_on_errors(self.name, self._draft.remarks())
         self.save(overwrite=overwrite)
-        self._place.record = publishing.publish(connection, self._saved())
+        self._server.record = publishing.publish(connection, self._saved())
         return self
 
-    @spoken(".plan() or .plan(against=2)")
+    @usage_example(".plan() or .plan(against=2)")
     def plan(self, *, against: int | None = None) -> Plan:
-        """Return what publishing would change: from the live version, or `against` another, and whom it finds on their way."""
-        return planned(self._draft, self._place.record, self._connected(), against)
+        """Return what publishing would change, compared with the live version or with `against`, and which entries still run."""
+        return planned(self._draft, self._server.record, self._connected(), against)
 
-    @spoken(".rollback(1); .versions() shows which there are")
+    @usage_example(".rollback(1); .versions() shows which there are")
     def rollback(self, version: int) -> Self:
-        """Publish what an earlier version said as a new version. Changes that are not published yet stay as they are."""
+        """Publish the content of an earlier version as a new version. Unpublished changes stay in the draft."""
         before = self._saved()
-        self._place.record = record = publishing.rollback(self._connected(), before, version)
+        self._server.record = record = publishing.rollback(self._connected(), before, version)
         return self._with(record.draft()) if publishing.unchanged(self._draft, before) else self
 
     @property
     def impact(self) -> Impact | None:
-        """Who was on the way through earlier versions when it was published just now; None when it was not."""
-        return self._place.record.impact if self._place.record is not None else None
+        """The entries of earlier versions at the last publication from here; None without one."""
+        return self._server.record.impact if self._server.record is not None else None
 
     def activate(self) -> Self:
         """Let events start it again."""
         return self._switch("activate")
 
     def deactivate(self) -> Self:
-        """Switch it off: no event starts it, and whoever is waiting is cancelled."""
+        """Switch it off: no event starts it, and waiting entries are cancelled."""
         return self._switch("deactivate")
 
     def pause(self) -> Self:
-        """Let it stand still: no event starts it, and whoever is on the way rests once it is due. Nobody is cancelled."""
+        """Pause it: no event starts it, and entries stop at their next step. No entry is cancelled."""
         return self._switch("pause")
 
-    @spoken('.resume() or .resume(overdue="cancel")')
+    @usage_example('.resume() or .resume(overdue="cancel")')
     def resume(self, *, overdue: publishing.Overdue = "run") -> Self:
-        """Let it go on after `.pause()`. What came due meanwhile happens now; `overdue="cancel"` ends those entries instead."""
-        self._place.record = publishing.resume(self._connected(), self._saved(), overdue)
+        """Resume it after `.pause()`. Steps that came due meanwhile run now; `overdue="cancel"` ends those entries instead."""
+        self._server.record = publishing.resume(self._connected(), self._saved(), overdue)
         return self
 
     def archive(self) -> Self:
-        """Put it away for good; its history stays."""
+        """Archive it permanently; its history stays."""
         return self._switch("archive")
 
     def versions(self) -> Versions:
         """Return the published versions, newest first."""
         return publishing.versions(self._connected(), self._saved())
 
-    @spoken(".audit() or .audit(limit=500)")
+    @usage_example(".audit() or .audit(limit=500)")
     def audit(self, limit: int = 100) -> "pl.DataFrame":
-        """Return who changed it, newest first: when, with which key, and from which live version to which."""
+        """Return a frame of its changes, newest first: when, with which key, and from which live version to which."""
         return audit(self._connected(), limit, subject_id=self._saved().id)
 
-    # Watching
+    # Monitoring
 
-    @spoken(".stats() or .stats(days=7)")
+    @usage_example(".stats() or .stats(days=7)")
     def stats(self, *, days: int = 30) -> Stats:
         """Return how it is doing now: who stands at which step, what happened there, what failed, and the goal rate of these `days`."""
         return stats(self._connected(), self._saved(), days)
 
-    @spoken(".live() or .live(days=7)")
-    def live(self, *, days: int = 30) -> Live:
-        """Watch those figures: they are asked for again while somebody looks, and what failed has a button that tries it again."""
+    @usage_example(".dashboard() or .dashboard(days=7)")
+    def dashboard(self, *, days: int = 30) -> Dashboard:
+        """Show `stats` as a widget that reads the figures again every few seconds and can replay failed entries."""
         connection, record = self._connected(), self._saved()
-        return Live(lambda: stats(connection, record, days))
+        return Dashboard(lambda: stats(connection, record, days))
 
-    @spoken('.entries() or .entries(limit=200, state="waiting")')
+    @usage_example('.entries() or .entries(limit=200, state="waiting")')
     def entries(self, limit: int = 50, *, state: str | None = None) -> Entries:
         """Return the newest entries: one per event that started it; of those that stand in a state when it is given."""
-        return watching.listed(self._connected(), self._saved().id, limit, state)
+        return watching.list_entries(self._connected(), self._saved().id, limit, state)
 
     def dead_letters(self) -> DeadLetters:
-        """Return what failed for good, by cause; its `.replay()` tries it again."""
+        """Return what failed permanently, by cause; its `.replay()` tries it again."""
         return dead_letters(self._connected(), self._saved().id)
 
-    @spoken('.watch(receipt) or .watch(receipt, until="waiting"), where receipt = wb.events.send("deposit", …)')
-    def watch(self, sent: Receipt | str, timeout: float = 30.0, *, until: Until = "ended") -> Entry:
-        """Watch the entry that one event started until it ends, or until it waits, and return it.
+    @usage_example(
+        '.wait_for_entry(receipt) or .wait_for_entry(receipt, until="waiting"), where receipt = wb.events.send("deposit", …)'
+    )
+    def wait_for_entry(self, event: Receipt | str, timeout: float = 30.0, *, until: Until = "ended") -> Entry:
+        """Wait until the entry that one event started ends, or until it waits, and return it.
 
-        `sent` is the receipt of `wb.events.send`, an idempotency key or an event id.
+        `event` is the receipt of `wb.events.send`, an idempotency key or an event id.
         """
-        key = _key_of(sent)
-        entry = watching.started_by(self._connected(), self._saved().id, key)
+        key = _key_of(event)
+        entry = watching.find_entry(self._connected(), self._saved().id, key)
         if entry is None:
-            raise NotThereError(
+            raise NotFoundError(
                 f"that event did not start {self.name!r}. Either it was not active when the event came, or the event does not pass "
                 "its filters: .simulate(event) says which"
             )
         return entry.wait(timeout, until=until)
 
-    # Below the surface
-
     def _connected(self) -> Connection:
-        if self._place.connection is None:
-            raise DraftError('this automation is not connected to a server: wb.automation("name") makes one that is')
-        return self._place.connection
+        if self._server.connection is None:
+            raise InvalidAutomationError(
+                'this automation is not connected to a server: wb.automation("name") makes one that is'
+            )
+        return self._server.connection
 
-    def _saved(self) -> Record:
-        if self._place.record is None:
-            raise NotThereError(f"{self.name!r} is not on the server yet: .save() or .publish() puts it there")
-        return self._place.record
+    def _saved(self) -> AutomationRecord:
+        if self._server.record is None:
+            raise NotFoundError(f"{self.name!r} is not on the server yet: .save() or .publish() puts it there")
+        return self._server.record
 
-    def _switch(self, verb: publishing.Verb) -> Self:
-        self._place.record = publishing.switch(self._connected(), self._saved(), verb)
+    def _switch(self, action: publishing.Switch) -> Self:
+        self._server.record = publishing.switch(self._connected(), self._saved(), action)
         return self
 
-    def _unseen(self) -> list[Remark]:
-        """Warn about events and values that nobody has sent, and segments that nobody has defined: why nothing happens."""
-        if self._place.catalog is None:
+    def _unseen(self) -> list[Diagnostic]:
+        """Return warnings about events, values, segments and contracts that the server has not seen."""
+        if self._server.catalog is None:
             return []
         try:
             trigger, graph = self._draft.language()
-            known = seen(self._place.catalog, events_of(trigger, graph))
+            known = seen(self._server.catalog, events_of(trigger, graph))
             if segments_of(graph):
-                known = msgspec.structs.replace(known, segments=known_names(self._connected()))
-            if is_on_chain(trigger, graph):
-                known = msgspec.structs.replace(known, chained=chained(self._connected()))
+                known = msgspec.structs.replace(known, segments=segment_names(self._connected()))
+            if uses_chain(trigger, graph):
+                known = msgspec.structs.replace(known, chain=chained(self._connected()))
             return [*check_against(known, trigger, graph)]
         except WorkbenchError:
             return []  # the automation can be looked at without a server
 
-    def _archived(self) -> list[Remark]:
-        if not self._place.archived or self._place.record is not None:
+    def _archive_remarks(self) -> list[Diagnostic]:
+        if not self._server.archived or self._server.record is not None:
             return []
-        return [Remark("warning", f"an archived automation is called {self.name!r} too; saving this one begins anew")]
+        return [
+            Diagnostic("warning", f"an archived automation is called {self.name!r} too; saving this one begins anew")
+        ]
 
-    def _pills(self) -> list[tuple[str, str]]:
-        record = self._place.record
+    def _status_pills(self) -> list[tuple[str, str]]:
+        record = self._server.record
         if record is None:
             return [("draft, not saved", "warn")]
         return (
@@ -360,20 +361,20 @@ class Automation(Rules):
         )
 
     def __repr__(self) -> str:
-        states = ", ".join(text for text, _ in self._pills())
+        states = ", ".join(text for text, _ in self._status_pills())
         remarks = [f"{'✗' if each.level == 'error' else '!'} {each}" for each in self.check()]
         impact = [repr(self.impact)] if self.impact is not None and self.impact.entries else []
-        return "\n".join([f"{self.name} ({states})", *spoken_lines(self._draft), *remarks, *impact])
+        return "\n".join([f"{self.name} ({states})", *sentence_lines(self._draft), *remarks, *impact])
 
     def _repr_html_(self) -> str:
         trigger, graph = self._draft.language()
         return html(
             "automation.html.j2",
             name=self.name,
-            pills=self._pills(),
-            picture=picture(trigger, graph, chosen=self._draft.places()) if graph.nodes else _EMPTY,
-            remarks=self.check() if graph.nodes else self._archived(),
-            sentences="\n".join(spoken_lines(self._draft)),
+            pills=self._status_pills(),
+            picture=picture(trigger, graph, chosen=self._draft.positions()) if graph.nodes else _EMPTY,
+            remarks=self.check() if graph.nodes else self._archive_remarks(),
+            sentences="\n".join(sentence_lines(self._draft)),
             impact=self.impact,
         )
 
@@ -386,13 +387,11 @@ def _key_of(sent: Receipt | str) -> str:
     if isinstance(sent, str):
         return sent
     if not isinstance(sent, Receipt):
-        raise DraftError(
-            "what should it wait for? Give the receipt of wb.events.send, an idempotency key or an event id"
-        )
+        raise InvalidAutomationError("give the event: a receipt of wb.events.send, an idempotency key or an event id")
     if sent.dry_run:
-        raise NotThereError(
+        raise NotFoundError(
             "that was a dry run, and dry runs make no entries: send it with a live key and without test=True"
         )
     if not sent.accepted and not sent.unknown:
-        raise NotThereError(f"that event was not stored, so it started nothing: {sent.error}")
+        raise NotFoundError(f"that event was not stored, so it started nothing: {sent.error}")
     return sent.idempotency_key

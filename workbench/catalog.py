@@ -9,31 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from api.language.catalog import Seen
-from api.language.event import EVENT_NAME
-from api.language.spelling import meant
-from workbench import surroundings
-from workbench.connection import Connection
-from workbench.display.page import moment, spark
-from workbench.display.shape import Shape, as_html, as_page, as_text, handy
-from workbench.display.table import Column, plain, table
-from workbench.errors import DraftError, NotThereError, spoken
-from workbench.fresh import Fresh
+from workbench import environment
+from workbench.connection import Connection, TtlCache
+from workbench.display.html import TableColumn, moment, plain, spark, table
+from workbench.display.payload import Shape, as_html, as_page, as_text, python_number
+from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
+from workbench.language.check import CatalogFacts
+from workbench.language.event import EVENT_NAME
+from workbench.language.problem import suggestion
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from workbench.display.window import Answer
+    from workbench.display.widgets import Answer
+
 
 _KEY = re.compile(r"\[\s*[\"']([^\"']*)$")
 _MOST_LISTED = 200  # names that the server lists
 _COLUMNS = (
-    *(Column("event"), Column("count", number=True), Column("share", number=True)),
-    *(Column("by day"), Column("first seen (UTC)"), Column("last seen (UTC)")),
+    *(TableColumn("event"), TableColumn("count", number=True), TableColumn("share", number=True)),
+    *(TableColumn("by day"), TableColumn("first seen (UTC)"), TableColumn("last seen (UTC)")),
 )
 
 
-class EventCount(msgspec.Struct, frozen=True, rename="camel"):
+class CatalogEntry(msgspec.Struct, frozen=True, rename="camel"):
     """An event name, how often it came within the window, when first and last, and how often on each day of UTC."""
 
     event: str
@@ -44,7 +43,7 @@ class EventCount(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
-    events: tuple[EventCount, ...]
+    events: tuple[CatalogEntry, ...]
     window_days: int = 30
     days: tuple[str, ...] = ()
 
@@ -69,19 +68,19 @@ class Catalog:
         self._days, self._prefix = days, prefix
         self._asked = {"days": days, "prefix": prefix, "limit": limit, "detail": "true"}
         self._text = text
-        self._look = Fresh(lambda: self._found(self._ask(**self._asked)))
-        self._shapes: dict[str, Fresh[EventShape]] = {}
+        self._look = TtlCache(lambda: self._found(self._ask(**self._asked)))
+        self._shapes: dict[str, TtlCache[EventShape]] = {}
 
-    @spoken('wb.catalog(days=7, prefix="dep", limit=20)')
+    @usage_example('wb.catalog(days=7, prefix="dep", limit=20)')
     def __call__(self, *, days: int | None = None, prefix: str | None = None, limit: int | None = None) -> "Catalog":
         """Return the catalog of the last `days` (1 to 30), of names that begin with `prefix`, at most `limit` of them."""
         return Catalog(self._connection, days=days, prefix=prefix, limit=limit)
 
-    @spoken('wb.catalog.search("depo")')
+    @usage_example('wb.catalog.search("depo")')
     def search(self, text: str) -> "Catalog":
         """Return the catalog of names that hold a text, whatever their letters' case."""
         if not isinstance(text, str):
-            raise DraftError('names are searched for a text: wb.catalog.search("depo")')
+            raise InvalidArgumentError('names are searched for a text: wb.catalog.search("depo")')
         return Catalog(self._connection, days=self._days, prefix=self._prefix, text=text.strip().lower())
 
     @property
@@ -98,7 +97,7 @@ class Catalog:
         rows = [(each.event, each.count, _read(each.first_seen), _read(each.last_seen)) for each in self]
         return pl.DataFrame(rows, schema=schema, orient="row")
 
-    def __iter__(self) -> Iterator[EventCount]:
+    def __iter__(self) -> Iterator[CatalogEntry]:
         return iter(self._look().events)
 
     def __len__(self) -> int:
@@ -108,19 +107,19 @@ class Catalog:
         return isinstance(name, str) and name.lower() in self.names
 
     def __getitem__(self, name: str) -> "EventShape":
-        """Return what is in one event; raise NotThereError, with the nearest names, when it was never seen."""
+        """Return what is in one event; raise NotFoundError, with the nearest names, when it was never seen."""
         if not isinstance(name, str):
-            raise DraftError(f'{name!r} is not the name of an event: wb.catalog["deposit"]')
-        return self._shapes.setdefault(name, Fresh(lambda: self._shape(name)))()
+            raise InvalidArgumentError(f'{name!r} is not the name of an event: wb.catalog["deposit"]')
+        return self._shapes.setdefault(name, TtlCache(lambda: self._shape(name)))()
 
     def _shape(self, name: str) -> "EventShape":
         try:
             if not EVENT_NAME.fullmatch(name):
-                raise NotThereError(name)
+                raise NotFoundError(name)
             answer = self._connection.get(f"/events/catalog/{name.lower()}", days=self._days)
-        except NotThereError:
-            told = meant(name, self.names, ". `wb.catalog` shows those there are")
-            raise NotThereError(f"no event {name!r} was seen{told}") from None
+        except NotFoundError:
+            told = suggestion(name, self.names, ". `wb.catalog` shows those there are")
+            raise NotFoundError(f"no event {name!r} was seen{told}") from None
         return EventShape(msgspec.convert(answer, Shape))
 
     def __getattr__(self, name: str) -> "EventShape":
@@ -139,7 +138,7 @@ class Catalog:
         return Catalog(self._connection, days=self._days, prefix=text.lower()).names
 
     def _ipython_key_completions_(self) -> list[str]:
-        written = _KEY.search(surroundings.line_before_cursor())
+        written = _KEY.search(environment.line_before_cursor())
         return list(self.beginning(written[1] if written is not None else ""))
 
     def _ask(self, **asked: Any) -> _Answer:
@@ -159,13 +158,13 @@ class Catalog:
         searched = f" with “{self._text}” in their names" if self._text else ""
         return f"Events of the last {self._look().window_days} days{searched}"
 
-    def _rows(self) -> list[tuple[EventCount, str]]:
+    def _rows(self) -> list[tuple[CatalogEntry, str]]:
         total = sum(each.count for each in self) or 1
         return [(each, f"{each.count / total:.1%}") for each in self]
 
     def __repr__(self) -> str:
         rows = [(each.event, each.count, moment(each.last_seen)) for each in self]
-        columns = (Column("event"), Column("count", number=True), Column("last seen (UTC)"))
+        columns = (TableColumn("event"), TableColumn("count", number=True), TableColumn("last seen (UTC)"))
         return f"{self._title()}\n{plain(columns, rows, self._empty())}"
 
     def _repr_html_(self) -> str:
@@ -229,7 +228,10 @@ class EventShape:
     def example(self, **payload: Any) -> dict[str, Any]:
         """Return an event made of values that were seen, to simulate with; keywords replace values of the payload."""
         plain_paths = [each for each in self.paths if each.samples and "." not in each.path and "[" not in each.path]
-        return {"event": self.event, "payload": {each.path: handy(each.samples[0]) for each in plain_paths} | payload}
+        return {
+            "event": self.event,
+            "payload": {each.path: python_number(each.samples[0]) for each in plain_paths} | payload,
+        }
 
     def page(self) -> dict[str, Any]:
         """Return what the widget shows of it: texts and counts."""
@@ -247,11 +249,11 @@ class EventShape:
 
 def present(shown: Catalog | EventShape, answer: "Answer", event: str | None = None) -> None:
     """Show a widget that answers so, and in its absence what is shown; outside a notebook print that."""
-    if not surroundings.in_kernel():
+    if not environment.in_kernel():
         sys.stdout.write(f"{shown!r}\n")
         return
     static = shown._repr_html_()  # also finds out whether the server answers, before a widget is shown
-    from workbench.display.window import CatalogWindow, show
+    from workbench.display.widgets import CatalogWindow, show
 
     show(CatalogWindow(answer, event=event or ""), static)
 
@@ -260,14 +262,14 @@ def _read(moment: str | None) -> datetime | None:
     return None if moment is None else datetime.fromisoformat(moment)
 
 
-def seen(catalog: Catalog, wanted: Iterable[str]) -> Seen:
+def seen(catalog: Catalog, wanted: Iterable[str]) -> CatalogFacts:
     """Return what the catalog knows about the events that an automation names: which came, and what was in them."""
     paths = {}
     names = list(wanted)
     for name in names[:_MOST_LOOKED_AT]:
-        with contextlib.suppress(NotThereError):
+        with contextlib.suppress(NotFoundError):
             paths[name] = frozenset(path.path for path in catalog[name].paths)
-    return Seen(tuple(dict.fromkeys((*catalog.names, *paths))), paths)
+    return CatalogFacts(tuple(dict.fromkeys((*catalog.names, *paths))), paths)
 
 
 _MOST_LOOKED_AT = 8  # events; each costs a look at its newest payloads

@@ -5,12 +5,19 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from api.language.codec import normalise
-from api.language.trigger import is_app_event, is_trigger
 from workbench.display import words
-from workbench.display.outline import canonical, outline_of, ways_of
-from workbench.display.sentences import conditions, name, rule, said, span, told, value
-from workbench.exact import same
+from workbench.display.outline import canonical, handles_of, outline_of
+from workbench.display.sentences import (
+    conditions,
+    event_name,
+    node_sentence,
+    outline_lines,
+    rule_text,
+    span_text,
+    value,
+)
+from workbench.language.codec import normalise, same_json
+from workbench.language.trigger import is_app_event, is_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["added", "removed", "changed", "renamed", "led"]
@@ -43,7 +50,7 @@ class Changes(msgspec.Struct, frozen=True):
 
     def lines(self) -> list[str]:
         """Return one line each."""
-        moved = [f"  {words.counted(self.moved, 'step')} moved on the canvas"] if self.moved else []
+        moved = [f"  {words.quantity(self.moved, 'step')} moved on the canvas"] if self.moved else []
         beside = ["  ~ beside it: keys that the engine does not read, or the order of things"] if self.beside else []
         return [*(f"  {each}" for each in self.items), *moved, *beside]
 
@@ -62,7 +69,9 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Chang
     old, new, renamed = _nodes(was), _nodes(now), _renamed(was, now)
     items = [*_named(was, now), *_trigger(was, now), *_settings(was, now)]
     items += [*_steps(old, new, renamed), *_ways(was, now, renamed)]
-    moved = sum(not same(each.get("position"), new[key].get("position")) for key, each in old.items() if key in new)
+    moved = sum(
+        not same_json(each.get("position"), new[key].get("position")) for key, each in old.items() if key in new
+    )
     return Changes(tuple(items), moved, beside=not items and not moved and not _same(was, now))
 
 
@@ -73,7 +82,7 @@ def marks(found: Changes) -> dict[str, Literal["added", "changed"]]:
 
 
 def _same(before: JsonObject, after: JsonObject) -> bool:
-    return all(same(before.get(key), after.get(key)) for key in ("triggerSpec", "graph"))
+    return all(same_json(before.get(key), after.get(key)) for key in ("triggerSpec", "graph"))
 
 
 def _nodes(payload: JsonObject) -> dict[str, JsonObject]:
@@ -91,14 +100,14 @@ def _trigger(before: JsonObject, after: JsonObject) -> list[Change]:
         return [Change("changed", "trigger", _told(_begins(before), _begins(after)))]
     found = []
     if set(old.events) != set(new.events):
-        starts = [words.either([name(each) for each in outline.events]) or "any event" for outline in (old, new)]
+        starts = [words.join_or([event_name(each) for each in outline.events]) or "any event" for outline in (old, new)]
         found.append(Change("changed", "trigger", f"starts on {_told(*starts)}"))
     asked = [each["triggerSpec"].get("filters") or [] for each in (before, after)]
-    if not same(asked[0], asked[1]):
+    if not same_json(asked[0], asked[1]):
         found.append(Change("changed", "trigger", f"asks {_told(*map(_conditions, asked))}"))
     specs = [each["triggerSpec"] for each in (before, after)]
     keys = [key for key in dict.fromkeys([*specs[0], *specs[1]]) if key not in _TRIGGER]
-    differing = [key for key in keys if not same(*(each.get(key) for each in specs))]
+    differing = [key for key in keys if not same_json(*(each.get(key) for each in specs))]
     found += [
         Change("changed", "trigger", f"{key}: {_told(*(_field(key, each) for each in specs))}") for key in differing
     ]
@@ -114,7 +123,7 @@ def _settings(before: JsonObject, after: JsonObject) -> list[Change]:
     known = [outline_of("", {}, {"settings": each}).settings for each in (old, new)]
     found: list[Change] = []
     for key in dict.fromkeys([*old, *new]):
-        if not same(old.get(key), new.get(key)):
+        if not same_json(old.get(key), new.get(key)):
             told = [_rule(key, mine, each) for mine, each in zip(known, (old, new), strict=True)]
             found.append(Change("changed", "settings", _told(*told)))
     return found
@@ -122,7 +131,7 @@ def _settings(before: JsonObject, after: JsonObject) -> list[Change]:
 
 def _rule(key: str, known: Mapping[str, Any], written: Mapping[str, Any]) -> str:
     if key in known:
-        return rule(key, known[key])
+        return rule_text(key, known[key])
     return f"{key} {value(written[key])}" if written.get(key) is not None else _NO_RULE
 
 
@@ -150,18 +159,18 @@ def _fields(old: JsonObject, new: JsonObject) -> list[str]:
     return [
         f"{_FIELDS.get(key, key)}: {_told(_field(key, before), _field(key, after))}"
         for key in keys
-        if not same(before.get(key), after.get(key))
+        if not same_json(before.get(key), after.get(key))
     ]
 
 
 def _field(key: str, data: Mapping[str, Any]) -> str:
     given = data.get(key)
     if key in ("seconds", "timeoutSeconds") and type(given) is int and given > 0:
-        return span(given)
+        return span_text(given)
     if key == "filters" and isinstance(given, list):
         return _conditions(given)
     if key == "branches" and (known := canonical("split", data)) is not None:
-        return words.both([f"{each['percent']} % {value(each['handle'])}" for each in known["branches"]])
+        return words.join_and([f"{each['percent']} % {value(each['handle'])}" for each in known["branches"]])
     return _cut(value(given)) if key in data else "nothing"
 
 
@@ -187,7 +196,7 @@ def _ways(before: JsonObject, after: JsonObject, renamed: Mapping[str, str]) -> 
         was = next((each for each, now in renamed.items() if now == node_id), node_id)
         if was not in known:
             continue
-        for way in ways_of(node["type"], node.get("data") or {}):
+        for way in handles_of(node["type"], node.get("data") or {}):
             target, earlier = new.get((node_id, way)), old.get((was, way))
             if target != renamed.get(earlier or "", earlier):
                 label = f"{words.HANDLE_WORDS.get(way or '', way)} leads to" if way else "leads to"
@@ -206,7 +215,7 @@ def _renamed(before: JsonObject, after: JsonObject) -> dict[str, str]:
     gone, come = [key for key in old if key not in new], [key for key in new if key not in old]
     found: dict[str, str] = {}
     for was in gone:
-        alike = (now for now in come if now not in found.values() and same(_does(old[was]), _does(new[now])))
+        alike = (now for now in come if now not in found.values() and same_json(_does(old[was]), _does(new[now])))
         if (now := next(alike, None)) is not None:
             found[was] = now
     while wrong := [was for was in found if _around(before, was, found) != _around(after, found[was], {})]:
@@ -229,11 +238,11 @@ def _around(payload: JsonObject, node_id: str, renamed: Mapping[str, str]) -> se
 
 
 def _said(node: JsonObject) -> str:
-    return _cut(said(node["type"], node.get("data") or {}))
+    return _cut(node_sentence(node["type"], node.get("data") or {}))
 
 
 def _begins(payload: JsonObject) -> str:
-    return told(outline_of("", payload["triggerSpec"], {}))[0].removesuffix(":")
+    return outline_lines(outline_of("", payload["triggerSpec"], {}))[0].removesuffix(":")
 
 
 def _told(before: str, after: str) -> str:

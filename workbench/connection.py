@@ -1,43 +1,45 @@
-"""HTTP to the service: one client, one way to turn refusals into errors of this package.
+"""HTTP to the service: one client, and one place that turns error responses into the errors of this package.
 
-Reading is repeated when the server is briefly away; writing never is, except by `events`, which has a key for it.
+Reads are retried while the server is briefly away. Writes are never retried here; `events` retries its own, because an event
+carries an idempotency key.
 """
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import httpx
 import msgspec
 
-from api.language.codec import MalformedJsonError, decode, encode
-from api.language.problem import Problem
-from api.language.version import HEADER, VERSION
-from workbench import surroundings
+from workbench import environment
 from workbench.errors import (
-    DraftError,
-    KeyRefusedError,
-    NotThereError,
-    RefusedError,
-    StaleError,
+    AuthenticationError,
+    ConflictError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
     UnavailableError,
     UnknownOutcomeError,
-    UnreachableError,
     VersionError,
     WorkbenchError,
 )
+from workbench.language.codec import MalformedJsonError, decode, encode
+from workbench.language.problem import Problem
+from workbench.language.version import VERSION, VERSION_HEADER
 
 JSON: Final = "application/json"
-STREAM: Final = "text/event-stream"
-_SECONDS = 30.0
-_TIMEOUT = httpx.Timeout(_SECONDS, connect=5.0)
-_READ_PAUSES = (0.2, 0.6)
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})  # never by way of a proxy
+EVENT_STREAM: Final = "text/event-stream"
+_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 5.0
+_READ_PAUSES_S = (0.2, 0.6)
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What came back: status, decoded JSON (numbers exact) or raw bytes, headers whose names know no case."""
+class Response(msgspec.Struct, frozen=True):
+    """A response: status, decoded JSON (numbers exact) or None, the raw body, and case-insensitive headers."""
 
     status: int
     body: Any
@@ -46,67 +48,85 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def request_id(self) -> str | None:
-        """The server's name for this request, in its log too."""
+        """The id of this request in the server's log."""
         return self.body.get("requestId") if isinstance(self.body, dict) else None
 
     @property
     def error(self) -> str:
-        """The server's own sentence."""
+        """The server's error message."""
         if isinstance(self.body, dict) and isinstance(self.body.get("error"), str):
             return str(self.body["error"])
         return f"the server answered {self.status}"
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Every problem that the server named."""
+        """Every problem in the body, with the field or node that it is about."""
         if not isinstance(self.body, dict):
             return ()
-        listed = self.body.get("errors") or [self.body]
-        return tuple(_problem(each) for each in listed if isinstance(each, dict))
+        problems = []
+        for problem in self.body.get("errors") or [self.body]:
+            if isinstance(problem, dict):
+                field = str(problem.get("field") or problem.get("nodeId") or "")
+                reason = str(problem.get("error") or problem.get("message") or "")
+                problems.append(Problem(field, reason.removeprefix(f"{field}: ") if field else reason))
+        return tuple(problems)
 
 
 class Connection:
-    """A server and a key for it. Holds no state but open sockets."""
+    """A server and a key for it. Its only state are open sockets."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        self.url = _address(url)
-        self._key = _presentable(key)
-        headers = {"Accept": JSON, HEADER: VERSION} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        try:
+            self.url = str(httpx.URL(url.strip())).rstrip("/")
+        except httpx.InvalidURL as error:
+            raise ConnectionFailedError(
+                f"{url!r} is not a URL ({error}); write it like http://127.0.0.1:8000"
+            ) from None
+        self._key = key.strip() if key is not None else None
+        if self._key and not (self._key.isascii() and self._key.isprintable() and " " not in self._key):
+            raise AuthenticationError("that is not a valid API key (it contains spaces or unexpected characters)")
+        self._key = self._key or None
+        headers = {"Accept": JSON, VERSION_HEADER: VERSION} | (
+            {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        )
         local = httpx.URL(self.url).host in _LOOPBACK
-        self._codings = {"Accept-Encoding": "identity"} if local else {}  # there, unpacking takes longer than receiving
-        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT, trust_env=not local)
-        weakref.finalize(self, self._client.close)  # notebooks drop their workbenches without a word
+        # On the loopback, decompressing an Arrow stream takes longer than receiving it uncompressed.
+        self._encodings = {"Accept-Encoding": "identity"} if local else {}
+        timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+        # trust_env would send requests to the loopback through HTTP_PROXY.
+        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=not local)
+        weakref.finalize(self, self._client.close)  # notebooks drop a Workbench without closing it
 
     @property
     def has_key(self) -> bool:
-        """Whether there is a key to speak with."""
+        """Whether there is a key."""
         return self._key is not None
 
     def get(self, path: str, **params: str | int | None) -> Any:
-        """Return the decoded JSON at `path`; repeats when the server is briefly away."""
-        known = {name: value for name, value in params.items() if value is not None}
-        for pause in (*_READ_PAUSES, None):
+        """Return the decoded JSON at `path`; retries while the server is briefly away. Parameters that are None are left out."""
+        sent = {name: value for name, value in params.items() if value is not None}
+        for pause_s in (*_READ_PAUSES_S, None):
             try:
-                return self._json(self.exchange("GET", path, params=known))
-            except (UnreachableError, UnavailableError, UnknownOutcomeError):
-                if pause is None:
+                return self._json(self.request("GET", path, params=sent))
+            except (ConnectionFailedError, UnavailableError, UnknownOutcomeError):
+                if pause_s is None:
                     raise
-                surroundings.sleep(pause)
+                environment.sleep(pause_s)
         raise AssertionError("the loop above returns or raises")
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Post a JSON object once and return the decoded answer."""
-        return self._json(self.exchange("POST", path, body={} if body is None else body))
+        """Post a JSON object once and return the decoded response."""
+        return self._json(self.request("POST", path, body={} if body is None else body))
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Put a JSON object once and return the decoded answer."""
-        return self._json(self.exchange("PUT", path, body=body))
+        """Put a JSON object once and return the decoded response."""
+        return self._json(self.request("PUT", path, body=body))
 
     def delete(self, path: str) -> Any:
-        """Delete what is at `path` and return the decoded answer."""
-        return self._json(self.exchange("DELETE", path))
+        """Delete what is at `path` and return the decoded response."""
+        return self._json(self.request("DELETE", path))
 
-    def exchange(
+    def request(
         self,
         method: str,
         path: str,
@@ -114,155 +134,157 @@ class Connection:
         params: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
         accept: str = JSON,
-        seconds: float = _SECONDS,
-    ) -> Answer:
-        """Return whatever the server answers, of any status, within some seconds; raise when there is no complete answer."""
-        headers = {"Accept": accept} | ({"Content-Type": JSON} if body is not None else {})
-        content = None if body is None else _written(body)
-        with self._in_our_words():
+        timeout_s: float = _TIMEOUT_S,
+    ) -> Response:
+        """Return the response whatever its status; raises ConnectionFailedError or UnknownOutcomeError without a complete one."""
+        with self._translated_errors():
             response = self._client.request(
-                *(method, f"/api/v1{path}"),
+                method,
+                f"/api/v1{path}",
                 params=dict(params or {}),
-                content=content,
-                headers=headers,
-                timeout=httpx.Timeout(seconds, connect=5.0),
+                content=None if body is None else _encoded(body),
+                headers={"Accept": accept} | ({"Content-Type": JSON} if body is not None else {}),
+                timeout=httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S),
             )
-        return _answer(response)
+        return _response(response)
 
     @contextmanager
-    def lines(self, path: str, **params: str | int | None) -> Iterator[Iterator[str]]:
-        """Give the lines of a stream of events as they come; raise what `get` raises, also while it lasts."""
-        known = {name: value for name, value in params.items() if value is not None}
-        headers = {"Accept": STREAM}
+    def stream_lines(self, path: str, **params: str | int | None) -> Iterator[Iterator[str]]:
+        """Give the lines of an event stream as they arrive; raises what `get` raises, also in the middle of the stream."""
+        sent = {name: value for name, value in params.items() if value is not None}
+        headers = {"Accept": EVENT_STREAM}
         with (
-            self._in_our_words(),
-            self._client.stream("GET", f"/api/v1{path}", params=known, headers=headers) as response,
+            self._translated_errors(),
+            self._client.stream("GET", f"/api/v1{path}", params=sent, headers=headers) as response,
         ):
-            if not response.headers.get("Content-Type", "").startswith(STREAM):
+            if not response.headers.get("Content-Type", "").startswith(EVENT_STREAM):
                 response.read()
-                self._json(_answer(response))
+                self._json(_response(response))
             yield response.iter_lines()
 
     @contextmanager
-    def pieces(self, path: str, body: Mapping[str, Any], accept: str) -> Iterator[tuple[Answer, Iterator[bytes]]]:
-        """Post once and give the answer: of a success, its bytes as they come. Raise what `exchange` raises, also while it lasts."""
-        headers = {"Accept": accept, "Content-Type": JSON} | self._codings
+    def stream_bytes(
+        self, path: str, body: Mapping[str, Any], accept: str
+    ) -> Iterator[tuple[Response, Iterator[bytes]]]:
+        """Post once and give the response, with its bytes as they arrive when it is a success; raises what `request` raises."""
+        headers = {"Accept": accept, "Content-Type": JSON} | self._encodings
         with (
-            self._in_our_words(),
-            self._client.stream("POST", f"/api/v1{path}", content=_written(body), headers=headers) as response,
+            self._translated_errors(),
+            self._client.stream("POST", f"/api/v1{path}", content=_encoded(body), headers=headers) as response,
         ):
             if response.is_success:
-                yield Answer(response.status_code, None, headers=response.headers), response.iter_bytes()
+                yield Response(response.status_code, None, headers=response.headers), response.iter_bytes()
             else:
                 response.read()
-                yield _answer(response), iter(())
+                yield _response(response), iter(())
 
-    def check(self, answer: Answer) -> Answer:
-        """Return a successful answer as it is; raise the error that fits any other."""
-        return self._checked(answer)
+    def check(self, response: Response) -> Response:
+        """Return a successful response as it is; raise the error that fits any other."""
+        if response.status < 300:
+            return response
+        raise self._error(response)
 
     @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol) as error:
-            raise UnreachableError(self._unreachable(error)) from None
+            raise ConnectionFailedError(
+                f"no answer from {self.url} ({_reason(error)}). Is the service running? `make up` starts it; "
+                'WORKBENCH_URL or Workbench(url="…") sets its URL'
+            ) from None
         except httpx.HTTPError as error:
             raise UnknownOutcomeError(
-                f"the connection to {self.url} broke before the answer came ({_said(error)})"
+                f"the connection to {self.url} broke before the response arrived ({_reason(error)})"
             ) from None
 
-    def _json(self, answer: Answer) -> Any:
-        """Return the JSON of a successful answer; raise UnreachableError when it has none, so is not this service's."""
-        if self._checked(answer).body is None:
-            raise UnreachableError(f"what answers at {self.url} is not this service: WORKBENCH_URL says where it is")
-        return answer.body
-
-    def _checked(self, answer: Answer) -> Answer:
-        if answer.status < 300:
-            return answer
-        raise self._error(answer)
-
-    def _error(self, answer: Answer) -> WorkbenchError:
-        if answer.status in (401, 403):
-            return KeyRefusedError(self._key_refusal(answer))
-        match answer.status:
-            case 404:
-                return NotThereError(answer.error)
-            case 409:
-                return StaleError(answer.error, answer.problems, answer.request_id)
-            case status if status == 429 or status >= 500:
-                return UnavailableError(f"the server cannot take this right now ({answer.error}); try again shortly")
-            case _:
-                return RefusedError(_listed(answer), answer.problems, answer.request_id)
-
-    def _key_refusal(self, answer: Answer) -> str:
-        if answer.status == 403:
-            return f"this key may not do that: {answer.error}"
-        if not self.has_key:
-            return (
-                "there is no key: set WORKBENCH_KEY before starting JupyterLab (`make up` does), "
-                'or write Workbench(key="wb_…")'
+    def _json(self, response: Response) -> Any:
+        if self.check(response).body is None:
+            raise ConnectionFailedError(
+                f"the server at {self.url} is not an Event Workbench: set WORKBENCH_URL to the URL of the service"
             )
-        return (
-            f"the server does not know this key, or it was revoked: {answer.error}. "
-            "`workbench key list --org NAME` shows the keys there are"
-        )
+        return response.body
 
-    def _unreachable(self, error: Exception) -> str:
-        return (
-            f"no answer from {self.url} ({_said(error)}). Is the service running? `make up` starts it; "
-            'WORKBENCH_URL or Workbench(url="…") says where it is'
-        )
+    def _error(self, response: Response) -> WorkbenchError:
+        status, request_id, error = response.status, response.request_id, response.error
+        match status:
+            case 401 if not self.has_key:
+                return AuthenticationError(
+                    "there is no key: set WORKBENCH_KEY before starting JupyterLab (`make up` does), "
+                    'or write Workbench(key="wb_…")',
+                    status=status,
+                    request_id=request_id,
+                )
+            case 401:
+                return AuthenticationError(
+                    f"the server does not know this key, or it was revoked: {error}. "
+                    "`workbench key list --org NAME` lists the keys",
+                    status=status,
+                    request_id=request_id,
+                )
+            case 403:
+                return PermissionDeniedError(f"this key may not do that: {error}", status=status, request_id=request_id)
+            case 404:
+                return NotFoundError(error, status=status, request_id=request_id)
+            case 409:
+                return ConflictError(error, response.problems, status=status, request_id=request_id)
+            case _ if status == 429 or status >= 500:
+                message = f"the server cannot take this right now ({error}); try again shortly"
+                return UnavailableError(message, status=status, request_id=request_id)
+        if len(response.problems) > 1:
+            bullets = [f"  • {problem}" for problem in response.problems]
+            error = "\n".join([f"{len(bullets)} problems:", *bullets])
+        return InvalidRequestError(error, response.problems, status=status, request_id=request_id)
 
 
-def _address(url: str) -> str:
-    try:
-        return str(httpx.URL(url.strip())).rstrip("/")
-    except httpx.InvalidURL as error:
-        raise UnreachableError(f"{url!r} is not an address ({error}); write it like http://127.0.0.1:8000") from None
-
-
-def _presentable(key: str | None) -> str | None:
-    """Return the key without the blanks around it; raise KeyRefusedError for what no header can carry."""
-    key = key.strip() if key is not None else None
-    if key and not (key.isascii() and key.isprintable() and " " not in key):
-        raise KeyRefusedError("this is no key: it holds blanks or letters that no key has")
-    return key or None
-
-
-def _written(body: Mapping[str, Any]) -> bytes:
+def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
         return encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise DraftError(f"this cannot be written as JSON: {error}") from None
+        raise InvalidArgumentError(f"this cannot be written as JSON: {error}") from None
 
 
-def _answer(response: httpx.Response) -> Answer:
-    """Return an answer that is there whole; raise VersionError when the server does not serve our version."""
+def _response(response: httpx.Response) -> Response:
+    """Return a response that was read completely; raise VersionError when the server does not support our version."""
     raw = response.content
     if not response.headers.get("Content-Type", "").startswith(JSON):
-        return Answer(response.status_code, None, raw)
+        return Response(response.status_code, None, raw)
     try:
-        answer = Answer(response.status_code, decode(raw), raw)
+        decoded = Response(response.status_code, decode(raw), raw)
     except MalformedJsonError:
-        return Answer(response.status_code, None, raw)
-    if answer.status == 400 and [problem.field for problem in answer.problems] == [HEADER]:
-        raise VersionError(answer.problems[0].reason)
-    return answer
+        return Response(response.status_code, None, raw)
+    if decoded.status == 400 and [problem.field for problem in decoded.problems] == [VERSION_HEADER]:
+        raise VersionError(decoded.problems[0].reason, status=decoded.status, request_id=decoded.request_id)
+    return decoded
 
 
-def _problem(value: dict[str, Any]) -> Problem:
-    field = str(value.get("field") or value.get("nodeId") or "")
-    text = str(value.get("error") or value.get("message") or "")
-    return Problem(field, text.removeprefix(f"{field}: ") if field else text)
-
-
-def _listed(answer: Answer) -> str:
-    if len(answer.problems) < 2:
-        return answer.error
-    return "\n".join([f"{len(answer.problems)} problems:", *(f"  • {each}" for each in answer.problems)])
-
-
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+T = TypeVar("T")
+
+
+class TtlCache(Generic[T]):
+    """A value that is read again when it is older than two seconds.
+
+    One look at an object shows it in several formats, and completion asks with every key: both should cost one request.
+    """
+
+    _TTL_S = 2.0
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._cached: tuple[float, T] | None = None
+
+    def __call__(self) -> T:
+        """Return the value; raises what reading it raises."""
+        if self._cached is not None and environment.monotonic_s() - self._cached[0] <= self._TTL_S:
+            return self._cached[1]
+        return self.refresh()
+
+    def refresh(self) -> T:
+        """Read the value whatever is cached, and return it."""
+        value = self._read()
+        self._cached = environment.monotonic_s(), value
+        return value

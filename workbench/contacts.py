@@ -1,26 +1,23 @@
-"""One contact: what is known of it, what it wants no messages through, what is kept of it, and forgetting it."""
+"""Contacts: one person with everything stored about them, and merging two contacts that are the same person."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import msgspec
 
-from workbench import timeline as happened
 from workbench.connection import Connection
-from workbench.display.page import html, moment
-from workbench.display.table import Column, plain, table
-from workbench.display.words import counted
-from workbench.errors import DraftError, NotThereError, spoken
-from workbench.explained import Asked, Explained, explained
+from workbench.display.html import TableColumn, html, moment, plain, table
+from workbench.display.words import join_and, quantity, value
+from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
+from workbench.explain import EventToExplain, Explanations, explain
+from workbench.language.codec import encode
 
 if TYPE_CHECKING:
     import polars as pl
 
-_NEWEST = 1_000
-_COLUMNS = (Column("what"), Column("value"))
 
-
-class Identified(TypedDict, total=False):
+class ContactIdentifier(TypedDict, total=False):
     """One of `email`, `wallet_address`, `external_id`."""
 
     email: str
@@ -28,7 +25,7 @@ class Identified(TypedDict, total=False):
     external_id: str
 
 
-class _Known(msgspec.Struct, frozen=True, rename="camel"):
+class _ContactRow(msgspec.Struct, frozen=True, rename="camel"):
     id: str
     wallet_address: str | None
     email: str | None
@@ -41,13 +38,28 @@ class _Known(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: str
 
 
-class Contact:
-    """A person. Shows what is known; every verb changes it on the server and returns it."""
+class TimelineItem(msgspec.Struct, frozen=True):
+    """One thing that happened to a contact; `kind` is event, entry, message or conflict."""
 
-    def __init__(self, connection: Connection, known: _Known) -> None:
+    kind: str
+    id: str
+    at: datetime
+    sentence: str
+    detail: dict[str, Any]
+
+
+_SHOWN_ITEMS = 20
+_TIMELINE_LIMIT = 1_000
+_TIMELINE_PAGE = 500
+
+
+class Contact:
+    """A person. Shows what is stored; every method that changes it does so on the server and returns it."""
+
+    def __init__(self, connection: Connection, row: _ContactRow) -> None:
         self._connection = connection
-        self._known: _Known | None = known
-        self._id = known.id
+        self._row: _ContactRow | None = row  # None once it was erased
+        self._id = row.id
 
     @property
     def id(self) -> str:
@@ -56,157 +68,154 @@ class Contact:
 
     @property
     def email(self) -> str | None:
-        """The address, masked unless your key has pii:read."""
-        return self._there().email
+        """The email address, masked unless your key has pii:read."""
+        return self._stored().email
 
     @property
     def wallet_address(self) -> str | None:
-        """The wallet, in lower case."""
-        return self._there().wallet_address
+        """The wallet address, in lower case."""
+        return self._stored().wallet_address
 
     @property
     def external_id(self) -> str | None:
-        """Your own id of it."""
-        return self._there().external_id
+        """Its id in your own system."""
+        return self._stored().external_id
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What events and automations said about it."""
-        return self._there().attributes
+        """The attributes that events and automations set."""
+        return self._stored().attributes
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Its tags."""
-        return self._there().tags
+        return self._stored().tags
 
     @property
     def segments(self) -> tuple[str, ...]:
         """The segments it is in."""
-        return self._there().segments
+        return self._stored().segments
 
     @property
     def opted_out(self) -> tuple[str, ...]:
-        """The channels it wants no messages through."""
-        return self._there().opted_out
+        """The channels it is opted out of."""
+        return self._stored().opted_out
 
-    @spoken('.opt_out("email"); there are inapp, email, webhook')
+    @usage_example('.opt_out("email"); there are inapp, email, webhook')
     def opt_out(self, *channels: str) -> Self:
-        """Send it nothing more through these channels; the engine skips what would go there."""
-        return self._choose(channels, is_out=True)
+        """Stop sending to it through these channels; automations skip such messages."""
+        return self._set_opt_outs(channels, opted_out=True)
 
-    @spoken('.opt_in("email"), when the contact asks for it')
+    @usage_example('.opt_in("email"), when the contact asks for it')
     def opt_in(self, *channels: str) -> Self:
-        """Send it messages through these channels again, also emails that it had unsubscribed."""
-        return self._choose(channels, is_out=False)
+        """Send to it through these channels again, including emails that it had unsubscribed from."""
+        return self._set_opt_outs(channels, opted_out=False)
 
-    @spoken('.tag("vip")')
+    @usage_example('.tag("vip")')
     def tag(self, *tags: str) -> Self:
-        """Give it tags."""
-        return self._changed("POST", "/tags", {"add": [*tags]})
+        """Add tags."""
+        return self._update(self._connection.post(self._path("/tags"), {"add": [*tags]}))
 
-    @spoken('.untag("vip")')
+    @usage_example('.untag("vip")')
     def untag(self, *tags: str) -> Self:
-        """Take tags from it."""
-        return self._changed("POST", "/tags", {"remove": [*tags]})
+        """Remove tags."""
+        return self._update(self._connection.post(self._path("/tags"), {"remove": [*tags]}))
 
     def refresh(self) -> Self:
         """Read it again."""
-        return self._told(self._connection.get(self._path()))
+        return self._update(self._connection.get(self._path()))
 
     @property
     def timeline(self) -> "pl.DataFrame":
-        """What happened to it, the newest first: at, kind (event, entry, message, conflict), sentence, id, detail (JSON).
+        """What happened to it, newest first: at, kind (event, entry, message, conflict), sentence, id, detail (JSON).
 
-        The newest 1,000 rows; `.events(most=…)` goes back further.
+        The newest 1,000 rows; `.events(limit=…)` goes back further.
         """
-        return happened.timeline(happened.newest(self._connection, self._there().id, _NEWEST))
+        items = self._items(_TIMELINE_LIMIT)
+        rows = [(item.at, item.kind, item.sentence, item.id, _json(item.detail)) for item in items]
+        return _timeline_frame(items, ("at", "kind", "sentence", "id", "detail"), rows, "Timeline")
 
-    @spoken(".events() or .events(most=10_000)")
-    def events(self, most: int = _NEWEST) -> "pl.DataFrame":
-        """Return its events, the newest first: at, event, occurred_at, payload (JSON), idempotency_key, id."""
-        return happened.events(happened.newest(self._connection, self._there().id, most, "event"))
+    @usage_example(".events() or .events(limit=10_000)")
+    def events(self, limit: int = _TIMELINE_LIMIT) -> "pl.DataFrame":
+        """Return its events, newest first: at, event, occurred_at, payload (JSON), idempotency_key, id."""
+        items = self._items(limit, "event")
+        rows = []
+        for item in items:
+            event = item.detail
+            occurred_at = datetime.fromisoformat(event["occurredAt"])
+            key = event["idempotencyKey"]
+            rows.append((item.at, event["event"], occurred_at, _json(event["payload"]), key, item.id))
+        return _timeline_frame(
+            items, ("at", "event", "occurred_at", "payload", "idempotency_key", "id"), rows, "Events"
+        )
 
-    @spoken('.explain("Thanks for the deposit") or .explain(a, event={"event": "deposit", "payload": {…}})')
-    def explain(self, automation: object, event: Asked = None, *, most: int = 20) -> Explained:
-        """Say why an automation (or the one of that name) did or did not take its newest events, filter by filter.
+    @usage_example('.explain("Thanks for the deposit") or .explain(a, event={"event": "deposit", "payload": {…}})')
+    def explain(self, automation: object, event: EventToExplain = None, *, limit: int = 20) -> Explanations:
+        """Return why an automation (or the one of that name) did or did not start on its newest events, filter by filter.
 
-        `event`: the id of one of them, or an event that has not happened. The server judges by what the automation was at each
-        event's moment, with the engine's own rules; the contact is the one of today.
+        `event`: the id of one of them, or an event that has not happened. The server evaluates the version that was live when the event
+        came, with the engine's own rules, on the contact as it is today.
         """
-        return explained(self._connection, self._there().id, automation, event, most)
+        return explain(self._connection, self._stored().id, automation, event, limit)
 
     def export(self) -> dict[str, Any]:
-        """Return what is kept of it: `contact`, `events`, `entries` with their steps, `messages`, the oldest first."""
+        """Return everything stored about it: `contact`, `events`, `entries` with their steps, `messages`, oldest first."""
         exported: dict[str, Any] = self._connection.get(self._path("/export"))
         return exported
 
     def erase(self) -> str:
-        """Forget it for good: identifiers, attributes, payloads, texts. Its rows stay, and count. Your key needs contacts:erase."""
-        answer = self._connection.delete(self._path())
-        self._known = None
-        ended = counted(answer["cancelledEntries"], "entry", "entries")
-        return f"Erased: nothing says any more who {self._id} was. Its events still count; {ended} ended."
+        """Erase identifiers, attributes, payloads and texts permanently. Its rows still count. Your key needs contacts:erase."""
+        body = self._connection.delete(self._path())
+        self._row = None
+        ended = quantity(body["cancelledEntries"], "entry", "entries")
+        return f"Erased: nothing identifies {self._id} any more. Its events still count; {ended} ended."
 
-    def _choose(self, channels: tuple[str, ...], *, is_out: bool) -> Self:
+    def _set_opt_outs(self, channels: tuple[str, ...], *, opted_out: bool) -> Self:
         if not channels:
-            raise DraftError('name a channel: "inapp", "email" or "webhook"')
-        return self._changed("PUT", "/opt-outs", dict.fromkeys(channels, is_out))
+            raise InvalidArgumentError('name a channel: "inapp", "email" or "webhook"')
+        return self._update(self._connection.put(self._path("/opt-outs"), dict.fromkeys(channels, opted_out)))
 
-    def _changed(self, method: str, path: str, body: Mapping[str, Any]) -> Self:
-        send = self._connection.put if method == "PUT" else self._connection.post
-        return self._told(send(self._path(path), body))
-
-    def _told(self, answer: Any) -> Self:
-        self._known = msgspec.convert(answer, _Known)
-        self._id = self._known.id  # another one, when it was merged
+    def _update(self, body: Any) -> Self:
+        self._row = msgspec.convert(body, _ContactRow)
+        self._id = self._row.id  # differs when the contact was merged into another one
         return self
 
-    def _path(self, more: str = "") -> str:
-        return f"/contacts/{self._id}{more}"
+    def _path(self, suffix: str = "") -> str:
+        return f"/contacts/{self._id}{suffix}"
 
-    def _there(self) -> _Known:
-        if self._known is None:
-            raise NotThereError("this contact was erased")
-        return self._known
+    def _stored(self) -> _ContactRow:
+        if self._row is None:
+            raise NotFoundError("this contact was erased")
+        return self._row
 
-    def _rows(self) -> list[tuple[str, str]]:
-        known = self._there()
-        facts = {
-            "email": known.email,
-            "wallet": known.wallet_address,
-            "external id": known.external_id,
-            **{f"attribute {name}": value for name, value in known.attributes.items()},
-            "tags": ", ".join(known.tags),
-            "segments": ", ".join(known.segments),
-            "opted out of": ", ".join(known.opted_out),
-            "since (UTC)": moment(known.created_at),
+    def _items(self, limit: int, kind: str | None = None) -> list[TimelineItem]:
+        """Return the newest items of the timeline, read page by page."""
+        items: list[TimelineItem] = []
+        path, before = self._path("/timeline"), None
+        while len(items) < limit:
+            size = min(_TIMELINE_PAGE, limit - len(items))
+            page = self._connection.get(path, before=before, limit=size, kind=kind)
+            items += msgspec.convert(page["timeline"], list[TimelineItem])
+            before = page["next"]
+            if before is None:
+                break
+        return items
+
+    def _fields(self) -> list[tuple[str, str]]:
+        row = self._stored()
+        fields = {
+            "email": row.email,
+            "wallet": row.wallet_address,
+            "external id": row.external_id,
+            **{f"attribute {name}": value for name, value in row.attributes.items()},
+            "tags": ", ".join(row.tags),
+            "segments": ", ".join(row.segments),
+            "opted out of": ", ".join(row.opted_out),
+            "since (UTC)": moment(row.created_at),
         }
-        return [(name, str(value)) for name, value in facts.items() if value not in (None, "")]
+        return [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
 
-    def __repr__(self) -> str:
-        if self._known is None:
-            return f"Contact {self._id}: erased"
-        counts, rows = self._told_of(), happened.newest(self._connection, self._id, happened.SHOWN)
-        parts = [f"Contact {self._id}", counts, "", plain(_COLUMNS, self._rows()), "", plain(*happened.table_of(rows))]
-        return "\n".join(parts)
-
-    def _repr_html_(self) -> str:
-        if self._known is None:
-            return table(_COLUMNS, (), title=f"Contact {self._id}", empty="Erased.")
-        rows = happened.newest(self._connection, self._id, happened.SHOWN)
-        conflicts = happened.newest(self._connection, self._id, happened.SHOWN, "conflict")
-        return html(
-            "contact.html.j2",
-            title=f"Contact {self._id}",
-            counts=self._told_of(),
-            known=(_COLUMNS, self._rows()),
-            conflicts=[f"{moment(each.at)}: {each.sentence}" for each in conflicts],
-            timeline=happened.table_of(rows),
-            note="More: .timeline, .events(), .explain(automation)" if len(rows) == happened.SHOWN else "",
-        )
-
-    def _told_of(self) -> str:
-        """Say how much there is about it."""
+    def _counts(self) -> str:
         counts = self._connection.get("/contacts", id=self._id)["counts"]
         nouns = (
             ("events", "event", ""),
@@ -214,15 +223,177 @@ class Contact:
             ("messages", "message", ""),
             ("conflicts", "identity conflict", ""),
         )
-        return ", ".join(counted(counts[name], noun, plural) for name, noun, plural in nouns)
+        return ", ".join(quantity(counts[name], noun, plural) for name, noun, plural in nouns)
+
+    def __repr__(self) -> str:
+        if self._row is None:
+            return f"Contact {self._id}: erased"
+        fields = plain(_CONTACT_COLUMNS, self._fields())
+        timeline = plain(*_timeline_table(self._items(_SHOWN_ITEMS)))
+        return "\n".join([f"Contact {self._id}", self._counts(), "", fields, "", timeline])
+
+    def _repr_html_(self) -> str:
+        if self._row is None:
+            return table(_CONTACT_COLUMNS, (), title=f"Contact {self._id}", empty="Erased.")
+        items = self._items(_SHOWN_ITEMS)
+        conflicts = self._items(_SHOWN_ITEMS, "conflict")
+        return html(
+            "contact.html.j2",
+            title=f"Contact {self._id}",
+            counts=self._counts(),
+            known=(_CONTACT_COLUMNS, self._fields()),
+            conflicts=[f"{moment(conflict.at)}: {conflict.sentence}" for conflict in conflicts],
+            timeline=_timeline_table(items),
+            note="More: .timeline, .events(), .explain(automation)" if len(items) == _SHOWN_ITEMS else "",
+        )
 
 
-def contact(connection: Connection, contact_id: str | None, sent: Mapping[str, str]) -> Contact:
-    """Return a contact by its id, or by what identifies it."""
-    if (contact_id is None) == (not sent):
-        raise DraftError('name one: wb.contact("0198…"), or wb.contact(email="ada@example.com")')
+_CONTACT_COLUMNS = (TableColumn("field"), TableColumn("value"))
+_TIMELINE_COLUMNS = (TableColumn("at (UTC)"), TableColumn("kind"), TableColumn("what happened"))
+
+
+def _timeline_table(items: Sequence[TimelineItem]) -> tuple[Sequence[TableColumn], Sequence[Sequence[str]]]:
+    return _TIMELINE_COLUMNS, [(moment(item.at), item.kind, item.sentence) for item in items]
+
+
+def _timeline_frame(
+    items: Sequence[TimelineItem], names: Sequence[str], rows: Sequence[Sequence[Any]], title: str
+) -> "pl.DataFrame":
+    import polars as pl
+
+    from workbench.display.frame import with_view
+    from workbench.display.html import TableView
+
+    schema = {name: pl.Datetime("us", "UTC") if name.endswith("at") else pl.String() for name in names}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    title = f"{title}: {quantity(len(rows), 'row')}"
+    return with_view(frame, TableView(*_timeline_table(items), title, empty="Nothing yet."))
+
+
+def _json(value: Any) -> str:
+    return encode(value).decode()
+
+
+def contact(connection: Connection, contact_id: str | None, identifier: Mapping[str, str]) -> Contact:
+    """Return a contact by its id or by one identifier."""
+    if (contact_id is None) == (not identifier):
+        raise InvalidArgumentError('name one: wb.contact("0198…"), or wb.contact(email="ada@example.com")')
     if contact_id is not None:
-        return Contact(connection, msgspec.convert(connection.get(f"/contacts/{contact_id}"), _Known))
+        return Contact(connection, msgspec.convert(connection.get(f"/contacts/{contact_id}"), _ContactRow))
     names = {"wallet_address": "walletAddress", "external_id": "externalId"}
-    asked = {names.get(name, name): value for name, value in sent.items()}
-    return Contact(connection, msgspec.convert(connection.post("/contacts/find", {"contact": asked}), _Known))
+    sent = {names.get(name, name): value for name, value in identifier.items()}
+    # a POST, so that identifiers stay out of URLs and of the logs that record them
+    return Contact(connection, msgspec.convert(connection.post("/contacts/find", {"contact": sent}), _ContactRow))
+
+
+class _MovedFields(msgspec.Struct, frozen=True, rename="camel"):
+    identifiers: dict[str, str]
+    attributes: dict[str, Any]
+    tags: tuple[str, ...]
+    opted_out: tuple[str, ...]
+    segments: tuple[str, ...]
+
+
+class _RowCounts(msgspec.Struct, frozen=True):
+    events: int
+    entries: int
+    messages: int
+
+
+class _MergeRow(msgspec.Struct, frozen=True):
+    id: str | None
+    keep: str
+    absorbed: str
+    moves: _MovedFields
+    hidden: dict[str, str]
+    lost: dict[str, Any]
+    rows: _RowCounts
+    pending: bool
+
+
+class Merge:
+    """A preview of a merge. `.apply()` merges, then `.undo()` can revert it. Shows itself."""
+
+    def __init__(self, connection: Connection, row: _MergeRow) -> None:
+        self._connection, self._row = connection, row
+        self._note = "This is a preview: .apply() merges."
+
+    @property
+    def id(self) -> str | None:
+        """The merge's id once it was applied, as in the audit log."""
+        return self._row.id
+
+    @property
+    def moves(self) -> dict[str, Any]:
+        """What moves to the kept contact: identifiers, attributes, tags, opted_out, segments."""
+        return msgspec.structs.asdict(self._row.moves)
+
+    @property
+    def lost(self) -> Mapping[str, Any]:
+        """Attributes of the absorbed contact that are hidden by those of the kept one."""
+        return self._row.lost
+
+    def apply(self) -> Self:
+        """Merge the two contacts. Your key needs automations:write."""
+        if self._row.id is not None:
+            raise InvalidArgumentError("it is merged already: .undo() reverts it")
+        pair = {"keep": self._row.keep, "absorb": self._row.absorbed}
+        self._row = msgspec.convert(self._connection.post("/contacts/merge", pair), _MergeRow)
+        self._note = f"Merged.{_background_note(self._row.pending)} .undo() reverts it."
+        return self
+
+    def undo(self) -> Self:
+        """Split them into two contacts again; raises ConflictError naming later changes that prevent it."""
+        if self._row.id is None:
+            raise InvalidArgumentError("it is not merged: .apply() does that")
+        body = self._connection.post(f"/contacts/merges/{self._row.id}/undo")
+        self._row = msgspec.structs.replace(self._row, id=None)
+        changed = f" Later values of {join_and(body['stays'])} are kept." if body["stays"] else ""
+        self._note = (
+            f"Reverted.{changed}{_background_note(body['pending'])} "
+            "Events that arrived in between stay with the contact that they arrived for."
+        )
+        return self
+
+    def headline(self) -> str:
+        """Return which contact becomes which."""
+        return f"Contact {self._row.absorbed} {'is' if self._row.id else 'becomes'} contact {self._row.keep}"
+
+    def _rows(self) -> Sequence[tuple[str, str, str]]:
+        row, moves = self._row, self._row.moves
+        counts = (
+            quantity(row.rows.events, "event"),
+            quantity(row.rows.entries, "entry", "entries"),
+            quantity(row.rows.messages, "message"),
+        )
+        sets = (("tag", moves.tags), ("opted out of", moves.opted_out), ("segment", moves.segments))
+        hidden = "finds the kept contact, which shows its own"
+        lost = "hidden: the kept contact has its own"
+        return [
+            *((_IDENTIFIERS[name], text, "moves") for name, text in moves.identifiers.items()),
+            *((_IDENTIFIERS[name], text, hidden) for name, text in row.hidden.items()),
+            *((f"attribute {name}", value(attribute), "moves") for name, attribute in moves.attributes.items()),
+            *((f"attribute {name}", value(attribute), lost) for name, attribute in row.lost.items()),
+            *((name, text, "moves") for name, texts in sets for text in texts),
+            ("history", ", ".join(counts), "moves"),
+        ]
+
+    def __repr__(self) -> str:
+        return f"{self.headline()}\n{plain(_MERGE_COLUMNS, self._rows())}\n{self._note}"
+
+    def _repr_html_(self) -> str:
+        return table(_MERGE_COLUMNS, self._rows(), title=self.headline(), note=self._note)
+
+
+_MERGE_COLUMNS = (TableColumn("of the absorbed contact"), TableColumn("value"), TableColumn("what becomes of it"))
+_IDENTIFIERS = {"walletAddress": "wallet", "email": "email", "externalId": "external id"}
+
+
+def _background_note(pending: bool) -> str:
+    return " Its events follow in the background." if pending else ""
+
+
+def merge(connection: Connection, keep: str, absorb: str) -> Merge:
+    """Return a preview of merging two contacts."""
+    pair = {"keep": keep, "absorb": absorb, "preview": True}
+    return Merge(connection, msgspec.convert(connection.post("/contacts/merge", pair), _MergeRow))

@@ -1,45 +1,46 @@
-"""Entries: one per automation and event, with what happened step by step. Watching one is polling it until it ends."""
+"""Entries: one per automation and event, with what happened step by step, and the ones that failed permanently.
+
+Waiting for an entry polls it, at growing intervals of up to a second. Failed entries ("dead letters") are grouped by cause and
+can be replayed: a message keeps its id, so a receiver recognises one that it already got.
+"""
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from api.language.effect import Message
-from api.language.graph import Graph, read_graph
-from api.language.run import TERMINAL, State, Step
-from api.language.trigger import Trigger, read_trigger
-from workbench import surroundings
+from workbench import environment
 from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.graph import picture, taken
-from workbench.display.page import moment
-from workbench.display.progress import Progress
-from workbench.display.run import LOOKS, RunPage, whys
-from workbench.display.table import Column, plain, table
-from workbench.errors import DraftError, NotThereError, RefusedError, StillRunningError, WorkbenchError
+from workbench.display.graph import path_of, picture
+from workbench.display.html import ProgressLine, TableColumn, html, moment, plain, table
+from workbench.display.run import LOOKS, RunPage, explanations
+from workbench.display.words import join_or, quantity
+from workbench.errors import (
+    InvalidArgumentError,
+    InvalidRequestError,
+    NotFoundError,
+    WaitTimeoutError,
+    WorkbenchError,
+    usage_example,
+)
+from workbench.language.graph import Graph, read_graph
+from workbench.language.run import TERMINAL, Message, State, Step
+from workbench.language.trigger import Trigger, read_trigger
 
 if TYPE_CHECKING:
     import polars as pl
 
 Until: TypeAlias = Literal["ended", "waiting"]
-"""What an entry is watched for: until it ends, or also until it waits for time or an event."""
+"""When waiting for an entry stops: when it ended, or also when it waits for time or an event."""
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-class _Ran(msgspec.Struct, frozen=True):
-    """What an entry ran: the version it entered, to draw the path on."""
-
-    name: str
-    trigger: Trigger
-    graph: Graph
-
-
-class _Stored(msgspec.Struct, frozen=True, rename="camel"):
+class _EntryRow(msgspec.Struct, frozen=True, rename="camel"):
     id: str
     automation_id: str
     automation_version: int | None
@@ -57,142 +58,155 @@ class _Stored(msgspec.Struct, frozen=True, rename="camel"):
     messages: tuple[Message, ...] = ()
 
 
-class Entry:
-    """One contact's way through an automation. Shows the path, the messages and every step; `wait()` watches it end."""
+class _EntryVersion(msgspec.Struct, frozen=True):
+    """The version that an entry runs, to draw its path on."""
 
-    def __init__(self, connection: Connection, stored: _Stored) -> None:
+    name: str
+    trigger: Trigger
+    graph: Graph
+
+
+class Entry:
+    """One contact in an automation. Shows the path, the messages and every step; `wait()` waits until it ends."""
+
+    def __init__(self, connection: Connection, row: _EntryRow) -> None:
         self._connection = connection
-        self._stored = stored
-        self._ran: _Ran | None = None
+        self._row = row
+        self._version: _EntryVersion | None = None
 
     @property
     def id(self) -> str:
         """The entry's id."""
-        return self._stored.id
+        return self._row.id
 
     @property
     def automation_id(self) -> str:
         """The id of the automation."""
-        return self._stored.automation_id
+        return self._row.automation_id
 
     @property
     def event_id(self) -> str:
         """The id of the event that started it, as in `app_events.id`."""
-        return self._stored.event_id
+        return self._row.event_id
 
     @property
     def contact_id(self) -> str:
         """The id of the contact, as in `contacts.id`."""
-        return self._stored.contact_id
+        return self._row.contact_id
 
     @property
     def state(self) -> State:
-        """Where it stands: pending, running, waiting, retrying, completed, exited, cancelled or dead."""
-        return self._stored.state
+        """Its state: pending, running, waiting, retrying, completed, exited, cancelled or dead."""
+        return self._row.state
 
     @property
     def outcome(self) -> str | None:
-        """Why it ended, in one word; None while it goes on."""
-        return self._stored.outcome
+        """Why it ended, in one word; None until it has ended."""
+        return self._row.outcome
 
     @property
     def error(self) -> str | None:
-        """What went wrong last."""
-        return self._stored.last_error
+        """The last error."""
+        return self._row.last_error
 
     @property
     def attempts(self) -> int:
         """How often its current step was tried."""
-        return self._stored.attempts
+        return self._row.attempts
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen by itself."""
+        """Whether it is in a final state."""
         return self.state in TERMINAL
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """What happened, in order."""
-        return self._stored.steps
+        return self._row.steps
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages that it made."""
-        return self._stored.messages
+        """The messages that it sent or tried to send."""
+        return self._row.messages
 
     def refresh(self) -> "Entry":
         """Read it again, with its steps and messages, and return it."""
-        self._stored = msgspec.convert(self._connection.get(f"/entries/{self.id}"), _Stored)
+        self._row = msgspec.convert(self._connection.get(f"/entries/{self.id}"), _EntryRow)
         return self
 
     def wait(self, timeout: float = 30.0, *, until: Until = "ended") -> "Entry":
-        """Watch until it ends, or until it waits, and return it; raise StillRunningError after `timeout` seconds."""
+        """Poll it until it ends, or until it waits, and return it; raises WaitTimeoutError after `timeout` seconds."""
         if until not in get_args(Until):
-            raise DraftError(f'until={until!r}: write until="ended" or until="waiting"')
-        progress, deadline, pause = Progress(), surroundings.seconds() + timeout, _FIRST_PAUSE
+            raise InvalidArgumentError(f'until={until!r}: write until="ended" or until="waiting"')
+        progress, deadline, pause_s = ProgressLine(), environment.monotonic_s() + timeout, _FIRST_PAUSE_S
         while not self.refresh().ended and self.state.value != until:
-            progress.show(self._line(), self.state.value, LOOKS.get(self.state, "busy"))
-            if surroundings.seconds() >= deadline:
-                raise StillRunningError(
-                    f"the entry is still {self.state.value} after {timeout:g} seconds{self._because()}. "
+            progress.show(self._progress_text(), self.state.value, LOOKS.get(self.state, "busy"))
+            if environment.monotonic_s() >= deadline:
+                raise WaitTimeoutError(
+                    f"the entry is still {self.state.value} after {timeout:g} seconds{self._error_suffix()}. "
                     "Call .wait() again, or look at it with .refresh()"
                 )
-            surroundings.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
-        progress.show(self._line(), self.state.value, LOOKS.get(self.state, "busy"))
+            environment.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
+        progress.show(self._progress_text(), self.state.value, LOOKS.get(self.state, "busy"))
         return self
 
     def replay(self) -> "Entry":
-        """Try again an entry that failed for good, from the step that failed; return it."""
+        """Try an entry that failed permanently again, from the step that failed, and return it."""
         if self.state is not State.DEAD:
-            raise RefusedError(f"only an entry that failed for good can be replayed; this one is {self.state.value}")
+            raise InvalidRequestError(
+                f"only an entry that failed permanently can be replayed; this one is {self.state.value}"
+            )
         self._connection.post(f"/entries/{self.id}/replay")
         return self.refresh()
 
-    def _version(self) -> _Ran | None:
-        """Return what it ran; None when nothing was published, or the key may not look."""
-        number = self._stored.automation_version
-        if self._ran is None and number is not None:
-            with contextlib.suppress(WorkbenchError):  # the entry can be read without its picture
-                self._ran = _ran(self._connection, self._stored.automation_id, number)
-        return self._ran
+    def _read_version(self) -> _EntryVersion | None:
+        """Return the version it runs; None when nothing was published, or the key may not read automations."""
+        number = self._row.automation_version
+        if self._version is None and number is not None:
+            path = f"/automations/{self.automation_id}"
+            with contextlib.suppress(WorkbenchError):  # the entry can be shown without its picture
+                versions = self._connection.get(f"{path}/versions")["versions"]
+                version = next((version for version in versions if version["version"] == number), None)
+                if version is not None:
+                    trigger, graph = read_trigger(version["triggerSpec"]), read_graph(version["graph"])
+                    if isinstance(trigger, Trigger) and isinstance(graph, Graph):
+                        name = str(self._connection.get(path)["name"])
+                        self._version = _EntryVersion(name, trigger, graph)
+        return self._version
 
-    def _line(self) -> str:
-        at = f" at {self._stored.node_id}" if self._stored.node_id and not self.ended else ""
-        return f"{self._stored.event} → {ran.name if (ran := self._version()) else 'automation'}{at}{self._because()}"
+    def _progress_text(self) -> str:
+        version = self._read_version()
+        at = f" at {self._row.node_id}" if self._row.node_id and not self.ended else ""
+        return f"{self._row.event} → {version.name if version else 'automation'}{at}{self._error_suffix()}"
 
-    def _because(self) -> str:
+    def _error_suffix(self) -> str:
         return f" ({self.error})" if self.error and not self.ended else ""
 
-    def _ending(self) -> str:
-        return words.ending(self.state, self.outcome, self.error)
-
-    def _headline(self) -> str:
-        deeds = words.deeds(len(self.messages), words.written(self.steps), done=True)
-        if self.state in (State.COMPLETED, State.EXITED) and deeds:
-            return deeds[0].upper() + deeds[1:]
-        return self._ending().removesuffix(".")
-
     def __repr__(self) -> str:
-        lines = [f"Entry {self.id}: {self._ending()}"]
+        lines = [f"Entry {self.id}: {words.ending(self.state, self.outcome, self.error)}"]
         lines += [
             f"  {number}. {step.node_id}: {words.outcome(step.outcome)}" for number, step in enumerate(self.steps, 1)
         ]
-        lines += [f"  → {words.line(message)}" for message in self.messages]
+        lines += [f"  → {words.message_line(message)}" for message in self.messages]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        stored, ran = self._stored, self._version()
-        name = f"{ran.name}, version {stored.automation_version}" if ran else "Automation"
+        row, version = self._row, self._read_version()
+        effects = words.effects(len(self.messages), words.contact_writes(self.steps), done=True)
+        headline = words.ending(self.state, self.outcome, self.error).removesuffix(".")
+        if self.state in (State.COMPLETED, State.EXITED) and effects:
+            headline = effects[0].upper() + effects[1:]
+        name = f"{version.name}, version {row.automation_version}" if version else "Automation"
         return RunPage(
-            headline=self._headline(),
-            subtitle=f"{name}; started by {stored.event} on {moment(stored.created_at)} UTC",
+            headline=headline,
+            subtitle=f"{name}; started by {row.event} on {moment(row.created_at)} UTC",
             note="",
             state=self.state,
-            picture=picture(ran.trigger, ran.graph, taken(self.steps)) if ran else "",
+            picture=picture(version.trigger, version.graph, path_of(self.steps)) if version else "",
             receives="What the contact receives",
             messages=self.messages,
-            whys=whys((), self.steps),
+            explanations=explanations((), self.steps),
             steps=self.steps,
         ).html()
 
@@ -205,23 +219,25 @@ class Entries(Sequence[Entry]):
 
     @property
     def latest(self) -> Entry:
-        """The newest entry; raises NotThereError when there is none."""
+        """The newest entry; raises NotFoundError when there is none."""
         if not self._entries:
-            raise NotThereError("no event has started this automation yet")
+            raise NotFoundError("no event has started this automation yet")
         return self._entries[0]
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per entry."""
         import polars as pl
 
-        rows = [msgspec.structs.asdict(each._stored) for each in self._entries]
+        rows = [entry._row for entry in self._entries]
         texts = ("id", "automation_id", "contact_id", "event_id", "event", "state", "outcome", "node_id", "last_error")
-        data = {name: [row[name] for row in rows] for name in texts}
+        data = {name: [getattr(row, name) for row in rows] for name in texts}
         return pl.DataFrame(data, schema=dict.fromkeys(texts, pl.String)).with_columns(
-            pl.Series("automation_version", [row["automation_version"] for row in rows], pl.Int64),
-            pl.Series("attempts", [row["attempts"] for row in rows], pl.Int64),
+            pl.Series("automation_version", [row.automation_version for row in rows], pl.Int64),
+            pl.Series("attempts", [row.attempts for row in rows], pl.Int64),
             *(
-                pl.Series(name, [row[name] for row in rows], pl.String).str.to_datetime(time_zone="UTC", time_unit="us")
+                pl.Series(name, [getattr(row, name) for row in rows], pl.String).str.to_datetime(
+                    time_zone="UTC", time_unit="us"
+                )
                 for name in ("created_at", "updated_at")
             ),
         )
@@ -232,66 +248,180 @@ class Entries(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _table(self) -> tuple[Sequence[Column], list[tuple[str, ...]]]:
-        """Return columns and rows; errors have a column only when there are some."""
-        failed = any(each.error for each in self)
+    def _table(self) -> tuple[Sequence[TableColumn], list[tuple[str, ...]]]:
+        """Return columns and rows; there is a column for errors only when an entry has one."""
+        failed = any(entry.error for entry in self)
         rows = []
-        for each in self:
-            stored = each._stored
-            ids = (words.short(each.contact_id), words.short(each.id))
-            error = (each.error or "",) if failed else ()
-            ending = words.ended(each.outcome)
-            rows.append((moment(stored.created_at), stored.event or "", each.state.value, ending, *error, *ids))
-        titles = (
-            "started (UTC)",
-            "event",
-            "state",
-            "outcome",
-            *(("last error",) if failed else ()),
-            "contact",
-            "entry",
-        )
-        return tuple(map(Column, titles)), rows
+        for entry in self:
+            error = (entry.error or "",) if failed else ()
+            started = moment(entry._row.created_at)
+            ids = (words.short(entry.contact_id), words.short(entry.id))
+            outcome = words.entry_outcome(entry.outcome)
+            rows.append((started, entry._row.event or "", entry.state.value, outcome, *error, *ids))
+        error_title = ("last error",) if failed else ()
+        titles = ("started (UTC)", "event", "state", "outcome", *error_title, "contact", "entry")
+        return tuple(map(TableColumn, titles)), rows
 
     def __repr__(self) -> str:
-        return plain(*self._table(), _NONE)
+        return plain(*self._table(), _NO_ENTRIES)
 
     def _repr_html_(self) -> str:
-        note = "The newest, with its steps: .latest" if self else ""
-        return table(*self._table(), title=f"Entries: {len(self)}", note=note, empty=_NONE)
+        note = "Show the newest with .latest" if self else ""
+        return table(*self._table(), title=f"Entries: {len(self)}", note=note, empty=_NO_ENTRIES)
 
 
-_NONE = "No event has started this automation yet."
+_NO_ENTRIES = "No event has started this automation yet."
 
 
-def listed(connection: Connection, automation_id: str, limit: int, state: str | None = None) -> Entries:
-    """Return the newest entries of an automation, of those in a state when it is given."""
+def list_entries(connection: Connection, automation_id: str, limit: int, state: str | None = None) -> Entries:
+    """Return the newest entries of an automation, optionally those in one state."""
     return _entries(connection, connection.get(f"/automations/{automation_id}/entries", limit=limit, state=state))
 
 
-def started_by(connection: Connection, automation_id: str, sent: str) -> Entry | None:
-    """Return the automation's entry for an event, found by idempotency key or event id; None when there is none."""
-    found = _entries(connection, connection.get("/entries", idempotencyKey=sent))
-    if not found and _UUID.fullmatch(sent):
-        found = _entries(connection, connection.get("/entries", eventId=sent))
-    return next((each for each in found if each.automation_id == automation_id), None)
+def find_entry(connection: Connection, automation_id: str, event: str) -> Entry | None:
+    """Return the automation's entry for an event, found by idempotency key or event id, or None."""
+    entries = _entries(connection, connection.get("/entries", idempotencyKey=event))
+    if not entries and _UUID.fullmatch(event):
+        entries = _entries(connection, connection.get("/entries", eventId=event))
+    return next((entry for entry in entries if entry.automation_id == automation_id), None)
 
 
-def one(connection: Connection, entry_id: str) -> Entry:
+def read_entry(connection: Connection, entry_id: str) -> Entry:
     """Return one entry with its steps and messages."""
-    return Entry(connection, msgspec.convert(connection.get(f"/entries/{entry_id}"), _Stored))
+    return Entry(connection, msgspec.convert(connection.get(f"/entries/{entry_id}"), _EntryRow))
 
 
-def _entries(connection: Connection, answer: dict[str, Any]) -> Entries:
-    return Entries([Entry(connection, each) for each in msgspec.convert(answer["entries"], list[_Stored])])
+def _entries(connection: Connection, body: dict[str, Any]) -> Entries:
+    return Entries([Entry(connection, row) for row in msgspec.convert(body["entries"], list[_EntryRow])])
 
 
-def _ran(connection: Connection, automation_id: str, number: int) -> _Ran | None:
-    versions = connection.get(f"/automations/{automation_id}/versions")["versions"]
-    version = next((each for each in versions if each["version"] == number), None)
-    if version is None:
-        return None
-    trigger, graph = read_trigger(version["triggerSpec"]), read_graph(version["graph"])
-    if isinstance(trigger, tuple) or isinstance(graph, tuple):
-        return None
-    return _Ran(str(connection.get(f"/automations/{automation_id}")["name"]), trigger, graph)
+class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
+    """Failed entries with the same automation, cause and step. `attempts` is the largest number of attempts of one of them.
+
+    `active`: the automation is on, so they can be replayed.
+    """
+
+    automation_id: str
+    automation: str
+    active: bool
+    cause: str | None
+    node_id: str | None
+    entries: int
+    attempts: int
+    last_error: str | None
+    first_at: str
+    last_at: str
+
+    def error(self) -> str:
+        """Return the error of the last one, without the cause."""
+        return (self.last_error or "").removeprefix(f"{self.cause}: ")
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How many entries are tried again, and how many were left because their automation is off."""
+
+    entries: int
+    left: int = 0
+
+    def sentence(self) -> str:
+        """Return how many are tried again."""
+        if not self.entries:
+            return "Nothing was replayed."
+        verb = "is" if self.entries == 1 else "are"
+        return f"{_entry_count(self.entries)} {verb} tried again, from the step that failed."
+
+    def note(self) -> str:
+        """Return how many were left, and why; empty when none was."""
+        if not self.left:
+            return ""
+        return f"{_entry_count(self.left)} of automations that are off were not replayed: .activate() first."
+
+    def __repr__(self) -> str:
+        return " ".join(filter(None, (self.sentence(), self.note())))
+
+    def _repr_html_(self) -> str:
+        state, look = ("replayed", "good") if self.entries else ("nothing", "warn")
+        return html("line.html.j2", text=self.sentence(), state=state, look=look, note=self.note(), block="")
+
+
+class DeadLetters(Sequence[DeadLetter]):
+    """Failed entries by cause, the latest failure first. `replay()` tries all of them again, `replay("no_wallet")` those of one cause."""
+
+    def __init__(self, connection: Connection, letters: Iterable[DeadLetter], automation_id: str | None = None) -> None:
+        self._connection = connection
+        self._letters = tuple(letters)
+        self._automation_id = automation_id
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The causes, without duplicates."""
+        return tuple(dict.fromkeys(letter.cause for letter in self._letters if letter.cause))
+
+    @usage_example('.replay() or .replay("no_wallet"); one entry: wb.entry("0198c0de-…").replay()')
+    def replay(self, cause: str | None = None) -> Replayed:
+        """Try failed entries again from the step that failed: all of them, or those of one cause.
+
+        Messages already sent are not sent again. A message that may have arrived goes out again under the same id.
+        """
+        if cause is not None and cause not in self.causes:
+            causes = f"the causes are {join_or(self.causes)}" if self.causes else "nothing has failed permanently"
+            raise NotFoundError(f"no entry failed permanently with the cause {cause!r}: {causes}")
+        selection = {"cause": cause, "automationId": self._automation_id}
+        body = self._connection.post("/entries/replay", {name: value for name, value in selection.items() if value})
+        selected = [letter for letter in self._letters if cause in (None, letter.cause)]
+        return Replayed(body["replayed"], sum(letter.entries for letter in selected if not letter.active))
+
+    def frame(self) -> "pl.DataFrame":
+        """Return a polars frame with one row per automation, cause and step."""
+        import polars as pl
+
+        types = {"active": pl.Boolean, "entries": pl.Int64, "attempts": pl.Int64}
+        schema = {name: types.get(name, pl.String) for name in DeadLetter.__struct_fields__}
+        frame = pl.DataFrame([msgspec.structs.asdict(letter) for letter in self._letters], schema=schema)
+        return frame.with_columns(pl.col("first_at", "last_at").str.to_datetime(time_zone="UTC", time_unit="us"))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._letters[index]
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+    def table(self) -> tuple[Sequence[TableColumn], list[tuple[Any, ...]]]:
+        """Return columns and rows; there is a column for the automation only when there can be several."""
+        titles = ["cause", *(["automation"] if self._automation_id is None else [])]
+        columns = (*map(TableColumn, titles), *_DEAD_LETTER_COLUMNS)
+        rows = []
+        for letter in self._letters:
+            name = letter.automation if letter.active else f"{letter.automation} (off)"
+            automation = (name,) if self._automation_id is None else ()
+            figures = (letter.entries, letter.attempts, letter.error(), moment(letter.last_at))
+            rows.append((letter.cause or "", *automation, letter.node_id or "", *figures))
+        return columns, rows
+
+    def __repr__(self) -> str:
+        return plain(*self.table(), _NO_DEAD_LETTERS)
+
+    def _repr_html_(self) -> str:
+        title = f"Failed permanently: {_entry_count(sum(letter.entries for letter in self._letters))}"
+        note = 'Replay all with .replay(), one cause with .replay("cause"). Each entry: wb.sql("SELECT * FROM dead_letters")'
+        return table(*self.table(), title=title if self else "", note=note if self else "", empty=_NO_DEAD_LETTERS)
+
+
+_DEAD_LETTER_COLUMNS = (
+    TableColumn("step"),
+    TableColumn("entries", number=True),
+    TableColumn("attempts", number=True),
+    TableColumn("last error"),
+    TableColumn("last (UTC)"),
+)
+_NO_DEAD_LETTERS = "Nothing has failed permanently."
+
+
+def dead_letters(connection: Connection, automation_id: str | None = None) -> DeadLetters:
+    """Return the failed entries of the organization, or of one automation."""
+    letters = connection.get("/dead-letters", automationId=automation_id)["deadLetters"]
+    return DeadLetters(connection, msgspec.convert(letters, list[DeadLetter]), automation_id)
+
+
+def _entry_count(number: int) -> str:
+    return quantity(number, "entry", "entries")

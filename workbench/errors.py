@@ -1,7 +1,7 @@
-"""What goes wrong, in words for the person at the notebook.
+"""The errors of this package, written for the person at the notebook.
 
-IPython shows these errors as one paragraph without a traceback: the message says what to do, and where. `spoken` makes a
-call with the wrong arguments, and `Helpful` a verb that does not exist, one of them too.
+IPython shows a `WorkbenchError` as one paragraph without a traceback, so each message says what is wrong and what to do.
+`usage_example` and `MethodHints` turn wrong arguments and misspelled methods into such errors as well.
 """
 
 import inspect
@@ -9,166 +9,185 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, is_typeddict
 
-from api.language.problem import Problem
-from api.language.spelling import nearest
+from workbench.language.problem import Problem, nearest_name
 
 
 class WorkbenchError(Exception):
     """The base of every error of this package.
 
+    `status` is the HTTP status of the response that caused the error, and `request_id` finds the request in the server's log.
+    Both are None when the error did not come from a response.
+
     ```
     WorkbenchError
-    ├── DraftError           an automation, an event or a call is written in a way that cannot work
-    │   └── NoSuchVerbError  there is no such verb here
-    ├── UnreachableError     no connection to the server: wrong address, or it is not running
-    ├── UnavailableError     the server says it cannot take this now (429, or 5xx to a question), after all retries
-    ├── UnknownOutcomeError  no answer, or one that does not say: what was sent may or may not have been taken
-    ├── VersionError         the server does not serve notebooks of this version
-    ├── KeyRefusedError      the key is missing, wrong or revoked, or may not do this (401, 403)
-    ├── NotThereError        what was asked for does not exist (404)
-    ├── StillRunningError    waiting ended before the entry did
-    ├── StoppedError         a backtest was interrupted, or could not go on; nothing is kept of it
-    └── RefusedError         the server refused the request; `problems` say why (400, 413, 422)
-        ├── SqlError         Postgres refused the query; `position` is where
-        ├── PublishError     the automation cannot be published as it is; problems name nodes
-        └── StaleError       somebody changed the automation since it was loaded (409)
+    ├── InvalidArgumentError         a call has wrong arguments; nothing was sent
+    │   ├── InvalidAutomationError   an automation is written in a way that cannot work
+    │   └── UnknownVerbError         there is no such method here
+    ├── MissingDependencyError       an optional library is not installed
+    ├── AuthenticationError          the key is missing, unknown or revoked (401)
+    ├── PermissionDeniedError        the key lacks the scope for this (403)
+    ├── NotFoundError                it does not exist (404)
+    ├── InvalidRequestError          the server rejected the request; `problems` say why (400, 413, 422)
+    │   ├── SqlError                 Postgres rejected the query; `position` is where
+    │   ├── PublishError             the automation cannot be published as it is; `problems` name nodes
+    │   └── ConflictError            someone else changed it since it was loaded (409)
+    ├── VersionError                 the server does not support this version of the package
+    ├── UnavailableError             the server is busy or failing (429, 5xx), after all retries
+    ├── ConnectionFailedError        no connection to the server; nothing was sent
+    ├── UnknownOutcomeError          no response, or a 503 to an event: it may or may not have been stored
+    ├── WaitTimeoutError             the entry did not get there in time
+    └── StoppedError                 a backtest was interrupted, or could not continue
     ```
     """
 
+    def __init__(self, message: str, *, status: int | None = None, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.request_id = request_id
+
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython prints instead of a traceback."""
+        # IPython prints these lines in place of a traceback.
         return [f"{type(self).__name__}: {self}"]
 
 
-class DraftError(WorkbenchError, ValueError):
-    """An automation, an event or a call is written in a way that cannot work; nothing was sent."""
+class InvalidArgumentError(WorkbenchError, ValueError):
+    """A call has wrong arguments; nothing was sent."""
 
 
-class NoSuchVerbError(DraftError, AttributeError):
-    """There is no such verb here."""
+class InvalidAutomationError(InvalidArgumentError):
+    """An automation is written in a way that cannot work; nothing was sent."""
 
 
-class UnreachableError(WorkbenchError):
-    """No connection to the server came about, so nothing was sent."""
+class UnknownVerbError(InvalidArgumentError, AttributeError):
+    """There is no such method here."""
 
 
-class UnavailableError(WorkbenchError):
-    """The server cannot take this now. Of an event (429) nothing was stored; of a change (5xx) look before repeating it."""
+class MissingDependencyError(WorkbenchError, ImportError):
+    """An optional library is not installed."""
 
 
-class UnknownOutcomeError(WorkbenchError):
-    """Nobody can say whether it was taken: a 503, or no answer. Send an event again with the same idempotency key."""
+class AuthenticationError(WorkbenchError):
+    """The key is missing, unknown or revoked (401)."""
+
+
+class PermissionDeniedError(WorkbenchError):
+    """The key lacks the scope for this (403)."""
+
+
+class NotFoundError(WorkbenchError):
+    """It does not exist (404)."""
 
 
 class VersionError(WorkbenchError):
-    """The server does not serve notebooks of this version; nothing was done."""
+    """The server does not support this version of the package; nothing was done."""
 
 
-class KeyRefusedError(WorkbenchError):
-    """The key is missing, wrong or revoked, or it may not do this."""
+class UnavailableError(WorkbenchError):
+    """The server cannot take this now. After a 429 no event was stored; after a 5xx check whether a change was made before repeating it."""
 
 
-class NotThereError(WorkbenchError):
-    """What was asked for does not exist."""
+class ConnectionFailedError(WorkbenchError, ConnectionError):
+    """No connection to the server was made, so nothing was sent."""
 
 
-class StillRunningError(WorkbenchError):
-    """Waiting ended before the entry did."""
+class UnknownOutcomeError(WorkbenchError):
+    """The server may or may not have stored it: a 503, or no response. Send an event again with the same idempotency key."""
+
+
+class WaitTimeoutError(WorkbenchError, TimeoutError):
+    """The entry did not end, or did not start to wait, within the timeout."""
 
 
 class StoppedError(WorkbenchError):
-    """A backtest was interrupted, or could not go on."""
+    """A backtest was interrupted, or could not continue. Nothing of it is kept."""
 
 
-class RefusedError(WorkbenchError):
-    """The server refused the request. `problems` name every field, `request_id` finds it in the server's log."""
+class InvalidRequestError(WorkbenchError):
+    """The server rejected the request. `problems` name every field that is wrong."""
 
-    def __init__(self, message: str, problems: tuple[Problem, ...] = (), request_id: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        problems: tuple[Problem, ...] = (),
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, status=status, request_id=request_id)
         self.problems = problems
-        self.request_id = request_id
 
 
-class SqlError(RefusedError):
-    """Postgres refused the query. `position` counts characters of the query from 1, None when it is unknown."""
+class SqlError(InvalidRequestError):
+    """Postgres rejected the query. `position` counts characters of the query from 1, None when it is unknown."""
 
     position: int | None = None
     sqlstate: str | None = None
 
 
-class PublishError(RefusedError):
+class PublishError(InvalidRequestError):
     """The automation cannot be published as it is; every problem names its node."""
 
 
-class StaleError(RefusedError):
-    """Somebody changed the automation since it was loaded."""
+class ConflictError(InvalidRequestError):
+    """Someone else changed it since it was loaded (409)."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def spoken(usage: str) -> Callable[[F], F]:
-    """Return a decorator: a call with the wrong arguments raises DraftError that shows `usage`.
+def usage_example(usage: str) -> Callable[[F], F]:
+    """Return a decorator: a call with arguments that do not fit raises InvalidArgumentError showing `usage`.
 
-    The keywords of `**asked: Unpack[…]` become part of the signature, and what is said of them part of the help.
+    The keywords of `**arguments: Unpack[SomeTypedDict]` become part of the signature, and the TypedDict's docstring part of the help.
     """
 
     def decorate(function: F) -> F:
-        signature = _unpacked(function)
+        signature, keywords = inspect.signature(function), _keywords(function)
+        if keywords is not None:
+            *positional, _ = signature.parameters.values()
+            named = [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=annotation)
+                for name, annotation in keywords.__annotations__.items()
+            ]
+            signature = signature.replace(parameters=[*positional, *named])
 
         @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def checked(*args: Any, **kwargs: Any) -> Any:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise DraftError(f"{function.__name__}: {error}. Write it like this: {usage}") from None
+                raise InvalidArgumentError(f"{function.__name__}: {error}. Write it like this: {usage}") from None
             return function(*args, **kwargs)
 
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        if (keywords := _keywords(function)) is not None:
-            called.__doc__ = "\n\n".join(map(inspect.cleandoc, (function.__doc__ or "", keywords.__doc__ or "")))
-        return called  # type: ignore[return-value]
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        if keywords is not None:
+            checked.__doc__ = "\n\n".join(map(inspect.cleandoc, (function.__doc__ or "", keywords.__doc__ or "")))
+        return checked  # type: ignore[return-value]
 
     return decorate
 
 
 def _keywords(function: Callable[..., Any]) -> Any:
-    """Return the TypedDict of an `Unpack[…]`, None where there is none."""
+    """Return the TypedDict of `**arguments: Unpack[…]`, or None."""
     *_, last = inspect.signature(function).parameters.values()
     keywords = next(iter(get_args(last.annotation)), None)
     return keywords if last.kind is inspect.Parameter.VAR_KEYWORD and is_typeddict(keywords) else None
 
 
-def _unpacked(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature, with the keywords of an `Unpack[…]` written out."""
-    signature, keywords = inspect.signature(function), _keywords(function)
-    if keywords is None:
-        return signature
-    *before, _ = signature.parameters.values()
-    named = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=hint)
-        for name, hint in keywords.__annotations__.items()
-    ]
-    return signature.replace(parameters=[*before, *named])
+class MethodHints:
+    """Answers an unknown method with the nearest name, or with all names; `_hint` replaces that with a better sentence.
 
-
-class Helpful:
-    """What answers for a verb that it does not have with those there are; `_instead` says it better where it can.
-
-    Only for the ends of a path like `wb.events.send`: completion looks through no object that has a `__getattr__`.
+    Only for the ends of a path like `wb.events.send`: IPython does not complete through an object with a `__getattr__`.
     """
 
-    _instead = ""
+    _hint = ""
 
-    if not TYPE_CHECKING:  # a type checker still sees which verbs there are
+    if not TYPE_CHECKING:  # so that a type checker still reports unknown methods
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
-            raise NoSuchVerbError(f"there is no .{name} here: {self._instead or _there(type(self), name)}")
-
-
-def _there(kind: type, name: str) -> str:
-    known = [each for each in dir(kind) if not each.startswith("_")]
-    near = nearest(name, known)
-    return f"did you mean .{near}?" if near else f"there are {', '.join(known)}"
+            names = [public for public in dir(type(self)) if not public.startswith("_")]
+            near = nearest_name(name, names)
+            hint = self._hint or (f"did you mean .{near}?" if near else f"there are {', '.join(names)}")
+            raise UnknownVerbError(f"there is no .{name} here: {hint}")

@@ -1,9 +1,15 @@
-"""Sending events: one idempotency key per call, the same on every retry, so that an event is stored once whatever happens.
+"""Sending events, and looking at the ones that arrived.
 
-429 and 4xx mean that nothing was stored. A 503 (any 5xx) and a connection that broke mean that nobody knows. All but the other
-4xx are tried again, later and later with some jitter, a bounded number of times; what is still unknown then is said to be unknown.
+Each call has one idempotency key, which stays the same on every retry, so an event is stored once whatever happens. After a 429
+or another 4xx nothing was stored. After a 5xx, or when the connection broke, the outcome is unknown. A 429, a 5xx and a broken
+connection are retried with growing pauses, a limited number of times; an outcome that is still unknown then is reported as such.
+
+`curl` returns the same call as a line for the terminal.
 """
 
+import shlex
+import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -11,132 +17,38 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from workbench import surroundings
-from workbench.connection import Answer, Connection
-from workbench.curl import CurlLine
-from workbench.display.page import html
-from workbench.display.table import Column, plain, table
+from workbench import environment
+from workbench.connection import Connection, Response
+from workbench.display.html import TableColumn, html, plain, table
+from workbench.display.words import quantity
 from workbench.errors import (
-    DraftError,
-    Helpful,
-    KeyRefusedError,
+    AuthenticationError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    MethodHints,
     UnavailableError,
     UnknownOutcomeError,
-    UnreachableError,
     WorkbenchError,
-    spoken,
+    usage_example,
 )
-from workbench.recent import Outcomes, Tail, recent, rejected
+from workbench.language.codec import encode
+from workbench.tail import EventTail, Outcomes, recent, rejected
 
 if TYPE_CHECKING:
     import polars as pl
 
-BATCH = 100
-_RATE_LIMITED, _UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"  # the service's own words for one event of a batch
-_UNANSWERED, _NOT_SENT = "UNANSWERED", "NOT_SENT"
 _JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
+BATCH_SIZE = 100  # the most events that the service takes in one request
 
-class Patience(msgspec.Struct, frozen=True):
-    """How often to try, and how long to wait: `first` seconds, doubled each time up to `longest`, ±50 %."""
-
-    tries: int = 7
-    first: float = 0.25
-    longest: float = 8.0
-
-    def pauses(self) -> Iterator[float]:
-        """Yield the waits between the tries."""
-        for number in range(self.tries - 1):
-            yield min(self.first * 2**number, self.longest) * (0.5 + surroundings.chance())
+# The first word of a receipt's error. The service uses the first two, for one event of a batch; the others are ours.
+_RATE_LIMITED, _UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"
+_UNANSWERED, _NOT_SENT = "UNANSWERED", "NOT_SENT"
 
 
-class Receipt(msgspec.Struct, frozen=True, rename="camel"):
-    """What the service said to one event. `idempotency_key` finds it again: `automation.watch(receipt)`."""
-
-    accepted: bool
-    deduplicated: bool = False
-    idempotency_key: str = ""
-    dry_run: bool = False
-    matched_automations: int | None = None
-    error: str | None = None
-
-    @property
-    def unknown(self) -> bool:
-        """Whether nobody can say if the event was stored: send it again with the same idempotency key."""
-        return not self.accepted and (self.error or "").startswith((_UNAVAILABLE, _UNANSWERED))
-
-    def sentence(self) -> str:
-        """Say it in words."""
-        if self.unknown:
-            return f"Not known to be stored: {self.error}. {_again(self.idempotency_key)}"
-        if not self.accepted:
-            return f"Not stored: {self.error}"
-        if self.dry_run:
-            starts = f"{self.matched_automations or 0} automation{'' if self.matched_automations == 1 else 's'}"
-            return f"Dry run: it would start {starts}. Nothing was sent; no contact, event or entry was stored."
-        if self.deduplicated:
-            return "Accepted before: this idempotency key is known, so nothing happened again."
-        return "Accepted."
-
-    def __repr__(self) -> str:
-        return f"{self.sentence()} Idempotency key: {self.idempotency_key}"
-
-    def _repr_html_(self) -> str:
-        state, look = _state(self)
-        note = f"idempotency key {self.idempotency_key}" if self.idempotency_key else ""
-        return html("line.html.j2", text=self.sentence(), state=state, look=look, note=note, block="")
-
-
-class Receipts(Sequence[Receipt]):
-    """The answers to many events, in their order. `refused` are those to look at."""
-
-    def __init__(self, receipts: Sequence[Receipt]) -> None:
-        self._receipts = tuple(receipts)
-
-    @property
-    def refused(self) -> list[tuple[int, Receipt]]:
-        """The events that were not stored, or may not have been: their place in the input, and the answer."""
-        return [(index, each) for index, each in enumerate(self._receipts) if not each.accepted]
-
-    def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with one row per event."""
-        import polars as pl
-
-        columns = ("accepted", "deduplicated", "idempotency_key", "error")
-        schema = {"accepted": pl.Boolean, "deduplicated": pl.Boolean, "idempotency_key": pl.String, "error": pl.String}
-        return pl.DataFrame({name: [getattr(each, name) for each in self] for name in columns}, schema=schema)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._receipts[index]
-
-    def __len__(self) -> int:
-        return len(self._receipts)
-
-    def _counts(self) -> str:
-        again = sum(each.deduplicated for each in self)
-        new = sum(each.accepted for each in self) - again
-        unknown = sum(each.unknown for each in self)
-        counts = f"{new} accepted, {again} known before, {len(self.refused) - unknown} not stored"
-        return f"{counts}, {unknown} not known to be stored" if unknown else counts
-
-    def __repr__(self) -> str:
-        rows = [(index, each.error) for index, each in self.refused]
-        return "\n".join([self._counts(), *([plain(_REFUSED, rows), _SO_AGAIN] if rows else [])])
-
-    def _repr_html_(self) -> str:
-        rows = [(index, each.error) for index, each in self.refused[:50]]
-        return table(
-            _REFUSED, rows, title=self._counts(), note=_SO_AGAIN if rows else "", empty="Every event was taken."
-        )
-
-
-_REFUSED = (Column("event", number=True), Column("why it was not stored, or may not have been"))
-_SO_AGAIN = 'To send one again, give it the key of its receipt: {**event, "idempotencyKey": receipt.idempotency_key}'
-
-
-class About(TypedDict, total=False):
-    """What an event says, besides its name."""
+class EventFields(TypedDict, total=False):
+    """The fields of an event besides its name."""
 
     contact: Mapping[str, Any] | None
     email: str | None
@@ -149,21 +61,34 @@ class About(TypedDict, total=False):
     test: bool
 
 
+class SendRetries(msgspec.Struct, frozen=True):
+    """How often to try, and how long to wait: `first_s` seconds, doubled each time up to `longest_s`, ±50 %."""
+
+    tries: int = 7
+    first_s: float = 0.25
+    longest_s: float = 8.0
+
+    def pauses_s(self) -> Iterator[float]:
+        """Yield the pauses between the tries."""
+        for number in range(self.tries - 1):
+            yield min(self.first_s * 2**number, self.longest_s) * (0.5 + environment.random_fraction())
+
+
 _SEND = '("deposit", email="ada@example.com", payload={"amountUsd": 100})'
 
 
-class Events(Helpful):
-    """Sends events with a secret key (`sk_live_…`, or `sk_test_…` for dry runs), and shows what became of all that came in.
+class Events(MethodHints):
+    """Sends events with a secret key (`sk_live_…`, or `sk_test_…` for dry runs), and shows the ones that arrived.
 
-    `reader`: a connection with the key to look with, if that is another one.
+    `reader` is a connection with a key that may read, if that is another one.
     """
 
     def __init__(
-        self, url: str, key: str | None, patience: Patience | None = None, *, reader: Connection | None = None
+        self, url: str, key: str | None, retries: SendRetries | None = None, *, reader: Connection | None = None
     ) -> None:
         self._url = url
         self._key = key
-        self._patience = patience or Patience()
+        self._retries = retries or SendRetries()
         self._connection = Connection(url, key)
         self._reader = reader if reader is not None and reader.has_key else self._connection
 
@@ -172,68 +97,72 @@ class Events(Helpful):
         """Whether there is a key to send with."""
         return self._key is not None
 
-    @spoken(f"wb.events.send{_SEND}")
-    def send(self, event: str, **about: Unpack[About]) -> Receipt:
+    @usage_example(f"wb.events.send{_SEND}")
+    def send(self, event: str, **fields: Unpack[EventFields]) -> "Receipt":
         """Send one event about a contact and return the receipt.
 
-        Who: one or more of `email`, `wallet_address`, `external_id`, or `contact={…}`. `payload` are facts of the event, `attributes`
-        lasting traits of the contact. Without an `idempotency_key` each call is an event of its own; with one, calling again stores
-        nothing. `test=True` only reports which automations would start. Raises RefusedError naming the field, UnavailableError,
-        UnreachableError (of all three nothing was stored) or UnknownOutcomeError (it may have been; the error names the key to repeat it with).
+        The contact: one or more of `email`, `wallet_address`, `external_id`, or `contact={…}`. `payload` are facts of the event,
+        `attributes` lasting traits of the contact. Without an `idempotency_key` each call is a new event; with one, calling again stores
+        nothing. `test=True` only reports which automations would start. Raises InvalidRequestError naming the field, UnavailableError or
+        ConnectionFailedError (nothing was stored), or UnknownOutcomeError (it may have been stored; the error has the key to retry with).
         """
-        return self.post(_body(event, about))
+        return self.post(_event_body(event, fields))
 
-    @spoken('wb.events.post({"event": "deposit", "contact": {"email": "ada@example.com"}})')
-    def post(self, event: Mapping[str, Any]) -> Receipt:
-        """Send one event in the contract's own words, as `curl` would."""
-        body = _keyed(event)
-        return self._patiently("/events", body, str(body["idempotencyKey"]), _receipt)[0]
+    @usage_example('wb.events.post({"event": "deposit", "contact": {"email": "ada@example.com"}})')
+    def post(self, event: Mapping[str, Any]) -> "Receipt":
+        """Send one event in the JSON format of the API."""
+        body = _with_key(event)
+        receipt, _ = self._post_with_retries("/events", body, str(body["idempotencyKey"]), Receipt)
+        return receipt
 
-    @spoken('wb.events.send_many([{"event": "deposit", "contact": {"email": "ada@example.com"}}, …])')
-    def send_many(self, events: Iterable[Mapping[str, Any]]) -> Receipts:
-        """Send any number of events in the contract's own words, a hundred at a time; one bad event stops no other.
+    @usage_example('wb.events.send_many([{"event": "deposit", "contact": {"email": "ada@example.com"}}, …])')
+    def send_many(self, events: Iterable[Mapping[str, Any]]) -> "Receipts":
+        """Send any number of events in the JSON format of the API, a hundred per request. An invalid event does not stop the others.
 
-        When the server stops answering, the receipts say for every event what is known. To send those again that were not stored, or
-        may not have been, give each the key of its receipt: `{**event, "idempotencyKey": receipt.idempotency_key}`.
+        When the server stops answering, the receipts say what is known of every event. To retry events that were not stored, or may not
+        have been, pass the key of the receipt: `{**event, "idempotencyKey": receipt.idempotency_key}`.
         """
         receipts: list[Receipt] = []
-        waiting = iter(events)
-        while chunk := [_keyed(each) for each in islice(waiting, BATCH)]:
-            away = bool(receipts) and (receipts[-1].error or "").startswith((_UNANSWERED, _NOT_SENT))
-            receipts += [_not_sent(each) for each in chunk] if away else self._batch(chunk)
+        remaining = iter(events)
+        while batch := [_with_key(event) for event in islice(remaining, BATCH_SIZE)]:
+            if receipts and (receipts[-1].error or "").startswith((_UNANSWERED, _NOT_SENT)):
+                # The server is gone and was retried for that batch; retrying for each of the rest would take hours.
+                error = f"{_NOT_SENT}: the events before it got no answer"
+                receipts += [Receipt(False, idempotency_key=event["idempotencyKey"], error=error) for event in batch]
+            else:
+                receipts += self._send_batch(batch)
         return Receipts(receipts)
 
-    @spoken(f"wb.events.curl{_SEND}")
-    def curl(self, event: str, *, show_key: bool = False, **about: Unpack[About]) -> CurlLine:
-        """Return the `curl` line that does the same as `send`. The key stays in $WORKBENCH_EVENTS_KEY unless `show_key`."""
-        body = _keyed(_body(event, about))
-        return CurlLine(
-            f"{self._connection.url}/api/v1/events", body, self._needed(), show_key, lambda: self.post(body)
-        )
+    @usage_example(f"wb.events.curl{_SEND}")
+    def curl(self, event: str, *, show_key: bool = False, **fields: Unpack[EventFields]) -> "CurlLine":
+        """Return the `curl` command that does the same as `send`. The key stays in $WORKBENCH_EVENTS_KEY unless `show_key`."""
+        body = _with_key(_event_body(event, fields))
+        url = f"{self._connection.url}/api/v1/events"
+        return CurlLine(url, body, self._required_key(), show_key, lambda: self.post(body))
 
-    @spoken('wb.events.recent(outcome="rejected", limit=20)')
+    @usage_example('wb.events.recent(outcome="rejected", limit=20)')
     def recent(self, outcome: Outcomes = None, limit: int = 50) -> "pl.DataFrame":
-        """Return the newest events, up to 500, the newest last, and what became of each: a polars frame.
+        """Return a polars frame of the newest events with their outcomes, up to 500, the newest last.
 
         `outcome`: only `accepted`, `deduplicated`, `dry_run` or `rejected`, or a list of these.
         """
         return recent(self._reader, outcome, limit)
 
-    @spoken("wb.events.rejected()")
+    @usage_example("wb.events.rejected()")
     def rejected(self, limit: int = 50) -> "pl.DataFrame":
-        """Return why events did not arrive: when, which event, which field, the error, and the keys that were sent.
+        """Return a polars frame of rejected events: when, which event, which field, the error, and the keys that were sent.
 
-        Values are not kept, only their types; refusals are, for seven days, in SQL too: the table `rejected_events`.
+        Of the values only the types are kept, for seven days. The table `rejected_events` has the same in SQL.
         """
         return rejected(self._reader, limit)
 
-    @spoken("wb.events.tail(seconds=30)")
-    def tail(self, seconds: float | None = None, outcome: Outcomes = None) -> Tail:
-        """Return the events from now on, as they come, for some seconds or until you stop: `for event in wb.events.tail(): …`.
+    @usage_example("wb.events.tail(seconds=30)")
+    def tail(self, seconds: float | None = None, outcome: Outcomes = None) -> EventTail:
+        """Return the events from now on as they arrive, for some seconds or until you stop: `for event in wb.events.tail(): …`.
 
         At the end of a cell it shows them: in a notebook as a live table that can be paused and filtered, elsewhere as lines.
         """
-        return Tail(self._reader, outcome, seconds)
+        return EventTail(self._reader, outcome, seconds)
 
     def __repr__(self) -> str:
         key = (
@@ -243,183 +172,285 @@ class Events(Helpful):
         )
         return f'Sends events to {self._url}, {key}. Try wb.events.send("deposit", email=…, payload={{…}})'
 
-    def _needed(self) -> str:
+    def _required_key(self) -> str:
         if self._key is None:
-            raise KeyRefusedError(
+            raise AuthenticationError(
                 "there is no key for sending events: set WORKBENCH_EVENTS_KEY (`make up` does), or write "
                 'Workbench(events_key="sk_live_…"). Workbench keys read and publish; they do not send'
             )
         return self._key
 
-    def _batch(self, events: Sequence[_JsonObject]) -> list[Receipt]:
-        """Return one receipt per event; those the server had no room or time for are sent again, the rest are not."""
+    def _send_batch(self, events: Sequence[_JsonObject]) -> list["Receipt"]:
+        """Return one receipt per event. Events that the server was too busy for are sent again, the others are not."""
         receipts: dict[int, Receipt] = {}
-        doubted: set[int] = set()
-        pauses = self._patience.pauses()
-        while left := [index for index in range(len(events)) if index not in receipts or _later(receipts[index])]:
+        unanswered: set[int] = set()  # events with a try of unknown outcome
+        pauses = self._retries.pauses_s()
+        while left := [index for index in range(len(events)) if index not in receipts or receipts[index].retryable]:
             if receipts:
                 pause = next(pauses, None)
                 if pause is None:
                     break
-                surroundings.sleep(pause)
-            answered, doubtful = self._once([events[index] for index in left])
-            receipts |= dict(zip(left, answered, strict=True))
-            doubted.update(index for index in left if doubtful or receipts[index].unknown)
-        return [_doubted(receipts[index]) if index in doubted else receipts[index] for index in range(len(events))]
+                environment.sleep(pause)
+            results, unknown = self._post_batch([events[index] for index in left])
+            receipts |= dict(zip(left, results, strict=True))
+            unanswered.update(index for index in left if unknown or receipts[index].unknown)
+        for index in unanswered:
+            receipt = receipts[index]
+            if (receipt.error or "").startswith((_RATE_LIMITED, _NOT_SENT)):
+                # Rejected now, but the earlier try may have stored it.
+                error = f"{_UNANSWERED}: an earlier try was not answered, then {receipt.error}"
+                receipts[index] = msgspec.structs.replace(receipt, error=error)
+        return [receipts[index] for index in range(len(events))]
 
-    def _once(self, events: Sequence[_JsonObject]) -> tuple[list[Receipt], bool]:
-        """Return the receipts, and whether there was a try whose outcome nobody knows."""
+    def _post_batch(self, events: Sequence[_JsonObject]) -> tuple[list["Receipt"], bool]:
+        """Return the receipts, and whether there was a try of unknown outcome."""
         keys = [str(event["idempotencyKey"]) for event in events]
         try:
-            results, doubtful = self._patiently("/events/batch", {"events": events}, None, _results)
+            body, unknown = self._post_with_retries("/events/batch", {"events": events}, None, _BatchBody)
         except UnknownOutcomeError as error:
             return [Receipt(False, idempotency_key=key, error=f"{_UNANSWERED}: {error}") for key in keys], True
-        except (UnavailableError, UnreachableError) as error:
+        except (UnavailableError, ConnectionFailedError) as error:
             return [Receipt(False, idempotency_key=key, error=f"{_NOT_SENT}: {error}") for key in keys], False
         return [
             receipt if receipt.idempotency_key else msgspec.structs.replace(receipt, idempotency_key=key)
-            for key, receipt in zip(keys, results, strict=True)
-        ], doubtful
+            for key, receipt in zip(keys, body.results, strict=True)
+        ], unknown
 
-    def _patiently(
-        self, path: str, body: Mapping[str, Any], key: str | None, read: Callable[[Answer], T]
-    ) -> tuple[T, bool]:
-        """Post until the server decides; return what it said, and whether there was a try whose outcome nobody knows.
+    def _post_with_retries(self, path: str, body: Mapping[str, Any], key: str | None, shape: type[T]) -> tuple[T, bool]:
+        """Post until the server decides; return the response, and whether there was a try of unknown outcome.
 
-        Raises RefusedError; UnavailableError or UnreachableError when nothing was stored; UnknownOutcomeError when nobody knows.
+        Raises InvalidRequestError; UnavailableError or ConnectionFailedError when nothing was stored; or UnknownOutcomeError.
         """
-        self._needed()
-        pauses = self._patience.pauses()
-        doubtful = False
+        self._required_key()
+        pauses = self._retries.pauses_s()
+        unknown = False
         while True:
-            trouble: WorkbenchError
+            failure: WorkbenchError
             try:
-                answer = self._connection.exchange("POST", path, body=body)
-            except UnreachableError as error:
-                trouble = error
+                response = self._connection.request("POST", path, body=body)
+            except ConnectionFailedError as error:
+                failure = error
             except UnknownOutcomeError as error:
-                trouble, doubtful = error, True
+                failure, unknown = error, True
             else:
-                if answer.status != 429 and answer.status < 500:
-                    return read(self._connection.check(answer)), doubtful
-                trouble = UnavailableError(_busy(answer, self._patience.tries))
-                doubtful = doubtful or answer.status != 429
+                if response.status != 429 and response.status < 500:
+                    return _converted(self._connection.check(response), shape), unknown
+                failure = UnavailableError(
+                    f"the server did not take it in {self._retries.tries} tries ({response.error})",
+                    status=response.status,
+                    request_id=response.request_id,
+                )
+                unknown = unknown or response.status != 429
             pause = next(pauses, None)
             if pause is None:
-                raise _unknown(trouble, key) if doubtful else _nothing_stored(trouble, key)
-            surroundings.sleep(pause)
+                retry = f". {_retry_text(key)}" if key else ""  # for a batch, the receipts have the keys
+                error_type = UnknownOutcomeError if unknown else type(failure)
+                message = (
+                    f"it is unknown whether this was stored: {failure}" if unknown else f"{failure}. Nothing was stored"
+                )
+                raise error_type(f"{message}{retry}", status=failure.status, request_id=failure.request_id)
+            environment.sleep(pause)
 
 
-def _receipt(answer: Answer) -> Receipt:
-    return _converted(answer.body, Receipt)
+class Receipt(msgspec.Struct, frozen=True, rename="camel"):
+    """The response to one event. `idempotency_key` finds its entry again: `automation.wait_for_entry(receipt)`."""
+
+    accepted: bool
+    deduplicated: bool = False
+    idempotency_key: str = ""
+    dry_run: bool = False
+    matched_automations: int | None = None
+    error: str | None = None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it may or may not have been stored: send it again with the same idempotency key."""
+        return not self.accepted and (self.error or "").startswith((_UNAVAILABLE, _UNANSWERED))
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the server was too busy for it."""
+        return not self.accepted and (self.error or "").startswith((_RATE_LIMITED, _UNAVAILABLE))
+
+    def sentence(self) -> str:
+        """Return the outcome as a sentence."""
+        if self.unknown:
+            return f"Outcome unknown: {self.error}. {_retry_text(self.idempotency_key)}"
+        if not self.accepted:
+            return f"Not stored: {self.error}"
+        if self.dry_run:
+            starts = quantity(self.matched_automations or 0, "automation")
+            return f"Dry run: it would start {starts}. Nothing was sent; no contact, event or entry was stored."
+        if self.deduplicated:
+            return "Duplicate: this idempotency key was accepted before, so nothing happened again."
+        return "Accepted."
+
+    def __repr__(self) -> str:
+        return f"{self.sentence()} Idempotency key: {self.idempotency_key}"
+
+    def _repr_html_(self) -> str:
+        if self.unknown:
+            state, look = "unknown", "bad"
+        elif not self.accepted:
+            state, look = "rejected", "bad"
+        elif self.dry_run:
+            state, look = "dry run", "warn"
+        else:
+            state, look = ("duplicate", "warn") if self.deduplicated else ("accepted", "good")
+        note = f"idempotency key {self.idempotency_key}" if self.idempotency_key else ""
+        return html("line.html.j2", text=self.sentence(), state=state, look=look, note=note, block="")
 
 
-def _results(answer: Answer) -> tuple[Receipt, ...]:
-    return _converted(answer.body, _Results).results
-
-
-class _Results(msgspec.Struct, frozen=True):
+class _BatchBody(msgspec.Struct, frozen=True):
     results: tuple[Receipt, ...]
 
 
-def _converted(body: Any, shape: type[T]) -> T:
-    try:
-        return msgspec.convert(body, shape)
-    except msgspec.ValidationError:
-        raise UnknownOutcomeError("what answered is not this service: is the address right?") from None
+class Receipts(Sequence[Receipt]):
+    """The receipts of many events, in the order of the events. `failed` has those that were not stored."""
+
+    def __init__(self, receipts: Sequence[Receipt]) -> None:
+        self._receipts = tuple(receipts)
+
+    @property
+    def failed(self) -> list[tuple[int, Receipt]]:
+        """The events that were not stored, or may not have been: their index in the input, and the receipt."""
+        return [(index, receipt) for index, receipt in enumerate(self._receipts) if not receipt.accepted]
+
+    def frame(self) -> "pl.DataFrame":
+        """Return a polars frame with one row per event."""
+        import polars as pl
+
+        schema = {"accepted": pl.Boolean, "deduplicated": pl.Boolean, "idempotency_key": pl.String, "error": pl.String}
+        return pl.DataFrame({name: [getattr(receipt, name) for receipt in self] for name in schema}, schema=schema)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._receipts[index]
+
+    def __len__(self) -> int:
+        return len(self._receipts)
+
+    def _counts(self) -> str:
+        duplicates = sum(receipt.deduplicated for receipt in self)
+        accepted = sum(receipt.accepted for receipt in self) - duplicates
+        unknown = sum(receipt.unknown for receipt in self)
+        not_stored = len(self.failed) - unknown
+        counts = f"{accepted} accepted, {quantity(duplicates, 'duplicate')}, {not_stored} not stored"
+        return f"{counts}, {unknown} of unknown outcome" if unknown else counts
+
+    def __repr__(self) -> str:
+        rows = [(index, receipt.error) for index, receipt in self.failed]
+        return "\n".join([self._counts(), *([plain(_FAILED_COLUMNS, rows), _RETRY_NOTE] if rows else [])])
+
+    def _repr_html_(self) -> str:
+        rows = [(index, receipt.error) for index, receipt in self.failed[:_MAX_FAILED_ROWS]]
+        note = _RETRY_NOTE if rows else ""
+        return table(_FAILED_COLUMNS, rows, title=self._counts(), note=note, empty="All events accepted.")
 
 
-def _busy(answer: Answer, tries: int) -> str:
-    return f"the server did not take it in {tries} tries ({answer.error})"
+_MAX_FAILED_ROWS = 50
+_FAILED_COLUMNS = (TableColumn("event", number=True), TableColumn("error"))
+_RETRY_NOTE = 'To retry one, send it with the key of its receipt: {**event, "idempotencyKey": receipt.idempotency_key}'
 
 
-def _nothing_stored(trouble: WorkbenchError, key: str | None) -> WorkbenchError:
-    return type(trouble)(f"{trouble}. Nothing was stored{_advice(key)}")
+class CurlLine:
+    """A `curl` command. `print` it, copy the block, write `!{line}` in a cell, or `.run()` it.
+
+    `idempotency_key` is in the line; `automation.wait_for_entry(line.idempotency_key)` returns the entry that it started.
+    """
+
+    def __init__(self, url: str, body: Mapping[str, Any], key: str, show_key: bool, post: Callable[[], object]) -> None:
+        self.idempotency_key = str(body["idempotencyKey"])
+        self._key = key
+        self._post = post
+        variable = environment.EVENTS_KEY_VARIABLE
+        bearer = f"'Authorization: Bearer {key}'" if show_key else f'"Authorization: Bearer ${variable}"'
+        self._text = " \\\n  ".join(
+            [
+                f"curl -sS -X POST {shlex.quote(url)}",
+                f"-H {bearer}",
+                "-H 'Content-Type: application/json'",
+                f"-d {shlex.quote(encode(body).decode())}",
+            ]
+        )
+
+    def run(self) -> str:
+        """Run the line and return the server's response. Without curl on this machine, send the same request from Python."""
+        shell, curl = shutil.which("sh"), shutil.which("curl")
+        if shell is None or curl is None:
+            return f"There is no curl on this machine; the same request from Python returned:\n{self._post()!r}"
+        variables = environment.all_variables() | {environment.EVENTS_KEY_VARIABLE: self._key}
+        done = subprocess.run(  # noqa: S603  our own line, quoted above
+            [shell, "-c", self._text], env=variables, capture_output=True, text=True, timeout=60, check=False
+        )
+        return (done.stdout + done.stderr).strip()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def _repr_html_(self) -> str:
+        return html(
+            "line.html.j2",
+            text="The same call for the terminal",
+            state="POST",
+            look="busy",
+            note="One click selects all of it. Sent twice, the event is stored once: the idempotency key is in the line.",
+            block=self._text,
+        )
 
 
-def _unknown(trouble: WorkbenchError, key: str | None) -> UnknownOutcomeError:
-    return UnknownOutcomeError(f"nobody can say whether this was stored: {trouble}{_advice(key)}")
-
-
-def _advice(key: str | None) -> str:
-    return f". {_again(key)}" if key else ""  # of a batch, the receipts say it
-
-
-def _again(key: str) -> str:
-    return f'Send it again with idempotency_key="{key}": it is then stored once, whatever happened'
-
-
-def _not_sent(event: _JsonObject) -> Receipt:
-    error = f"{_NOT_SENT}: those before it were not answered"
-    return Receipt(False, idempotency_key=str(event["idempotencyKey"]), error=error)
-
-
-def _later(receipt: Receipt) -> bool:
-    return not receipt.accepted and (receipt.error or "").startswith((_RATE_LIMITED, _UNAVAILABLE))
-
-
-def _doubted(receipt: Receipt) -> Receipt:
-    """Return the receipt of an event of which an earlier try was not answered: not taken now may mean stored then."""
-    if not (receipt.error or "").startswith((_RATE_LIMITED, _NOT_SENT)):
-        return receipt
-    return msgspec.structs.replace(
-        receipt, error=f"{_UNANSWERED}: an earlier try was not answered, then {receipt.error}"
-    )
-
-
-def _state(receipt: Receipt) -> tuple[str, str]:
-    if receipt.unknown:
-        return "unknown", "bad"
-    if not receipt.accepted:
-        return "refused", "bad"
-    if receipt.dry_run:
-        return "dry run", "warn"
-    return ("known", "warn") if receipt.deduplicated else ("accepted", "good")
-
-
-def _who(about: About) -> _JsonObject:
-    """Return the contact of an event: the object as given, with the single identifiers laid over it."""
-    contact = about.get("contact") or {}
+def _event_body(event: str, fields: EventFields) -> _JsonObject:
+    """Return the event in the JSON format of the API; single identifiers override those in `contact`."""
+    contact = fields.get("contact") or {}
     if not isinstance(contact, Mapping):
-        raise DraftError('contact is written like contact={"email": "ada@example.com"}')
-    single = {
-        "email": about.get("email"),
-        "walletAddress": about.get("wallet_address"),
-        "externalId": about.get("external_id"),
+        raise InvalidArgumentError('contact is written like contact={"email": "ada@example.com"}')
+    identifiers = {
+        "email": fields.get("email"),
+        "walletAddress": fields.get("wallet_address"),
+        "externalId": fields.get("external_id"),
     }
-    who = dict(contact) | {name: value for name, value in single.items() if value is not None}
-    if not who:
-        raise DraftError("who is it about? Give email=…, wallet_address=…, external_id=… or contact={…}")
-    return who
-
-
-def _body(event: str, about: About) -> _JsonObject:
-    """Return the event in the contract's words."""
+    contact = dict(contact) | {name: value for name, value in identifiers.items() if value is not None}
+    if not contact:
+        raise InvalidArgumentError(
+            "the event has no contact: give email=…, wallet_address=…, external_id=… or contact={…}"
+        )
+    occurred_at = fields.get("occurred_at")
+    if isinstance(occurred_at, datetime):
+        if occurred_at.tzinfo is None:
+            raise InvalidArgumentError("occurred_at needs a time zone: datetime(…, tzinfo=UTC)")
+        occurred_at = occurred_at.isoformat()
     body = {
         "event": event,
-        "contact": _who(about),
-        "payload": about.get("payload"),
-        "attributes": about.get("attributes"),
-        "occurredAt": _moment(about.get("occurred_at")),
-        "test": about.get("test") or None,
-        "idempotencyKey": about.get("idempotency_key"),
+        "contact": contact,
+        "payload": fields.get("payload"),
+        "attributes": fields.get("attributes"),
+        "occurredAt": occurred_at,
+        "test": fields.get("test") or None,
+        "idempotencyKey": fields.get("idempotency_key"),
     }
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _keyed(event: Mapping[str, Any]) -> _JsonObject:
-    """Return the event with an idempotency key of its own, unless it has one."""
+def _with_key(event: Mapping[str, Any]) -> _JsonObject:
+    """Return the event with a new idempotency key, unless it has one."""
     if not isinstance(event, Mapping):
-        raise DraftError('an event is written like {"event": "deposit", "contact": {"email": "ada@example.com"}}')
+        raise InvalidArgumentError(
+            'an event is written like {"event": "deposit", "contact": {"email": "ada@example.com"}}'
+        )
     body = dict(event)
     if body.get("idempotencyKey") is None:
-        body["idempotencyKey"] = surroundings.new_key()
+        body["idempotencyKey"] = environment.new_uuid()
     return body
 
 
-def _moment(at: datetime | str | None) -> str | None:
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise DraftError("occurred_at needs a time zone: datetime(…, tzinfo=UTC)")
-        return at.isoformat()
-    return at
+def _converted(response: Response, shape: type[T]) -> T:
+    try:
+        return msgspec.convert(response.body, shape)
+    except msgspec.ValidationError:
+        raise UnknownOutcomeError("the response is not one of an Event Workbench: check the URL") from None
+
+
+def _retry_text(key: str) -> str:
+    return f'Retry with idempotency_key="{key}": the event is then stored once'

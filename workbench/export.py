@@ -1,9 +1,9 @@
-"""Tables of the organization as parquet files on this machine: events by month, whatever their number.
+"""Tables of the organization as parquet files on this machine (events by month), and a SQLAlchemy engine on a direct login.
 
-Rows come in pages by id, each a query of its own, so no limit of the gateway (time of a statement, of an answer) is met however many
-there are, and no more than a page is held. A file appears when it is whole, and carries a fingerprint of what it holds. A month whose
-file has the present fingerprint is left as it is; so an export that broke off goes on where it was, and a later one writes anew what
-events were added to, whose contacts were erased or merged or have other identifiers, and what another key may see more or less of.
+Rows are read in pages by id, each with a query of its own, so neither the time limit of a statement nor memory limits the size of an
+export. A file appears when it is complete, with a fingerprint of its content in its metadata. A month with the current fingerprint is
+skipped, so an interrupted export resumes, and a later one rewrites the months that changed: events were added, contacts erased, merged
+or identified, or another key sees more or fewer addresses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,27 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from workbench import surroundings
+from workbench import environment
 from workbench.connection import Connection
-from workbench.display.progress import Progress
-from workbench.errors import DraftError, UnavailableError, UnknownOutcomeError, UnreachableError
-from workbench.query import named
-from workbench.stream import write_parquet
+from workbench.display.html import ProgressLine
+from workbench.errors import (
+    ConnectionFailedError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from workbench.sql import built_in, write_parquet
 
 if TYPE_CHECKING:
     import polars as pl
+    from sqlalchemy import Engine
+
 
 TABLES = ("events", "contacts", "messages", "entries")
-_PAGE = 20_000  # rows: a third of a second, and some megabytes
+_PAGE_ROWS = 20_000  # a third of a second, and some megabytes
 _TRIES = 5
-_PAUSE = 2.0  # seconds
+_RETRY_PAUSE_S = 2.0
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
-_MASK = "•"
-_FINGERPRINT = "workbench.export"  # in the metadata of a file
+_MASK = "•"  # the service masks email addresses with it
+_FINGERPRINT = "workbench.export"  # the key in a file's metadata
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What an export brought: rows by table, files written and files that were there; `masked`: emails were left out."""
+    """The result of an export: rows by table, files written and files kept. `masked`: email addresses were left out."""
 
     path: Path
     rows: dict[str, int]
@@ -43,104 +50,98 @@ class Exported(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{count:,} {table}" for table, count in self.rows.items())
-        files = f"{self.written} files written" + (f", {self.kept} were there already" if self.kept else "")
-        masked = "\nEmails are left out: your key may not see them (it lacks pii:read)." if self.masked else ""
+        files = f"{self.written} files written" + (f", {self.kept} unchanged" if self.kept else "")
+        masked = "\nEmail addresses are left out: your key may not see them (it lacks pii:read)." if self.masked else ""
         return f"{self.path}: {rows}; {files}{masked}"
 
 
 def export(connection: Connection, path: str | Path, tables: Sequence[str]) -> Exported:
-    """Write tables below `path`; raise DraftError for one there is not, SqlError and OSError."""
+    """Write tables below `path`; raises InvalidArgumentError for an unknown table, SqlError and OSError."""
     if isinstance(tables, str) or not tables or not set(tables) <= set(TABLES):
-        given = tables if isinstance(tables, str) else ", ".join(map(repr, tables))
-        raise DraftError(f"tables={given}: name some of {', '.join(map(repr, TABLES))}, in a list")
-    exporting = _Export(connection, Path(path))
+        named = tables if isinstance(tables, str) else ", ".join(map(repr, tables))
+        raise InvalidArgumentError(f"tables={named}: name some of {', '.join(map(repr, TABLES))}, in a list")
+    run = _ExportRun(connection, Path(path))
     for table in tables:
+        run.rows[table] = 0
         if table == "events":
-            exporting.events()
+            run.write_events()
         else:
-            exporting.table(table)
-    return exporting.exported()
+            run.write_table(table, run.path / table / "part-0.parquet", {})
+    return Exported(run.path, run.rows, run.written, run.kept, run.masked)
 
 
-class _Export:
-    """An export under way."""
-
+class _ExportRun:
     def __init__(self, connection: Connection, path: Path) -> None:
-        self._connection, self._path = connection, path
-        self._rows: dict[str, int] = {}
-        self._written = self._kept = 0
-        self._masked = False
-        self._progress = Progress()
+        self._connection = connection
+        self._progress = ProgressLine()
+        self.path = path
+        self.rows: dict[str, int] = {}
+        self.written = self.kept = 0
+        self.masked = False
 
-    def exported(self) -> Exported:
-        """Return what it brought."""
-        return Exported(self._path, self._rows, self._written, self._kept, self._masked)
-
-    def events(self) -> None:
+    def write_events(self) -> None:
         """Write a file for every month that has events."""
-        until, first = self._ask("export_bounds", {}).row(0)
-        self._rows["events"] = 0
-        since = datetime(1, 1, 1, tzinfo=UTC)  # before the first month lies what has no month of its own
+        until, first = self._query("export_bounds", {}).row(0)
+        since = datetime(1, 1, 1, tzinfo=UTC)  # the first file also has events dated before the first month
         for month, end in _months(first, until) if first is not None else ():
-            self._month(month, since, min(end, until))
+            self._write_month(month, since, min(end, until))
             since = end
 
-    def table(self, table: str) -> None:
-        """Write all of a table into one file."""
-        self._rows[table] = 0
-        self._write(table, self._path / table / "part-0.parquet", {})
-
-    def _month(self, month: datetime, since: datetime, until: datetime) -> None:
-        weeks = [self._ask("export_span", {"since": start, "until": end}).row(0) for start, end in _weeks(since, until)]
+    def _write_month(self, month: datetime, since: datetime, until: datetime) -> None:
+        weeks = [
+            self._query("export_span", {"since": start, "until": end}).row(0) for start, end in _weeks(since, until)
+        ]
         events, cleaned, contacts = (sum(int(week[column]) for week in weeks) for column in range(3))
         masked = any(_MASK in (address or "") for *_, address in weeks)
         fingerprint = f"{events} {cleaned} {contacts} {'masked' if masked else 'clear'}"
-        file = self._path / "events" / f"month={month:%Y-%m}" / "part-0.parquet"
+        file = self.path / "events" / f"month={month:%Y-%m}" / "part-0.parquet"
         if events and fingerprint == _fingerprint(file):
-            self._kept += 1
-            self._masked |= masked
-            self._rows["events"] += events
+            self.kept += 1
+            self.masked |= masked
+            self.rows["events"] += events
         elif events:
-            self._write("events", file, {"since": since, "until": until}, {_FINGERPRINT: fingerprint})
+            self.write_table("events", file, {"since": since, "until": until}, {_FINGERPRINT: fingerprint})
 
-    def _write(self, table: str, file: Path, values: dict[str, Any], metadata: dict[str, str] | None = None) -> None:
+    def write_table(
+        self, table: str, file: Path, values: dict[str, Any], metadata: dict[str, str] | None = None
+    ) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_parquet(self._pages(table, file, values), file, metadata)
-        self._written += 1
+        self.written += 1
 
     def _pages(self, table: str, file: Path, values: dict[str, Any]) -> Iterator["pl.DataFrame"]:
         after, full = _FIRST_ID, True
         while full:
-            page = self._ask(f"export_{table}", values | {"after": after, "most": _PAGE})
-            full = page.height == _PAGE
+            page = self._query(f"export_{table}", values | {"after": after, "limit": _PAGE_ROWS})
+            full = page.height == _PAGE_ROWS
             after = page["id"][-1] if full else after
-            self._rows[table] += page.height
-            self._progress.show(str(file.relative_to(self._path)), f"{self._rows[table]:,} {table}", "busy")
-            yield self._unmasked(page)
+            self.rows[table] += page.height
+            self._progress.show(str(file.relative_to(self.path)), f"{self.rows[table]:,} {table}", "busy")
+            yield self._without_masked_emails(page)
 
-    def _unmasked(self, page: "pl.DataFrame") -> "pl.DataFrame":
-        """Return a page without emails of which only a part may be seen: they are nobody's address."""
+    def _without_masked_emails(self, page: "pl.DataFrame") -> "pl.DataFrame":
         import polars as pl
 
         if "email" not in page.columns or not page["email"].str.contains(_MASK, literal=True).any():
             return page
-        self._masked = True
+        self.masked = True
+        # A masked address would be imported elsewhere as if it were one.
         return page.with_columns(pl.lit(None, pl.String).alias("email"))
 
-    def _ask(self, name: str, values: dict[str, Any]) -> "pl.DataFrame":
-        """Return the rows of a named query; one that finds the server away or busy is asked again."""
+    def _query(self, name: str, values: dict[str, Any]) -> "pl.DataFrame":
+        """Return the rows of a built-in query; retries while the server is away or busy."""
         for tries_left in reversed(range(_TRIES)):
             try:
-                return named(self._connection, name, values)
-            except (UnavailableError, UnknownOutcomeError, UnreachableError):
+                return built_in(self._connection, name, values)
+            except (UnavailableError, UnknownOutcomeError, ConnectionFailedError):
                 if not tries_left:
                     raise
-                surroundings.sleep(_PAUSE)
+                environment.sleep(_RETRY_PAUSE_S)
         raise AssertionError("the loop above returns or raises")
 
 
 def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Yield the beginnings of the months from one moment to another, each with that of the next."""
+    """Yield start and end of every month from `first` to `until`."""
     month = first.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     while month < until:
         following = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
@@ -149,7 +150,7 @@ def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, dateti
 
 
 def _weeks(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Cut a month, and whatever lies before it, into spans that are short enough for one statement."""
+    """Yield start and end of spans of a month that are short enough for the time limit of one statement."""
     start = since
     for days in (28, 21, 14, 7, 0):
         end = until - timedelta(days=days)
@@ -159,7 +160,7 @@ def _weeks(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetim
 
 
 def _fingerprint(file: Path) -> str | None:
-    """Return what a parquet file says about its contents, if it is there and whole."""
+    """Return the fingerprint in a parquet file, or None without a complete file."""
     import polars as pl
 
     if not file.exists():
@@ -168,3 +169,32 @@ def _fingerprint(file: Path) -> str | None:
         return pl.read_parquet_metadata(file).get(_FINGERPRINT)
     except pl.exceptions.PolarsError:
         return None
+
+
+def engine() -> "Engine":
+    """Return an engine for the login in WORKBENCH_DSN; it connects when it is used. Raises InvalidArgumentError, MissingDependencyError."""
+    dsn = environment.variable(_DSN_VARIABLE)
+    if dsn is None:
+        raise InvalidArgumentError(
+            f"{_DSN_VARIABLE} is not set: an operator creates a direct login with `workbench reader create --org NAME`, "
+            f"which prints its URL; set {_DSN_VARIABLE} to that before starting JupyterLab"
+        )
+    try:
+        from sqlalchemy import NullPool, create_engine, make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            url = make_url(dsn).set(drivername="postgresql+psycopg")
+            # All readers of an organization share few sessions, so none is kept open between two uses.
+            return create_engine(url, poolclass=NullPool, use_native_hstore=False)
+        except (ArgumentError, ValueError):
+            raise InvalidArgumentError(
+                f"{_DSN_VARIABLE} is not a database URL; it looks like postgresql://login:password@host:5432/workbench"
+            ) from None
+    except ModuleNotFoundError:
+        raise MissingDependencyError(
+            "wb.engine() needs SQLAlchemy and psycopg: pip install 'event-workbench[engine]'"
+        ) from None
+
+
+_DSN_VARIABLE = "WORKBENCH_DSN"

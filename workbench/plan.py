@@ -3,14 +3,13 @@
 import msgspec
 
 from workbench import publish
-from workbench.author import Draft
 from workbench.changes import Changes, changes, marks
 from workbench.connection import Connection
-from workbench.display.graph import Taken, picture
-from workbench.display.page import html, moment
-from workbench.errors import NotThereError
-from workbench.impact import Impact
-from workbench.publish import Record, Version
+from workbench.display.graph import RunPath, picture
+from workbench.display.html import html, moment
+from workbench.draft import Draft
+from workbench.errors import NotFoundError
+from workbench.publish import AutomationRecord, Impact, Version
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -49,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True):
         trigger, graph = self.draft.language()
         found = marks(self.changes)
         led = {each.subject for each in self.changes.items if each.kind in ("led", "added")}
-        path = Taken(
+        path = RunPath(
             {node.id: found[node.id] for node in graph.nodes if node.id in found},
             frozenset((edge.source, edge.handle) for edge in graph.edges if {edge.source, edge.target} & led),
         )
@@ -63,14 +62,14 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
 
-def planned(draft: Draft, record: Record | None, connection: Connection, against: int | None) -> Plan:
+def planned(draft: Draft, record: AutomationRecord | None, connection: Connection, against: int | None) -> Plan:
     """Return what publishing the draft would change: from the live version, or from another one.
 
-    Raises NotThereError when there is no such version.
+    Raises NotFoundError when there is no such version.
     """
     now = publish.find(connection, draft.name)
     if now is None and against is not None:
-        raise NotThereError(f"{draft.name!r} is not on the server, so it has no version {against} to compare with")
+        raise NotFoundError(f"{draft.name!r} is not on the server, so it has no version {against} to compare with")
     if now is None:
         return Plan(draft, None, changes(None, draft.payload()))
     version = _version(connection, now, against)
@@ -81,22 +80,22 @@ def planned(draft: Draft, record: Record | None, connection: Connection, against
     return Plan(draft, version, found, publish.impact(connection, now), _note(connection, record, now))
 
 
-def _version(connection: Connection, record: Record, wanted: int | None) -> Version | None:
+def _version(connection: Connection, record: AutomationRecord, wanted: int | None) -> Version | None:
     if wanted is None and record.published_version is None:
         return None
     number = record.published_version if wanted is None else wanted
     known = publish.versions(connection, record)
     found = next((each for each in known if each.version == number), None)
     if found is None:
-        raise NotThereError(
+        raise NotFoundError(
             f"there is no version {number} of {record.name!r} to compare with; .versions() shows which there are"
         )
     return found
 
 
-def _note(connection: Connection, record: Record | None, now: Record) -> str:
+def _note(connection: Connection, record: AutomationRecord | None, now: AutomationRecord) -> str:
     """Say that somebody else changed it since it was opened, so that publishing would be refused."""
     if record is not None and record.revision == now.revision:
         return ""
-    deed = publish.last_deed(connection, now)
+    deed = publish.last_change(connection, now)
     return f"publishing is refused until you open it anew: it was changed since ({deed})"

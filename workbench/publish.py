@@ -1,4 +1,8 @@
-"""Automations on the server: find, save, publish, switch on and off. Whoever saves says which revision they started from."""
+"""Automations on the server: find, save, publish, switch on and off, and what a publication means for running entries.
+
+Every write names the revision that it started from, so two people who edit the same automation get a ConflictError, not a lost
+change. Entries that already run finish on the version they entered.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,27 +10,96 @@ from typing import Any, Literal
 
 import msgspec
 
-from api.language.check import Remark, errors
-from api.language.codec import normalise
-from api.language.problem import Problem
-from workbench.author import Draft, from_json
 from workbench.changes import Changes, changes
 from workbench.connection import Connection
-from workbench.display.page import html, moment
-from workbench.display.table import Column, plain, table
-from workbench.display.words import counted
-from workbench.errors import DraftError, NotThereError, PublishError, RefusedError, StaleError, spoken
-from workbench.impact import Impact
+from workbench.display.html import TableColumn, html, moment, plain, table
+from workbench.display.words import quantity
+from workbench.draft import Draft, from_json
+from workbench.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    InvalidAutomationError,
+    InvalidRequestError,
+    NotFoundError,
+    PublishError,
+    usage_example,
+)
+from workbench.language.check import Diagnostic, errors
+from workbench.language.codec import normalise
+from workbench.language.problem import Problem
 
-Verb = Literal["activate", "deactivate", "archive", "pause"]
+Switch = Literal["activate", "deactivate", "archive", "pause"]
 Overdue = Literal["run", "cancel"]
-"""What becomes of what came due while an automation was paused."""
+"""What happens to steps that came due while the automation was paused."""
 
 
-class Record(msgspec.Struct, frozen=True, rename="camel"):
-    """An automation as the server holds it. `trigger_spec` and `graph` are the draft, not the published version.
+class EarlierEntries(msgspec.Struct, frozen=True, rename="camel"):
+    """How many entries of a version are at a step in a state. `version` is None for entries from before the first publication."""
 
-    `impact`: whom the publication concerned that this is the answer to.
+    version: int | None
+    node_id: str | None
+    state: str
+    entries: int
+    then: str
+
+    def consequence(self) -> str:
+        """Return what becomes of them."""
+        match self.then:
+            case "no_published_version":
+                return "end at once: nothing was published when they entered"
+            case "automation_inactive":
+                return "are cancelled: the automation is off"
+            case _:
+                return f"finish on version {self.version}"
+
+
+class Impact(msgspec.Struct, frozen=True):
+    """The entries of earlier versions that had not ended when a version was published."""
+
+    entries: int = 0
+    earlier: tuple[EarlierEntries, ...] = ()
+
+    def headline(self) -> str:
+        """Return how many entries of earlier versions have not ended."""
+        if not self.entries:
+            return "All entries of earlier versions have ended."
+        verb = "has" if self.entries == 1 else "have"
+        return f"{quantity(self.entries, 'entry', 'entries')} of earlier versions {verb} not ended"
+
+    def table(self) -> tuple[Sequence[TableColumn], Sequence[Sequence[str]]]:
+        """Return columns and rows, the newest version first."""
+        rows = [
+            (
+                str(group.version or "none"),
+                group.node_id or "not started",
+                group.state,
+                str(group.entries),
+                group.consequence(),
+            )
+            for group in self.earlier
+        ]
+        return _IMPACT_COLUMNS, rows
+
+    def __repr__(self) -> str:
+        return f"{self.headline()}\n{plain(*self.table())}" if self.entries else self.headline()
+
+    def _repr_html_(self) -> str:
+        return table(*self.table(), title=self.headline() if self.entries else "", empty=self.headline())
+
+
+_IMPACT_COLUMNS = (
+    TableColumn("version"),
+    TableColumn("step"),
+    TableColumn("state"),
+    TableColumn("entries", number=True),
+    TableColumn("what becomes of them"),
+)
+
+
+class AutomationRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """An automation as the server returns it. `trigger_spec` and `graph` are the draft, not the published version.
+
+    `impact` is set in the response to a publication.
     """
 
     id: str
@@ -42,24 +115,22 @@ class Record(msgspec.Struct, frozen=True, rename="camel"):
     impact: Impact | None = None
 
     def draft(self) -> Draft:
-        """Return what is written in it."""
+        """Return the draft in it."""
         return from_json({"name": self.name, "triggerSpec": self.trigger_spec, "graph": self.graph})
 
     def pills(self) -> list[tuple[str, str]]:
-        """Say in a word or two where it stands, each with a colour."""
+        """Return its states, each a short text and a colour."""
         if self.archived_at is not None:
             return [("archived", "warn")]
         if self.published_version is None:
             return [("draft", "warn")]
-        return [(f"published, version {self.published_version}", "busy"), self._running()]
-
-    def _running(self) -> tuple[str, str]:
+        published = (f"published, version {self.published_version}", "busy")
         if self.paused_at is not None:
-            return "paused", "warn"
-        return ("active", "good") if self.active else ("off", "warn")
+            return [published, ("paused", "warn")]
+        return [published, ("active", "good") if self.active else ("off", "warn")]
 
     def off(self) -> str:
-        """Say that events do not start it although it was published; empty when they do."""
+        """Return why events do not start it although it was published; empty when they do."""
         if self.archived_at is not None:
             return "It is archived: no event starts it."
         if self.paused_at is not None:
@@ -78,12 +149,12 @@ class Version(msgspec.Struct, frozen=True, rename="camel"):
     graph: dict[str, Any] = {}
 
     def payload(self) -> dict[str, Any]:
-        """Return what it says, without the name: that is not pinned."""
+        """Return trigger spec and graph. The name is not part of a version."""
         return {"triggerSpec": self.trigger_spec, "graph": self.graph}
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """What one version does otherwise than another, in sentences. Shows itself. True when there is a difference."""
+class VersionDiff(msgspec.Struct, frozen=True):
+    """What differs between two versions, in sentences. Shows itself. True when there is a difference."""
 
     before: int
     after: int
@@ -93,21 +164,20 @@ class Difference(msgspec.Struct, frozen=True):
         return bool(self.changes)
 
     def headline(self) -> str:
-        """Say how much is different."""
+        """Return how many differences there are."""
         number = len(self.changes.items)
-        said = counted(number, "difference") if number else "nothing that matters differs"
-        return f"Version {self.after} against version {self.before}: {said if self.changes else 'no difference'}"
+        differences = quantity(number, "difference") if number else "nothing that matters differs"
+        return f"Version {self.after} against version {self.before}: {differences if self.changes else 'no difference'}"
 
     def __repr__(self) -> str:
         return "\n".join([self.headline(), *self.changes.lines()])
 
     def _repr_html_(self) -> str:
-        headline, changes = self.headline(), self.changes
-        return html("plan.html.j2", headline=headline, note="", picture="", changes=changes, impact=None)
+        return html("plan.html.j2", headline=self.headline(), note="", picture="", changes=self.changes, impact=None)
 
 
-class Deed(msgspec.Struct, frozen=True, rename="camel"):
-    """What was done to an automation; `by` is the name of the key that did it, or its id."""
+class AuditEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """A change of an automation; `by` is the name of the key that made it, or the key's id."""
 
     at: str
     action: str
@@ -121,7 +191,7 @@ class Versions(Sequence[Version]):
     """The published versions, newest first."""
 
     def __init__(self, versions: Sequence[Version]) -> None:
-        self._versions = tuple(sorted(versions, key=lambda each: -each.version))
+        self._versions = tuple(sorted(versions, key=lambda version: -version.version))
 
     def __getitem__(self, index: Any) -> Any:
         return self._versions[index]
@@ -129,49 +199,55 @@ class Versions(Sequence[Version]):
     def __len__(self) -> int:
         return len(self._versions)
 
-    @spoken(".diff(1, 2) or .diff(1), against the newest")
-    def diff(self, before: int, after: int | None = None) -> Difference:
-        """Return what version `after` (the newest unless told) does otherwise than `before`; raise NotThereError for an unknown one."""
+    @usage_example(".diff(1, 2) or .diff(1), against the newest")
+    def diff(self, before: int, after: int | None = None) -> VersionDiff:
+        """Return what differs in version `after` (default: the newest) from `before`; raises NotFoundError for an unknown version."""
         newest = self._versions[0].version if self._versions else 0
         old, new = self._numbered(before), self._numbered(newest if after is None else after)
-        return Difference(old.version, new.version, changes(old.payload(), new.payload()))
+        return VersionDiff(old.version, new.version, changes(old.payload(), new.payload()))
 
     def _numbered(self, number: int) -> Version:
-        found = next((each for each in self._versions if each.version == number), None)
-        if found is None:
-            known = counted(len(self), "version") if self else "no version"
-            raise NotThereError(f"there is no version {number} here, but {known}")
-        return found
+        for version in self._versions:
+            if version.version == number:
+                return version
+        versions = quantity(len(self), "version") if self else "no version"
+        raise NotFoundError(f"there is no version {number} here, but {versions}")
 
     def __repr__(self) -> str:
-        return plain(_VERSIONS, self._rows(), "Never published.")
+        return plain(_VERSION_COLUMNS, self._rows(), "Never published.")
 
     def _repr_html_(self) -> str:
-        note = "Two of them against each other: .diff(1, 2)" if len(self) > 1 else ""
-        return table(_VERSIONS, self._rows(), note=note, empty="Never published.")
+        note = "Compare two versions: .diff(1, 2)" if len(self) > 1 else ""
+        return table(_VERSION_COLUMNS, self._rows(), note=note, empty="Never published.")
 
     def _rows(self) -> list[tuple[int, str, str]]:
-        befores = {later.version: earlier for later, earlier in pairwise(self._versions)}
-        return [(each.version, moment(each.published_at), _changed(befores.get(each.version), each)) for each in self]
+        previous = {later.version: earlier for later, earlier in pairwise(self._versions)}
+        return [
+            (version.version, moment(version.published_at), _changes_text(previous.get(version.version), version))
+            for version in self
+        ]
 
 
-_VERSIONS = (Column("version", number=True), Column("published at (UTC)"), Column("against the one before"))
-_SHOWN = 3  # differences in a row of the table
+_VERSION_COLUMNS = (
+    TableColumn("version", number=True),
+    TableColumn("published at (UTC)"),
+    TableColumn("against the previous"),
+)
+_MAX_SHOWN_CHANGES = 3
 
 
-def _changed(before: Version | None, version: Version) -> str:
-    """Say what a version changed, in a line."""
+def _changes_text(before: Version | None, version: Version) -> str:
     if before is None:
         return "the first" if version.version == 1 else ""
-    found = changes(before.payload(), version.payload())
-    more = [f"and {len(found.items) - _SHOWN} more"] if len(found.items) > _SHOWN else []
-    return "; ".join([*map(str, found.items[:_SHOWN]), *more]) or "nothing that matters"
+    items = changes(before.payload(), version.payload()).items
+    more = [f"and {len(items) - _MAX_SHOWN_CHANGES} more"] if len(items) > _MAX_SHOWN_CHANGES else []
+    return "; ".join([*map(str, items[:_MAX_SHOWN_CHANGES]), *more]) or "nothing that matters"
 
 
-class Automations(Sequence[Record]):
-    """The automations of the organization, newest first. `wb.automations` asks anew each time."""
+class Automations(Sequence[AutomationRecord]):
+    """The automations of the organization, newest first. `wb.automations` reads them again each time."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[AutomationRecord]) -> None:
         self._records = tuple(records)
 
     def __call__(self) -> "Automations":
@@ -180,175 +256,178 @@ class Automations(Sequence[Record]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
-            raise DraftError(f"by its name an automation is opened with wb.automation({index!r})")
+            raise InvalidArgumentError(f"to open an automation by its name, write wb.automation({index!r})")
         return self._records[index]
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __repr__(self) -> str:
-        return plain(_AUTOMATIONS, self._rows(), _NONE)
+        return plain(_AUTOMATION_COLUMNS, self._rows(), _NO_AUTOMATIONS)
 
     def _repr_html_(self) -> str:
-        note = 'Open one: wb.automation("name")'
-        return table(_AUTOMATIONS, self._rows(), title="Automations", note=note if self else "", empty=_NONE)
+        note = 'Open one with wb.automation("name")' if self else ""
+        return table(_AUTOMATION_COLUMNS, self._rows(), title="Automations", note=note, empty=_NO_AUTOMATIONS)
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        return [(each.name, ", ".join(text for text, _ in each.pills()), moment(each.updated_at)) for each in self]
+        return [
+            (record.name, ", ".join(text for text, _ in record.pills()), moment(record.updated_at)) for record in self
+        ]
 
 
-_AUTOMATIONS = (Column("name"), Column("state"), Column("changed at (UTC)"))
-_MOST_VERSIONS = _PAGE = 100
-_NONE = 'No automations yet. wb.automation("a name") starts one.'
+_AUTOMATION_COLUMNS = (TableColumn("name"), TableColumn("state"), TableColumn("changed at (UTC)"))
+_NO_AUTOMATIONS = 'No automations yet. wb.automation("a name") starts one.'
+_PAGE = _MAX_VERSIONS = 100
 
 
-def listed(connection: Connection, name: str | None = None) -> Automations:
-    """Return the automations, or those of one name."""
-    answer = connection.get("/automations", name=name)
-    return Automations(msgspec.convert(answer["automations"], list[Record]))
+def list_automations(connection: Connection, name: str | None = None) -> Automations:
+    """Return the newest automations, or those of one name."""
+    body = connection.get("/automations", name=name)
+    return Automations(msgspec.convert(body["automations"], list[AutomationRecord]))
 
 
-def everything(connection: Connection) -> list[Record]:
-    """Return all automations that are not put away, page by page, the newest first."""
-    found: list[Record] = []
+def all_automations(connection: Connection) -> list[AutomationRecord]:
+    """Return all automations that are not archived, newest first."""
+    records: list[AutomationRecord] = []
     while True:
-        before = found[-1].id if found else None
-        answer = connection.get("/automations", limit=_PAGE, before=before)
-        page = msgspec.convert(answer["automations"], list[Record])
-        found += page
+        before = records[-1].id if records else None
+        body = connection.get("/automations", limit=_PAGE, before=before)
+        page = msgspec.convert(body["automations"], list[AutomationRecord])
+        records += page
         if len(page) < _PAGE:
-            return found
+            return records
 
 
-def live(connection: Connection, record: Record) -> Version | None:
-    """Return the version that is published, with what it says."""
-    if record.published_version is None:
-        return None
-    answer = connection.get(f"/automations/{record.id}/versions", limit=1)
-    return msgspec.convert(answer["versions"][0], Version)
+def find(connection: Connection, name: str) -> AutomationRecord | None:
+    """Return the automation of that name that is not archived, or None."""
+    for record in list_automations(connection, name):
+        if record.name == name and record.archived_at is None:
+            return record
+    return None
 
 
 def was_archived(connection: Connection, name: str) -> bool:
-    """Return whether an automation of that name was put away."""
+    """Return whether there is an archived automation of that name."""
     return bool(connection.get("/automations", name=name, archived="true", limit=1)["automations"])
 
 
-def find(connection: Connection, name: str) -> Record | None:
-    """Return the automation of that name, or None."""
-    return next(
-        (record for record in listed(connection, name) if record.name == name and record.archived_at is None), None
-    )
+def live_version(connection: Connection, record: AutomationRecord) -> Version | None:
+    """Return the published version, or None."""
+    if record.published_version is None:
+        return None
+    body = connection.get(f"/automations/{record.id}/versions", limit=1)
+    return msgspec.convert(body["versions"][0], Version)
 
 
-def save(connection: Connection, draft: Draft, known: Record | None, *, overwrite: bool = False) -> Record:
-    """Create or update the automation of this name and return it; unchanged, it is left alone.
+def versions(connection: Connection, record: AutomationRecord) -> Versions:
+    """Return the newest hundred published versions."""
+    body = connection.get(f"/automations/{record.id}/versions", limit=_MAX_VERSIONS)
+    return Versions(msgspec.convert(body["versions"], list[Version]))
 
-    Raises StaleError when the server's is not the one that was `known`, unless `overwrite`.
+
+def impact(connection: Connection, record: AutomationRecord) -> Impact:
+    """Return the entries that publishing would leave on earlier versions now."""
+    return msgspec.convert(connection.get(f"/automations/{record.id}/impact")["impact"], Impact)
+
+
+def last_change(connection: Connection, record: AutomationRecord) -> AuditEntry | None:
+    """Return the newest entry of its audit log."""
+    body = connection.get(f"/automations/{record.id}/changes", limit=1)
+    return next(iter(msgspec.convert(body["changes"], list[AuditEntry])), None)
+
+
+def save(
+    connection: Connection, draft: Draft, opened: AutomationRecord | None, *, overwrite: bool = False
+) -> AutomationRecord:
+    """Create or update the automation of this name and return it; without a difference nothing is written.
+
+    Raises ConflictError when the server's revision is not the one that was `opened`, unless `overwrite`.
     """
-    if not draft.name.strip():
-        raise DraftError("an automation needs a name")
-    there = find(connection, draft.name)
-    if there is None:
+    name = draft.name
+    if not name.strip():
+        raise InvalidAutomationError("an automation needs a name")
+    current = find(connection, name)
+    if current is None:
         return _record(connection.post("/automations", draft.payload()))
-    if not overwrite and (known is None or known.revision != there.revision):
-        raise _stale(draft.name, known, there)
-    if _same(draft, there):
-        return there
+    if not overwrite and opened is None:
+        raise ConflictError(
+            f"an automation named {name!r} already exists, and this one was not made from it. Open it with "
+            f"wb.automation({name!r}), or pass overwrite=True to replace it"
+        )
+    if not overwrite and opened is not None and opened.revision != current.revision:
+        revisions = f"yours is revision {opened.revision}, the server's is {current.revision}"
+        raise ConflictError(f"{_conflict_text(name)} ({revisions})")
+    if unchanged(draft, current):
+        return current
     try:
-        return _record(connection.put(f"/automations/{there.id}", draft.payload() | {"revision": there.revision}))
-    except StaleError as error:
-        raise StaleError(_stale_words(draft.name), error.problems, error.request_id) from None
+        return _record(connection.put(f"/automations/{current.id}", draft.payload() | {"revision": current.revision}))
+    except ConflictError as error:
+        raise _conflict(name, error) from None
 
 
-def publish(connection: Connection, record: Record) -> Record:
-    """Publish what the server holds and switch it on; return it. Raises PublishError naming nodes."""
+def publish(connection: Connection, record: AutomationRecord) -> AutomationRecord:
+    """Publish the saved draft and switch it on; return the automation. Raises PublishError naming nodes."""
     published = release(connection, record)
     if published.active:
         return published
     return msgspec.structs.replace(switch(connection, published, "activate"), impact=published.impact)
 
 
-def release(connection: Connection, record: Record) -> Record:
-    """Publish what the server holds, and leave it on or off; return it. Raises PublishError naming nodes."""
+def release(connection: Connection, record: AutomationRecord) -> AutomationRecord:
+    """Publish the saved draft without switching it on or off; return the automation. Raises PublishError naming nodes."""
     try:
         return _record(connection.post(f"/automations/{record.id}/publish", {"revision": record.revision}))
-    except StaleError as error:
-        raise StaleError(_stale_words(record.name), error.problems, error.request_id) from None
-    except RefusedError as error:
+    except ConflictError as error:
+        raise _conflict(record.name, error) from None
+    except InvalidRequestError as error:
+        problems = error.problems or (Problem("", str(error)),)
         raise PublishError(
-            _refusal(record.name, error.problems or (Problem("", str(error)),)), error.problems
+            _unpublishable(record.name, problems), error.problems, status=error.status, request_id=error.request_id
         ) from None
 
 
-def rollback(connection: Connection, record: Record, version: int) -> Record:
-    """Publish what an old version said as a new version and return the automation."""
+def rollback(connection: Connection, record: AutomationRecord, version: int) -> AutomationRecord:
+    """Publish the content of an old version as a new version and return the automation."""
     return _record(connection.post(f"/automations/{record.id}/rollback", {"version": version}))
 
 
-def switch(connection: Connection, record: Record, verb: Verb) -> Record:
+def switch(connection: Connection, record: AutomationRecord, action: Switch) -> AutomationRecord:
     """Activate, deactivate, pause or archive the automation and return it."""
-    return _record(connection.post(f"/automations/{record.id}/{verb}"))
+    return _record(connection.post(f"/automations/{record.id}/{action}"))
 
 
-def resume(connection: Connection, record: Record, overdue: Overdue) -> Record:
-    """Let a paused automation go on, and return it."""
+def resume(connection: Connection, record: AutomationRecord, overdue: Overdue) -> AutomationRecord:
+    """Resume a paused automation and return it."""
     return _record(connection.post(f"/automations/{record.id}/resume", {"overdue": overdue}))
 
 
-def versions(connection: Connection, record: Record) -> Versions:
-    """Return its published versions."""
-    answer = connection.get(f"/automations/{record.id}/versions", limit=_MOST_VERSIONS)
-    return Versions(msgspec.convert(answer["versions"], list[Version]))
+def unchanged(draft: Draft, record: AutomationRecord) -> bool:
+    """Return whether the draft is the one that the server has."""
+    payload = normalise(draft.payload())
+    return bool(payload["triggerSpec"] == record.trigger_spec and payload["graph"] == record.graph)
 
 
-def impact(connection: Connection, record: Record) -> Impact:
-    """Return whom publishing it would find on their way now."""
-    return msgspec.convert(connection.get(f"/automations/{record.id}/impact")["impact"], Impact)
-
-
-def last_deed(connection: Connection, record: Record) -> Deed | None:
-    """Return what was done to it last, and by whom."""
-    answer = connection.get(f"/automations/{record.id}/changes", limit=1)
-    return next(iter(msgspec.convert(answer["changes"], list[Deed])), None)
-
-
-def unchanged(draft: Draft, record: Record) -> bool:
-    """Return whether the draft is what the server holds, apart from where nodes stand."""
-    return _same(draft, record)
-
-
-def refuse_errors(name: str, remarks: tuple[Remark, ...]) -> None:
-    """Raise PublishError listing the remarks that stand against publishing, if any do."""
-    problems = tuple(Problem(each.node_id or each.field or "", each.message) for each in errors(remarks))
+def raise_on_errors(name: str, remarks: tuple[Diagnostic, ...]) -> None:
+    """Raise PublishError listing the errors among the remarks, if there are any."""
+    problems = tuple(Problem(error.node_id or error.field or "", error.message) for error in errors(remarks))
     if problems:
-        raise PublishError(_refusal(name, problems), problems)
+        raise PublishError(_unpublishable(name, problems), problems)
 
 
-def _record(answer: dict[str, Any]) -> Record:
-    return msgspec.convert(answer, Record)
+def _record(body: dict[str, Any]) -> AutomationRecord:
+    return msgspec.convert(body, AutomationRecord)
 
 
-def _same(draft: Draft, record: Record) -> bool:
-    ours = normalise(draft.payload())
-    return bool(ours["triggerSpec"] == record.trigger_spec and ours["graph"] == record.graph)
+def _unpublishable(name: str, problems: tuple[Problem, ...]) -> str:
+    return "\n".join([f"{name!r} cannot be published yet:", *(f"  • {problem}" for problem in problems)])
 
 
-def _refusal(name: str, problems: tuple[Problem, ...]) -> str:
-    return "\n".join([f"{name!r} cannot be published yet:", *(f"  • {each}" for each in problems)])
+def _conflict(name: str, error: ConflictError) -> ConflictError:
+    return ConflictError(_conflict_text(name), error.problems, status=error.status, request_id=error.request_id)
 
 
-def _stale(name: str, known: Record | None, there: Record) -> StaleError:
-    if known is None:
-        return StaleError(
-            f"there is an automation {name!r} by now that this one was not made from. wb.automation({name!r}) opens it; "
-            "overwrite=True replaces it"
-        )
-    seen = f"yours is revision {known.revision}, the server's is {there.revision}"
-    return StaleError(f"{_stale_words(name)} ({seen})")
-
-
-def _stale_words(name: str) -> str:
+def _conflict_text(name: str) -> str:
     return (
-        f"somebody changed {name!r} since you opened it. Run wb.automation({name!r}) again to see theirs and make your change "
-        "there, or say overwrite=True to replace it with yours"
+        f"someone else changed {name!r} since you opened it. Run wb.automation({name!r}) again to see their version and make "
+        "your change there, or pass overwrite=True to replace it with yours"
     )

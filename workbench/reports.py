@@ -1,26 +1,72 @@
-"""Questions that are asked everywhere, ready-made: the SQL is in `sql/reports`, and every answer shows the one it came from."""
+"""Why a ready-made question may have found nothing: names of events, and of what is in them, that the catalog does not know.
+
+Questions that are asked everywhere, ready-made: the SQL is in `sql/reports`, and every answer shows the one it came from.
+"""
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 import msgspec
 
-from workbench import periods, surroundings
+from workbench import duration, environment
 from workbench.connection import Connection
-from workbench.doubts import doubts
-from workbench.errors import DraftError, spoken
-from workbench.known_segments import require
-from workbench.periods import MOST_DAYS, moment_of
-from workbench.periods import whole as _count
-from workbench.query import Question, sql, watermark
-from workbench.spans import seconds_of
-from workbench.statements import statement
+from workbench.duration import MAX_DAYS, moment_of, seconds_of
+from workbench.duration import whole_number as _count
+from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
+from workbench.language.check import unknown_event_message, unknown_property_message
+from workbench.segments import require_segment
+from workbench.sql import SqlQuery, sql, statement, watermark
 
 if TYPE_CHECKING:
-    from workbench.display.report import Report
-    from workbench.result import Result
+    from workbench.display.charts import Report
+    from workbench.frames import Result
+
+
+def doubts(
+    connection: Connection, events: Iterable[str], path: str | None = None, *, number: bool = False
+) -> list[str]:
+    """Return a sentence for each of the events that has not come lately, and for a path that is not in the first of them.
+
+    `number`: numbers were looked for there. None when the catalog cannot be asked: a hint is not worth an error.
+    """
+    names = list(dict.fromkeys(events))
+    try:
+        return [
+            *_unknown_events(connection, names),
+            *(_unknown_path(connection, names[0], path, number) if path else ()),
+        ]
+    except WorkbenchError:
+        return []
+
+
+def _unknown_events(connection: Connection, names: Iterable[str]) -> Iterator[str]:
+    missing = [name for name in names if not _paths(connection, name)]
+    if missing:
+        known = [each["event"] for each in connection.get("/events/catalog", limit=200)["events"]]
+        yield from (unknown_event_message(name, known) for name in missing if name not in known)
+
+
+def _unknown_path(connection: Connection, event: str, path: str, number: bool) -> Iterator[str]:
+    found = _paths(connection, event)
+    if found and path not in found:
+        yield unknown_property_message(path, (event,), found)
+    elif found and number and "number" not in found[path]:
+        seen = " or ".join(_TYPES[kind] for kind in sorted(found[path])) or "null"
+        yield f"{path!r} in {event} was never a number, but {seen}"
+
+
+_TYPES = {"string": "text", "boolean": "a yes/no value", "array": "a list", "object": "an object"}
+
+
+def _paths(connection: Connection, event: str) -> dict[str, dict[str, int]]:
+    """Return the types seen at each path of an event; nothing of one that was never seen, or has an empty payload."""
+    try:
+        return {each["path"]: each["types"] for each in connection.get(f"/events/catalog/{event}")["paths"]}
+    except NotFoundError:
+        return {}
+
 
 Every: TypeAlias = Literal["day", "week", "month"]
 Span: TypeAlias = str | timedelta
@@ -30,7 +76,7 @@ _SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours",
           "7 days", "14 days", "30 days", "60 days", "90 days"]  # fmt: skip
 
 
-class During(periods.During, total=False):
+class ReportArguments(duration.PeriodArguments, total=False):
     """When the events occurred: in the last `days` (30 unless said otherwise) before `until` (default now), or from `since` up to it.
 
     `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: an earlier result, or its
@@ -54,9 +100,9 @@ class Reports(ABC):
 
     _connection: Connection
 
-    @spoken('wb.funnel(["signup", "deposit"], within="7d")')
+    @usage_example('wb.funnel(["signup", "deposit"], within="7d")')
     def funnel(
-        self, steps: Sequence[str], *, within: Span = "7d", by: str | None = None, **during: Unpack[During]
+        self, steps: Sequence[str], *, within: Span = "7d", by: str | None = None, **during: Unpack[ReportArguments]
     ) -> "Report":
         """Return how many contacts took each step after the ones before it, within a span of the first.
 
@@ -65,7 +111,7 @@ class Reports(ABC):
         """
         names = _events(steps, "steps")
         if not 2 <= len(names) <= MOST_STEPS:
-            raise DraftError(f"a funnel has 2 to {MOST_STEPS} steps, not {len(names)}")
+            raise InvalidArgumentError(f"a funnel has 2 to {MOST_STEPS} steps, not {len(names)}")
         values = {f"step_{number}": name for number, name in enumerate(names, 1)}
         return self._report(
             "funnel",
@@ -76,7 +122,7 @@ class Reports(ABC):
             by,
         )
 
-    @spoken('wb.retention("signup", every="week")')
+    @usage_example('wb.retention("signup", every="week")')
     def retention(
         self,
         start: str,
@@ -84,7 +130,7 @@ class Reports(ABC):
         *,
         every: Every = "week",
         periods: int = 8,
-        **during: Unpack[During],
+        **during: Unpack[ReportArguments],
     ) -> "Report":
         """Return how many of those who first did `start` came back in each later day, week or month, with `back` or any event.
 
@@ -98,7 +144,7 @@ class Reports(ABC):
             "retention", title, {"back": back is not None}, values | asked, _long_enough(during, every, periods)
         )
 
-    @spoken('wb.cohorts("signup", "deposit", value="amountUsd", every="month")')
+    @usage_example('wb.cohorts("signup", "deposit", value="amountUsd", every="month")')
     def cohorts(
         self,
         start: str,
@@ -107,7 +153,7 @@ class Reports(ABC):
         value: str | None = None,
         every: Every = "month",
         periods: int = 6,
-        **during: Unpack[During],
+        **during: Unpack[ReportArguments],
     ) -> "Report":
         """Return what contacts did after their first `start`, by the period of it: how often, or what `value` adds up to.
 
@@ -127,8 +173,10 @@ class Reports(ABC):
             "cohorts", title, {"value": value is not None}, values, _long_enough(during, every, periods)
         )
 
-    @spoken('wb.active_users(every="day")')
-    def active_users(self, event: str | None = None, *, every: Every = "day", **during: Unpack[During]) -> "Report":
+    @usage_example('wb.active_users(every="day")')
+    def active_users(
+        self, event: str | None = None, *, every: Every = "day", **during: Unpack[ReportArguments]
+    ) -> "Report":
         """Return how many contacts did something (or `event`) in each day, week or month.
 
         Columns: at (the beginning, UTC), contacts, new (not seen before in the period asked about), stayed (seen the time
@@ -138,15 +186,15 @@ class Reports(ABC):
         title = f"Active contacts{f' with {event}' if event else ''} by {every}"
         return self._report("active_users", title, {"event": event is not None}, values, during)
 
-    @spoken('wb.paths("signup", steps=4, within="1d")')
+    @usage_example('wb.paths("signup", steps=4, within="1d")')
     def paths(
         self,
         start: str | None = None,
         *,
         steps: int = 4,
         within: Span = "7d",
-        most: int = 20,
-        **during: Unpack[During],
+        limit: int = 20,
+        **during: Unpack[ReportArguments],
     ) -> "Report":
         """Return what contacts do after their first `start` (or first event): the most frequent ways of a few steps.
 
@@ -155,14 +203,14 @@ class Reports(ABC):
         values = {
             "steps": _count(steps, "steps", MOST_STEPS),
             "within": _span(within, "within"),
-            "most": _count(most, "most", 1_000),
+            "limit": _count(limit, "limit", 1_000),
         }
         asked = {"start": _event(start)} if start is not None else {}
         title = f"Paths after {start or 'the first event'}, within {within}"
         return self._report("paths", title, {"start": start is not None}, values | asked, during)
 
-    @spoken('wb.revenue("deposit", "amountUsd", by="asset")')
-    def revenue(self, event: str, value: str, *, by: str | None = None, **during: Unpack[During]) -> "Report":
+    @usage_example('wb.revenue("deposit", "amountUsd", by="asset")')
+    def revenue(self, event: str, value: str, *, by: str | None = None, **during: Unpack[ReportArguments]) -> "Report":
         """Return what a number in an event adds up to, by a property of its payload or of the contact (`"contact.plan"`).
 
         Columns: part (with `by`), events, contacts, total, mean, median, largest. Events without that number count as events.
@@ -170,8 +218,10 @@ class Reports(ABC):
         values = {"event": _event(event), "value": _path(value)}
         return self._report("revenue", f"{value} of {event}{f' by {by}' if by else ''}", {}, values, during, by)
 
-    @spoken('wb.time_to_convert("signup", "deposit", within="30d")')
-    def time_to_convert(self, start: str, goal: str, *, within: Span = "30d", **during: Unpack[During]) -> "Report":
+    @usage_example('wb.time_to_convert("signup", "deposit", within="30d")')
+    def time_to_convert(
+        self, start: str, goal: str, *, within: Span = "30d", **during: Unpack[ReportArguments]
+    ) -> "Report":
         """Return how long contacts took from their first `start` to the next `goal`.
 
         Columns: after_seconds, within_seconds (the span), contacts, share (of all that started), share_so_far.
@@ -179,9 +229,9 @@ class Reports(ABC):
         values = {"start": _event(start), "goal": _event(goal), "within": _span(within, "within"), "spans": _SPANS}
         return self._report("time_to_convert", f"From {start} to {goal}", {}, values, during)
 
-    @spoken('wb.message_performance(goal="deposit", within="3d")')
+    @usage_example('wb.message_performance(goal="deposit", within="3d")')
     def message_performance(
-        self, goal: str | None = None, *, within: Span = "7d", **during: Unpack[During]
+        self, goal: str | None = None, *, within: Span = "7d", **during: Unpack[ReportArguments]
     ) -> "Report":
         """Return what became of messages, by automation, node and channel, and how many contacts then reached a goal.
 
@@ -198,16 +248,16 @@ class Reports(ABC):
         title: str,
         structure: dict[str, Any],
         values: dict[str, Any],
-        during: During,
+        during: ReportArguments,
         by: str | None = None,
     ) -> "Report":
-        from workbench.display.report import report
+        from workbench.display.charts import report
 
         as_of = watermark(during.get("as_of", ""))
         period, bounds = _period(during, as_of)
         segment = during.get("segment")
         if segment is not None:
-            require(self._connection, segment)
+            require_segment(self._connection, segment)
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of, path = _property(by)
         params = values | bounds | ({"by": path} if path else {})
@@ -216,7 +266,7 @@ class Reports(ABC):
         text = statement(name, period=period, by=of, dotted=dotted, **structure)
         if ":now" not in text:
             params.pop("now", None)
-        rows = sql(self._connection, Question(text, params, as_of))
+        rows = sql(self._connection, SqlQuery(text, params, as_of))
         return report(rows, name, title, self._doubts(rows, values, path if of == "event" else None))
 
     def _doubts(self, rows: "Result", values: dict[str, Any], by: list[str] | None) -> list[str]:
@@ -244,29 +294,29 @@ def _nothing(rows: "Result") -> bool:
     return not rows[counts].sum()
 
 
-def _long_enough(during: During, every: Every, periods: int) -> During:
+def _long_enough(during: ReportArguments, every: Every, periods: int) -> ReportArguments:
     """Return a period that has room for so many of its parts, where none is given."""
     if "days" in during or "since" in during:
         return during
-    return {**during, "days": min((periods + 1) * _DAYS[every], MOST_DAYS)}
+    return {**during, "days": min((periods + 1) * _DAYS[every], MAX_DAYS)}
 
 
 _DAYS: dict[Every, int] = {"day": 1, "week": 7, "month": 31}
 
 
-def _period(during: During, as_of: str | None) -> tuple[_Period, dict[str, Any]]:
+def _period(during: ReportArguments, as_of: str | None) -> tuple[_Period, dict[str, Any]]:
     """Return the period, and the values of its ends."""
     if "days" in during and "since" in during:
-        raise DraftError("a period is the last `days`, or from `since` on: not both")
+        raise InvalidArgumentError("a period is the last `days`, or from `since` on: not both")
     since, until = during.get("since"), during.get("until")
-    now = surroundings.now() if as_of is None else _asked_at(as_of)
+    now = environment.now() if as_of is None else _asked_at(as_of)
     end = now if until is None else moment_of(until, "until")
-    begin = end - timedelta(days=_count(during.get("days", 30), "days", MOST_DAYS))
+    begin = end - timedelta(days=_count(during.get("days", 30), "days", MAX_DAYS))
     begin = begin if since is None else moment_of(since, "since")
     bounds = {"since": begin.isoformat()}
     if until is not None:
         if begin >= end:
-            raise DraftError(f"the period ends before it begins: since={since!r}, until={until!r}")
+            raise InvalidArgumentError(f"the period ends before it begins: since={since!r}, until={until!r}")
         bounds["until"] = end.isoformat()
     elif as_of is not None:
         bounds["now"] = now.isoformat()
@@ -278,7 +328,9 @@ def _asked_at(mark: str) -> datetime:
     try:
         return datetime.fromisoformat(mark.partition("~")[0]).astimezone(UTC)
     except ValueError:
-        raise DraftError(f"as_of={mark!r} is not a watermark: give it an earlier result, as_of=report") from None
+        raise InvalidArgumentError(
+            f"as_of={mark!r} is not a watermark: give it an earlier result, as_of=report"
+        ) from None
 
 
 def _property(by: object) -> tuple[str | None, list[str] | None]:
@@ -292,25 +344,25 @@ def _property(by: object) -> tuple[str | None, list[str] | None]:
 
 def _path(path: object) -> list[str]:
     if not isinstance(path, str) or not all(path.split(".")):
-        raise DraftError(f'{path!r} is not a path into a payload: "amountUsd", "asset.name"')
+        raise InvalidArgumentError(f'{path!r} is not a path into a payload: "amountUsd", "asset.name"')
     return path.split(".")
 
 
 def _event(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise DraftError(f'{name!r} is not the name of an event: "deposit"')
+        raise InvalidArgumentError(f'{name!r} is not the name of an event: "deposit"')
     return name.lower()
 
 
 def _events(names: Sequence[str], what: str) -> list[str]:
     if isinstance(names, str):
-        raise DraftError(f'{what} are a list of event names: ["signup", "deposit"]')
+        raise InvalidArgumentError(f'{what} are a list of event names: ["signup", "deposit"]')
     return [_event(name) for name in names]
 
 
 def _every(every: object) -> str:
     if not isinstance(every, str) or every not in get_args(Every):
-        raise DraftError(f"every={every!r} must be one of {', '.join(get_args(Every))}")
+        raise InvalidArgumentError(f"every={every!r} must be one of {', '.join(get_args(Every))}")
     return every
 
 

@@ -1,145 +1,197 @@
-"""Segments: names for contacts, by a query that the engine asks again and again, or by the contacts of a frame, frozen."""
+"""Segments: named groups of contacts, defined by a query that the engine refreshes, or audiences, which do not change.
+
+An audience is made from the contacts of a frame, and remembers the query that the frame came from.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from workbench.connection import Connection
-from workbench.display.page import html, moment, trend
-from workbench.display.table import Column, plain, table
-from workbench.display.words import both, counted, duration
-from workbench.errors import DraftError, RefusedError, StaleError, spoken
-from workbench.fresh import Fresh
-from workbench.known_segments import Known, answered, find, listed, not_defined, written
-from workbench.query import Question, named
-from workbench.spans import seconds_of
-from workbench.values import bound
+import msgspec
+
+from workbench.connection import Connection, TtlCache
+from workbench.display.html import TableColumn, html, moment, plain, table, trend
+from workbench.display.words import duration, join_and, quantity
+from workbench.duration import seconds_of
+from workbench.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    InvalidRequestError,
+    NotFoundError,
+    WorkbenchError,
+    usage_example,
+)
+from workbench.language.problem import suggestion
+from workbench.sql import SqlQuery, bind_values, built_in, plain_value, sql_error
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from workbench.display.report import Report
-    from workbench.result import Result
+    from workbench.display.charts import Report
+    from workbench.frames import Result
 
-_WEEK = 7
+
+class _MemberChange(msgspec.Struct, frozen=True):
+    entered: int
+    departed: int
+
+
+class _QueryResult(msgspec.Struct, frozen=True):
+    rows: int
+    nulls: int
+    unknown: int
+
+
+class SegmentRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """A segment as the service returns it. `found` and `change` are set in the response to a refresh."""
+
+    name: str
+    kind: Literal["query", "audience"]
+    size: int
+    sql: str | None
+    params: Any
+    every_seconds: int | None
+    provenance: dict[str, Any]
+    refreshed_at: str | None
+    last_error: str | None
+    failing_since: str | None
+    revision: int
+    daily: list[int | None] = []
+    found: _QueryResult | None = None
+    change: _MemberChange | None = None
+
+    def size_a_week_ago(self) -> int | None:
+        """Return the size a week ago, or the first one since then; None for a younger segment."""
+        if len(self.daily) <= 7:
+            return None
+        return next((size for size in self.daily[-8:] if size is not None), None)
+
+    def state(self) -> tuple[str, str]:
+        """Return its state and a colour."""
+        if self.kind == "audience":
+            return ("frozen", "busy") if self.refreshed_at is not None else ("incomplete", "warn")
+        return ("failing", "bad") if self.last_error is not None else ("fresh", "good")
 
 
 class Segment:
-    """A name for contacts. Shows how many they are, how fresh that is, and what the last call changed."""
+    """A named group of contacts. Shows its size, its last refresh, and what the last call changed."""
 
-    def __init__(self, connection: Connection, known: Known) -> None:
+    def __init__(self, connection: Connection, record: SegmentRecord) -> None:
         self._connection = connection
-        self._known = known
+        self._record = record
 
     @property
     def name(self) -> str:
-        """What it is called in conditions, in SQL and in reports."""
-        return self._known.name
+        """Its name in conditions, in SQL and in reports."""
+        return self._record.name
 
     @property
     def size(self) -> int:
-        """How many contacts it had when it was last refreshed."""
-        return self._known.size
+        """The number of contacts at the last refresh."""
+        return self._record.size
 
     @property
     def sql(self) -> str | None:
-        """The query that defines it; of an audience, the one its frame came from, if that is known."""
-        return self._known.sql or self._known.provenance.get("sql")
+        """The query that defines it; of an audience, the query that its frame came from, or None."""
+        return self._record.sql or self._record.provenance.get("sql")
 
     @property
     def params(self) -> Any:
         """The values of the query."""
-        return self._known.params if self._known.sql else self._known.provenance.get("params")
+        return self._record.params if self._record.sql else self._record.provenance.get("params")
 
     @property
     def every(self) -> timedelta | None:
-        """How often it is refreshed; None: it is an audience."""
-        seconds = self._known.every_seconds
+        """How often it is refreshed; None for an audience."""
+        seconds = self._record.every_seconds
         return None if seconds is None else timedelta(seconds=seconds)
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Of an audience: `rows`, `unknown`, and of a frame that `wb.sql` returned `sql`, `params`, `queryHash`, `watermark`."""
-        return self._known.provenance
+        """Of an audience: `rows`, `unknown`, and of a frame that came from `wb.sql` also `sql`, `params`, `queryHash`, `watermark`."""
+        return self._record.provenance
 
     def members(self) -> "Result":
-        """Return a polars frame of the contacts in it: contact_id, entered_at, external_id, email, wallet_address."""
-        return named(self._connection, "segment_members", {"segment": self.name})
+        """Return a polars frame of its contacts: contact_id, entered_at, external_id, email, wallet_address."""
+        return built_in(self._connection, "segment_members", {"segment": self.name})
 
     def history(self) -> "Report":
-        """Return how large it was after each change, and at the last refresh: a frame (at, size, entered, departed) that draws itself."""
-        from workbench.display.report import report
+        """Return a frame of its size after each change and at the last refresh (at, size, entered, departed), drawn as a chart."""
+        from workbench.display.charts import report
 
-        rows = named(self._connection, "segment_sizes", {"segment": self.name})
+        rows = built_in(self._connection, "segment_sizes", {"segment": self.name})
         return report(rows, "segment_sizes", f"Contacts in {self.name}")
 
     def refresh(self) -> Self:
         """Refresh it now, and show what that changed. Raises SqlError when its query does not work any more."""
-        self._known = written(self._connection, "POST", f"/segments/{self.name}/refresh", {}, self._known.sql or "")
+        self._record = _write(self._connection, "POST", f"/segments/{self.name}/refresh", {}, self._record.sql or "")
         return self
 
     def delete(self) -> None:
-        """Put it away; its name is free again. Raises RefusedError naming the automations and segments that ask for it."""
+        """Delete it. Raises InvalidRequestError naming the automations and segments that use it."""
         try:
             self._connection.delete(f"/segments/{self.name}")
-        except StaleError as error:
-            asking = both([problem.reason.removesuffix(" asks for it") for problem in error.problems])
-            raise RefusedError(f"{self.name!r} is in use: {asking} asks for it", error.problems) from None
+        except ConflictError as error:
+            users = join_and([problem.reason.removesuffix(" uses it") for problem in error.problems])
+            raise InvalidRequestError(
+                f"{self.name!r} is in use by {users}", error.problems, status=error.status, request_id=error.request_id
+            ) from None
 
     def __repr__(self) -> str:
-        told = [f"{self.name}: {_contacts(self.size)}", self._change(), *self._notes(), self._standing()]
-        return "\n".join(filter(None, told))
+        size = f"{self.name}: {quantity(self.size, 'contact')}"
+        return "\n".join(filter(None, [size, self._change_text(), *self._notes(), self._refresh_text()]))
 
     def _repr_html_(self) -> str:
-        known, (state, look) = self._known, _state(self._known)
-        shown = {"sql": self.sql, "params": self.params if isinstance(self.params, dict) else {}}
+        record, (state, look) = self._record, self._record.state()
         return html(
             "segment.html.j2",
-            **shown,
+            sql=self.sql,
+            params=self.params if isinstance(self.params, dict) else {},
             name=self.name,
             state=state,
             look=look,
-            size=_contacts(self.size),
-            change=self._change(),
-            trend=trend(known.daily) if sum(each is not None for each in known.daily) > 1 else "",
+            size=quantity(self.size, "contact"),
+            change=self._change_text(),
+            trend=trend(record.daily) if sum(size is not None for size in record.daily) > 1 else "",
             notes=self._notes(),
-            failing=known.last_error is not None,
-            standing=self._standing(),
-            how=f'In an automation: .when("contact.segments", contains="{self.name}"). Who they are: .members(); over time: .history()',
+            failing=record.last_error is not None,
+            standing=self._refresh_text(),
+            how=f'In an automation: .when("contact.segments", contains="{self.name}"). Its contacts: .members(); over time: .history()',
         )
 
-    def _change(self) -> str:
-        change = self._known.change
+    def _change_text(self) -> str:
+        change = self._record.change
         if change is None:
             return ""
         before = self.size - change.entered + change.departed
         if not change.entered and not change.departed:
-            return "the same as before" if self.size else ""
+            return "unchanged" if self.size else ""
         return f"{change.entered:,} entered, {change.departed:,} left, {max(before, 0):,} before"
 
     def _notes(self) -> list[str]:
-        known = self._known
+        record = self._record
         notes = []
-        if known.last_error is not None:
+        if record.last_error is not None:
             notes.append(
-                f"It cannot be refreshed since {moment(known.failing_since)}: {known.last_error}. "
-                f"The contacts are those of {moment(known.refreshed_at)}."
+                f"Refreshing has failed since {moment(record.failing_since)}: {record.last_error}. "
+                f"The contacts are those of {moment(record.refreshed_at)}."
             )
-        if known.found is not None and known.found.unknown:
-            notes.append(f"{counted(known.found.unknown, 'id')} left out: no contact has it, or it was erased.")
-        if known.found is not None and known.found.nulls:
-            notes.append(f"{counted(known.found.nulls, 'row')} without a contact_id left out.")
+        if record.found is not None and record.found.unknown:
+            notes.append(f"{quantity(record.found.unknown, 'id')} left out: unknown or erased contacts.")
+        if record.found is not None and record.found.nulls:
+            notes.append(f"{quantity(record.found.nulls, 'row')} without a contact_id left out.")
         return notes
 
-    def _standing(self) -> str:
-        known = self._known
+    def _refresh_text(self) -> str:
+        record = self._record
         if self.every is None:
-            rows = known.provenance.get("rows", known.size)
-            origin = " from wb.sql" if "queryHash" in known.provenance else ""
-            return f"An audience: frozen, from {counted(rows, 'row')}{origin}, {moment(known.refreshed_at) or 'not whole yet'} (UTC)."
-        often = duration(self.every)
-        often = often.removeprefix("1 ") if often.count(" ") == 1 else often
-        return f"Refreshed {moment(known.refreshed_at)} (UTC), every {often}."
+            rows = quantity(record.provenance.get("rows", record.size), "row")
+            origin = " from wb.sql" if "queryHash" in record.provenance else ""
+            return f"An audience, which does not change: {rows}{origin}, {moment(record.refreshed_at) or 'incomplete'} (UTC)."
+        interval = duration(self.every)
+        if interval.count(" ") == 1:
+            interval = interval.removeprefix("1 ")
+        return f"Refreshed {moment(record.refreshed_at)} (UTC), every {interval}."
 
 
 class Segments(Sequence[Segment]):
@@ -147,14 +199,14 @@ class Segments(Sequence[Segment]):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._look = Fresh(lambda: listed(connection))
+        self._records = TtlCache(lambda: _list_segments(connection))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What they are called."""
-        return tuple(each.name for each in self._look.anew())
+        """Their names."""
+        return tuple(record.name for record in self._records.refresh())
 
-    @spoken('wb.segments.define("whales", sql="SELECT contact_id FROM …", every="1h")')
+    @usage_example('wb.segments.define("whales", sql="SELECT contact_id FROM …", every="1h")')
     def define(
         self,
         name: str,
@@ -164,40 +216,50 @@ class Segments(Sequence[Segment]):
         params: Mapping[str, Any] | None = None,
         **values: Any,
     ) -> Segment:
-        """Create a segment, or change it: the contacts that a query finds, kept fresh by the engine.
+        """Create or change a segment: the contacts that a query returns, refreshed by the engine. Returns it refreshed.
 
-        The query is one SELECT as for `wb.sql`, with a column contact_id; write `:least` in it and give `least=value` (or
-        `params={"name": value}` for a name that is this call's own). `every` is how often it is asked again, from a minute to a week (an hour unless you say). Shows the size, and what that changed.
-        Raises SqlError pointing at the spot.
+        The query is one SELECT as for `wb.sql`, with a column contact_id; write `:least` in it and pass `least=value` (or
+        `params={"name": value}` for a name that is a parameter of this call). `every`: how often it is refreshed, from a minute to a week
+        (default: an hour). Raises SqlError with the position of the error.
         """
-        asked = _asked(sql, values, params, ("self", "name", "sql", "every", "params"))
+        body = _query_body(sql, values, params, ("self", "name", "sql", "every", "params"))
         if every is not None:
-            asked["everySeconds"] = seconds_of(every, "every")
-        there = find(self._connection, name)
-        if there is None:
-            return self._made("POST", "/segments", {"name": name} | asked, sql)
-        if there.kind == "audience":
-            raise DraftError(f"{name!r} is an audience: choose another name, or wb.segments[{name!r}].delete() first")
-        body = {"params": None} | asked | {"revision": there.revision}
-        made = self._made("PUT", f"/segments/{name}", body, sql)
-        return made if made._known.found is not None else made.refresh()
+            body["everySeconds"] = seconds_of(every, "every")
+        existing = _find(self._connection, name)
+        if existing is None:
+            return Segment(self._connection, _write(self._connection, "POST", "/segments", {"name": name} | body, sql))
+        if existing.kind == "audience":
+            raise InvalidArgumentError(
+                f"{name!r} is an audience: choose another name, or wb.segments[{name!r}].delete() first"
+            )
+        body = {"params": None} | body | {"revision": existing.revision}
+        segment = Segment(self._connection, _write(self._connection, "PUT", f"/segments/{name}", body, sql))
+        # The service runs the query only when it differs from the stored one.
+        return segment if segment._record.found is not None else segment.refresh()
 
-    @spoken('wb.segments.preview("SELECT contact_id FROM …")')
+    @usage_example('wb.segments.preview("SELECT contact_id FROM …")')
     def preview(
         self, sql: str, *, name: str | None = None, params: Mapping[str, Any] | None = None, **values: Any
-    ) -> "Preview":
-        """Return how many contacts a query finds, and what that would change in the segment `name`. Nothing is written."""
-        asked = _asked(sql, values, params, ("self", "sql", "name", "params"))
-        body = asked | ({"name": name} if name is not None else {})
-        return Preview(answered(self._connection, "POST", "/segments/preview", body, sql))
+    ) -> "QueryPreview":
+        """Return how many contacts a query returns, and what that would change in the segment `name`. Nothing is written."""
+        body = _query_body(sql, values, params, ("self", "sql", "name", "params"))
+        body |= {"name": name} if name is not None else {}
+        return QueryPreview(_send(self._connection, "POST", "/segments/preview", body, sql))
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with a row for each: name, kind, size, week_ago, refreshed_at, last_error."""
         import polars as pl
 
         rows = [
-            (each.name, each.kind, each.size, _week_ago(each), each.refreshed_at, each.last_error)
-            for each in self._look.anew()
+            (
+                record.name,
+                record.kind,
+                record.size,
+                record.size_a_week_ago(),
+                record.refreshed_at,
+                record.last_error,
+            )
+            for record in self._records.refresh()
         ]
         schema = {
             "name": pl.String,
@@ -205,71 +267,61 @@ class Segments(Sequence[Segment]):
             "size": pl.Int64,
             "week_ago": pl.Int64,
             "refreshed_at": pl.String,
+            "last_error": pl.String,
         }
-        frame = pl.DataFrame(rows, schema=schema | {"last_error": pl.String}, orient="row")
+        frame = pl.DataFrame(rows, schema=schema, orient="row")
         return frame.with_columns(pl.col("refreshed_at").str.to_datetime(time_zone="UTC", time_unit="us"))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
-            known = {each.name: each for each in self._look.anew()}
-            if index not in known:
-                raise not_defined(index, tuple(known))
-            return Segment(self._connection, known[index])
+            records = {record.name: record for record in self._records.refresh()}
+            if index not in records:
+                raise _not_defined(index, tuple(records))
+            return Segment(self._connection, records[index])
         return list(self)[index]
 
     def __len__(self) -> int:
-        return len(self._look.anew())
+        return len(self._records.refresh())
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
     def __iter__(self) -> Iterator[Segment]:
-        return (Segment(self._connection, each) for each in self._look.anew())
+        return (Segment(self._connection, record) for record in self._records.refresh())
 
     def _ipython_key_completions_(self) -> list[str]:
-        return [each.name for each in self._look()]
+        return [record.name for record in self._records()]
 
     def __repr__(self) -> str:
-        return _text(self._look.anew())
+        return _table_text(self._records.refresh())
 
     def _repr_html_(self) -> str:
-        return _page(self._look.anew())
+        return _table_html(self._records.refresh())
 
     def _repr_mimebundle_(self, **_formats: Any) -> dict[str, str]:
-        """Return both at once: they are asked for once, and anew, for a cell may have defined one just now."""
-        known = self._look.anew()
-        return {"text/plain": _text(known), "text/html": _page(known)}
-
-    def _made(self, method: str, path: str, body: Mapping[str, Any], query: str) -> Segment:
-        return Segment(self._connection, written(self._connection, method, path, body, query))
+        # Both formats from one request; refreshed, since the same cell may have defined a segment just before.
+        records = self._records.refresh()
+        return {"text/plain": _table_text(records), "text/html": _table_html(records)}
 
 
-def _text(known: Sequence[Known]) -> str:
-    return plain(_COLUMNS, [_row(each) for each in known], _NONE)
+class QueryPreview:
+    """What a query for a segment returns: `size` contacts, some of them in `sample`; it took `seconds`."""
 
-
-def _page(known: Sequence[Known]) -> str:
-    rows = [(*row[:2], trend(each.daily), *row[2:]) for each in known for row in [_row(each)]]
-    columns = (*_COLUMNS[:2], Column("30 days"), *_COLUMNS[2:])
-    return table(columns, rows, title="Segments", note=_NOTE if rows else "", empty=_NONE)
-
-
-class Preview:
-    """What a query for a segment finds. `size` contacts, some of them in `sample`; took `seconds`."""
-
-    def __init__(self, answer: Mapping[str, Any]) -> None:
-        self.size: int = answer["size"]
-        self.sample: tuple[str, ...] = tuple(answer["sample"])
-        self.seconds = float(answer["seconds"])
-        self._answer = answer
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.size: int = body["size"]
+        self.sample: tuple[str, ...] = tuple(body["sample"])
+        self.seconds = float(body["seconds"])
+        self._change: Mapping[str, int] | None = body["change"]
+        self._unknown: int = body["unknown"]
 
     def sentence(self) -> str:
-        """Say it in words."""
-        change, out = self._answer["change"], self._answer["unknown"]
-        told = f"{_contacts(self.size)}, found in {self.seconds:.1f} s."
-        if change is not None:
-            told += f" {change['entered']:,} would enter, {change['departed']:,} would leave."
-        return told + (f" {counted(out, 'id')} left out: no contact has it, or it was erased." if out else "")
+        """Return the figures as sentences."""
+        sentences = [f"{quantity(self.size, 'contact')}, found in {self.seconds:.1f} s."]
+        if self._change is not None:
+            sentences.append(f"{self._change['entered']:,} would enter, {self._change['departed']:,} would leave.")
+        if self._unknown:
+            sentences.append(f"{quantity(self._unknown, 'id')} left out: unknown or erased contacts.")
+        return " ".join(sentences)
 
     def __repr__(self) -> str:
         return self.sentence()
@@ -279,47 +331,143 @@ class Preview:
 
 
 _COLUMNS = (
-    Column("name"),
-    Column("size", number=True),
-    Column("in 7 days", number=True),
-    Column("refreshed (UTC)"),
-    Column("state"),
+    TableColumn("name"),
+    TableColumn("size", number=True),
+    TableColumn("in 7 days", number=True),
+    TableColumn("refreshed (UTC)"),
+    TableColumn("state"),
 )
-_NONE = 'No segments yet. wb.segments.define("whales", sql="SELECT contact_id FROM …") makes one.'
-_NOTE = 'One of them: wb.segments["name"]. In an automation: .when("contact.segments", contains="name")'
+_NO_SEGMENTS = 'No segments yet. wb.segments.define("whales", sql="SELECT contact_id FROM …") creates one.'
+_TABLE_NOTE = 'Open one with wb.segments["name"]. In an automation: .when("contact.segments", contains="name")'
 
 
-def _asked(query: object, keywords: Mapping[str, Any], params: object, options: Collection[str]) -> dict[str, Any]:
-    """Return a query with its values as the service takes it; raise DraftError."""
-    if not isinstance(query, str):
-        raise DraftError('sql is a text: sql="SELECT contact_id FROM app_events WHERE …"')
-    return Question(query, bound(query, keywords, params, options)).body()
+def _table_text(records: Sequence[SegmentRecord]) -> str:
+    return plain(_COLUMNS, [_cells(record) for record in records], _NO_SEGMENTS)
 
 
-def _week_ago(known: Known) -> int | None:
-    """Return the size a week ago, or when it was new."""
-    if len(known.daily) <= _WEEK:
+def _table_html(records: Sequence[SegmentRecord]) -> str:
+    rows = []
+    for record in records:
+        name, size, *rest = _cells(record)
+        rows.append((name, size, trend(record.daily), *rest))
+    columns = (*_COLUMNS[:2], TableColumn("30 days"), *_COLUMNS[2:])
+    return table(columns, rows, title="Segments", note=_TABLE_NOTE if rows else "", empty=_NO_SEGMENTS)
+
+
+def _cells(record: SegmentRecord) -> tuple[str, str, str, str, str]:
+    before = record.size_a_week_ago()
+    growth = "" if before is None else f"{record.size - before:+,}" if record.size != before else "0"
+    state, _ = record.state()
+    if record.last_error is not None:
+        state = f"{state}: {record.last_error}"
+    return record.name, f"{record.size:,}", growth, moment(record.refreshed_at), state
+
+
+_AUDIENCE_PART = 200_000  # contacts in each request
+
+
+def audience(connection: Connection, contacts: object, name: str) -> Segment:
+    """Store the contacts of a frame under a name, in place of the audience of that name, if there is one."""
+    ids = _contact_ids(contacts)
+    existing = _find(connection, name)
+    if existing is not None and existing.kind == "query":
+        raise InvalidArgumentError(f"{name!r} is defined by a query: choose another name for the audience")
+    provenance = _provenance(contacts)
+    more = len(ids) > _AUDIENCE_PART
+    body = {"name": name, "contactIds": ids[:_AUDIENCE_PART], "provenance": provenance, "more": more}
+    revision = {"revision": existing.revision} if existing is not None else {}
+    record = _write(connection, "POST", "/segments", body | revision)
+    for start in range(_AUDIENCE_PART, len(ids), _AUDIENCE_PART):
+        end = start + _AUDIENCE_PART
+        part = {"contactIds": ids[start:end], "more": end < len(ids), "revision": record.revision}
+        record = _write(connection, "POST", f"/segments/{name}/contacts", part)
+    return Segment(connection, record)
+
+
+def _contact_ids(contacts: object) -> list[str]:
+    """Return the ids in the column contact_id of a frame, in a column, or in a list, without nulls."""
+    if hasattr(contacts, "collect"):
+        contacts = contacts.collect()  # a lazy frame
+    columns = getattr(contacts, "columns", None)
+    if columns is not None:
+        if "contact_id" not in columns:
+            raise InvalidArgumentError(
+                f"the frame has no column contact_id, but {join_and([str(column) for column in columns]) or 'none at all'}; "
+                'if another column has the contacts: frame.rename({"id": "contact_id"})'
+            )
+        contacts = contacts["contact_id"]  # type: ignore[index]
+    ids = plain_value(contacts)
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        raise InvalidArgumentError(
+            'an audience is made from a frame with a column contact_id: wb.audience(frame, name="invited")'
+        )
+    return [str(contact_id) for contact_id in ids if contact_id is not None]
+
+
+def _provenance(contacts: object) -> dict[str, Any]:
+    """Return the query that a frame came from; empty for a frame made from such a frame."""
+    origin = {
+        "sql": getattr(contacts, "statement", None),
+        "params": dict(getattr(contacts, "params", None) or {}) or None,
+        "queryHash": getattr(contacts, "query_hash", None),
+        "watermark": getattr(contacts, "watermark", None),
+    }
+    return {name: value for name, value in origin.items() if value is not None} if origin["sql"] else {}
+
+
+def segment_names(connection: Connection) -> tuple[str, ...] | None:
+    """Return the names of all segments; None when the server or the key does not allow it."""
+    try:
+        return tuple(record.name for record in _list_segments(connection))
+    except WorkbenchError:
         return None
-    since = known.daily[-1 - _WEEK :]
-    return next((each for each in since if each is not None), None)
 
 
-def _row(known: Known) -> tuple[str, str, str, str, str]:
-    before = _week_ago(known)
-    grown = "" if before is None else f"{known.size - before:+,}" if known.size != before else "0"
-    return known.name, f"{known.size:,}", grown, moment(known.refreshed_at), _said(known)
+def require_segment(connection: Connection, name: object) -> None:
+    """Raise NotFoundError, with the nearest name, unless there is a segment of that name."""
+    names = segment_names(connection)
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f'segment={name!r} is not the name of a segment: segment="whales"')
+    if names is not None and name not in names:
+        raise _not_defined(name, names)
 
 
-def _said(known: Known) -> str:
-    state, _ = _state(known)
-    return state if known.last_error is None else f"{state}: {known.last_error}"
+def _list_segments(connection: Connection) -> tuple[SegmentRecord, ...]:
+    return tuple(msgspec.convert(connection.get("/segments")["segments"], list[SegmentRecord]))
 
 
-def _state(known: Known) -> tuple[str, str]:
-    if known.kind == "audience":
-        return ("frozen", "busy") if known.refreshed_at is not None else ("not whole", "warn")
-    return ("failing", "bad") if known.last_error is not None else ("fresh", "good")
+def _find(connection: Connection, name: str) -> SegmentRecord | None:
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f'{name!r} is not the name of a segment: "whales"')
+    # No segment can have another name, and one with a slash would be another route.
+    if not name.isascii() or not all(letter.isalnum() or letter in "_-" for letter in name or " "):
+        return None
+    try:
+        return msgspec.convert(connection.get(f"/segments/{name}"), SegmentRecord)
+    except NotFoundError:
+        return None
 
 
-def _contacts(number: int) -> str:
-    return f"{number:,} {'contact' if number == 1 else 'contacts'}"
+def _not_defined(name: str, names: Sequence[str]) -> NotFoundError:
+    return NotFoundError(f"there is no segment {name!r}{suggestion(name, names, '. wb.segments lists the segments')}")
+
+
+def _query_body(query: object, keywords: Mapping[str, Any], params: object, options: Collection[str]) -> dict[str, Any]:
+    if not isinstance(query, str):
+        raise InvalidArgumentError('sql must be a string: sql="SELECT contact_id FROM app_events WHERE …"')
+    return SqlQuery(query, bind_values(query, keywords, params, options)).body()
+
+
+def _write(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str = "") -> SegmentRecord:
+    """Change a segment and return it; `query` is the one that a SqlError would be about."""
+    return msgspec.convert(_send(connection, method, path, body, query), SegmentRecord)
+
+
+_TIMEOUT_S = 65.0  # the service answers within a minute, or rejects the request
+
+
+def _send(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str) -> Any:
+    response = connection.request(method, path, body=body, timeout_s=_TIMEOUT_S)
+    if response.status == 400 and isinstance(response.body, dict) and response.body.get("field") == "sql":
+        raise sql_error(query, response)
+    return connection.check(response).body

@@ -5,15 +5,15 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from workbench.author import Draft
 from workbench.connection import Connection
-from workbench.display.table import Column, plain, table
+from workbench.display.html import TableColumn, plain, table
 from workbench.display.words import CAUSE_WORDS, outcome
-from workbench.errors import DraftError
+from workbench.draft import Draft
+from workbench.errors import InvalidArgumentError
 from workbench.simulate import completed
 
 
-class Addresses(TypedDict, total=False):
+class TestReceivers(TypedDict, total=False):
     """Where tests go: one address for each channel that is to be tried."""
 
     email: str
@@ -77,9 +77,9 @@ def send_test(
     to: Mapping[str, str],
     node: str | None,
 ) -> TestSent:
-    """Send a test and return what became of it; raises RefusedError when the event does not start the automation."""
+    """Send a test and return what became of it; raises InvalidRequestError when the event does not start the automation."""
     if not to:
-        raise DraftError('where to? Add email="me@example.com", wallet_address="0x…" or url="https://…"')
+        raise InvalidArgumentError('where to? Add email="me@example.com", wallet_address="0x…" or url="https://…"')
     trigger, _ = draft.language()
     names = {"email": "email", "wallet_address": "walletAddress", "url": "url"}
     given = {names.get(name, name): value for name, value in to.items()}
@@ -88,7 +88,7 @@ def send_test(
     return TestSent(msgspec.convert(answer["messages"], list[TestMessage]))
 
 
-_COLUMNS = tuple(map(Column, ("step", "channel", "outcome", "why", "title")))
+_COLUMNS = tuple(map(TableColumn, ("step", "channel", "outcome", "why", "title")))
 _CHANNELS = {"inapp": "in-app", "email": "email", "webhook": "webhook"}
 _REASONS = {
     "no_address": "you gave no address for it",

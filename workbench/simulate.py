@@ -10,26 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from api.language.codec import Json, encode, normalise
-from api.language.contact import Contact
-from api.language.described import SIMULATED, Later, read_contact, read_later
-from api.language.effect import Message
-from api.language.event import Event, read_event
-from api.language.graph import Graph
-from api.language.onchain import OnChain, read_sample
-from api.language.problem import Problem
-from api.language.run import State, Step
-from api.language.simulate import EARLIEST, LATEST, Automation, Given, Missed, Trace, simulate
-from api.language.trigger import Trigger
-from workbench import surroundings
-from workbench.author import Draft, JsonObject
+from workbench import environment
 from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.graph import Taken, picture, taken
-from workbench.display.places import Point
-from workbench.display.run import RunPage, Why, whys
-from workbench.errors import DraftError, spoken
-from workbench.spans import seconds_of
+from workbench.display.graph import RunPath, path_of, picture
+from workbench.display.layout import Point
+from workbench.display.run import RunPage, VerdictGroup, explanations
+from workbench.draft import Draft, JsonObject
+from workbench.duration import seconds_of
+from workbench.errors import InvalidArgumentError, usage_example
+from workbench.language.codec import Json, encode, normalise
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, read_event
+from workbench.language.graph import Graph
+from workbench.language.onchain import LogSource, read_log_sample
+from workbench.language.problem import Problem
+from workbench.language.run import Message, State, Step
+from workbench.language.simulate import (
+    EARLIEST,
+    LATEST,
+    SIMULATED_ID,
+    MissedEvent,
+    ScheduledEvent,
+    SimulatedAutomation,
+    SimulationInput,
+    Trace,
+    read_contact,
+    read_scheduled_events,
+    simulate,
+)
+from workbench.language.trigger import Trigger
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,13 +63,13 @@ class Simulation:
 
     # Going on
 
-    @spoken('.advance("7d")')
+    @usage_example('.advance("7d")')
     def advance(self, span: str | timedelta) -> "Simulation":
         """Let time pass, and return the run as it stands then."""
         course = self._underway()
         return course.at(course.elapsed + timedelta(seconds=seconds_of(span, "span")), self.note)
 
-    @spoken('.send("purchase") or .send({"event": "purchase", "payload": {"plan": "pro"}}, after="2h")')
+    @usage_example('.send("purchase") or .send({"event": "purchase", "payload": {"plan": "pro"}}, after="2h")')
     def send(self, event: str | Mapping[str, Any], *, after: str | timedelta = "1s") -> "Simulation":
         """Let the contact send an event, a second later or `after` a longer span, and return the run as it stands then."""
         course, written = self._underway(), _named(event)
@@ -83,7 +93,7 @@ class Simulation:
 
     def _underway(self) -> "Course":
         if self._course is None:
-            raise DraftError("this run cannot go on: make one with .simulate(event)")
+            raise InvalidArgumentError("this run cannot go on: make one with .simulate(event)")
         return self._course
 
     @property
@@ -142,11 +152,11 @@ class Simulation:
         """Say in one sentence what would happen."""
         if not self.matched:
             return "Nothing would happen"
-        written = words.Written(self.tags, self.removed_tags, tuple(self.attributes))
+        written = words.ContactWrites(self.tags, self.removed_tags, tuple(self.attributes))
         if self._course is not None and self._course.looked_at:
-            done = words.deeds(len(self.messages), written, done=True) or "nothing sent or changed yet"
+            done = words.effects(len(self.messages), written, done=True) or "nothing sent or changed yet"
             return f"After {words.duration(self._course.elapsed)}: {done}"
-        deeds = words.deeds(len(self.messages), written, done=False)
+        deeds = words.effects(len(self.messages), written, done=False)
         fails = "" if self.state in _FINE else "fail for good"
         return (
             f"Would {' and '.join(filter(None, (deeds, fails)))}"
@@ -157,13 +167,13 @@ class Simulation:
     def reason(self) -> str:
         """Say why it ends as it does, or why it does not start."""
         if self.matched and self.state is State.WAITING:
-            return f"Waiting at {self.waiting_at}{words.until(self.steps[-1])}."
+            return f"Waiting at {self.waiting_at}{words.waiting_until(self.steps[-1])}."
         if self.matched:
             return words.ending(self.state, self.outcome, self.trace.error)
         if not self.trace.name_matched:
-            return f"This automation starts on {words.events(self._trigger)}, not on {self.event.get('event')}."
+            return f"This automation starts on {words.event_names(self._trigger)}, not on {self.event.get('event')}."
         failed = next(each for each in self.trace.verdicts if not each.passed)
-        return f"It asks whether {words.condition(failed)}; {words.found(failed)}."
+        return f"It asks whether {words.condition(failed)}; {words.actual_value(failed)}."
 
     def why(self) -> str:
         """Return why the trigger, each condition and each wait went as they did, filter by filter, with what was found."""
@@ -171,7 +181,8 @@ class Simulation:
         for title, verdicts in self._whys():
             lines.append(f"{title}:")
             lines += [
-                f"  {'✓' if each.passed else '✗'} {words.condition(each)}: {words.found(each)}" for each in verdicts
+                f"  {'✓' if each.passed else '✗'} {words.condition(each)}: {words.actual_value(each)}"
+                for each in verdicts
             ]
         return "\n".join(lines)
 
@@ -181,7 +192,7 @@ class Simulation:
             f"  {number}. {step.node_id}: {words.outcome(step.outcome)}{self._later(step)}"
             for number, step in enumerate(self.steps, 1)
         ]
-        lines += [f"  → {words.line(message)}" for message in self.messages]
+        lines += [f"  → {words.message_line(message)}" for message in self.messages]
         lines += [
             f"  ✗ {each.event} came while it waited at {each.node_id}: {_why(each)}" for each in self.trace.missed
         ]
@@ -191,10 +202,10 @@ class Simulation:
         offset = words.offset(step.at - self.steps[0].at)
         return f" ({offset})" if offset else ""
 
-    def taken(self) -> Taken:
+    def run_path(self) -> RunPath:
         """Return the path; an event that does not start it stops at the trigger."""
         start = self._graph.start
-        return taken(self.steps) if self.matched or start is None else Taken({start.id: "failed"})
+        return path_of(self.steps) if self.matched or start is None else RunPath({start.id: "failed"})
 
     def _repr_html_(self) -> str:
         return RunPage(
@@ -202,19 +213,19 @@ class Simulation:
             subtitle=f"{self._name}: {self.reason()}",
             note=self.note,
             state=self.state,
-            picture=picture(self._trigger, self._graph, self.taken(), self.chosen),
+            picture=picture(self._trigger, self._graph, self.run_path(), self.chosen),
             receives="What the contact would receive",
             messages=self.messages,
-            whys=self._whys(),
+            explanations=self._whys(),
             steps=self.steps,
             email_from=self._course.email_from if self._course is not None else "",
         ).html()
 
-    def _whys(self) -> list[Why]:
+    def _whys(self) -> list[VerdictGroup]:
         missed = [
             (f"Why {each.event} did not end the wait at {each.node_id}", each.verdicts) for each in self.trace.missed
         ]
-        return [*whys(self.trace.verdicts if self.trace.name_matched else (), self.steps), *missed]
+        return [*explanations(self.trace.verdicts if self.trace.name_matched else (), self.steps), *missed]
 
 
 _FINE = frozenset({State.COMPLETED, State.EXITED, State.WAITING})
@@ -225,19 +236,19 @@ def _named(event: object) -> Mapping[str, Any]:
     written = {"event": event} if isinstance(event, str) else event
     if isinstance(written, Mapping) and isinstance(written.get("event"), str):
         return written
-    raise DraftError('an event is written like "purchase" or {"event": "purchase", "payload": {…}}')
+    raise InvalidArgumentError('an event is written like "purchase" or {"event": "purchase", "payload": {…}}')
 
 
-def _why(missed: Missed) -> str:
+def _why(missed: MissedEvent) -> str:
     failed = next(each for each in missed.verdicts if not each.passed)
-    return f"it asks whether {words.condition(failed)}; {words.found(failed)}"
+    return f"it asks whether {words.condition(failed)}; {words.actual_value(failed)}"
 
 
 _EVENT = frozenset({"event", "contact", "attributes", "payload", "idempotencyKey", "occurredAt", "test"})
 _CONTACT = frozenset({"id", "email", "walletAddress", "externalId", "attributes", "tags", "segments", "optedOut"})
 
 
-class Trial(msgspec.Struct, frozen=True):
+class SimulationArguments(msgspec.Struct, frozen=True):
     """What is tried: an event as a caller writes it, of whom it is, when it comes, and which of its contact's come later.
 
     `automation_id`: of one that is saved; by it contacts are divided.
@@ -255,7 +266,7 @@ class Course(msgspec.Struct, frozen=True):
     """How a run came to be, so that it can go on: the interpreter goes through it anew each time, a little further."""
 
     draft: Draft
-    trial: Trial
+    trial: SimulationArguments
     connection: Connection | None
     began_at: datetime
     email_from: str = ""
@@ -283,22 +294,22 @@ class Course(msgspec.Struct, frozen=True):
         return simulation
 
 
-def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simulation:
+def simulated(draft: Draft, trial: SimulationArguments, connection: Connection | None) -> Simulation:
     """Return what would happen, from the server when there is one, otherwise from here."""
     trigger, graph = draft.language()
     at = _moment(trial.now)
     described = _described(trial.contact)
     whole = completed(trial.event, trigger, trial.contact)
     later = [_coming(each, whole) for each in trial.later]
-    given = Given(later=_read_later(later, at), until=None if trial.until is None else at + trial.until)
+    given = SimulationInput(later=_read_later(later, at), until=None if trial.until is None else at + trial.until)
     email_from = ""
     if connection is not None:
         trace, email_from = _asked(connection, draft, whole, trial, later)
     else:
-        automation = Automation(trigger, graph, trial.automation_id or SIMULATED)
+        automation = SimulatedAutomation(trigger, graph, trial.automation_id or SIMULATED_ID)
         trace = simulate(automation, read_tried(whole, trigger, at), described, at, given)
     simulation = Simulation(draft.name, trigger, graph, whole, trace)
-    simulation.chosen = draft.places()
+    simulation.chosen = draft.positions()
     began_at = trace.steps[0].at if trace.steps else at
     simulation._course = Course(draft, trial, connection, began_at, email_from)
     return simulation
@@ -306,57 +317,57 @@ def simulated(draft: Draft, trial: Trial, connection: Connection | None) -> Simu
 
 def _moment(now: object) -> datetime:
     if now is None:
-        return surroundings.now()
+        return environment.now()
     if not isinstance(now, datetime) or now.tzinfo is None:
-        raise DraftError("now is a moment with a time zone: now=datetime(…, tzinfo=UTC)")
+        raise InvalidArgumentError("now is a moment with a time zone: now=datetime(…, tzinfo=UTC)")
     if not EARLIEST <= now <= LATEST:
-        raise DraftError(f"now is a moment from {EARLIEST.year} to {LATEST.year}")
+        raise InvalidArgumentError(f"now is a moment from {EARLIEST.year} to {LATEST.year}")
     return now
 
 
 def _coming(event: object, first: JsonObject) -> JsonObject:
     """Return a later event as the server takes it; it is about the same contact unless it says otherwise."""
     if not isinstance(event, Mapping) or "after" not in event or "event" not in event:
-        raise DraftError('a later event is written like {"event": "purchase", "after": "2h", "payload": {…}}')
+        raise InvalidArgumentError('a later event is written like {"event": "purchase", "after": "2h", "payload": {…}}')
     seconds = seconds_of(event["after"], "after")
     rest = {name: each for name, each in event.items() if name != "after"}
     contact = first.get("contact", {"externalId": "simulated"})  # of a log it is the wallet in it
     return {"afterSeconds": seconds, "event": {"contact": contact} | rest}
 
 
-def _read_later(later: Sequence[JsonObject], now: datetime) -> tuple[Later, ...]:
+def _read_later(later: Sequence[JsonObject], now: datetime) -> tuple[ScheduledEvent, ...]:
     problems: list[Problem] = []
-    found = read_later(_written(later), round(now.timestamp() * 1_000_000), "events", problems)
+    found = read_scheduled_events(_written(later), round(now.timestamp() * 1_000_000), "events", problems)
     if problems:
-        raise DraftError("these events would be refused: " + "; ".join(map(str, problems)))
+        raise InvalidArgumentError("these events would be refused: " + "; ".join(map(str, problems)))
     return found
 
 
 def _written(value: object) -> Any:
-    """Return a value as JSON has it; raise DraftError when it cannot be written so."""
+    """Return a value as JSON has it; raise InvalidArgumentError when it cannot be written so."""
     try:
         return normalise(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise DraftError(f"this event cannot be written as JSON: {error}") from None
+        raise InvalidArgumentError(f"this event cannot be written as JSON: {error}") from None
 
 
-def _described(contact: Mapping[str, Any] | None) -> Contact:
-    """Return the contact as the language reads it; raise DraftError naming the field that is wrong."""
+def _described(contact: Mapping[str, Any] | None) -> ContactState:
+    """Return the contact as the language reads it; raise InvalidArgumentError naming the field that is wrong."""
     unknown = sorted(map(str, contact.keys() - _CONTACT)) if isinstance(contact, Mapping) else []
     if unknown:
-        raise DraftError(
+        raise InvalidArgumentError(
             f'contact.{unknown[0]}: what is known of a contact stands in "attributes": {{"{unknown[0]}": …}}'
         )
     read = read_contact(contact)
-    if isinstance(read, Contact):
+    if isinstance(read, ContactState):
         return read
-    raise DraftError("; ".join(map(str, read)))
+    raise InvalidArgumentError("; ".join(map(str, read)))
 
 
 def completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, Any] | None) -> JsonObject:
     """Fill in what goes without saying: the event's name when only one is meant, and the contact given beside it."""
     if not isinstance(event, Mapping):
-        raise DraftError(
+        raise InvalidArgumentError(
             'an event is written like {"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}}'
         )
     whole = dict(event)
@@ -364,32 +375,36 @@ def completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, 
         return _sample(whole, trigger.source)
     beside = sorted(map(str, whole.keys() - _EVENT))
     if beside and "payload" not in whole:
-        raise DraftError(f'{beside[0]} is no part of an event: its values stand in "payload": {{"{beside[0]}": …}}')
+        raise InvalidArgumentError(
+            f'{beside[0]} is no part of an event: its values stand in "payload": {{"{beside[0]}": …}}'
+        )
     if "event" not in whole and len(trigger.names) == 1:
         whole["event"] = next(iter(trigger.names))
     if "event" not in whole:
-        raise DraftError(
-            f'which event? Write {{"event": "deposit", …}}; this automation starts on {words.events(trigger)}'
+        raise InvalidArgumentError(
+            f'which event? Write {{"event": "deposit", …}}; this automation starts on {words.event_names(trigger)}'
         )
     if "contact" not in whole and contact is not None:
         given = {name: contact[name] for name in ("walletAddress", "email", "externalId") if contact.get(name)}
         whole["contact"] = given or {"externalId": "simulated"}
     if "contact" not in whole:
-        raise DraftError('who is it about? Add "contact": {"walletAddress": "0x…"} to the event, or contact={…}')
+        raise InvalidArgumentError(
+            'who is it about? Add "contact": {"walletAddress": "0x…"} to the event, or contact={…}'
+        )
     return whole
 
 
-def _sample(log: JsonObject, source: OnChain) -> JsonObject:
+def _sample(log: JsonObject, source: LogSource) -> JsonObject:
     """Return a log as the server takes it, from its parameters alone or with what is around them."""
     sample = {"type": "onchain_event"} | (log if "args" in log else {"args": log})
-    found = read_sample(_written(sample), source)
+    found = read_log_sample(_written(sample), source)
     if isinstance(found, tuple):
-        raise DraftError("no contract would log this: " + "; ".join(map(str, found)))
+        raise InvalidArgumentError("no contract would log this: " + "; ".join(map(str, found)))
     return sample
 
 
 def _asked(
-    connection: Connection, draft: Draft, event: JsonObject, trial: Trial, later: list[JsonObject]
+    connection: Connection, draft: Draft, event: JsonObject, trial: SimulationArguments, later: list[JsonObject]
 ) -> tuple[Trace, str]:
     """Return the server's answer, and the address that its emails come from."""
     payload = draft.payload()
@@ -408,9 +423,9 @@ def _asked(
 
 
 def read_tried(event: JsonObject, trigger: Trigger, now: datetime) -> Event:
-    """Return an event to try as the language reads it, a log for a trigger on chain; raise DraftError when it would be refused."""
-    sample = read_sample(_written(event), trigger.source) if trigger.source is not None else None
+    """Return an event to try as the language reads it, a log for a trigger on chain; raise InvalidArgumentError when it would be refused."""
+    sample = read_log_sample(_written(event), trigger.source) if trigger.source is not None else None
     read = sample or read_event(encode(_written(event)), round(now.timestamp() * 1_000_000))
     if isinstance(read, tuple):
-        raise DraftError("this event would be refused: " + "; ".join(map(str, read)))
+        raise InvalidArgumentError("this event would be refused: " + "; ".join(map(str, read)))
     return read

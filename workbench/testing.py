@@ -17,21 +17,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from api.language.check import errors
-from api.language.effect import Message, channel_of
-from api.language.run import State
-from workbench.author import from_json
 from workbench.automation import Automation
 from workbench.display import words
-from workbench.folder.file import read_file
-from workbench.simulate import Simulation, Trial, simulated
+from workbench.draft import from_json
+from workbench.git.files import read_file
+from workbench.language.check import errors
+from workbench.language.run import Message, State, channel_of
+from workbench.simulate import Simulation, SimulationArguments, simulated
 
 Channel: TypeAlias = Literal["inapp", "email", "webhook"]
 
 NOON: datetime = datetime(2026, 1, 7, 12, tzinfo=UTC)
 """When events come unless a test says otherwise: a Wednesday at noon, UTC."""
 
-SOMEBODY: Mapping[str, Any] = {
+DEFAULT_CONTACT: Mapping[str, Any] = {
     "externalId": "somebody",
     "email": "somebody@example.com",
     "walletAddress": "0x00000000000000000000000000000000000000aa",
@@ -42,7 +41,7 @@ SOMEBODY: Mapping[str, Any] = {
 def load(source: str | Path | Mapping[str, Any]) -> Automation:
     """Return the automation in a file that `workbench automations pull` wrote, or in a contract payload.
 
-    Raises DraftError when it is none, and FileNotFoundError.
+    Raises InvalidAutomationError when it is none, and FileNotFoundError.
     """
     if isinstance(source, Mapping):
         return Automation.from_json(source)
@@ -59,20 +58,20 @@ def simulate(
     event: str | Mapping[str, Any],
     payload: Mapping[str, Any] | None = None,
     *,
-    contact: Mapping[str, Any] = SOMEBODY,
+    contact: Mapping[str, Any] = DEFAULT_CONTACT,
     now: datetime = NOON,
     events: Sequence[Mapping[str, Any]] = (),
-) -> "Run":
+) -> "TestRun":
     """Return what happens when a contact sends an event.
 
     `event` is its name, or the event as it would be posted. `contact`: `walletAddress, email, externalId, attributes, tags, segments`.
-    `events` come later: `[{"event": "purchase", "after": "2h"}]`. Raises DraftError for an event that the service would refuse.
+    `events` come later: `[{"event": "purchase", "after": "2h"}]`. Raises InvalidAutomationError for an event that the service would refuse.
     """
     draft = from_json(automation.to_json())
-    return Run(simulated(draft, Trial(_event(event, payload), contact, now, events), None))
+    return TestRun(simulated(draft, SimulationArguments(_event(event, payload), contact, now, events), None))
 
 
-class Sent(Sequence[Message]):
+class SentMessages(Sequence[Message]):
     """Messages. True when there are some; says what was sent instead when an assertion fails."""
 
     def __init__(self, found: Sequence[Message], asked: str, sent: Sequence[Message]) -> None:
@@ -86,11 +85,11 @@ class Sent(Sequence[Message]):
 
     def __repr__(self) -> str:
         if self._found:
-            return f"{words.counted(len(self), 'message')}{self._asked}: {_told(self._found)}"
+            return f"{words.quantity(len(self), 'message')}{self._asked}: {_told(self._found)}"
         return f"no message{self._asked}; sent: {_told(self._sent) or 'nothing'}"
 
 
-class Run:
+class TestRun:
     """One entry, as far as it has come. `advance` and `send` return it as it stands later; this one stays as it is."""
 
     def __init__(self, simulation: Simulation) -> None:
@@ -146,20 +145,20 @@ class Run:
         """What its clock shows."""
         return self.simulation.now
 
-    def sent(self, text: str = "", *, channel: Channel | None = None) -> Sent:
+    def sent(self, text: str = "", *, channel: Channel | None = None) -> SentMessages:
         """Return the messages that hold a text in their title, subject, address or body, of one channel or all."""
-        found = [each for each in self.messages if text in "\n".join(words.message(each)[:2])]
+        found = [each for each in self.messages if text in "\n".join(words.message_parts(each)[:2])]
         found = [each for each in found if channel in (None, channel_of(each))]
         asked = f" by {channel}" if channel else ""
-        return Sent(found, f"{asked} with “{text}”" if text else asked, self.messages)
+        return SentMessages(found, f"{asked} with “{text}”" if text else asked, self.messages)
 
-    def advance(self, span: str | timedelta) -> "Run":
+    def advance(self, span: str | timedelta) -> "TestRun":
         """Let time pass: `"3d"`, `"1h 30m"`. The first time it begins at the event."""
-        return Run(self.simulation.advance(span))
+        return TestRun(self.simulation.advance(span))
 
-    def send(self, event: str | Mapping[str, Any], payload: Mapping[str, Any] | None = None) -> "Run":
+    def send(self, event: str | Mapping[str, Any], payload: Mapping[str, Any] | None = None) -> "TestRun":
         """Let the contact send another event, a second later."""
-        return Run(self.simulation.send(_event(event, payload)))
+        return TestRun(self.simulation.send(_event(event, payload)))
 
     def why(self) -> str:
         """Return why it went as it did: each filter and condition, with what it found."""
@@ -175,4 +174,4 @@ def _event(event: str | Mapping[str, Any], payload: Mapping[str, Any] | None) ->
 
 
 def _told(messages: Sequence[Message]) -> str:
-    return ", ".join(f"{channel_of(each)} {words.line(each)}" for each in messages)
+    return ", ".join(f"{channel_of(each)} {words.message_line(each)}" for each in messages)

@@ -1,1 +1,1 @@
-"""Contact care: what is known of one person, what it wants, and how it is forgotten."""
+"""Contacts: reading and changing them, their timeline, merging, explaining, export and erasure."""

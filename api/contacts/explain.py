@@ -1,7 +1,7 @@
-"""Why an automation did or did not take the events of a contact, or would take one that has not happened.
+"""Explain why an automation did or did not start for the events of a contact, or would start for a hypothetical event.
 
-Each event is judged by what the automation was at its moment: switched on or off, and the trigger of the version that was published
-then. The contact is the one of today: what it was called at that moment is not kept.
+Each event is judged by the state of the automation when it was received: active or not, and the trigger of the version that
+was published then. The contact is as it is now: its earlier identifiers are not stored.
 """
 
 from collections.abc import Sequence
@@ -10,39 +10,46 @@ from typing import Any
 
 import msgspec
 
-from api.authoring.automations import Author
-from api.authoring.draft import read_specs
-from api.authoring.masking import without_email
-from api.authoring.refusal import Refusal, invalid, unknown
+from api.automations.automations import Author, Refusal, invalid, unknown
+from api.automations.body import read_specs
+from api.automations.views import without_email
 from api.clock import to_us
-from api.keyring import OrgKeys
-from api.language.codec import decode, encode
-from api.language.contact import Contact, identifiers_of
-from api.language.event import Event, Identifiers, read_event
-from api.language.facts import Past
-from api.language.filter import Verdict
-from api.language.onchain import PLACE, is_sample, payload_of, read_sample, wallet_in
-from api.language.problem import Problem, Problems
-from api.language.simulate import Automation, Given, simulate
-from api.language.trigger import Trigger, flat_context, read_trigger
-from api.language.why import Came, Change, Entered, Reason, Standing, Why, active_at, on_since, why_imagined, why_stored
-from api.store import authoring, care
-from api.store import explain as store
-from api.store.authoring import AutomationRow, VersionRow
-from api.store.calls import run
+from api.crypto import OrgKeys
+from api.store import automations, contacts
+from api.store.automations import AutomationRow, VersionRow
+from api.store.contacts import ContactKey, ExplainedEventRow, ExplainedLogRow
 from api.store.database import Database, Transaction
-from api.store.engine import Claim
-from api.store.erasure import Subject
-from api.store.explain import EventRow, LogRow
-from api.store.facts import read_entered
-from api.store.merging import survivor
+from api.store.entries import Claim, read_other_entries
+from api.store.merges import find_survivor
+from api.store.query import run
+from workbench.language.codec import decode, encode
+from workbench.language.contact import ContactState, merge_identifiers
+from workbench.language.event import Event, Identifiers, read_event
+from workbench.language.explain import (
+    ActivationChange,
+    AutomationState,
+    MatchExplanation,
+    ObservedEvent,
+    Reason,
+    StartedEntry,
+    active_since,
+    explain_simulated_event,
+    explain_stored_event,
+    was_active_at,
+)
+from workbench.language.facts import ContactHistory
+from workbench.language.filter import Verdict
+from workbench.language.onchain import LOCATION_FIELDS, is_log_sample, log_payload, log_wallet, read_log_sample
+from workbench.language.problem import Problem, Problems
+from workbench.language.simulate import SimulatedAutomation, SimulationInput, simulate
+from workbench.language.trigger import Trigger, flat_context, read_trigger
 
-_MOST_VERSIONS = 10_000
-_IMAGINED = "00000000-0000-8000-8000-000000000000"
+_MAX_VERSIONS = 10_000
+_HYPOTHETICAL_ID = "00000000-0000-8000-8000-000000000000"
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """Which events are asked about: one of the contact's by its id, one that has not happened, or the newest ones."""
+class ExplainRequest(msgspec.Struct, frozen=True):
+    """The events to explain: a stored one by its id, a hypothetical one (`imagined`), or the newest ones."""
 
     automation_id: str
     event_id: str | None = None
@@ -59,9 +66,10 @@ class StartedView(msgspec.Struct, frozen=True):
 
 
 class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer for one event. `wants`: the names that the trigger means (none: any), of a contract's event with its address.
+    """The explanation for one event.
 
-    `version`: the one that was published then.
+    `wants`: the event names of the trigger, empty if it starts on any event; a contract's event has the contract's address.
+    `version`: the version that was published when the event was received.
     """
 
     event_id: str | None
@@ -77,7 +85,7 @@ class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ExplainedView(msgspec.Struct, frozen=True, rename="camel"):
-    """The answers for events of a contact in one automation, the newest first."""
+    """The explanations for events of a contact in one automation, newest first."""
 
     automation_id: str
     automation: str
@@ -85,49 +93,51 @@ class ExplainedView(msgspec.Struct, frozen=True, rename="camel"):
     explanations: tuple[ExplanationView, ...]
 
 
-class Reader(msgspec.Struct, frozen=True):
-    """Who asks; without `clear` it sees no addresses."""
+class ExplainReader(msgspec.Struct, frozen=True):
+    """The caller. Without `clear` it may not see email addresses."""
 
     author: Author
     keys: OrgKeys
     clear: bool
 
-    def sees(self, view: ExplanationView, *addresses: str | None) -> ExplanationView:
-        """Return what it sees of a view in which these addresses may stand."""
+    def masked(self, view: ExplanationView, *addresses: str | None) -> ExplanationView:
+        """Return the view as the caller may see it: without these addresses, unless `clear`."""
         for address in addresses:
             if address is not None and not self.clear:
                 view = without_email(view, address)
         return view
 
     def opened(self, sealed: str | None) -> str | None:
-        """Return an address in clear, for the judgement."""
+        """Return an address in clear, to evaluate conditions with."""
         return None if sealed is None else self.keys.open_email(sealed)
 
 
-class _Known(msgspec.Struct, frozen=True):
-    """All that was read of an automation and a contact."""
+class _History(msgspec.Struct, frozen=True):
+    """An automation with its versions and activation changes, and a contact."""
 
     row: AutomationRow
     versions: Sequence[VersionRow]
-    switches: Sequence[Change]
-    contact: Contact
+    switches: Sequence[ActivationChange]
+    contact: ContactState
     draft: Trigger
 
-    def standing_at(self, at: datetime) -> Standing:
-        """Return where the automation stood at a moment."""
+    def state_at(self, at: datetime) -> AutomationState:
+        """Return the state of the automation at a moment."""
         archived = self.row.archived_at is not None and self.row.archived_at <= at
-        active = active_at(self.switches, at, now=self.row.active)
+        active = was_active_at(self.switches, at, now=self.row.active)
         published = self.published_at(at)
-        return Standing(self.row.created_at <= at, active, archived, None if published is None else published.version)
+        return AutomationState(
+            self.row.created_at <= at, active, archived, None if published is None else published.version
+        )
 
     def trigger_at(self, at: datetime) -> Trigger:
-        """Return the trigger that was live at a moment: of the draft, when nothing was published."""
+        """Return the trigger that was live at a moment; the draft's if nothing was published."""
         published = self.published_at(at)
-        found = self.draft if published is None else read_trigger(decode(published.trigger_spec))
-        return found if isinstance(found, Trigger) else self.draft
+        trigger = self.draft if published is None else read_trigger(decode(published.trigger_spec))
+        return trigger if isinstance(trigger, Trigger) else self.draft
 
     def live_since(self, at: datetime) -> datetime:
-        """Return from when on, as it was at a moment, logs start it: it was switched on, and published with the event that it has then."""
+        """Return since when, as of a moment, the automation has started on logs: active, and published with the same contract event."""
         source, began = self.trigger_at(at).source, self.row.created_at
         for version in self.versions:
             if source is not None and version.published_at <= at:
@@ -135,121 +145,129 @@ class _Known(msgspec.Struct, frozen=True):
                 if not isinstance(trigger, Trigger) or trigger.source is None or trigger.source.key != source.key:
                     break
                 began = version.published_at
-        return max(began, on_since(self.switches, at) or began)
+        return max(began, active_since(self.switches, at) or began)
 
     def published_at(self, at: datetime) -> VersionRow | None:
-        """Return the version that was live at a moment."""
+        """Return the version that was live at a moment, or None."""
         return next((version for version in self.versions if version.published_at <= at), None)
 
 
-async def explain(database: Database, reader: Reader, contact_id: str, asked: Asked) -> ExplainedView | Refusal:
-    """Return why."""
+async def explain(
+    database: Database, reader: ExplainReader, contact_id: str, request: ExplainRequest
+) -> ExplainedView | Refusal:
+    """Return the explanations; a refusal if the contact, the automation or the event does not exist."""
     async with database.transaction() as tx:
-        who = Subject(reader.author.org_id, await survivor(tx, reader.author.org_id, contact_id))
-        known = await _known(tx, who, reader, asked.automation_id)
-        if isinstance(known, Refusal):
-            return known
-        if asked.imagined is not None:
-            found = await _imagined(tx, who, reader, known, asked.imagined)
+        contact_key = ContactKey(reader.author.org_id, await find_survivor(tx, reader.author.org_id, contact_id))
+        history = await _read_history(tx, contact_key, reader, request.automation_id)
+        if isinstance(history, Refusal):
+            return history
+        if request.imagined is not None:
+            explanations = await _explain_hypothetical(tx, contact_key, reader, history, request.imagined)
         else:
-            found = await _stored(tx, who, reader, known, asked)
-    if isinstance(found, Refusal):
-        return found
-    row = known.row
-    return ExplainedView(row.id, row.name, row.active and row.archived_at is None, tuple(found))
+            explanations = await _explain_stored(tx, contact_key, reader, history, request)
+    if isinstance(explanations, Refusal):
+        return explanations
+    row = history.row
+    return ExplainedView(row.id, row.name, row.active and row.archived_at is None, tuple(explanations))
 
 
-async def _known(tx: Transaction, who: Subject, reader: Reader, automation_id: str) -> _Known | Refusal:
-    contact = await care.find_contact(tx, who.org_id, who.contact_id)
+async def _read_history(
+    tx: Transaction, contact_key: ContactKey, reader: ExplainReader, automation_id: str
+) -> _History | Refusal:
+    contact = await contacts.find_contact(tx, contact_key.org_id, contact_key.contact_id)
     if contact is None:
         return unknown("contact")
-    row = await authoring.find_automation(tx, who.org_id, automation_id)
+    row = await automations.find_automation(tx, contact_key.org_id, automation_id)
     if row is None:
         return unknown("automation")
     draft = read_trigger(decode(row.trigger_spec))
-    return _Known(
+    return _History(
         row,
-        await authoring.list_versions(tx, who.org_id, automation_id, _MOST_VERSIONS),
-        await store.switches(tx, who.org_id, automation_id),
+        await automations.list_versions(tx, contact_key.org_id, automation_id, _MAX_VERSIONS),
+        await contacts.list_activation_changes(tx, contact_key.org_id, automation_id),
         _contact(contact, reader),
         draft if isinstance(draft, Trigger) else Trigger(),
     )
 
 
-def _contact(row: care.ContactRow, reader: Reader) -> Contact:
+def _contact(row: contacts.ContactRow, reader: ExplainReader) -> ContactState:
     identifiers = Identifiers(row.wallet_address, reader.opened(row.email), row.external_id, row.wallet_raw)
     attributes = decode(row.attributes)
-    return Contact(row.id, identifiers, attributes, tuple(row.tags), tuple(row.segments), tuple(row.opted_out))
+    return ContactState(row.id, identifiers, attributes, tuple(row.tags), tuple(row.segments), tuple(row.opted_out))
 
 
-async def _stored(
-    tx: Transaction, who: Subject, reader: Reader, known: _Known, asked: Asked
+async def _explain_stored(
+    tx: Transaction, contact_key: ContactKey, reader: ExplainReader, history: _History, request: ExplainRequest
 ) -> list[ExplanationView] | Refusal:
-    if asked.event_id is None:
-        events = await store.recent_events(tx, who, asked.most)
-    elif not (events := await store.one_event(tx, who, asked.event_id)):
+    if request.event_id is None:
+        events = await contacts.list_recent_events(tx, contact_key, request.most)
+    elif not (events := await contacts.find_event_of_contact(tx, contact_key, request.event_id)):
         return unknown("event of this contact")
-    entries = await store.entries_of_events(tx, who.org_id, known.row.id, [event.id for event in events])
-    return [_of_stored(reader, known, event, entries.get(event.id)) for event in events]
+    entries = await contacts.find_entries_of_events(
+        tx, contact_key.org_id, history.row.id, [event.id for event in events]
+    )
+    return [_explain_event(reader, history, event, entries.get(event.id)) for event in events]
 
 
-def _of_stored(reader: Reader, known: _Known, event: EventRow, entry: Entered | None) -> ExplanationView:
-    at, own = event.created_at, known.contact.identifiers
-    trigger, standing = known.trigger_at(at), known.standing_at(at)
+def _explain_event(
+    reader: ExplainReader, history: _History, event: ExplainedEventRow, entry: StartedEntry | None
+) -> ExplanationView:
+    at, own = event.created_at, history.contact.identifiers
+    trigger, state = history.trigger_at(at), history.state_at(at)
     sent = Identifiers(event.wallet, reader.opened(event.email), event.external_id)
-    payload, named, removed, early = decode(event.payload), trigger.names_event(event.event), False, False
+    payload, named, removed, early = decode(event.payload), trigger.matches_event(event.event), False, False
     if event.log is not None:
-        named, removed = _is_meant(trigger, event.log, payload, own.wallet), event.log.removed
-        early = named and event.log.block_time < known.live_since(at).replace(microsecond=0)
-        declared = None if trigger.source is None else trigger.source.declared
-        payload = payload_of(dict(zip(PLACE, event.log.place, strict=True)), payload, declared)
-    context = flat_context(event.event, known.contact.id, identifiers_of(sent, own), payload)
-    why = why_stored(trigger, standing, Came(named, context, event.dry, removed, early), entry)
-    which = _Named(event.id, event.event, at)
-    return reader.sees(_view(which, trigger, standing, why, entry), sent.email, own.email)
+        named, removed = _matches_log(trigger, event.log, payload, own.wallet), event.log.removed
+        early = named and event.log.block_time < history.live_since(at).replace(microsecond=0)
+        declared = None if trigger.source is None else trigger.source.abi_event
+        payload = log_payload(dict(zip(LOCATION_FIELDS, event.log.place, strict=True)), payload, declared)
+    context = flat_context(event.event, history.contact.id, merge_identifiers(sent, own), payload)
+    why = explain_stored_event(trigger, state, ObservedEvent(named, context, event.dry, removed, early), entry)
+    ref = _EventRef(event.id, event.event, at)
+    return reader.masked(_view(ref, trigger, state, why, entry), sent.email, own.email)
 
 
-def _is_meant(trigger: Trigger, log: LogRow, args: dict[str, Any], wallet: str | None) -> bool:
-    """Return whether a trigger means this log, and that it is about this wallet."""
+def _matches_log(trigger: Trigger, log: ExplainedLogRow, args: dict[str, Any], wallet: str | None) -> bool:
+    """Return whether a log matches the trigger's source and concerns this wallet."""
     source = trigger.source
-    if source is None or not source.means(*log.place[:2], log.signature):
+    if source is None or not source.matches_log(*log.place[:2], log.signature):
         return False
-    return wallet_in(source, args) == wallet
+    return log_wallet(source, args) == wallet
 
 
-async def _imagined(
-    tx: Transaction, who: Subject, reader: Reader, known: _Known, described: dict[str, Any]
+async def _explain_hypothetical(
+    tx: Transaction, contact_key: ContactKey, reader: ExplainReader, history: _History, described: dict[str, Any]
 ) -> list[ExplanationView] | Refusal:
     now = reader.author.now
-    event = _event(described, known.contact, known.trigger_at(now), now)
+    event = _event(described, history.contact, history.trigger_at(now), now)
     if not isinstance(event, Event):
         return invalid(event)
-    standing, past = known.standing_at(now), await _past(tx, who, known.row.id, now)
-    trace = simulate(_automation(known, now), event, known.contact, now, Given(past))
-    named, why = _Named(None, event.name, now), why_imagined(standing, trace)
-    return [reader.sees(_view(named, known.trigger_at(now), standing, why, None), known.contact.identifiers.email)]
+    state, past = history.state_at(now), await _contact_history(tx, contact_key, history.row.id, now)
+    trace = simulate(_automation(history, now), event, history.contact, now, SimulationInput(past))
+    ref, why = _EventRef(None, event.name, now), explain_simulated_event(state, trace)
+    return [reader.masked(_view(ref, history.trigger_at(now), state, why, None), history.contact.identifiers.email)]
 
 
-def _automation(known: _Known, now: datetime) -> Automation:
-    """Return what runs now; like the engine, an unpublished automation has the draft's trigger and no graph."""
-    published = known.published_at(now)
-    found = None if published is None else read_specs(published.trigger_spec, published.graph)
-    graph = None if found is None or isinstance(found, tuple) else found.graph
-    return Automation(known.trigger_at(now), graph, known.row.id)
+def _automation(history: _History, now: datetime) -> SimulatedAutomation:
+    """Return the automation as it runs now; as in the engine, an unpublished one has the draft's trigger and no graph."""
+    published = history.published_at(now)
+    specs = None if published is None else read_specs(published.trigger_spec, published.graph)
+    graph = None if specs is None or isinstance(specs, tuple) else specs.graph
+    return SimulatedAutomation(history.trigger_at(now), graph, history.row.id)
 
 
-def _event(described: dict[str, Any], contact: Contact, trigger: Trigger, now: datetime) -> Event | Problems:
-    """Return an event as it would be posted for the contact, or a log about it; its identifiers may be left out."""
-    who = contact.identifiers
-    if is_sample(described):
-        return _log(described, who.wallet, trigger)
-    own = {"walletAddress": who.wallet, "email": who.email, "externalId": who.external_id}
+def _event(described: dict[str, Any], contact: ContactState, trigger: Trigger, now: datetime) -> Event | Problems:
+    """Return an event as it would be posted for the contact, or a log about it; identifiers default to the contact's."""
+    identifiers = contact.identifiers
+    if is_log_sample(described):
+        return _log(described, identifiers.wallet, trigger)
+    own = {"walletAddress": identifiers.wallet, "email": identifiers.email, "externalId": identifiers.external_id}
     if not any(own.values()):
         own = {"externalId": contact.id}
-    found = read_event(encode({"contact": own} | described), to_us(now))
-    if isinstance(found, Event):
-        return found
-    return tuple(Problem(f"event.{each.field}" if each.field else "event", each.reason) for each in found)
+    event = read_event(encode({"contact": own} | described), to_us(now))
+    if isinstance(event, Event):
+        return event
+    return tuple(Problem(f"event.{problem.field}" if problem.field else "event", problem.reason) for problem in event)
 
 
 def _log(described: dict[str, Any], wallet: str | None, trigger: Trigger) -> Event | Problems:
@@ -257,26 +275,44 @@ def _log(described: dict[str, Any], wallet: str | None, trigger: Trigger) -> Eve
     if source is None:
         return (Problem("event.type", "this automation does not start from a chain"),)
     own = {} if wallet is None else {source.wallet_arg: wallet}
-    return read_sample(described | {"args": own | args} if isinstance(args, dict) else described, source)
+    return read_log_sample(described | {"args": own | args} if isinstance(args, dict) else described, source)
 
 
-async def _past(tx: Transaction, who: Subject, automation_id: str, now: datetime) -> Past:
-    """Return what an entry of this moment would see of those before it."""
-    claim = Claim(_IMAGINED, automation_id, None, _IMAGINED, now, who.contact_id, None, 0, 1, 0, now, None, 0)
-    (entered,) = await run(tx, read_entered(who.org_id, [claim]))
-    before = entered.get(_IMAGINED)
-    return Past() if before is None else Past(before.at, before.running)
+async def _contact_history(
+    tx: Transaction, contact_key: ContactKey, automation_id: str, now: datetime
+) -> ContactHistory:
+    """Return the history that an entry created now would see."""
+    claim = Claim(
+        _HYPOTHETICAL_ID,
+        automation_id,
+        None,
+        _HYPOTHETICAL_ID,
+        now,
+        contact_key.contact_id,
+        None,
+        0,
+        1,
+        0,
+        now,
+        None,
+        0,
+    )
+    (entered,) = await run(tx, read_other_entries(contact_key.org_id, [claim]))
+    others = entered.get(_HYPOTHETICAL_ID)
+    return ContactHistory() if others is None else ContactHistory(others.at, others.running)
 
 
-class _Named(msgspec.Struct, frozen=True):
-    """Which event, and when; no id: it did not happen."""
+class _EventRef(msgspec.Struct, frozen=True):
+    """An event; `id` is None for a hypothetical one."""
 
     id: str | None
     name: str
     at: datetime
 
 
-def _view(event: _Named, trigger: Trigger, standing: Standing, why: Why, entry: Entered | None) -> ExplanationView:
+def _view(
+    event: _EventRef, trigger: Trigger, state: AutomationState, why: MatchExplanation, entry: StartedEntry | None
+) -> ExplanationView:
     return ExplanationView(
         event.id,
         event.name,
@@ -286,11 +322,11 @@ def _view(event: _Named, trigger: Trigger, standing: Standing, why: Why, entry: 
         why.cause,
         _wants(trigger),
         why.verdicts,
-        standing.version,
+        state.version,
         None if entry is None else StartedView(entry.id, entry.state, entry.outcome),
     )
 
 
 def _wants(trigger: Trigger) -> tuple[str, ...]:
     source = trigger.source
-    return tuple(sorted(trigger.names)) if source is None else (f"{source.contract}:{source.declared.name}",)
+    return tuple(sorted(trigger.names)) if source is None else (f"{source.contract}:{source.abi_event.name}",)

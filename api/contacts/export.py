@@ -1,25 +1,27 @@
-"""What is kept of one contact, as the text of one JSON object, piece by piece: a contact may have a million events.
+"""The export of one contact: everything stored about it, as one JSON object that is streamed in chunks.
 
-Digests and dry runs are left out.
+A contact may have a million events, so nothing is built as a whole. Digests and dry runs are not exported.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from api.authoring.texts import without_addresses
-from api.contacts.views import ContactView, Shown, absorbed_view, entry_view, event_view, log_view, message_view
-from api.language.codec import encode
-from api.store.database import Database, Transaction
-from api.store.erasure import BEGINNING, Cursor, Subject
-from api.store.export import (
-    PAGE,
-    MessageRow,
+from api.automations.views import without_addresses
+from api.contacts.contacts import ContactView, Shown, absorbed_view, entry_view, event_view, log_view, message_view
+from api.store.contacts import (
+    EXPORT_PAGE,
+    FIRST_CURSOR,
+    ContactKey,
+    Cursor,
+    ExportedMessageRow,
     export_absorbed,
     export_entries,
     export_events,
     export_logs,
     export_messages,
 )
+from api.store.database import Database, Transaction
+from workbench.language.codec import encode
 
 
 class _Dated(Protocol):
@@ -30,47 +32,50 @@ class _Dated(Protocol):
 
 
 Row = TypeVar("Row", bound=_Dated)
-Read = Callable[[Transaction, Subject, Cursor], Awaitable[Sequence[Row]]]
+Read = Callable[[Transaction, ContactKey, Cursor], Awaitable[Sequence[Row]]]
 
 
-async def pieces(
-    database: Database, who: Subject, contact: ContactView, shown: Shown, *, clear: bool
+async def export_chunks(
+    database: Database, contact_key: ContactKey, contact: ContactView, shown: Shown, *, clear: bool
 ) -> AsyncIterator[bytes]:
-    """Yield `{"contact", "absorbed", "events", "entries", "messages", "onchainEvents"}`, the oldest of each first; absorbed are merged contacts.
+    """Yield `{"contact", "absorbed", "events", "entries", "messages", "onchainEvents"}`, each oldest first.
 
-    Not `clear`: texts of messages that an address may stand in are told as they were written.
+    `absorbed`: contacts that were merged into this one. Without `clear`, a message text that may contain an email address is
+    shown as its template.
     """
 
-    async def messages(tx: Transaction, who: Subject, after: Cursor) -> Sequence[MessageRow]:
-        rows = await export_messages(tx, who, after)
-        return rows if clear else await without_addresses(tx, who.org_id, rows, lambda row: row.entry_id)
+    async def messages(tx: Transaction, contact_key: ContactKey, after: Cursor) -> Sequence[ExportedMessageRow]:
+        rows = await export_messages(tx, contact_key, after)
+        return rows if clear else await without_addresses(tx, contact_key.org_id, rows, lambda row: row.entry_id)
 
     yield b'{"contact":' + encode(contact)
-    async for piece in _listed(database, who, "absorbed", export_absorbed, lambda row: absorbed_view(row, shown)):
-        yield piece
-    async for piece in _listed(database, who, "events", export_events, lambda row: event_view(row, shown)):
-        yield piece
-    async for piece in _listed(database, who, "entries", export_entries, entry_view):
-        yield piece
-    async for piece in _listed(database, who, "messages", messages, lambda row: message_view(row, shown)):
-        yield piece
-    async for piece in _listed(database, who, "onchainEvents", export_logs, log_view):
-        yield piece
+    async for chunk in _array(
+        database, contact_key, "absorbed", export_absorbed, lambda row: absorbed_view(row, shown)
+    ):
+        yield chunk
+    async for chunk in _array(database, contact_key, "events", export_events, lambda row: event_view(row, shown)):
+        yield chunk
+    async for chunk in _array(database, contact_key, "entries", export_entries, entry_view):
+        yield chunk
+    async for chunk in _array(database, contact_key, "messages", messages, lambda row: message_view(row, shown)):
+        yield chunk
+    async for chunk in _array(database, contact_key, "onchainEvents", export_logs, log_view):
+        yield chunk
     yield b"}"
 
 
-async def _listed(
-    database: Database, who: Subject, name: str, read: Read[Row], view: Callable[[Row], Any]
+async def _array(
+    database: Database, contact_key: ContactKey, name: str, read: Read[Row], view: Callable[[Row], Any]
 ) -> AsyncIterator[bytes]:
-    """Yield one member of the object: an array, page by page, each read in a transaction of its own."""
+    """Yield one member of the object, an array. Each page is read in a transaction of its own, so none stays open for long."""
     yield b',"%b":[' % name.encode()
-    after, between = BEGINNING, b""
+    after, separator = FIRST_CURSOR, b""
     while True:
         async with database.transaction() as tx:
-            rows = await read(tx, who, after)
+            rows = await read(tx, contact_key, after)
         if rows:
-            yield between + encode([view(row) for row in rows])[1:-1]
-            after, between = (rows[-1].created_at, rows[-1].id), b","
-        if len(rows) < PAGE:
+            yield separator + encode([view(row) for row in rows])[1:-1]
+            after, separator = (rows[-1].created_at, rows[-1].id), b","
+        if len(rows) < EXPORT_PAGE:
             break
     yield b"]"

@@ -1,16 +1,16 @@
 """An embedded Postgres: one server per home folder, owned by one process, shared by many.
 
-Theory of operation. Whoever holds the `flock` on `home/postgres/lock` owns the server: it starts it as its own child,
-adopts one that a killed owner left behind, and stops it. Everybody else only connects. `postmaster.pid` is never believed
-by itself: a server is alive when the pid exists, is no zombie, is a `postgres`, and works in our data folder. Before
-a dead server is started over, its left-over back-ends must be gone, because a second server beside them destroys data.
-fsync and synchronous_commit stay on: embedded is a mode for one machine, not a toy.
+The process that holds the `flock` on `home/postgres/lock` owns the server: it starts the server as a child process, adopts
+one that a killed owner left behind, and stops it. Other processes only connect. `postmaster.pid` alone is not trusted: a
+server is alive if the process with that pid exists, is not a zombie, is a `postgres`, and has our data folder as its working
+directory. Before a dead server is started again, its remaining back-ends must have ended, because two servers on one data
+folder destroy the data. fsync and synchronous_commit stay on, so an embedded server is as durable as any other.
 
-As root the server runs as a system user of its own, with its data under /var/lib/event-workbench, because Postgres
-refuses to be root and that user cannot reach private folders; no folder we did not make ever changes its mode.
+Postgres refuses to run as root. As root, we run it as a system user and keep its data under /var/lib/event-workbench, because
+that user cannot read private folders. Only folders that this package created ever change their mode.
 """
 
-from api.embedded.errors import (
+from api.embedded.places import (
     BinariesMissingError,
     EmbeddedError,
     HomeUnusableError,

@@ -1,7 +1,7 @@
-"""The life cycle: find the server, adopt it, or recover and start it; stop it as its owner.
+"""The life cycle of the embedded server: find it, adopt it, or recover and start it; its owner stops it.
 
-The server is our direct child in a session of its own, so a Ctrl-C in the terminal does not reach it, and whatever
-happens to us, it keeps the data safe. Readiness is a successful connection, however long recovery takes.
+The server is a direct child process in a session of its own, so that Ctrl-C in the terminal does not reach it and it
+survives a crash of its owner. It is ready when a connection succeeds; recovery may take any time.
 """
 
 import contextlib
@@ -19,16 +19,24 @@ import msgspec
 import psycopg
 
 from api.clock import monotonic_ns
-from api.embedded import cluster, processes
-from api.embedded.account import Account, server_account
-from api.embedded.binaries import Binaries, locate
-from api.embedded.errors import HomeUnusableError, StartFailedError
-from api.embedded.places import Places, existing, make_run, prepare
+from api.embedded import cluster
+from api.embedded import places as embedded_places
+from api.embedded.cluster import Binaries, locate
+from api.embedded.places import (
+    HomeUnusableError,
+    PostgresPaths,
+    StartFailedError,
+    SystemUser,
+    existing,
+    make_run,
+    prepare,
+    server_account,
+)
 
 _MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20  # MB
 
 SETTINGS: Mapping[str, str] = {
-    # idempotency keys fall anywhere in their index: it has to stay in memory (about 50 MB per million events)
+    # idempotency keys are spread over their whole index, which must therefore stay in memory (about 50 MB per million events)
     "shared_buffers": f"{min(max(_MEMORY // 8, 128), 2048)}MB",
     "work_mem": "16MB",
     "maintenance_work_mem": "128MB",
@@ -40,7 +48,7 @@ SETTINGS: Mapping[str, str] = {
     "max_wal_size": "4GB",
     "checkpoint_timeout": "15min",
     "wal_compression": "on",
-    "wal_init_zero": "off",  # filling a new segment held every commit up for 100 ms, every 12,000 events
+    "wal_init_zero": "off",  # filling a new segment delayed every commit by 100 ms, every 12,000 events
     "temp_file_limit": "2GB",  # without it one analyst's query wrote 80 GB in five minutes
     "autovacuum_vacuum_scale_factor": "0.05",
     "autovacuum_analyze_scale_factor": "0.02",
@@ -48,7 +56,7 @@ SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",
-    # the texts of errors, and the statements under them, hold values of events; whoever asked is told, and our own log says the rest
+    # error messages and their statements contain event data: they go to the client only; our own log reports the rest
     "log_min_messages": "log",
     "log_min_error_statement": "panic",
     "log_error_verbosity": "terse",
@@ -57,14 +65,14 @@ SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
 }
-_PAUSE = 0.02
-_LONG_NS = 2_000_000_000  # what lasts longer is reported
-_FAST_STOP_SECONDS = 60.0
-_LOG_LIMIT = 10 * 1024 * 1024
+_POLL_INTERVAL_S = 0.02
+_REPORT_AFTER_NS = 2_000_000_000  # a longer wait is reported to the user
+_STOP_TIMEOUT_S = 60.0
+_MAX_LOG_BYTES = 10 * 1024 * 1024
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A running server: URLs for the application and for the superuser; `owned` by whoever got this."""
+    """A running server: URLs for the application and for the superuser; `owned` if the caller started or adopted it."""
 
     dsn: str
     admin_dsn: str
@@ -83,28 +91,28 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         report: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
-        """Touch nothing yet. `settings` go over the built-in ones; `report` hears about anything that takes long."""
+        """`settings` override SETTINGS. `report` is called with a sentence when a step takes long. Starts nothing."""
         self.home = home.absolute()
         self._bin_dir = bin_dir
         self._settings = {**SETTINGS, **(settings or {})}
         self._report = report
-        self._places: Places | None = None
+        self._places: PostgresPaths | None = None
         self._lock: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Server:
-        """Return the running server, started if nobody else did; raise EmbeddedError."""
+        """Start the server, or wait for the process that is starting it; raise EmbeddedError."""
         account = server_account()
         self._places = places = prepare(self.home, account)
-        since = monotonic_ns()
-        told = False
+        started_ns = monotonic_ns()
+        reported = False
         while not self._take_lock(places):
             if (server := find(self.home)) is not None:
                 return server
-            if not told and monotonic_ns() - since > _LONG_NS:
-                told = True
+            if not reported and monotonic_ns() - started_ns > _REPORT_AFTER_NS:
+                reported = True
                 self._report(f"waiting for the process that is starting Postgres in {places.home}")
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_INTERVAL_S)
         try:
             return self._start_as_owner(places, account)
         except BaseException:
@@ -112,7 +120,7 @@ class EmbeddedPostgres:
             raise
 
     def stop(self) -> bool:
-        """Stop the server and return True if it is ours; otherwise, or the second time, do nothing."""
+        """Stop the server if this object owns it; return whether it did."""
         if self._lock is None or self._places is None:
             return False
         try:
@@ -124,14 +132,14 @@ class EmbeddedPostgres:
         return True
 
     def alive(self) -> bool:
-        """Tell whether the server process lives; reaps it if it was our child and does not."""
+        """Return whether the server process is running; reap it if it was our child and has ended."""
         if self._child is not None:
             self._child.poll()
         return self._places is not None and _postmaster(self._places.data) is not None
 
     @property
     def data(self) -> Path:
-        """The data folder; known after `start`."""
+        """The data folder; available after `start`."""
         assert self._places is not None
         return self._places.data
 
@@ -143,7 +151,7 @@ class EmbeddedPostgres:
     ) -> None:
         self.stop()
 
-    def _take_lock(self, places: Places) -> bool:
+    def _take_lock(self, places: PostgresPaths) -> bool:
         if self._lock is not None:
             return True
         file = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -155,23 +163,23 @@ class EmbeddedPostgres:
         self._lock = file
         return True
 
-    def _start_as_owner(self, places: Places, account: Account) -> Server:
+    def _start_as_owner(self, places: PostgresPaths, account: SystemUser) -> Server:
         if _postmaster(places.data) is None:
             binaries = locate(self._bin_dir, account)
             cluster.ensure(places, binaries, account)
             _clear_remains(places)
             make_run(places.run(), account)
             if self._child is not None:
-                self._child.wait()  # a dead one of ours, reaped
+                self._child.wait()  # reap the previous server, which has ended
             self._child = self._spawn(places, binaries, account)
         while True:
             self._wait_until_ready(places)
-            with contextlib.suppress(psycopg.OperationalError):  # it was ready, and fell back into recovery
+            with contextlib.suppress(psycopg.OperationalError):  # it was ready and went back into recovery
                 cluster.give_first_role(places, _run(places))
                 return _server(places, owned=True)
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_INTERVAL_S)
 
-    def _spawn(self, places: Places, binaries: Binaries, account: Account) -> subprocess.Popen[bytes]:
+    def _spawn(self, places: PostgresPaths, binaries: Binaries, account: SystemUser) -> subprocess.Popen[bytes]:
         socket_folder = str(places.run()).replace('"', '""')
         settings = {**self._settings, "unix_socket_directories": f'"{socket_folder}"'}
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -187,18 +195,18 @@ class EmbeddedPostgres:
                 **account.popen(),
             )
 
-    def _wait_until_ready(self, places: Places) -> None:
-        since = monotonic_ns()
-        told = False
+    def _wait_until_ready(self, places: PostgresPaths) -> None:
+        started_ns = monotonic_ns()
+        reported = False
         while (refusal := _refusal(places)) is not None:
             if not self._starting(places):
                 raise StartFailedError(f"Postgres did not start; the end of {places.log}: {_tail(places.log)}")
-            if not told and monotonic_ns() - since > _LONG_NS:
-                told = True
-                self._report(f"Postgres is recovering or busy; this takes as long as it takes ({refusal})")
-            time.sleep(_PAUSE)
+            if not reported and monotonic_ns() - started_ns > _REPORT_AFTER_NS:
+                reported = True
+                self._report(f"Postgres is recovering or busy; waiting ({refusal})")
+            time.sleep(_POLL_INTERVAL_S)
 
-    def _starting(self, places: Places) -> bool:
+    def _starting(self, places: PostgresPaths) -> bool:
         if self._child is not None:
             return self._child.poll() is None
         return _postmaster(places.data) is not None
@@ -215,7 +223,7 @@ def find(home: Path) -> Server | None:
         return None
 
 
-def _server(places: Places, owned: bool) -> Server:
+def _server(places: PostgresPaths, owned: bool) -> Server:
     run = _run(places)
     dsn = cluster.dsn(places, run, cluster.APPLICATION, cluster.APPLICATION)
     with psycopg.connect(dsn, connect_timeout=5) as connection:
@@ -223,78 +231,82 @@ def _server(places: Places, owned: bool) -> Server:
     return Server(dsn, cluster.dsn(places, run, cluster.ADMIN, cluster.APPLICATION), version.split()[0], owned)
 
 
-def _run(places: Places) -> Path:
-    """Return the socket folder the server really uses, which its pid file names."""
-    seen = processes.recorded(places.data)
-    return seen.run if seen is not None and seen.run is not None else places.run()
+def _run(places: PostgresPaths) -> Path:
+    """Return the socket folder that the server uses, according to its pid file."""
+    record = embedded_places.recorded(places.data)
+    return record.run if record is not None and record.run is not None else places.run()
 
 
 def _postmaster(data: Path) -> int | None:
-    seen = processes.recorded(data)
-    return seen.pid if seen is not None and processes.works_in(seen.pid, data) else None
+    record = embedded_places.recorded(data)
+    return record.pid if record is not None and embedded_places.works_in(record.pid, data) else None
 
 
-def _refusal(places: Places) -> str | None:
-    """Return why the server takes no connection yet, or None when it does."""
+def _refusal(places: PostgresPaths) -> str | None:
+    """Return why the server does not accept connections yet, or None if it does."""
     try:
         psycopg.connect(cluster.dsn(places, _run(places), cluster.ADMIN, "postgres"), connect_timeout=5).close()
     except psycopg.OperationalError as error:
         text = " ".join(str(error).split())
         if "password authentication failed" in text:
-            raise HomeUnusableError(f"the superuser's password kept in {places.home} is not the server's") from error
+            raise HomeUnusableError(
+                f"the superuser password stored in {places.home} is not the password of the server; restore the file"
+            ) from error
         return text
     return None
 
 
-def _clear_remains(places: Places) -> None:
-    """Make sure nothing of a dead server lives, then remove its pid file and sockets; the order keeps data safe."""
-    for patience, final in ((2.0, signal.SIGQUIT), (5.0, signal.SIGKILL), (10.0, None)):
-        if _gone(lambda: not processes.workers(places.data), patience):
+def _clear_remains(places: PostgresPaths) -> None:
+    """End the remaining processes of a dead server, then remove its pid file and sockets, in this order to protect the data."""
+    for timeout_s, next_signal in ((2.0, signal.SIGQUIT), (5.0, signal.SIGKILL), (10.0, None)):
+        if _gone(lambda: not embedded_places.workers(places.data), timeout_s):
             break
-        if final is None:
-            raise HomeUnusableError(f"processes of a dead Postgres still work in {places.data} and cannot be ended")
-        for pid in processes.workers(places.data):
-            _send(pid, final)
-    stale = processes.recorded(places.data)
+        if next_signal is None:
+            raise HomeUnusableError(
+                f"processes of a dead Postgres still use {places.data} and could not be killed; end them first"
+            )
+        for pid in embedded_places.workers(places.data):
+            _send(pid, next_signal)
+    stale = embedded_places.recorded(places.data)
     for run in {places.run(), stale.run if stale is not None and stale.run is not None else places.run()}:
-        for leaf in run.glob(".s.PGSQL.*"):
-            leaf.unlink(missing_ok=True)
+        for socket_file in run.glob(".s.PGSQL.*"):
+            socket_file.unlink(missing_ok=True)
     (places.data / "postmaster.pid").unlink(missing_ok=True)
 
 
 def _stop(data: Path, child: subprocess.Popen[bytes] | None) -> None:
-    """Ask for a fast shutdown, then for an immediate one, which the next start recovers from. Never SIGKILL."""
+    """Request a fast shutdown, then an immediate one, after which the next start recovers. Never send SIGKILL."""
 
     def ended() -> bool:
         if child is not None and child.poll() is None:
             return False
         return _postmaster(data) is None
 
-    for order in (signal.SIGINT, signal.SIGQUIT):
+    for number in (signal.SIGINT, signal.SIGQUIT):
         pid = child.pid if child is not None and child.poll() is None else _postmaster(data)
         if pid is not None:
-            _send(pid, order)
-        if _gone(ended, _FAST_STOP_SECONDS):
+            _send(pid, number)
+        if _gone(ended, _STOP_TIMEOUT_S):
             return
 
 
 def _gone(check: Callable[[], bool], seconds: float) -> bool:
-    until = monotonic_ns() + int(seconds * 1e9)
+    deadline_ns = monotonic_ns() + int(seconds * 1e9)
     while not check():
-        if monotonic_ns() > until:
+        if monotonic_ns() > deadline_ns:
             return False
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_INTERVAL_S)
     return True
 
 
-def _send(pid: int, order: signal.Signals) -> None:
+def _send(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, order)
+        os.kill(pid, number)
 
 
 def _log(path: Path) -> IO[bytes]:
-    """Open the log for appending; one that has grown long is set aside first."""
-    if path.exists() and path.stat().st_size > _LOG_LIMIT:
+    """Open the log for appending, after rotating a large one."""
+    if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
         path.replace(path.with_suffix(".1.log"))
     path.touch(mode=0o600)
     return path.open("ab")

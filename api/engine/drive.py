@@ -1,165 +1,138 @@
-"""One batch of one organization, driven: claim, look, advance, record.
+"""Drive one batch of one organization: claim, read facts, decide, record, deliver.
 
-The first transaction charges the attempts and takes the leases. What decisions look at is read in a second, and a third writes
-what the language decided, fenced by the leases' tokens: a worker that lost its lease writes nothing.
+A first transaction claims entries. The facts for their decisions are read in a second, without locks. A third records what
+was decided, fenced by the lease tokens: a driver that has lost its lease writes nothing. Emails and webhooks are stored with
+that third transaction and then sent in tasks of their own; the entry continues here once its delivery is recorded.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection
-from datetime import datetime
-from typing import Literal
 
 import msgspec
 
 from api.clock import Clock
-from api.engine.account import Account
-from api.engine.facts import Seen, asked_of, look, run_of
-from api.engine.graphs import Graphs
-from api.engine.leases import LEASE, Leases
-from api.engine.outside import Transports
-from api.engine.perform import Progress, broken
-from api.engine.record import CalledOff, Lost, Recorded, Stale, Written, record
-from api.engine.send import Deliveries, Sending
-from api.engine.walk import advance_some
-from api.keyring import Keyring
-from api.language.retry import RetryPolicy
-from api.store import engine as store
-from api.store.calls import COMMIT, run
+from api.crypto import Keyring
+from api.engine.claims import Claims, Lane
+from api.engine.decide import advance_slice
+from api.engine.deliver import Deliveries, DeliveryContext, Transports
+from api.engine.facts import BatchFacts, Graphs, facts_request, read_facts
+from api.engine.progress import EntryProgress, dead_entry
+from api.engine.record import CancelledEntries, EngineCounts, LostLeases, Recorded, RecordResult, StaleFacts, record
 from api.store.database import Database, RefusedDataError
-from api.store.engine import Claim
-
-Lane = Literal["ready", "retrying"]
+from api.store.entries import Claim
+from workbench.language.run import RetryPolicy
 
 _log = logging.getLogger("workbench.engine")
 
 
 class Driver:
-    """Drives batches."""
+    """Drives batches of entries, and their deliveries."""
 
     def __init__(
-        self, database: Database, keyring: Keyring, clock: Clock, retries: RetryPolicy, ways: Transports
+        self, database: Database, keyring: Keyring, clock: Clock, retries: RetryPolicy, transports: Transports
     ) -> None:
         self._database = database
         self._keyring = keyring
         self._clock = clock
         self._retries = retries
         self._graphs = Graphs(database)
-        self._leases = Leases(database, clock)
-        self.account = Account()
-        sending = Sending(database, keyring, clock, ways, self._leases, self._graphs, self.account)
-        self._deliveries = Deliveries(sending, lambda org_id, claim: self._finish(org_id, [claim]))
+        self._claims = Claims(database, clock)
+        self.counts = EngineCounts()
+        self._deliveries = Deliveries(
+            DeliveryContext(database, keyring, clock, transports, self._claims, self._graphs, self.counts),
+            resume=lambda org_id, claim: self._process(org_id, [claim]),
+        )
 
     @property
-    def under_way(self) -> int:
-        """How many deliveries are under way."""
+    def deliveries_under_way(self) -> int:
+        """The number of emails and webhooks that are being sent."""
         return len(self._deliveries)
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether due entries lie where they are, because deliveries of their organization take long."""
-        return self._deliveries.is_crowded
+    def is_saturated(self) -> bool:
+        """Whether an organization has so many deliveries under way that its due entries are not claimed."""
+        return self._deliveries.is_saturated
 
     async def finish_deliveries(self) -> None:
-        """Wait until nothing is on its way out."""
+        """Wait until no delivery is under way."""
         await self._deliveries.finish()
 
-    async def stop(self, grace: float) -> None:
-        """Wait so many seconds for what is on its way out, then break it off."""
-        await self._deliveries.stop(grace)
+    async def stop(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for deliveries under way, then cancel them."""
+        await self._deliveries.stop(timeout_s)
 
-    async def drive(self, org_id: int, lane: Lane, most: int) -> int:
-        """Take up to `most` due entries of a lane as far as they go; return how many were claimed.
+    async def drive(self, org_id: int, lane: Lane, limit: int) -> int:
+        """Take up to `limit` due entries of a lane as far as they go; return how many were claimed.
 
-        One that sends something outside goes on later, when it has left.
+        An entry that sends an email or webhook continues after this returns, when the delivery has ended.
         """
-        now, room = self._clock.now(), self._deliveries.room(org_id)
-        claims = await self._claim(org_id, lane, now, min(most, room)) if room else []
+        limit = min(limit, self._deliveries.room(org_id))
+        claims = await self._claims.take(org_id, lane, limit) if limit else []
         if claims:
-            await self._finish(org_id, claims)
+            await self._process(org_id, claims)
         return len(claims)
 
-    async def rescue(self, org_id: int, most: int) -> int:
-        """Give back entries whose worker stopped in the middle; return how many."""
-        async with self._database.transaction() as tx:
-            rescued, _ = await run(tx, store.rescue(org_id, self._clock.now(), most), COMMIT)
+    async def rescue(self, org_id: int, limit: int) -> int:
+        """Make entries with an expired lease due again; return how many."""
+        rescued = await self._claims.rescue(org_id, limit)
         if rescued:
-            self.account.rescued += rescued
+            self.counts.rescued += rescued
             _log.warning("lease_expired", extra={"org_id": org_id, "entries": rescued})
         return rescued
 
-    async def _claim(self, org_id: int, lane: Lane, now: datetime, most: int) -> list[Claim]:
-        take = store.claim_ready if lane == "ready" else store.claim_retrying
-        async with self._database.transaction() as tx:
-            claims, _ = await run(tx, take(org_id, now, now + LEASE, most), COMMIT)
-        return claims
-
-    async def _finish(self, org_id: int, claims: list[Claim]) -> None:
-        """Take claimed entries as far as they go, keeping their leases meanwhile."""
-        rest = {claim.entry_id: claim for claim in claims}
-        self._leases.hold(org_id, claims)
+    async def _process(self, org_id: int, claims: list[Claim]) -> None:
+        """Take claimed entries as far as they go, slice by slice, each slice on facts of its own."""
+        remaining = {claim.entry_id: claim for claim in claims}
+        singles = 0  # how many of the next entries are recorded alone
+        self._claims.hold(org_id, claims)
         try:
-            await self._graphs.learn(org_id, claims)
-            await self._work_off(org_id, rest)
+            await self._graphs.load(org_id, claims)
+            while remaining:
+                batch_claims = list(remaining.values())[: 1 if singles else None]
+                facts = await self._read_facts(org_id, batch_claims)
+                batch = await asyncio.to_thread(advance_slice, org_id, batch_claims, self._graphs, facts)
+                match await self._record(org_id, batch, facts):
+                    case None:
+                        # The database rejected an entry of the slice. Recording them one by one makes only that one dead.
+                        singles = len(batch)
+                    case Recorded(outgoing):
+                        singles = max(singles - 1, 0)
+                        self.counts.add(org_id, batch)
+                        for progress in batch:
+                            claim = remaining.pop(progress.claim.entry_id)
+                            if (
+                                progress.pending is None
+                            ):  # an entry with a delivery keeps its lease until that has ended
+                                self._claims.release(org_id, [claim])
+                        self._deliveries.start(org_id, outgoing)
+                    case StaleFacts():
+                        pass  # nothing was written: read the facts again and decide again
+                    case CancelledEntries(outcomes):
+                        # They are decided again, and end: a reported outcome cancels before any step.
+                        for entry_id, outcome in outcomes.items():
+                            remaining[entry_id] = msgspec.structs.replace(
+                                remaining[entry_id], cancelled_outcome=outcome
+                            )
+                    case LostLeases(entry_ids):
+                        self.counts.add_lost(org_id, len(entry_ids))
+                        self._claims.release(org_id, [remaining.pop(entry_id) for entry_id in entry_ids])
         finally:
-            self._leases.release(org_id, rest.values())
+            self._claims.release(org_id, remaining.values())
 
-    async def _work_off(self, org_id: int, rest: dict[str, Claim]) -> None:
-        """Decide and record slice by slice, each on facts of its own.
-
-        When one entry breaks a slice, those of the slice are taken alone, so that only the poisoned one dies.
-        """
-        alone = 0
-        while rest:
-            claims = list(rest.values())[: 1 if alone else None]
-            seen = await self._look(org_id, claims)
-            done = await asyncio.to_thread(advance_some, org_id, claims, self._graphs, seen)
-            recorded = await self._record(org_id, done, seen)
-            match recorded:
-                case None:
-                    alone = len(done)
-                case Written(parcels):
-                    alone = max(alone - 1, 0)
-                    self.account.note(org_id, done)
-                    self._leave(org_id, done, rest)
-                    self._deliveries.begin(org_id, parcels)
-                case Stale():
-                    pass  # decide again, on what is so now
-                case CalledOff(outcomes):
-                    rest |= {
-                        each: msgspec.structs.replace(rest[each], called_off=why) for each, why in outcomes.items()
-                    }
-                case Lost(entry_ids):
-                    self.account.lost += len(entry_ids)
-                    _log.warning("lease_lost", extra={"org_id": org_id, "entries": len(entry_ids)})
-                    self._forget(org_id, entry_ids, rest)
-
-    def _leave(self, org_id: int, done: list[Progress], rest: dict[str, Claim]) -> None:
-        """Let go of what is recorded; who waits for a delivery keeps its lease."""
-        for each in done:
-            if each.pending is not None:
-                del rest[each.claim.entry_id]
-        self._forget(org_id, [each.claim.entry_id for each in done if each.pending is None], rest)
-
-    def _forget(self, org_id: int, entry_ids: Collection[str], rest: dict[str, Claim]) -> None:
-        self._leases.release(org_id, [rest[each] for each in entry_ids])
-        for entry_id in entry_ids:
-            del rest[entry_id]
-
-    async def _look(self, org_id: int, claims: list[Claim]) -> Seen:
-        asked = [asked_of(org_id, claim, self._graphs) for claim in claims]
+    async def _read_facts(self, org_id: int, claims: list[Claim]) -> BatchFacts:
+        requests = [facts_request(org_id, claim, self._graphs) for claim in claims]
         async with self._database.transaction() as tx:
-            return await look(tx, org_id, self._keyring.of(org_id), asked, self._retries, self._clock.now())
+            return await read_facts(tx, org_id, self._keyring.of(org_id), requests, self._retries, self._clock.now())
 
-    async def _record(self, org_id: int, done: list[Progress], seen: Seen) -> Recorded | None:
-        """Write a slice; return None, with nothing written, when the database refuses one of several entries."""
+    async def _record(self, org_id: int, batch: list[EntryProgress], facts: BatchFacts) -> RecordResult | None:
+        """Write a slice; return None, with nothing written, if the database rejects one of several entries."""
         try:
             async with self._database.transaction() as tx:
-                return await record(tx, org_id, self._keyring, done, seen)
+                return await record(tx, org_id, self._keyring, batch, facts)
         except RefusedDataError as error:
-            if len(done) > 1:
+            if len(batch) > 1:
                 return None
-            claim, reason = done[0].claim, str(error)
-        _log.warning("refused_by_database", extra={"entry_id": claim.entry_id, "reason": reason})
+            claim, reason = batch[0].claim, str(error)
+        _log.warning("rejected_by_database", extra={"entry_id": claim.entry_id, "reason": reason})
         async with self._database.transaction() as tx:
-            return await record(tx, org_id, self._keyring, [broken(claim, run_of(claim), reason)], seen)
+            return await record(tx, org_id, self._keyring, [dead_entry(claim, reason)], facts)

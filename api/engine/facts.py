@@ -1,9 +1,11 @@
-"""What the decisions on a batch may depend on, read from Postgres: only what `needs` says they can look at.
+"""The facts of a batch: everything that decisions on its entries may depend on, read from Postgres.
 
-What other entries and events of a contact change (`Watched`) is read twice: before the decision, without a lock, and under the
-contact's lock when the decision is recorded. Where the two differ, the decision was made on what is no longer so.
+`required_facts` (in the language) says which facts a run can look at, and only those are read. Facts that other entries and events of
+the contact change concurrently (`WatchedFacts`) are read twice: without a lock before the decision, and under the lock of
+the contact when the decision is recorded. If they differ, the decision was made on stale facts and is made again.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cache, lru_cache
@@ -11,200 +13,202 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from api.engine.graphs import Graphs
-from api.keyring import OrgKeys
-from api.language.abi import Declared, read_signature
-from api.language.advance import LOOP_LIMIT, LOOP_WINDOW, Needs, needs
-from api.language.codec import Json, decode
-from api.language.contact import Contact
-from api.language.event import Identifiers
-from api.language.facts import Arrival, Facts, Past
-from api.language.onchain import PLACE, payload_of
-from api.language.retry import RetryPolicy
-from api.language.run import Run, State
-from api.store import facts as store
-from api.store.calls import COMMIT, run
-from api.store.database import Transaction
-from api.store.engine import Claim
-from api.store.facts import ArrivalRow, AutomationNow, ContactRow, Entered, EventRow, LogRow
+from api.crypto import OrgKeys
+from api.engine.claims import run_of
+from api.store import entries as store
+from api.store.database import Database, Transaction
+from api.store.entries import Claim, EntryContactRow, EntryLogRow, EventRow, LaterEventRow, OtherEntries
+from api.store.query import COMMIT, run
+from workbench.language.abi import AbiEvent, read_signature
+from workbench.language.advance import LOOP_LIMIT, LOOP_WINDOW, RequiredFacts, required_facts
+from workbench.language.codec import decode
+from workbench.language.contact import ContactState
+from workbench.language.event import Identifiers
+from workbench.language.facts import ContactHistory, Facts, LaterEvent
+from workbench.language.graph import Graph, read_graph
+from workbench.language.onchain import LOCATION_FIELDS, log_payload
+from workbench.language.run import RetryPolicy
 
 T = TypeVar("T")
 OpenEmail: TypeAlias = Callable[[str], str]
-Contacts: TypeAlias = dict[str, ContactRow]
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A claimed entry, and what the decisions on it can look at."""
+class Graphs:
+    """Compiled graphs of published versions. A published version never changes, so each is read and compiled once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._graphs: dict[tuple[int, str, int], Graph] = {}
+
+    async def load(self, org_id: int, claims: list[Claim]) -> None:
+        """Read the graphs of these claims that are not loaded yet."""
+        for claim in claims:
+            if claim.version is None or (org_id, claim.automation_id, claim.version) in self._graphs:
+                continue
+            async with self._database.transaction() as tx:
+                (raw,) = await run(tx, store.load_graph(org_id, claim.automation_id, claim.version))
+            # Compiling long templates takes up to seconds: it runs in a thread, and after the transaction.
+            graph = await asyncio.to_thread(read_graph, decode(raw)) if raw is not None else ()
+            # A stored graph that no longer reads (a tuple of problems) becomes an empty one: its entries end.
+            compiled = graph if isinstance(graph, Graph) else Graph()
+            self._graphs[org_id, claim.automation_id, claim.version] = compiled
+
+    def of(self, org_id: int, claim: Claim) -> Graph | None:
+        """Return the loaded graph of a claimed entry, or None if the automation was not published when it entered."""
+        return None if claim.version is None else self._graphs[org_id, claim.automation_id, claim.version]
+
+
+class FactsRequest(msgspec.Struct, frozen=True):
+    """A claimed entry, and the facts that its next decisions can look at."""
 
     claim: Claim
-    needs: Needs
+    required: RequiredFacts
 
     @property
     def looks_back(self) -> bool:
-        """Whether they depend on what other entries of the contact did."""
-        return self.needs.entries or self.needs.messages is not None
+        """Whether the decisions depend on what other entries of the contact did (re-entry, message cap)."""
+        return self.required.entries or self.required.messages is not None
 
     @property
     def is_watched(self) -> bool:
-        """Whether they depend on what others change at the same time. That an awaited event has not come is such a fact, too."""
-        return self.looks_back or bool(self.needs.arrivals)
+        """Whether the decisions depend on facts that change concurrently, including the absence of an awaited event."""
+        return self.looks_back or bool(self.required.later_events)
 
 
-class Watched(msgspec.Struct, frozen=True):
-    """What happens to contacts outside of an entry, by entry id; who has nothing of it is missing."""
+class WatchedFacts(msgspec.Struct, frozen=True):
+    """Facts that other entries and events of the contact change, by entry id. An entry without any has no item."""
 
-    entered: dict[str, Entered]
-    messages_at: dict[str, tuple[datetime, ...]]
-    arrivals: dict[str, tuple[ArrivalRow, ...]]
+    other_entries: dict[str, OtherEntries]
+    message_times: dict[str, tuple[datetime, ...]]
+    later_events: dict[str, tuple[LaterEventRow, ...]]
 
-    def of(self, entry_ids: Iterable[str]) -> "Watched":
-        """Return the part that is about some entries."""
+    def of(self, entry_ids: Iterable[str]) -> "WatchedFacts":
+        """Return the facts of some entries."""
         ids = set(entry_ids)
-        return Watched(_part(self.entered, ids), _part(self.messages_at, ids), _part(self.arrivals, ids))
+
+        def part(values: dict[str, T]) -> dict[str, T]:
+            return {entry_id: value for entry_id, value in values.items() if entry_id in ids}
+
+        return WatchedFacts(part(self.other_entries), part(self.message_times), part(self.later_events))
 
 
-NOTHING = Watched({}, {}, {})
+class BatchFacts(msgspec.Struct, frozen=True):
+    """The facts of a batch.
 
+    `read_at`: the time for which they were read; the second reading of `watched` has to use the same one.
+    `decide_at`: the time at which decisions are made, not before the newest event in `watched`.
+    `requests`, `facts`: by entry id.
+    """
 
-class Seen(msgspec.Struct, frozen=True):
-    """What was read for a batch, asked for at one moment; decisions on it are made `at` another, maybe a little later."""
-
-    asked_at: datetime
-    at: datetime
-    asked: dict[str, Asked]
+    read_at: datetime
+    decide_at: datetime
+    requests: dict[str, FactsRequest]
     facts: dict[str, Facts]
-    watched: Watched
+    watched: WatchedFacts
 
 
-def _part(values: dict[str, T], ids: set[str]) -> dict[str, T]:
-    return {entry_id: value for entry_id, value in values.items() if entry_id in ids}
-
-
-def run_of(claim: Claim) -> Run:
-    """Return a claimed entry as the interpreter sees it."""
-    return Run(
-        claim.entry_id,
-        claim.automation_id,
-        State.RUNNING,
-        claim.node_id,
-        claim.step,
-        claim.attempt,
-        since=claim.since,
-    )
-
-
-def asked_of(org_id: int, claim: Claim, graphs: Graphs) -> Asked:
+def facts_request(org_id: int, claim: Claim, graphs: Graphs) -> FactsRequest:
     """Return what has to be read for a claimed entry."""
-    return Asked(claim, needs(graphs.of(org_id, claim), run_of(claim)))
+    return FactsRequest(claim, required_facts(graphs.of(org_id, claim), run_of(claim)))
 
 
-async def look(
-    tx: Transaction, org_id: int, org_keys: OrgKeys, asked: list[Asked], retries: RetryPolicy, now: datetime
-) -> Seen:
-    """Read what decisions on these entries can look at. No event that is seen came after `Seen.at`."""
-    claims = [each.claim for each in asked]
-    open_email = cache(org_keys.open_email)  # an event mostly carries the address that its contact has
+async def read_facts(
+    tx: Transaction, org_id: int, org_keys: OrgKeys, requests: list[FactsRequest], retries: RetryPolicy, now: datetime
+) -> BatchFacts:
+    """Read the facts of a batch of one organization."""
+    claims = [request.claim for request in requests]
+    # Most batches need nothing but these three. The reads that follow need no common snapshot with them: whatever
+    # changes concurrently and matters is read again under a lock, so COMMIT can save its round trip here.
     events, contacts, automations, _ = await run(
         tx,
         store.load_events(org_id, claims),
         store.load_contacts(org_id, list({claim.contact_id for claim in claims})),
-        store.automations_now(org_id, list({claim.automation_id for claim in claims})),
+        store.read_automation_statuses(org_id, list({claim.automation_id for claim in claims})),
         COMMIT,
     )
-    contacts |= await _unsubscribed(tx, org_id, asked, contacts)
-    logs = await _logs(tx, org_id, [claim for claim in claims if claim.event_id not in events])
-    watched = await watch(tx, org_id, asked, now)
-    recent = await _count_recent(tx, org_id, asked)
+    mailed_ids = {request.claim.contact_id for request in requests if request.required.unsubscribed}
+    if mailed_ids:
+        (unsubscribed_ids,) = await run(tx, store.find_unsubscribed(org_id, list(mailed_ids)))
+        for contact_id in unsubscribed_ids & contacts.keys():
+            contact = contacts[contact_id]
+            contacts[contact_id] = msgspec.structs.replace(contact, opted_out=[*contact.opted_out, "email"])
+    logs: dict[str, EntryLogRow] = {}
+    if log_claims := [claim for claim in claims if claim.event_id not in events]:
+        (logs,) = await run(tx, store.load_logs(org_id, log_claims))
+    watched = await read_watched(tx, org_id, requests, now)
+    recent_entries: dict[str, int] = {}
+    if counted_claims := [request.claim for request in requests if request.required.recent]:
+        (recent_entries,) = await run(tx, store.count_recent_entries(org_id, counted_claims, LOOP_WINDOW, LOOP_LIMIT))
+
+    open_email = cache(org_keys.open_email)  # within a batch, an event mostly carries the address of its contact
     facts = {}
-    for each in asked:
-        claim = each.claim
+    for claim in claims:
         event = events.get(claim.event_id) or logs.get(claim.entry_id)
-        known = _facts(open_email, event, contacts.get(claim.contact_id))
+        base = _event_and_contact(open_email, event, contacts.get(claim.contact_id))
+        automation = automations[claim.automation_id]
+        # An entry of an earlier activation is cancelled even if the automation has been activated again.
+        expired = "automation_inactive" if claim.activation < automation.activation else None
+        others = watched.other_entries.get(claim.entry_id)
         facts[claim.entry_id] = msgspec.structs.replace(
-            known,
-            cancelled=known.cancelled or claim.called_off or _stopped(claim, automations[claim.automation_id]),
-            paused=automations[claim.automation_id].paused,
+            base,
+            cancelled=base.cancelled or claim.cancelled_outcome or automation.stopped or expired,
+            paused=automation.paused,
             retries=retries,
-            past=_past(claim, watched, recent),
-            arrivals=tuple(_arrival(open_email, row) for row in watched.arrivals.get(claim.entry_id, ())),
+            history=ContactHistory(
+                None if others is None else others.at,
+                others is not None and others.running,
+                recent_entries.get(claim.entry_id, 0),
+                watched.message_times.get(claim.entry_id, ()),
+            ),
+            later_events=tuple(_later_event(open_email, row) for row in watched.later_events.get(claim.entry_id, ())),
         )
-    at = max([now, *(rows[-1].at for rows in watched.arrivals.values())])
-    return Seen(now, at, {each.claim.entry_id: each for each in asked}, facts, watched)
+    # Clocks of two processes differ: an event may carry a later time than `now`, and no decision may precede it.
+    decide_at = max([now, *(rows[-1].at for rows in watched.later_events.values())])
+    return BatchFacts(now, decide_at, {request.claim.entry_id: request for request in requests}, facts, watched)
 
 
-async def _logs(tx: Transaction, org_id: int, claims: list[Claim]) -> dict[str, LogRow]:
-    """Return the logs of entries that no custom event started, by entry id."""
-    if not claims:
-        return {}
-    (found,) = await run(tx, store.load_logs(org_id, claims))
-    return found
-
-
-def _stopped(claim: Claim, automation: AutomationNow) -> str | None:
-    """Return why an entry rests: its automation does, or has rested since its event matched."""
-    return automation.stopped or ("automation_inactive" if claim.stint < automation.stint else None)
-
-
-async def _unsubscribed(tx: Transaction, org_id: int, asked: list[Asked], contacts: Contacts) -> Contacts:
-    """Return those of the contacts that unsubscribed an address, opted out of emails, where an entry may send one."""
-    mailed = {each.claim.contact_id for each in asked if each.needs.unsubscribed}
-    if not mailed:
-        return {}
-    (found,) = await run(tx, store.unsubscribed(org_id, list(mailed)))
-    return {
-        each: msgspec.structs.replace(contacts[each], opted_out=[*contacts[each].opted_out, "email"])
-        for each in found & contacts.keys()
-    }
-
-
-async def watch(tx: Transaction, org_id: int, asked: list[Asked], now: datetime) -> Watched:
-    """Read what other entries and events of the contacts did."""
-    entered = [each.claim for each in asked if each.needs.entries]
-    messages = [(each.claim, now - each.needs.messages) for each in asked if each.needs.messages is not None]
-    arrivals = [(each.claim, each.needs.arrivals, each.needs.since) for each in asked if each.needs.arrivals]
-    if not (entered or messages or arrivals):
-        return NOTHING
-    return Watched(
+async def read_watched(tx: Transaction, org_id: int, requests: list[FactsRequest], now: datetime) -> WatchedFacts:
+    """Read the facts that other entries and events of the contacts change."""
+    reentrant = [request.claim for request in requests if request.required.entries]
+    capped = [
+        (request.claim, now - request.required.messages)
+        for request in requests
+        if request.required.messages is not None
+    ]
+    waiting = [
+        (request.claim, request.required.later_events, request.required.since)
+        for request in requests
+        if request.required.later_events
+    ]
+    if not (reentrant or capped or waiting):
+        return WatchedFacts({}, {}, {})
+    return WatchedFacts(
         *await run(
             tx,
-            store.read_entered(org_id, entered),
-            store.read_messages_at(org_id, messages),
-            store.read_arrivals(org_id, arrivals),
+            store.read_other_entries(org_id, reentrant),
+            store.read_message_times(org_id, capped),
+            store.read_later_events(org_id, waiting),
         )
     )
 
 
-async def _count_recent(tx: Transaction, org_id: int, asked: list[Asked]) -> dict[str, int]:
-    claims = [each.claim for each in asked if each.needs.recent]
-    if not claims:
-        return {}
-    (counts,) = await run(tx, store.count_recent(org_id, claims, LOOP_WINDOW, LOOP_LIMIT))
-    return counts
-
-
-def _past(claim: Claim, watched: Watched, recent: dict[str, int]) -> Past:
-    entered = watched.entered.get(claim.entry_id)
-    return Past(
-        None if entered is None else entered.at,
-        entered is not None and entered.running,
-        recent.get(claim.entry_id, 0),
-        watched.messages_at.get(claim.entry_id, ()),
-    )
-
-
-def _arrival(open_email: OpenEmail, row: ArrivalRow) -> Arrival:
-    who = Identifiers(row.wallet, _opened(open_email, row.email), row.external_id)
-    return Arrival(row.at, row.name, who, decode(row.payload), row.id)
-
-
-def _facts(open_email: OpenEmail, event: EventRow | LogRow | None, contact: ContactRow | None) -> Facts:
+def _event_and_contact(
+    open_email: OpenEmail, event: EventRow | EntryLogRow | None, contact: EntryContactRow | None
+) -> Facts:
     if event is None or contact is None:
-        return Facts("", Identifiers(), {}, Contact(""), "contact_erased")
+        return Facts("", Identifiers(), {}, ContactState(""), "contact_erased")
+    if isinstance(event, EntryLogRow):
+        sent = Identifiers(event.wallet)
+        args = decode(event.args)
+        payload = log_payload(dict(zip(LOCATION_FIELDS, event.place, strict=True)), args, _abi_event(event.signature))
+    else:
+        sent = Identifiers(event.wallet, _opened(open_email, event.email), event.external_id)
+        payload = decode(event.payload)
     return Facts(
         event.name,
-        _sent(open_email, event),
-        _payload(event),
-        Contact(
+        sent,
+        payload,
+        ContactState(
             contact.id,
             Identifiers(contact.wallet, _opened(open_email, contact.email), contact.external_id),
             decode(contact.attributes),
@@ -215,23 +219,15 @@ def _facts(open_email: OpenEmail, event: EventRow | LogRow | None, contact: Cont
     )
 
 
-def _sent(open_email: OpenEmail, event: EventRow | LogRow) -> Identifiers:
-    if isinstance(event, LogRow):
-        return Identifiers(event.wallet)
-    return Identifiers(event.wallet, _opened(open_email, event.email), event.external_id)
-
-
-def _payload(event: EventRow | LogRow) -> dict[str, Json]:
-    if isinstance(event, LogRow):
-        return payload_of(dict(zip(PLACE, event.place, strict=True)), decode(event.args), _declared(event.signature))
-    payload: dict[str, Json] = decode(event.payload)
-    return payload
+def _later_event(open_email: OpenEmail, row: LaterEventRow) -> LaterEvent:
+    sent = Identifiers(row.wallet, _opened(open_email, row.email), row.external_id)
+    return LaterEvent(row.at, row.name, sent, decode(row.payload), row.id)
 
 
 @lru_cache(maxsize=1_024)
-def _declared(signature: str | None) -> Declared | None:
-    found = None if signature is None else read_signature(signature)
-    return found if isinstance(found, Declared) else None
+def _abi_event(signature: str | None) -> AbiEvent | None:
+    abi_event = None if signature is None else read_signature(signature)
+    return abi_event if isinstance(abi_event, AbiEvent) else None
 
 
 def _opened(open_email: OpenEmail, sealed: str | None) -> str | None:

@@ -1,7 +1,7 @@
-"""Messages that are to leave the house: stored with the entry that sends them, before anything leaves.
+"""Outbox: emails and webhooks, stored with their entry before anything is sent.
 
-The first text stays: a retry sends the stored row, not a new rendering, under the same id. One that went out before is not sent
-again, however the entry came back to its node.
+The first text counts: a retry sends the stored row under the same id, not a new rendering. A message that was sent before is
+not sent again, however its entry came back to the node.
 """
 
 from collections.abc import Sequence
@@ -9,49 +9,77 @@ from datetime import datetime
 
 import msgspec
 
+from api.channels import signing
 from api.clock import token
-from api.delivery import signing
-from api.engine.perform import Pending, Progress
-from api.keyring import INDEX, Keyring
-from api.language.effect import EmailMessage, WebhookMessage
-from api.store import delivery
-from api.store import outbox as store
-from api.store.calls import run
+from api.crypto import INDEX, Keyring
+from api.engine.progress import EntryProgress, PendingDelivery
+from api.store import messages
 from api.store.database import Transaction
-from api.store.outbox import OutgoingRow, Stored
+from api.store.messages import OutgoingRow, StoredMessage
+from api.store.query import run
+from workbench.language.run import EmailMessage, WebhookMessage
 
 
-class Parcel(msgspec.Struct, frozen=True):
-    """A message that an entry waits for. `stored` None: it went out before. `closed`: nobody is to be reached there.
+class OutgoingMessage(msgspec.Struct, frozen=True):
+    """A message to deliver before its entry can continue.
 
-    `secrets`: what a webhook is signed with.
+    `stored`: the message as it was stored first, or None if it was sent before. `closed`: the address is unsubscribed, or the
+    endpoint answered 410 before. `secrets`: the secrets to sign a webhook with, newest first.
     """
 
-    progress: Progress
-    pending: Pending
-    stored: Stored | None
+    progress: EntryProgress
+    pending: PendingDelivery
+    stored: StoredMessage | None
     closed: bool
     secrets: tuple[str, ...]
 
 
-async def pack(tx: Transaction, org_id: int, keyring: Keyring, done: Sequence[Progress], at: datetime) -> list[Parcel]:
-    """Store what the entries want to send, and take it on; return one parcel for each."""
-    waiting = [(each, each.pending) for each in done if each.pending is not None]
-    if not waiting:
+async def store_outgoing(
+    tx: Transaction, org_id: int, keyring: Keyring, batch: Sequence[EntryProgress], at: datetime
+) -> list[OutgoingMessage]:
+    """Store the emails and webhooks that entries of a batch want to send; return one outgoing message for each."""
+    pending = [(progress, progress.pending) for progress in batch if progress.pending is not None]
+    if not pending:
         return []
-    rows = [_row(keyring, org_id, each, pending) for each, pending in waiting]
-    _, stored = await run(tx, store.add_outgoing(org_id, rows, at), store.take_outgoing(org_id, rows))
-    closed = await _closed(tx, org_id, keyring, list(stored.values()))
-    hooks = any(each.channel == "webhook" for each in stored.values())
-    secrets = await _secrets(tx, org_id, keyring, at) if hooks else ()
+    rows = [_row(keyring, org_id, progress, delivery) for progress, delivery in pending]
+    _, stored = await run(tx, messages.add_outgoing(org_id, rows, at), messages.claim_outgoing(org_id, rows))
+
+    # Unsubscription addresses and closed endpoints, looked up by blind index.
+    emails: dict[str, str] = {}
+    urls: dict[str, str] = {}
+    for message in stored.values():
+        digests = emails if message.channel == "email" else urls
+        digests[message.id] = address_digest(keyring, org_id, message)
+    closed_ids: set[str] = set()
+    if emails:
+        suppressed = await messages.find_suppressed(tx, "email", {(org_id, digest) for digest in emails.values()})
+        closed_ids |= {message_id for message_id, digest in emails.items() if (org_id, digest) in suppressed}
+    if urls:
+        closed = await messages.find_closed_endpoints(tx, {(org_id, digest) for digest in urls.values()})
+        closed_ids |= {message_id for message_id, digest in urls.items() if (org_id, digest) in closed}
+
+    secrets = await _webhook_secrets(tx, org_id, keyring, at) if urls else ()
     return [
-        Parcel(each, pending, stored.get(row.id), row.id in closed, secrets)
-        for (each, pending), row in zip(waiting, rows, strict=True)
+        OutgoingMessage(progress, delivery, stored.get(row.id), row.id in closed_ids, secrets)
+        for (progress, delivery), row in zip(pending, rows, strict=True)
     ]
 
 
-def _row(keyring: Keyring, org_id: int, each: Progress, pending: Pending) -> OutgoingRow:
-    claim, effect = each.claim, pending.effect
+def address_digests(keyring: Keyring, org_id: int, message: StoredMessage) -> str:
+    """Return the blind indexes of a message's recipient, of every secret in use (`OrgKeys.digests`)."""
+    keys = keyring.of(org_id)
+    if message.channel == "email":
+        return keys.digests("email", keys.open_email(message.recipient))
+    return keys.digests("url", message.recipient)
+
+
+def address_digest(keyring: Keyring, org_id: int, message: StoredMessage) -> str:
+    """Return the blind index by which a message's recipient is looked up."""
+    return address_digests(keyring, org_id, message)[:INDEX]
+
+
+def _row(keyring: Keyring, org_id: int, progress: EntryProgress, delivery: PendingDelivery) -> OutgoingRow:
+    claim, effect = progress.claim, delivery.effect
     ids = (effect.id, claim.contact_id, claim.automation_id, claim.entry_id, effect.node_id, claim.token)
     match effect:
         case EmailMessage(email=email, subject=subject, body=body, html=html):
@@ -60,37 +88,11 @@ def _row(keyring: Keyring, org_id: int, each: Progress, pending: Pending) -> Out
             return OutgoingRow(*ids, "webhook", url, None, body, html=False)
 
 
-async def _closed(tx: Transaction, org_id: int, keyring: Keyring, stored: list[Stored]) -> set[str]:
-    """Return the ids of messages to addresses that were unsubscribed or closed."""
-    emails = {each.id: address_digest(keyring, org_id, each) for each in stored if each.channel == "email"}
-    urls = {each.id: address_digest(keyring, org_id, each) for each in stored if each.channel == "webhook"}
-    closed: set[str] = set()
-    if emails:
-        found = await delivery.suppressed(tx, "email", {(org_id, digest) for digest in emails.values()})
-        closed |= {message_id for message_id, digest in emails.items() if (org_id, digest) in found}
-    if urls:
-        found = await delivery.closed_endpoints(tx, {(org_id, digest) for digest in urls.values()})
-        closed |= {message_id for message_id, digest in urls.items() if (org_id, digest) in found}
-    return closed
-
-
-def address_digests(keyring: Keyring, org_id: int, stored: Stored) -> str:
-    """Return the blind indexes of where a message goes (`OrgKeys.digests`)."""
-    keys = keyring.of(org_id)
-    if stored.channel == "email":
-        return keys.digests("email", keys.open_email(stored.recipient))
-    return keys.digests("url", stored.recipient)
-
-
-def address_digest(keyring: Keyring, org_id: int, stored: Stored) -> str:
-    """Return the one by which it is looked up."""
-    return address_digests(keyring, org_id, stored)[:INDEX]
-
-
-async def _secrets(tx: Transaction, org_id: int, keyring: Keyring, now: datetime) -> tuple[str, ...]:
-    found = await delivery.webhook_secrets(tx, keyring, {org_id}, now)
-    if org_id not in found:
+async def _webhook_secrets(tx: Transaction, org_id: int, keyring: Keyring, now: datetime) -> tuple[str, ...]:
+    secrets = await messages.find_webhook_secrets(tx, keyring, {org_id}, now)
+    if org_id not in secrets:
         secret = signing.new_secret(token(signing.SECRET_BYTES))
-        await delivery.insert_webhook_secret(tx, keyring, org_id, secret, now)
-        found = await delivery.webhook_secrets(tx, keyring, {org_id}, now)
-    return found[org_id]
+        await messages.insert_webhook_secret(tx, keyring, org_id, secret, now)
+        # Another engine may have inserted one first: the stored one counts.
+        secrets = await messages.find_webhook_secrets(tx, keyring, {org_id}, now)
+    return secrets[org_id]

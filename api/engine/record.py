@@ -1,174 +1,213 @@
-"""Writing what was decided, in one transaction: state, steps and the effects that live in the database.
+"""Record: write decisions in one transaction: states, steps, and the effects that live in the database.
 
-Nothing is written for a worker that lost a lease. Nothing is written either when a decision was made on what is no longer so:
-an entry that waits for an event or gives up waiting, or looks back at messages and entries, is recorded under the lock of its
-contact, where what it saw is read again. Ingest stores an event that somebody may wait for under the same lock. So it comes
-either before, and is seen here, or after, and finds the entry waiting: no wake-up is lost. An entry that only now begins to
-wait saw no events; one that came since it decided to wait makes it due at once. In the same way an entry comes to rest only
-while its automation is held as paused: whoever resumes it comes before, and is seen here, or after, and finds the entry.
+Nothing is written if a lease was lost (the update matches the lease token) or if a decision was made on stale facts.
+Decisions are made without locks, so three races are closed here:
+
+- An entry that looks back at messages and entries of its contact, waits for an event, or gives up waiting, is recorded under
+  the advisory lock of its contact, and the facts that it looked at are read again under that lock.
+- Ingest stores an event that an entry may wait for under the same lock. The event is committed either before, and seen by
+  the second read, or after, and then ingest finds the entry waiting and wakes it: no wake-up is lost. An entry that starts
+  to wait had no reason to look at events before; one that arrived since its decision makes it due at once.
+- An entry is paused only while its automation is share-locked as paused. A resume commits either before, and is seen here,
+  or after, and then finds the paused entry.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from api.engine.facts import Seen, watch
-from api.engine.outbox import Parcel, pack
-from api.engine.perform import Progress, new_attributes, tag_changes
-from api.keyring import Keyring
-from api.language.run import TERMINAL, State
-from api.store import engine as store
-from api.store.calls import COMMIT, Call, run
+from api.crypto import Keyring
+from api.engine.facts import BatchFacts, read_watched
+from api.engine.outbox import OutgoingMessage, store_outgoing
+from api.engine.progress import EntryProgress, attribute_changes, tag_changes
+from api.process import Tally
+from api.store import entries as store
 from api.store.database import Transaction
-from api.store.engine import Claim, Standing, TagChange
-from api.store.facts import read_arrivals
-from api.store.inbox import announce_messages
-from api.store.ingest import merge_attributes
+from api.store.events import merge_attributes
 from api.store.locks import hold_contacts
-from api.store.outbox import abandon_outgoing, withhold
+from api.store.messages import abandon_outgoing, add_skipped_messages, announce_messages
+from api.store.query import COMMIT, Call, run
+from workbench.language.run import TERMINAL, State
+
+EFFECTS_PER_LINE = 16  # about 4,000 bytes
+_ENDED_EARLY = frozenset({State.DEAD, State.CANCELLED, State.EXITED})
+
+_log = logging.getLogger("workbench.engine")
 
 
-class Written(msgspec.Struct, frozen=True):
-    """All of it is in the transaction. `parcels`: what has to leave the house before their entries go on."""
+class Recorded(msgspec.Struct, frozen=True):
+    """The batch is written. `outgoing`: the messages to deliver before their entries can continue."""
 
-    parcels: tuple[Parcel, ...] = ()
-
-
-class Stale(msgspec.Struct, frozen=True):
-    """Something was decided on what is no longer so; the transaction is rolled back."""
+    outgoing: tuple[OutgoingMessage, ...] = ()
 
 
-class Lost(msgspec.Struct, frozen=True):
-    """The leases of these entries belong to others; the transaction is rolled back."""
+class StaleFacts(msgspec.Struct, frozen=True):
+    """A decision was made on facts that have changed since; the transaction is rolled back."""
+
+
+class LostLeases(msgspec.Struct, frozen=True):
+    """Other engines have claimed these entries; the transaction is rolled back."""
 
     entry_ids: frozenset[str]
 
 
-class CalledOff(msgspec.Struct, frozen=True):
-    """These entries are ours, but have to end with these outcomes; the transaction is rolled back."""
+class CancelledEntries(msgspec.Struct, frozen=True):
+    """These entries, still under our lease, were cancelled with an outcome; the transaction is rolled back."""
 
     outcomes: dict[str, str]
 
 
-Recorded: TypeAlias = Written | Stale | Lost | CalledOff
+RecordResult: TypeAlias = Recorded | StaleFacts | LostLeases | CancelledEntries
 
 
-async def record(tx: Transaction, org_id: int, keyring: Keyring, done: list[Progress], seen: Seen) -> Recorded:
-    """Write decisions made on what was seen, and commit unless something has to leave the house."""
-    if not await _is_resting(tx, org_id, done):
-        await tx.rollback()
-        return Stale()
-    again = [each for each in done if each.awaits or seen.asked[each.claim.entry_id].is_watched]
-    attributes, tags = new_attributes(done), tag_changes(done)
-    contacts = {each.claim.contact_id for each in again}.union(attributes, (each.contact_id for each in tags))
-    if again:
-        await run(tx, hold_contacts(contacts))
-        if not await _is_so(tx, org_id, again, seen):
-            await tx.rollback()
-            return Stale()
-    messages = [message for each in done for message in each.messages]
-    standings = await _standings(tx, org_id, done, seen.at)
-    _, held, new = await run(
-        tx,
-        hold_contacts(contacts),
-        store.record_entries(org_id, standings, seen.at),
-        store.add_messages(org_id, messages, seen.at),
-    )
-    if missing := [each.claim for each in done if each.claim.entry_id not in held]:
-        outcomes = [(await run(tx, store.called_off(org_id, claim)))[0] for claim in missing]
-        await tx.rollback()
-        return _missing(missing, outcomes)
-    writes = [*_contact_writes(org_id, attributes, tags, seen.at), *_entry_writes(org_id, done, new, seen.at)]
-    await run(tx, *writes, *([] if any(each.pending for each in done) else [COMMIT]))
-    return Written(tuple(await pack(tx, org_id, keyring, done, seen.at)))
+async def record(
+    tx: Transaction, org_id: int, keyring: Keyring, batch: list[EntryProgress], facts: BatchFacts
+) -> RecordResult:
+    """Write a batch of one organization, decided on `facts`.
 
-
-async def record_sent(
-    tx: Transaction, org_id: int, each: Progress, settling: Sequence[Call[None]], at: datetime
-) -> Progress | Lost:
-    """Write what became of an entry after an attempt to send, with what `settling` notes of the message; return where it stands.
-
-    It may have been written before, by a transaction of whose commit nobody heard: then it stays as it is. One that was called off
-    meanwhile goes no further.
+    Commits in the last round trip, unless messages are to be delivered: then the caller's transaction commits.
     """
-    claim = each.claim
-    for step in each.steps:
-        (known,) = await run(tx, store.has_step(org_id, step))
-        if known:
-            return each
-    (called_off,) = await run(tx, store.called_off(org_id, claim))
-    stands = _ended(each, called_off)
-    (held,) = await run(tx, store.record_entries(org_id, [stands.standing], at, happened=True))
-    if not held:
+    at = facts.decide_at
+
+    # 1. The automations of entries that are being paused are still paused, and stay so until the commit.
+    if paused_ids := {progress.claim.automation_id for progress in batch if progress.run.state is State.PAUSED}:
+        (paused,) = await run(tx, store.count_paused(org_id, sorted(paused_ids)))
+        if paused < len(paused_ids):
+            await tx.rollback()
+            return StaleFacts()
+
+    # 2. Watched facts are still the same, under the locks of their contacts. Contacts are locked before entries, here as
+    # everywhere, and all of them in one statement, which sorts them: two batches cannot deadlock.
+    watching = [progress for progress in batch if progress.awaits or facts.requests[progress.claim.entry_id].is_watched]
+    attributes, tags = attribute_changes(batch), tag_changes(batch)
+    contact_ids = {progress.claim.contact_id for progress in watching}
+    contact_ids.update(attributes, (change.contact_id for change in tags))
+    if watching:
+        await run(tx, hold_contacts(contact_ids))
+        entry_ids = [progress.claim.entry_id for progress in watching]
+        requests = [facts.requests[entry_id] for entry_id in entry_ids]
+        if await read_watched(tx, org_id, requests, facts.read_at) != facts.watched.of(entry_ids):
+            await tx.rollback()
+            return StaleFacts()
+
+    # 3. States and in-app messages. An awaited event that arrived since the decision to wait makes its entry due at once.
+    arrived: Mapping[str, object] = {}
+    if waits := [(progress.claim, progress.awaits, at) for progress in batch if progress.awaits]:
+        (arrived,) = await run(tx, store.read_later_events(org_id, waits))
+    updates = [
+        replace(progress.update, due_at=at) if progress.claim.entry_id in arrived else progress.update
+        for progress in batch
+    ]
+    messages = [message for progress in batch for message in progress.messages]
+    _, updated_ids, new_message_ids = await run(
+        tx,
+        hold_contacts(contact_ids),
+        store.record_entries(org_id, updates, at),
+        store.add_messages(org_id, messages, at),
+    )
+
+    # 4. Entries that were not updated are lost, or were cancelled while they were claimed. Lost ones are reported first: the
+    # caller decides the others again and calls once more.
+    if missing := [progress.claim for progress in batch if progress.claim.entry_id not in updated_ids]:
+        outcomes = {claim.entry_id: (await run(tx, store.find_cancellation(org_id, claim)))[0] for claim in missing}
         await tx.rollback()
-        return Lost(frozenset({claim.entry_id}))
-    unsent = [] if stands is each else [abandon_outgoing(org_id, [claim.entry_id], at)]
-    await run(tx, *settling, store.add_steps(org_id, each.steps, at), *unsent)
-    return stands
+        if lost_ids := frozenset(entry_id for entry_id, outcome in outcomes.items() if outcome is None):
+            return LostLeases(lost_ids)
+        return CancelledEntries({entry_id: outcome for entry_id, outcome in outcomes.items() if outcome is not None})
 
-
-def _missing(claims: Sequence[Claim], called_off: Sequence[str | None]) -> Lost | CalledOff:
-    """Return why nothing could be written for these entries; those that are lost first, for the others come again."""
-    known = list(zip(claims, called_off, strict=True))
-    if lost := frozenset(claim.entry_id for claim, outcome in known if outcome is None):
-        return Lost(lost)
-    return CalledOff({claim.entry_id: outcome for claim, outcome in known if outcome is not None})
-
-
-def _ended(each: Progress, called_off: str | None) -> Progress:
-    """Return where an entry stands that was called off, if it was and has not come to its end."""
-    if called_off is None or each.run.state in TERMINAL:
-        return each
-    ended = replace(each.run, state=State.RUNNING).to(State.CANCELLED, outcome=called_off, error=None, due_at=None)
-    return replace(each, run=ended, awaits=frozenset())
-
-
-_GIVEN_UP = frozenset({State.DEAD, State.CANCELLED, State.EXITED})
-
-
-async def _is_resting(tx: Transaction, org_id: int, done: list[Progress]) -> bool:
-    """Whether the automations of entries that come to rest are paused still."""
-    automation_ids = {each.claim.automation_id for each in done if each.run.state is State.PAUSED}
-    if not automation_ids:
-        return True
-    (paused,) = await run(tx, store.share_paused(org_id, sorted(automation_ids)))
-    return paused == len(automation_ids)
-
-
-async def _is_so(tx: Transaction, org_id: int, again: list[Progress], seen: Seen) -> bool:
-    """Whether what these decisions looked at is still the same."""
-    asked = [seen.asked[each.claim.entry_id] for each in again]
-    now = await watch(tx, org_id, asked, seen.asked_at)
-    return now == seen.watched.of(each.claim.entry_id for each in again)
-
-
-async def _standings(tx: Transaction, org_id: int, done: list[Progress], at: datetime) -> list[Standing]:
-    """Return where entries stand; one that waits for an event that has come since is due."""
-    came: Mapping[str, object] = {}
-    if waiting := [(each.claim, each.awaits, at) for each in done if each.awaits]:
-        (came,) = await run(tx, read_arrivals(org_id, waiting))
-    return [replace(each.standing, due_at=at) if each.claim.entry_id in came else each.standing for each in done]
-
-
-def _contact_writes(
-    org_id: int, attributes: dict[str, str], tags: list[TagChange], at: datetime
-) -> Iterator[Call[None]]:
+    # 5. Everything else, in one round trip.
+    calls: list[Call[Any]] = []
     if attributes:
         texts = list(attributes.values())
-        yield merge_attributes([org_id] * len(texts), list(attributes), texts, at)
+        calls.append(merge_attributes([org_id] * len(texts), list(attributes), texts, at))
     if tags:
-        yield store.change_tags(org_id, tags, at)
+        calls.append(store.change_tags(org_id, tags, at))
+    calls.append(
+        store.add_steps(org_id, [step for progress in batch for step in progress.steps_to_log(new_message_ids)], at)
+    )
+    if wallets := {message.wallet for message in messages if message.id in new_message_ids}:
+        calls.append(announce_messages(org_id, wallets))
+    # An entry with a node may have a queued message from an earlier attempt, which is not sent any more.
+    if abandoned_ids := [
+        progress.claim.entry_id for progress in batch if progress.claim.node_id and progress.run.state in _ENDED_EARLY
+    ]:
+        calls.append(abandon_outgoing(org_id, abandoned_ids, at))
+    if skipped := [row for progress in batch for row in progress.skipped]:
+        calls.append(add_skipped_messages(org_id, skipped, at))
+    if not any(progress.pending for progress in batch):
+        calls.append(COMMIT)
+    await run(tx, *calls)
+
+    # 6. Emails and webhooks are stored before anything is sent.
+    return Recorded(tuple(await store_outgoing(tx, org_id, keyring, batch, at)))
 
 
-def _entry_writes(org_id: int, done: list[Progress], new: set[str], at: datetime) -> Iterator[Call[None]]:
-    """Return what is written beside where the entries stand and their in-app messages, of which `new` were not there yet."""
-    yield store.add_steps(org_id, [step for each in done for step in each.log(new)], at)
-    if wallets := {message.wallet for each in done for message in each.messages if message.id in new}:
-        yield announce_messages(org_id, wallets)
-    if ended := [each.claim.entry_id for each in done if each.claim.node_id and each.run.state in _GIVEN_UP]:
-        yield abandon_outgoing(org_id, ended, at)
-    if withheld := [row for each in done for row in each.withheld]:
-        yield withhold(org_id, withheld, at)
+async def record_delivery(
+    tx: Transaction, org_id: int, progress: EntryProgress, message_calls: Sequence[Call[None]], at: datetime
+) -> EntryProgress | LostLeases:
+    """Write the progress of an entry after a delivery attempt, with the calls that update its message.
+
+    Returns the progress as written: an entry that was cancelled during the delivery goes no further.
+    """
+    claim = progress.claim
+    for step in progress.steps:
+        (is_logged,) = await run(tx, store.has_step(org_id, step))
+        if is_logged:
+            # Written before, by a transaction that committed without its acknowledgement arriving here.
+            return progress
+    (cancelled_outcome,) = await run(tx, store.find_cancellation(org_id, claim))
+    is_cancelled = cancelled_outcome is not None and progress.run.state not in TERMINAL
+    if is_cancelled:
+        running = replace(progress.run, state=State.RUNNING)
+        cancelled = running.to(State.CANCELLED, outcome=cancelled_outcome, error=None, due_at=None)
+        progress = replace(progress, run=cancelled, awaits=frozenset())
+    # `happened`: the message has left, so its step is written even for an entry that was cancelled meanwhile.
+    (updated_ids,) = await run(tx, store.record_entries(org_id, [progress.update], at, happened=True))
+    if not updated_ids:
+        await tx.rollback()
+        return LostLeases(frozenset({claim.entry_id}))
+    abandon = [abandon_outgoing(org_id, [claim.entry_id], at)] if is_cancelled else []
+    await run(tx, *message_calls, store.add_steps(org_id, progress.steps, at), *abandon)
+    return progress
+
+
+class EngineCounts:
+    """Counts of what one engine process recorded, for its metrics and its log."""
+
+    def __init__(self) -> None:
+        self.steps = Tally("kind", "outcome")
+        self.entries = Tally("state")
+        self.lost = 0
+        self.rescued = 0
+
+    def add(self, org_id: int, batch: Iterable[EntryProgress]) -> None:
+        """Count a recorded batch, and log its messages with the request that started their entries."""
+        effects: list[dict[str, str | None]] = []
+        for progress in batch:
+            for step in progress.steps:
+                self.steps.add(step.kind, step.outcome)
+                if step.kind.startswith("send_"):
+                    effects.append(
+                        {
+                            "request_id": progress.claim.request_id,
+                            "entry_id": progress.claim.entry_id,
+                            "event_id": progress.claim.event_id,
+                            "node_id": step.node_id,
+                            "kind": step.kind,
+                            "outcome": step.outcome,
+                        }
+                    )
+            if progress.run.state is not State.RUNNING:
+                self.entries.add(progress.run.state)
+        # One line for many effects: a line each takes as long as the in-app message itself.
+        for start in range(0, len(effects), EFFECTS_PER_LINE):
+            _log.info("effects", extra={"org_id": org_id, "effects": effects[start : start + EFFECTS_PER_LINE]})
+
+    def add_lost(self, org_id: int, entries: int) -> None:
+        """Count entries that other engines have claimed."""
+        self.lost += entries
+        _log.warning("lease_lost", extra={"org_id": org_id, "entries": entries})

@@ -1,6 +1,5 @@
-"""In-app messages: a wallet signs in (EIP-4361), its sockets get what is in its inbox, and their answers empty it.
+"""In-app messages: a wallet signs in (EIP-4361), its sockets receive the messages of its inbox, and acknowledge them.
 
-`origins` says which pages may ask, `eip4361` reads what a wallet signed, `wallets` checks who signed it, `sessions` turns it
-into a token, `sockets` knows who is connected to this process, `feed` moves messages between them and the database.
-`sdk/` is the browser's side.
+`sign_in` has the rules (origins, message text, signature), `sessions` turns a signed message into a token, `sockets` holds
+the connections of this process, `feed` moves messages between them and the database. `sdk/` is the browser's side.
 """

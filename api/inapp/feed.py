@@ -1,36 +1,33 @@
-"""Between sockets and the database: one loop per process carries messages out and acknowledgements back.
+"""The feed: one loop per process that sends messages to sockets and writes their acknowledgements.
 
-The row is what counts: a notification only says where to look, and every few seconds the loop looks everywhere. A round
-writes acknowledgements first and reads then, so that what a socket has acknowledged is never read again; what is on its way
-over a socket (`under_way`) is left out, so that it goes there once. Rounds gather: a burst of hints is one statement for
-every 250 inboxes.
+The rows in Postgres are what counts. A notification only hints at inboxes to read, and every five seconds the loop reads
+them all. A round writes acknowledgements before it reads, so a message that a socket has acknowledged is not read again;
+messages that were sent over a socket and not acknowledged yet are excluded from the read, so they are sent once. Hints are
+gathered for a moment: a burst of them is one statement for every 250 inboxes.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
 
 from api.clock import Clock
-from api.inapp.frames import renewed
-from api.inapp.origins import may_ask
-from api.inapp.sessions import Session, Sessions, ends_at
-from api.inapp.sockets import FORBIDDEN, MOST_UNDER_WAY, UNAUTHORIZED, Socket, Sockets
-from api.store import inbox as store
-from api.store.database import ConflictError, Database, UnavailableError
-from api.store.inbox import Acknowledged, Inbox, find_inbox_channel
-from api.store.wake import Listener
-from api.wire.websocket import WebSocket
+from api.inapp.sessions import Sessions
+from api.inapp.sign_in import is_origin_allowed
+from api.inapp.sockets import FORBIDDEN, MAX_UNACKNOWLEDGED, UNAUTHORIZED, Socket, Sockets, session_frame
+from api.store import messages as store
+from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
+from api.store.engines import Listener
+from api.store.messages import Acknowledgement, InboxKey, find_inbox_channel
+from api.wire.connection import WebSocket
 
-SWEEP_SECONDS = 1.0
-JUDGE_SECONDS = 2.0  # between questions whether keys still hold
-POLL_SECONDS = 5.0  # between looks into every inbox
-INBOXES_AT_ONCE = 250
-MESSAGES_AT_ONCE = 8  # of an inbox
-ACKS_AT_ONCE = 2_000
-
-_GATHER_SECONDS = 0.005
-_AWAY_SECONDS = 1.0
+SWEEP_S = 1.0
+SESSION_CHECK_S = 2.0  # between checks that keys and origins are still valid: a revoked key ends within 5 s
+POLL_S = 5.0  # between reads of every inbox
+GATHER_S = 0.005
+RETRY_S = 1.0  # after an error
+INBOXES_PER_READ = 250
+MESSAGES_PER_INBOX = 8  # in one read
+ACKNOWLEDGEMENTS_PER_WRITE = 2_000
 
 _log = logging.getLogger("workbench.inapp")
 
@@ -39,37 +36,36 @@ class Feed:
     """The in-app messages of one process."""
 
     def __init__(self, dsn: str, sessions: Sessions, clock: Clock) -> None:
-        self.sockets = Sockets(self._look_into, self._note)
+        self.sockets = Sockets(self._inbox_changed, self._message_acknowledged)
         self._database = Database(dsn, size=2, hot=True)
         self._sessions = sessions
         self._clock = clock
-        self._listener = Listener(dsn, find_inbox_channel, self._hear)
-        self._moved: dict[Inbox, None] = {}
-        self._acknowledged: list[Acknowledged] = []
-        self._strangers: list[Socket] = []
-        self._judged_at = self._swept_at = self._polled_at = 0.0
+        self._listener = Listener(dsn, find_inbox_channel, self._on_notification)
+        self._changed: dict[InboxKey, None] = {}  # inboxes to read, in order
+        self._acknowledgements: list[Acknowledgement] = []
+        self._signing_in: list[Socket] = []
+        self._checked_at = self._swept_at = self._polled_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin to carry."""
         await self._database.open()
         self._tasks = [asyncio.create_task(self._listener.listen()), asyncio.create_task(self._run())]
 
     async def stop(self) -> None:
-        """Write the acknowledgements in hand and end."""
+        """Stop, and write the acknowledgements that have been received."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(UnavailableError, ConflictError):
-            await self._acknowledge()
+        with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
+            await self._write_acknowledgements()
         await self._database.close()
 
-    def send_away(self) -> None:
-        """Send every client to the processes that go on; what they have not acknowledged waits for them there."""
-        self.sockets.send_away()
+    def drain(self) -> None:
+        """Send every client to another process, which delivers what they have not acknowledged."""
+        self.sockets.drain()
 
     async def serve(self, websocket: WebSocket, origin: str | None) -> None:
-        """Let a socket take part until it ends."""
+        """Serve a socket until it ends."""
         socket = self.sockets.add(websocket, origin, self._sign_in)
         try:
             await websocket.ended
@@ -81,124 +77,113 @@ class Feed:
         if session is None:
             socket.websocket.end(UNAUTHORIZED, "the token is not valid: sign in again")
         elif socket.origin not in (None, session.origin):
-            socket.websocket.end(FORBIDDEN, "the token is another page's")
+            socket.websocket.end(FORBIDDEN, "the token belongs to another origin")
         else:
             socket.session = session
-            self._strangers.append(socket)
+            self._signing_in.append(socket)
             self._listener.wake()
 
-    def _look_into(self, inbox: Inbox) -> None:
-        self._moved[inbox] = None
+    def _inbox_changed(self, inbox: InboxKey) -> None:
+        self._changed[inbox] = None
         self._listener.wake()
 
-    def _note(self, acknowledged: Acknowledged) -> None:
-        self._acknowledged.append(acknowledged)
+    def _message_acknowledged(self, acknowledgement: Acknowledgement) -> None:
+        self._acknowledgements.append(acknowledgement)
         self._listener.wake()
 
-    def _hear(self, hint: str) -> None:
-        org_id, *marks = hint.split(" ")
+    def _on_notification(self, payload: str) -> None:
+        org_id, *marks = payload.split(" ")
         if org_id.isascii() and org_id.isdigit():
-            self._moved.update(dict.fromkeys(self.sockets.marked(int(org_id), marks)))
+            self._changed.update(dict.fromkeys(self.sockets.inboxes_by_marks(int(org_id), marks)))
         else:
-            self._polled_at = 0.0  # anything may have happened
+            self._polled_at = 0.0  # not a list of inboxes (as after a reconnect): read them all
 
     async def _run(self) -> None:
         while True:
-            await self._listener.wait(SWEEP_SECONDS)
-            await asyncio.sleep(_GATHER_SECONDS)
+            await self._listener.wait(SWEEP_S)
+            await asyncio.sleep(GATHER_S)
             try:
                 await self._round()
-            except (UnavailableError, ConflictError) as error:
+            except (DatabaseUnavailableError, TransactionConflictError) as error:
                 _log.warning("inapp_delayed", extra={"reason": str(error)})
-                await asyncio.sleep(_AWAY_SECONDS)
-            except Exception:  # noqa: BLE001  the loop's edge: a bug in one round must not stop the process's messages
+                await asyncio.sleep(RETRY_S)
+            except Exception:  # noqa: BLE001  a bug in one round must not stop the messages of the process
                 _log.exception("inapp_failed")
-                await asyncio.sleep(_AWAY_SECONDS)
+                await asyncio.sleep(RETRY_S)
 
     async def _round(self) -> None:
+        """Sweep sockets, check sessions, write acknowledgements, read and send messages."""
         now = asyncio.get_running_loop().time()
-        if now - self._swept_at >= SWEEP_SECONDS:
+        if now - self._swept_at >= SWEEP_S:
             self._swept_at = now
             self.sockets.sweep()
-        strangers, self._strangers = self._strangers, []
-        if now - self._judged_at >= JUDGE_SECONDS:
-            self._judged_at = now
-            strangers = self.sockets.signed_in()
-        if strangers:
-            await self._judge(strangers)
-        await self._acknowledge()
-        if now - self._polled_at >= POLL_SECONDS:
+        to_check, self._signing_in = self._signing_in, []
+        if now - self._checked_at >= SESSION_CHECK_S:
+            self._checked_at = now
+            to_check = self.sockets.signed_in()
+        if to_check:
+            await self._check_sessions(to_check)
+        await self._write_acknowledgements()
+        if now - self._polled_at >= POLL_S:
             self._polled_at = now
-            self._moved.update(dict.fromkeys(self.sockets.inboxes))
-        await self._carry()
+            self._changed.update(dict.fromkeys(self.sockets.inboxes))
+        await self._send_messages()
 
-    async def _judge(self, sockets: list[Socket]) -> None:
-        """End those sockets whose key, page or time may no longer have messages; open the inboxes of the others."""
+    async def _check_sessions(self, sockets: list[Socket]) -> None:
+        """End the sockets that may no longer receive messages, open the inboxes of the others, and renew their sessions."""
         sessions = [(socket, socket.session) for socket in sockets if socket.session is not None]
+        keys = {session.key for _, session in sessions}
         async with self._database.transaction() as tx:
-            standing = await store.standing_keys(tx, {session.key for _, session in sessions}, self._clock.now())
+            origins_by_key = await store.find_valid_keys(tx, keys, self._clock.now())
         for socket, session in sessions:
-            origins = standing.get(session.key)
+            origins = origins_by_key.get(session.key)
             if origins is None:
-                self._expel(socket, UNAUTHORIZED, "the key has ended")
-            elif not may_ask(session.origin, origins):
-                self._expel(socket, FORBIDDEN, "pages of this origin may not ask")
-            elif not self._sessions.holds(session):
-                self._expel(socket, UNAUTHORIZED, "the session has ended: sign in again")
+                self._expel(socket, UNAUTHORIZED, "the key was revoked or has expired")
+            elif not is_origin_allowed(session.origin, origins):
+                self._expel(socket, FORBIDDEN, "this origin is not allowed")
+            elif not self._sessions.is_valid(session):
+                self._expel(socket, UNAUTHORIZED, "the session has expired: sign in again")
             else:
                 self.sockets.open_inbox(socket, session)
-                self._renew(socket, session)
-
-    def _renew(self, socket: Socket, session: Session) -> None:
-        longer = self._sessions.renewed(session)
-        if longer is not None:
-            socket.session = longer
-            socket.websocket.send(renewed(self._sessions.seal(longer), ends_at(longer)))
+                renewed = self._sessions.renew(session)
+                if renewed is not None:
+                    socket.session = renewed
+                    socket.websocket.send(session_frame(self._sessions.seal(renewed), renewed.ends_at))
 
     def _expel(self, socket: Socket, code: int, reason: str) -> None:
         socket.websocket.end(code, reason)
         self.sockets.remove(socket)
 
-    async def _acknowledge(self) -> None:
-        while some := self._acknowledged[:ACKS_AT_ONCE]:
+    async def _write_acknowledgements(self) -> None:
+        while batch := self._acknowledgements[:ACKNOWLEDGEMENTS_PER_WRITE]:
             async with self._database.transaction() as tx:
-                await store.acknowledge(tx, some, self._clock.now())
-            del self._acknowledged[: len(some)]
-            for each in some:
-                self._forget(each)
+                await store.acknowledge(tx, batch, self._clock.now())
+            # Dropped only after the commit: if the write fails, they are written in the next round.
+            del self._acknowledgements[: len(batch)]
+            for acknowledgement in batch:
+                for socket in self.sockets.of(acknowledgement.inbox):
+                    if len(socket.unacknowledged) == MAX_UNACKNOWLEDGED:
+                        self._changed[acknowledgement.inbox] = None  # the socket has room again
+                    socket.unacknowledged.discard(acknowledgement.id)
 
-    def _forget(self, acknowledged: Acknowledged) -> None:
-        for socket in self.sockets.of(acknowledged.inbox):
-            if len(socket.under_way) == MOST_UNDER_WAY:
-                self._moved[acknowledged.inbox] = None  # there is room again
-            socket.under_way.discard(acknowledged.id)
-
-    async def _carry(self) -> None:
-        """Send what waits in the inboxes that moved, a bounded part of each at a time."""
-        moved, self._moved = self._moved, {}
-        left = [inbox for inbox in moved if any(socket.has_room for socket in self.sockets.of(inbox))]
-        for some in _parts(left):
-            await self._carry_some(some)
-        if self._moved:
+    async def _send_messages(self) -> None:
+        """Send the messages of inboxes that changed, a bounded number of each at a time."""
+        changed, self._changed = self._changed, {}
+        inboxes = [inbox for inbox in changed if any(socket.has_room for socket in self.sockets.of(inbox))]
+        for start in range(0, len(inboxes), INBOXES_PER_READ):
+            part = inboxes[start : start + INBOXES_PER_READ]
+            # Left out of the read: messages that every socket of the inbox with room has been sent.
+            sent_ids: list[str] = []
+            for inbox in part:
+                sent = [socket.unacknowledged for socket in self.sockets.of(inbox) if socket.has_room]
+                sent_ids += set.intersection(*sent) if sent else set()
+            async with self._database.transaction() as tx:
+                messages = await store.read_inboxes(tx, part, sent_ids, MESSAGES_PER_INBOX)
+            counts = dict.fromkeys(part, 0)
+            for inbox, message in messages:
+                counts[inbox] += 1
+                for socket in self.sockets.of(inbox):
+                    socket.send(message)
+            self._changed.update((inbox, None) for inbox, count in counts.items() if count == MESSAGES_PER_INBOX)
+        if self._changed:  # a full read: there may be more
             self._listener.wake()
-
-    async def _carry_some(self, inboxes: list[Inbox]) -> None:
-        under_way = [each for inbox in inboxes for each in self._everywhere(inbox)]
-        async with self._database.transaction() as tx:
-            found = await store.read_inboxes(tx, inboxes, under_way, MESSAGES_AT_ONCE)
-        counts = dict.fromkeys(inboxes, 0)
-        for inbox, message in found:
-            counts[inbox] += 1
-            for socket in self.sockets.of(inbox):
-                socket.send(message)
-        self._moved.update((inbox, None) for inbox, count in counts.items() if count == MESSAGES_AT_ONCE)
-
-    def _everywhere(self, inbox: Inbox) -> set[str]:
-        """Return what is under way over every socket of an inbox that has room."""
-        ready = [socket.under_way for socket in self.sockets.of(inbox) if socket.has_room]
-        return set.intersection(*ready) if ready else set()
-
-
-def _parts(inboxes: list[Inbox]) -> Iterator[list[Inbox]]:
-    for start in range(0, len(inboxes), INBOXES_AT_ONCE):
-        yield inboxes[start : start + INBOXES_AT_ONCE]

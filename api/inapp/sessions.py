@@ -1,8 +1,8 @@
-"""Signing a wallet in: a text to sign, used once within five minutes, and a token for the sockets of the hour after.
+"""Sessions: a challenge to sign, valid once within five minutes, and a token for the sockets of the next hour.
 
-The token carries what it stands for and a MAC, so any process reads it without asking; whether its key still holds is asked
-for every socket, all the time (`feed`). While a socket is open its session is renewed before it ends, for a week after the
-wallet signed. A signature is checked before the database is asked, in a thread: without coincurve it takes 40 ms.
+A token carries its session and a MAC, so any process can read it without asking the database; whether its key is still valid
+is checked for every socket, all the time (`feed`). The session of an open socket is renewed before it ends, for up to a week
+after the wallet signed.
 """
 
 import asyncio
@@ -14,28 +14,26 @@ from datetime import datetime, timedelta
 import msgspec
 
 from api.clock import Clock, from_us, to_us, token
-from api.inapp.eip4361 import SignIn, read
-from api.inapp.origins import domain
-from api.keyring import Keyring
-from api.store import inbox as store
+from api.crypto import Keyring
+from api.inapp.sign_in import SignIn, checksum_address, domain_of, parse_message, recover_signer
+from api.store import messages as store
 from api.store.database import Database
-from api.store.inbox import Challenge, Inbox, KeyName
+from api.store.messages import Challenge, InboxKey, KeyRef
 
-CHALLENGE_LIFE = timedelta(minutes=5)
-SESSION_LIFE = timedelta(hours=1)
-RENEWED_BEFORE = timedelta(minutes=15)  # its end
-SIGNATURE_LIFE = timedelta(days=7)  # until the wallet has to sign again
+CHALLENGE_LIFETIME = timedelta(minutes=5)
+SESSION_LIFETIME = timedelta(hours=1)
+RENEWAL_LEAD = timedelta(minutes=15)  # a session with less time left is renewed
+SIGNATURE_LIFETIME = timedelta(days=7)  # until the wallet has to sign again
 STATEMENT = "Sign in to receive messages. This costs nothing and gives no access to your funds."
+EXPIRED_CHALLENGES_PER_SIGN_IN = 100  # deleted on the way
 
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
-_NONCE = re.compile(r"([0-9a-f]{1,15})g[0-9a-f]{24}", re.ASCII)  # organization, chance
+_NONCE = re.compile(r"([0-9a-f]{1,15})g[0-9a-f]{24}", re.ASCII)  # organization, random bytes
 _NONCE_BYTES = 12
-_FORGOTTEN_AT_ONCE = 100
 _MAC_BYTES = 32
 
 
-class Session(msgspec.Struct, frozen=True, array_like=True):
-    """A signed-in wallet: which key brought it, from which page; when it signed and when this ends (microseconds)."""
+class InappSession(msgspec.Struct, frozen=True, array_like=True):
+    """A signed-in wallet: the publishable key and origin of the sign-in, and when it signed and when this ends (microseconds)."""
 
     org_id: int
     key_id: str
@@ -45,92 +43,100 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     ends_us: int
 
     @property
-    def inbox(self) -> Inbox:
-        """Whose messages it gets."""
+    def inbox(self) -> InboxKey:
+        """The inbox that it may read."""
         return self.org_id, self.wallet
 
     @property
-    def key(self) -> KeyName:
-        """The publishable key with which it ends."""
+    def key(self) -> KeyRef:
+        """The publishable key; the session ends with it."""
         return self.org_id, self.key_id
+
+    @property
+    def ends_at(self) -> datetime:
+        """When the session ends, and its sockets with it unless it was renewed."""
+        return from_us(self.ends_us)
 
 
 class Sessions:
-    """Challenges and sessions of one process."""
+    """Challenges and sessions."""
 
     def __init__(self, database: Database, keyring: Keyring, clock: Clock) -> None:
         self._database = database
         self._keyring = keyring
         self._clock = clock
 
-    async def challenge(self, key: KeyName, address: str, origin: str, chain_id: int) -> SignIn:
-        """Return what the wallet has to sign for a page of this origin."""
-        from api.inapp.wallets import checksummed  # takes half a second to load: not before it is needed
-
+    async def challenge(self, key: KeyRef, address: str, origin: str, chain_id: int) -> SignIn:
+        """Return a new message for a wallet to sign on a page of this origin."""
         now = self._clock.now()
         org_id, key_id = key
         nonce = f"{org_id:x}g{token(_NONCE_BYTES).hex()}"
-        ends = now + CHALLENGE_LIFE
+        expires_at = now + CHALLENGE_LIFETIME
         async with self._database.transaction() as tx:
-            await store.forget_challenges(tx, org_id, now, _FORGOTTEN_AT_ONCE)
-            await store.add_challenge(tx, org_id, nonce, Challenge(address.lower(), key_id, origin, chain_id, ends))
+            await store.delete_expired_challenges(tx, org_id, now, EXPIRED_CHALLENGES_PER_SIGN_IN)
+            challenge = Challenge(address.lower(), key_id, origin, chain_id, expires_at)
+            await store.add_challenge(tx, org_id, nonce, challenge)
         return SignIn(
-            domain=domain(origin),
-            address=checksummed(address),
+            domain=domain_of(origin),
+            address=checksum_address(address),
             statement=STATEMENT,
             uri=origin,
             chain_id=chain_id,
             nonce=nonce,
             issued_at=now,
-            expires_at=ends,
+            expires_at=expires_at,
         )
 
     async def origins(self, org_id: int) -> tuple[str, ...]:
-        """Return the pages that may ask for an organization's messages."""
+        """Return the origins of the pages that may show an organization's messages."""
         async with self._database.transaction() as tx:
             return await store.list_origins(tx, org_id)
 
-    async def begin(self, text: str, signature: str, origin: str | None, org_id: int | None) -> Session | None:
-        """Return the session that a signed message begins, or None; the message can begin no other.
+    async def create(self, text: str, signature: str, origin: str | None, org_id: int | None) -> InappSession | None:
+        """Return the session for a signed message, or None if it is not valid. A challenge creates one session at most.
 
-        `origin`, `org_id`: of the page and the key that came with it, where there were any.
+        `origin`, `org_id`: of the page and the key of the request, if it had any; they must match the challenge.
         """
-        from api.inapp.wallets import signer
-
-        message, now = read(text), self._clock.now()
+        now = self._clock.now()
+        message = parse_message(text)
         nonce = None if message is None else _NONCE.fullmatch(message.nonce)
-        if message is None or nonce is None or not message.holds(now):
+        if message is None or nonce is None or not message.is_valid_at(now):
             return None
-        asked_org = int(nonce[1], 16)
-        if org_id not in (None, asked_org) or message.scheme not in (None, message.uri.partition(":")[0]):
+        challenge_org_id = int(nonce[1], 16)
+        if org_id not in (None, challenge_org_id) or message.scheme not in (None, message.uri.partition(":")[0]):
             return None
-        if await asyncio.to_thread(signer, text, signature) != message.address.lower():
+        # Before the database is asked, so that guesses cost it nothing; in a thread: without coincurve it takes 40 ms.
+        if await asyncio.to_thread(recover_signer, text, signature) != message.address.lower():
             return None
         async with self._database.transaction() as tx:
-            asked = await store.take_challenge(tx, asked_org, message.nonce)
-        if asked is None or not _answers(message, asked, now) or origin not in (None, asked.origin):
+            challenge = await store.take_challenge(tx, challenge_org_id, message.nonce)
+        if challenge is None or now >= challenge.expires_at or origin not in (None, challenge.origin):
             return None
-        return Session(asked_org, asked.key_id, asked.wallet, asked.origin, to_us(now), to_us(now + SESSION_LIFE))
+        signed = (message.address.lower(), message.domain, message.uri, message.chain_id)
+        if signed != (challenge.wallet, domain_of(challenge.origin), challenge.origin, challenge.chain_id):
+            return None
+        ends_us = to_us(now + SESSION_LIFETIME)
+        return InappSession(challenge_org_id, challenge.key_id, challenge.wallet, challenge.origin, to_us(now), ends_us)
 
-    def renewed(self, session: Session) -> Session | None:
-        """Return the session with more time, None when it has enough or its wallet has to sign again."""
+    def renew(self, session: InappSession) -> InappSession | None:
+        """Return the session with a later end, or None if it is not due for renewal or the wallet has to sign again."""
         now_us = self._clock.now_us()
-        if session.ends_us - now_us > _us(RENEWED_BEFORE):
+        if session.ends_us - now_us > _us(RENEWAL_LEAD):
             return None
-        ends_us = min(now_us + _us(SESSION_LIFE), session.signed_us + _us(SIGNATURE_LIFE))
+        ends_us = min(now_us + _us(SESSION_LIFETIME), session.signed_us + _us(SIGNATURE_LIFETIME))
         return msgspec.structs.replace(session, ends_us=ends_us) if ends_us > session.ends_us else None
 
-    def holds(self, session: Session) -> bool:
+    def is_valid(self, session: InappSession) -> bool:
         """Return whether the session has not ended."""
         return self._clock.now_us() < session.ends_us
 
-    def seal(self, session: Session) -> str:
+    def seal(self, session: InappSession) -> str:
         """Return the token of a session."""
         raw = msgspec.json.encode(session)
         return base64.urlsafe_b64encode(self._keyring.inapp_session_mac(raw) + raw).decode()
 
-    def open(self, sealed: str) -> Session | None:
-        """Return the session of a token, or None when it is not ours or has ended."""
+    def open(self, sealed: str) -> InappSession | None:
+        """Return the session of a token, or None if the token is not valid or the session has ended."""
         try:
             raw = base64.b64decode(sealed.encode(), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -138,28 +144,9 @@ class Sessions:
         mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         if not self._keyring.is_inapp_session_mac(mac, content):
             return None
-        session = msgspec.json.decode(content, type=Session)
-        return session if self.holds(session) else None
-
-
-def is_wallet(address: str) -> bool:
-    """Return whether the text is an address of an account that can sign."""
-    return _ADDRESS.fullmatch(address) is not None
-
-
-def ends_at(session: Session) -> datetime:
-    """Return the moment at which the session ends, and with it the sockets for which it was not renewed."""
-    return from_us(session.ends_us)
+        session = msgspec.json.decode(content, type=InappSession)
+        return session if self.is_valid(session) else None
 
 
 def _us(span: timedelta) -> int:
     return span // timedelta(microseconds=1)
-
-
-def _answers(message: SignIn, asked: Challenge, now: datetime) -> bool:
-    return now < asked.expires_at and (message.address.lower(), message.domain, message.uri, message.chain_id) == (
-        asked.wallet,
-        domain(asked.origin),
-        asked.origin,
-        asked.chain_id,
-    )

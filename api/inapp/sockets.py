@@ -1,37 +1,96 @@
-"""Who is connected to this process: sockets that have not said who they are, and those of each inbox.
+"""The sockets of this process: their frames, the sockets of each inbox, and the rules for ending them.
 
-Nothing here waits or asks the database. A socket costs no task; one look a second over all of them ends those that were
-silent too long, do not read, or did not sign in. Clients that may come back are told when, and thousands that are sent away
-at once are told different moments.
+Frames are JSON text: AUTH and ACK from the client, PUSH and SESSION to it. Nothing here waits or asks the database. A socket
+costs no task (measured: 16 KB with Sanic's two); one sweep a second over all of them ends those that have been silent too
+long, do not read, or did not sign in. Clients that may reconnect are told when, in the close reason, and thousands that are
+sent away together are given different times.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Literal
 
 import msgspec
 
-from api.inapp.frames import Ack, Auth, push, read_frame
-from api.inapp.sessions import Session
-from api.store.inbox import Acknowledged, Inbox, Waiting, mark
-from api.wire.websocket import CREDIT, WebSocket
+from api.inapp.sessions import InappSession
+from api.store.messages import Acknowledgement, InboxKey, WaitingMessage, wallet_mark
+from api.wire.connection import CREDIT_FRAMES, WebSocket
 
-MOST_SOCKETS = 20_000  # of a process
-MOST_OF_WALLET = 20  # of them
-MOST_UNDER_WAY = 1_000  # messages sent over a socket and not acknowledged
-RETURNS = 500  # clients a second that may come back to the processes that go on; one can open 800
+MAX_SOCKETS = 20_000  # of a process
+MAX_SOCKETS_PER_WALLET = 20  # of a process
+MAX_UNACKNOWLEDGED = 1_000  # messages sent over one socket
+RECONNECTS_PER_S = 500  # after a process stops; the others can open 800 a second
+RETRY_SOON_S = 1.0
+RETRY_LATER_S = 60.0
 
-UNAUTHORIZED = 4401  # close codes: sign in again
-FORBIDDEN = 4403  # this page may not ask
-_MALFORMED = 1008
-_RESTART = 1012
-_BUSY = 1013
+UNAUTHORIZED = 4401  # close code: sign in again
+FORBIDDEN = 4403  # close code: this origin is not allowed
+_POLICY_VIOLATION = 1008
+_SERVICE_RESTART = 1012
+_TRY_AGAIN_LATER = 1013
 
-_AT_ONCE = 1.0  # seconds
-_LATER = 60.0
+_MESSAGE_ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
+_NULL = msgspec.Raw(b"null")
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """Seconds: until a token has come, of silence until a ping and until the end, for a client that does not read."""
+class Auth(msgspec.Struct, frozen=True, tag_field="type", tag="AUTH"):
+    """The first frame of a client: the token of a session."""
+
+    token: str
+
+
+class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ACK"):
+    """The client has received a message."""
+
+    id: str
+
+
+class _Push(msgspec.Struct, frozen=True, rename="camel"):
+    id: str
+    title: str
+    body: str
+    data: msgspec.Raw
+    created_at: datetime
+    type: Literal["PUSH"] = "PUSH"
+
+
+class _Session(msgspec.Struct, frozen=True, rename="camel"):
+    token: str
+    expires_at: datetime
+    type: Literal["SESSION"] = "SESSION"
+
+
+_DECODER = msgspec.json.Decoder(Auth | Ack)
+
+
+def read_frame(text: str) -> Auth | Ack | None:
+    """Return a client's frame, or None if it is not valid. Unknown fields are ignored."""
+    try:
+        frame = _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return frame if isinstance(frame, Auth) or _MESSAGE_ID.fullmatch(frame.id) else None
+
+
+def push_frame(message: WaitingMessage) -> bytes:
+    """Return the frame with a message."""
+    data = _NULL if message.extra is None else msgspec.Raw(message.extra)
+    return msgspec.json.encode(_Push(message.id, message.title, message.body, data, message.created_at))
+
+
+def session_frame(token: str, expires_at: datetime) -> bytes:
+    """Return the frame with a renewed token, for the client's next sockets."""
+    return msgspec.json.encode(_Session(token, expires_at))
+
+
+class SocketTimeouts(msgspec.Struct, frozen=True):
+    """Seconds.
+
+    `auth`: until the token has arrived. `ping`, `silent`: without a frame, until a ping and until the end. `unread`: with a
+    full send buffer.
+    """
 
     auth: float = 5.0
     ping: float = 20.0
@@ -40,136 +99,142 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class Socket:
-    """One connection. `session` is None until it has said who it is."""
+    """One connection. `session` is None until it has signed in."""
 
-    __slots__ = ("begun_at", "origin", "pinged_at", "session", "under_way", "websocket")
+    __slots__ = ("opened_at", "origin", "pinged_at", "session", "unacknowledged", "websocket")
 
     def __init__(self, websocket: WebSocket, origin: str | None) -> None:
         self.websocket = websocket
         self.origin = origin
-        self.begun_at = self.pinged_at = websocket.heard_at
-        self.session: Session | None = None
-        self.under_way: set[str] = set()
+        self.opened_at = self.pinged_at = websocket.heard_at
+        self.session: InappSession | None = None
+        self.unacknowledged: set[str] = set()
 
     @property
     def has_room(self) -> bool:
-        """Whether more can be sent."""
-        return self.websocket.has_room and len(self.under_way) < MOST_UNDER_WAY and self.websocket.open
+        """Whether more messages can be sent."""
+        return self.websocket.has_room and len(self.unacknowledged) < MAX_UNACKNOWLEDGED and self.websocket.open
 
-    def send(self, message: Waiting) -> None:
-        """Send a message, once."""
-        if message.id not in self.under_way and self.has_room:
-            self.under_way.add(message.id)
-            self.websocket.credit += 2  # its acknowledgement, and whatever else it causes
-            self.websocket.send(push(message))
+    def send(self, message: WaitingMessage) -> None:
+        """Send a message, unless it was sent over this socket before."""
+        if message.id not in self.unacknowledged and self.has_room:
+            self.unacknowledged.add(message.id)
+            self.websocket.credit += 2  # frames that the client may send for it: the acknowledgement and one more
+            self.websocket.send(push_frame(message))
 
 
 class Sockets:
-    """The sockets of one process. `moved` is told of an inbox that has to be looked into, `acknowledged` of what was said."""
+    """The sockets of one process.
 
-    def __init__(self, moved: Callable[[Inbox], None], acknowledged: Callable[[Acknowledged], None]) -> None:
-        self.patience = Patience()
-        self._closed = False
-        self._moved = moved
-        self._acknowledged = acknowledged
+    `inbox_changed` is called with an inbox that has to be read, `message_acknowledged` with each acknowledgement.
+    """
+
+    def __init__(
+        self, inbox_changed: Callable[[InboxKey], None], message_acknowledged: Callable[[Acknowledgement], None]
+    ) -> None:
+        self.timeouts = SocketTimeouts()
+        self._draining = False
+        self._inbox_changed = inbox_changed
+        self._message_acknowledged = message_acknowledged
         self._all: set[Socket] = set()
-        self._inboxes: dict[Inbox, list[Socket]] = {}
-        self._marks: dict[tuple[int, str], set[Inbox]] = {}
+        self._inboxes: dict[InboxKey, list[Socket]] = {}
+        self._marks: dict[tuple[int, str], set[InboxKey]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
     @property
-    def full(self) -> bool:
-        """Whether no further socket is taken."""
-        return self._closed or len(self._all) >= MOST_SOCKETS
+    def is_full(self) -> bool:
+        """Whether new sockets are refused."""
+        return self._draining or len(self._all) >= MAX_SOCKETS
 
     @property
-    def inboxes(self) -> list[Inbox]:
+    def inboxes(self) -> list[InboxKey]:
         """Every inbox with a socket."""
         return list(self._inboxes)
 
-    def of(self, inbox: Inbox) -> list[Socket]:
+    def of(self, inbox: InboxKey) -> list[Socket]:
         """Return the sockets of an inbox."""
         return self._inboxes.get(inbox, [])
 
-    def marked(self, org_id: int, marks: list[str]) -> Iterator[Inbox]:
-        """Give the inboxes that the marks of a notification stand for."""
-        for each in marks:
-            yield from self._marks.get((org_id, each), ())
+    def inboxes_by_marks(self, org_id: int, marks: list[str]) -> Iterator[InboxKey]:
+        """Yield the inboxes to which the marks in a notification refer."""
+        for mark in marks:
+            yield from self._marks.get((org_id, mark), ())
 
     def signed_in(self) -> list[Socket]:
-        """Return every socket that has said who it is."""
+        """Return every socket that has signed in."""
         return [socket for socket in self._all if socket.session is not None]
 
     def add(self, websocket: WebSocket, origin: str | None, sign_in: Callable[[Socket, str], None]) -> Socket:
-        """Take a socket; `sign_in` is given it and the token with which it begins."""
+        """Add a socket; `sign_in` is called with it and its token."""
         socket = Socket(websocket, origin)
         self._all.add(socket)
-        websocket.listen(lambda text: self._hear(socket, text, sign_in), lambda: self._has_room(socket))
+        websocket.listen(lambda text: self._on_frame(socket, text, sign_in), lambda: self._on_room(socket))
         return socket
 
     def remove(self, socket: Socket) -> None:
-        """Forget a socket."""
+        """Remove a socket, also from its inbox."""
         self._all.discard(socket)
         inbox = None if socket.session is None else socket.session.inbox
-        if inbox is None or socket not in (others := self._inboxes.get(inbox, [])):
+        if inbox is None or socket not in (sockets := self._inboxes.get(inbox, [])):
             return
-        others.remove(socket)
-        if not others:
+        sockets.remove(socket)
+        if not sockets:
             del self._inboxes[inbox]
-            name = inbox[0], mark(inbox[1])
-            self._marks[name].discard(inbox)
-            if not self._marks[name]:
-                del self._marks[name]
+            key = inbox[0], wallet_mark(inbox[1])
+            self._marks[key].discard(inbox)
+            if not self._marks[key]:
+                del self._marks[key]
 
-    def open_inbox(self, socket: Socket, session: Session) -> None:
-        """Let a socket have what is in its inbox."""
+    def open_inbox(self, socket: Socket, session: InappSession) -> None:
+        """Let a socket receive the messages of its inbox; nothing happens if it already does."""
         if not socket.websocket.open or socket in self.of(session.inbox):
             return
-        if len(self.of(session.inbox)) >= MOST_OF_WALLET:
-            socket.websocket.end(_BUSY, _come_back("this wallet has too many sockets", _LATER))
+        if len(self.of(session.inbox)) >= MAX_SOCKETS_PER_WALLET:
+            socket.websocket.end(_TRY_AGAIN_LATER, _with_retry_after("this wallet has too many sockets", RETRY_LATER_S))
             return
         self._inboxes.setdefault(session.inbox, []).append(socket)
-        self._marks.setdefault((session.org_id, mark(session.wallet)), set()).add(session.inbox)
-        self._moved(session.inbox)
+        self._marks.setdefault((session.org_id, wallet_mark(session.wallet)), set()).add(session.inbox)
+        self._inbox_changed(session.inbox)
 
     def sweep(self) -> None:
-        """End the sockets that are dead, slow or nameless, and ask the silent ones for a sign of life."""
-        now, patience = asyncio.get_running_loop().time(), self.patience
+        """End sockets that are dead, slow or not signed in; ping those that are silent."""
+        now, timeouts = asyncio.get_running_loop().time(), self.timeouts
         for socket in tuple(self._all):
             websocket = socket.websocket
-            websocket.credit = max(websocket.credit, CREDIT)
-            if websocket.unread_since is not None and now - websocket.unread_since > patience.unread:
-                websocket.end(_BUSY, _come_back("too slow, nothing is lost", _AT_ONCE))
-            elif now - websocket.heard_at > patience.silent:
+            websocket.credit = max(websocket.credit, CREDIT_FRAMES)
+            if websocket.unread_since is not None and now - websocket.unread_since > timeouts.unread:
+                websocket.end(_TRY_AGAIN_LATER, _with_retry_after("too slow, no message is lost", RETRY_SOON_S))
+            elif now - websocket.heard_at > timeouts.silent:
                 websocket.abort()
-            elif socket.session is None and now - socket.begun_at > patience.auth:
-                websocket.end(UNAUTHORIZED, "no token came in time")
-            elif now - max(websocket.heard_at, socket.pinged_at) > patience.ping:
+            elif socket.session is None and now - socket.opened_at > timeouts.auth:
+                websocket.end(UNAUTHORIZED, "no token within the time limit")
+            elif now - max(websocket.heard_at, socket.pinged_at) > timeouts.ping:
                 socket.pinged_at = now
                 websocket.ping()
 
-    def send_away(self) -> None:
-        """End every socket and take no more: this process stops, others go on."""
-        self._closed = True
+    def drain(self) -> None:
+        """End every socket and refuse new ones: this process stops, and clients reconnect to others."""
+        self._draining = True
         for number, socket in enumerate(tuple(self._all)):
-            socket.websocket.end(_RESTART, _come_back("the server restarts", _AT_ONCE + number / RETURNS))
+            retry_after_s = RETRY_SOON_S + number / RECONNECTS_PER_S
+            socket.websocket.end(_SERVICE_RESTART, _with_retry_after("the server restarts", retry_after_s))
 
-    def _hear(self, socket: Socket, text: str, sign_in: Callable[[Socket, str], None]) -> None:
+    def _on_frame(self, socket: Socket, text: str, sign_in: Callable[[Socket, str], None]) -> None:
         match read_frame(text):
             case Auth(token=token) if socket.session is None:
                 sign_in(socket, token)
             case Ack(id=message_id) if socket.session is not None:
-                self._acknowledged(Acknowledged(socket.session.inbox, message_id))
+                self._message_acknowledged(Acknowledgement(socket.session.inbox, message_id))
             case None | Auth() | Ack():
-                socket.websocket.end(_MALFORMED if socket.session else UNAUTHORIZED, "the frame is not understood")
+                socket.websocket.end(_POLICY_VIOLATION if socket.session else UNAUTHORIZED, "the frame is not valid")
 
-    def _has_room(self, socket: Socket) -> None:
+    def _on_room(self, socket: Socket) -> None:
         if socket.session is not None:
-            self._moved(socket.session.inbox)
+            self._inbox_changed(socket.session.inbox)
 
 
-def _come_back(reason: str, seconds: float) -> str:
-    """Return a reason that tells the client when to come back."""
+def _with_retry_after(reason: str, seconds: float) -> str:
+    """Return a close reason that tells the client when to reconnect."""
     return f"{reason}; retry-after={seconds:.1f}"

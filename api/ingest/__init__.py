@@ -1,1 +1,1 @@
-"""Taking events in: `pipeline` for live requests, `history` for imports. The meaning of an event is `api.language`'s."""
+"""Ingest of live events: `pipeline` takes requests, `batch_writer` gathers them, `store` writes one batch in one transaction."""

@@ -1,21 +1,35 @@
-"""What waits to be written: first in, first out for each organization, and turns between organizations.
+"""Two limits in front of the writers: a queue that is fair between organizations, and the ingest rate.
 
-Turns are deficit round robin (Shreedhar and Varghese, 1995): each turn an organization may take QUANTUM events, so the
-size of its requests or the length of its line gains it nothing. Room is shared by what is left: nobody may hold more
-than what stays free for the others. One organization alone fills half of the queue, n that flood it 1 / (n + 1) each,
-and one that has little waiting always finds room.
+Queue: first in, first out within an organization, and deficit round robin between organizations (Shreedhar and Varghese, 1995). In
+each turn an organization may take QUANTUM events, so it gains nothing from large requests or a long backlog. An organization may hold
+no more room than stays free for the others: alone it fills half of the queue, n organizations that flood it fill 1 / (n + 1) each, and
+an organization with little traffic always finds room.
+
+Rate: a token bucket per organization, in the memory of one API instance (docs/contract.md 8). A bucket is one number, the time at
+which it will be full again, so 0 is a full bucket. The numbers are a table that the workers of an instance share. A worker locks one
+number to take from it, and the kernel releases the lock when the worker dies. If a worker hangs while it holds the lock, the others
+continue without it; when it resumes, it may overwrite what they took, which gives away at most one `burst`.
 """
 
+import fcntl
+import mmap
+import os
 from collections import deque
 from typing import Generic, TypeVar
 
+QUANTUM = 16  # weight; smaller turns are smoother for the others, and a turn costs about as much as an item
+
+BUCKET_SLOTS = (
+    1 << 20
+)  # organizations; with more, two share a bucket. A page of the table uses memory once it is written
+BUCKETS_FILE_BYTES = 8 * BUCKET_SLOTS
+_LOCK_ATTEMPTS = 100  # a take holds the lock for a microsecond
+
 Item = TypeVar("Item")
 
-QUANTUM = 16  # weight; smaller is smoother for the others, and a turn costs about as much as an item
 
-
-class _Line(Generic[Item]):
-    """What one organization has waiting. `credit` is the weight it may still take in this turn."""
+class _Backlog(Generic[Item]):
+    """The items of one organization. `credit` is the weight that it may still take in this turn."""
 
     __slots__ = ("credit", "items", "org_id", "weight")
 
@@ -27,65 +41,105 @@ class _Line(Generic[Item]):
 
 
 class Queue(Generic[Item]):
-    """Items with weights (whole numbers from 1), never more than `most` in all. `waiting` is the weight of those inside."""
+    """Items with integer weights from 1, at most `capacity` in total. `waiting` is the weight of the queued items."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, capacity: int) -> None:
         self.waiting = 0
         self._items = 0
-        self._most = most
-        self._lines: dict[int, _Line[Item]] = {}
-        self._turns: deque[_Line[Item]] = deque()
+        self._capacity = capacity
+        self._backlogs: dict[int, _Backlog[Item]] = {}
+        self._turns: deque[_Backlog[Item]] = deque()
 
     def __len__(self) -> int:
-        """Return how many items wait."""
         return self._items
 
     def fits(self, org_id: int, weight: int) -> bool:
-        """Tell whether an item would be let in now; cheaper than making one in vain."""
-        line = self._lines.get(org_id)
-        held = 0 if line is None else line.weight
-        return held + weight <= self._most - self.waiting - weight
+        """Return whether an item would be accepted now: cheaper than building an item that is refused."""
+        backlog = self._backlogs.get(org_id)
+        queued = 0 if backlog is None else backlog.weight
+        return queued + weight <= self._capacity - self.waiting - weight
 
     def put(self, org_id: int, item: Item, weight: int) -> bool:
-        """Let the item in at the end of its organization's line; return False when there is no room for it."""
+        """Append an item to its organization's backlog; return False if there is no room."""
         if not self.fits(org_id, weight):
             return False
-        line = self._lines.get(org_id)
-        if line is None:
-            line = self._lines[org_id] = _Line(org_id)
-            self._turns.append(line)
-        line.items.append((item, weight))
-        line.weight += weight
+        backlog = self._backlogs.get(org_id)
+        if backlog is None:
+            backlog = self._backlogs[org_id] = _Backlog(org_id)
+            self._turns.append(backlog)
+        backlog.items.append((item, weight))
+        backlog.weight += weight
         self.waiting += weight
         self._items += 1
         return True
 
-    def take(self, most: int) -> list[Item]:
-        """Return the next items, together no heavier than `most`; a heavier one comes alone."""
+    def take(self, max_weight: int) -> list[Item]:
+        """Remove and return the next items up to a total weight. An item that is heavier comes alone."""
         taken: list[Item] = []
-        room = most
+        room = max_weight
         turns = self._turns
         while turns:
-            line = turns[0]
-            item, weight = line.items[0]
-            if weight > line.credit:
-                line.credit += QUANTUM
+            backlog = turns[0]
+            item, weight = backlog.items[0]
+            if weight > backlog.credit:
+                backlog.credit += QUANTUM
                 turns.rotate(-1)
                 continue
             if taken and weight > room:
                 break
             taken.append(item)
             room -= weight
-            self._remove_first(line, weight)
+            backlog.items.popleft()
+            backlog.weight -= weight
+            backlog.credit -= weight
+            self.waiting -= weight
+            self._items -= 1
+            if not backlog.items:  # unused credit is lost with the backlog
+                turns.popleft()
+                del self._backlogs[backlog.org_id]
         return taken
 
-    def _remove_first(self, line: _Line[Item], weight: int) -> None:
-        """Remove the first item of the line whose turn it is; credit does not outlive a line."""
-        line.items.popleft()
-        line.weight -= weight
-        line.credit -= weight
-        self.waiting -= weight
-        self._items -= 1
-        if not line.items:
-            self._turns.popleft()
-            del self._lines[line.org_id]
+
+class TokenBuckets:
+    """`rate` tokens per second up to `burst` for each organization; a rate of 0 switches the limit off.
+
+    `shared_fd`: a file of BUCKETS_FILE_BYTES zero bytes that other processes use too. By default the table is private.
+    """
+
+    def __init__(self, rate: float, burst: int, shared_fd: int = -1) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._shared_fd = shared_fd
+        self._full_at_ns = memoryview(mmap.mmap(shared_fd, BUCKETS_FILE_BYTES)).cast("d")
+
+    def take(self, org_id: int, wanted: int, now_ns: int) -> int:
+        """Return how many of `wanted` events may pass now; the rest is over the limit."""
+        if not self._rate:
+            return wanted
+        slot = org_id % BUCKET_SLOTS
+        if self._shared_fd < 0:
+            return self._take(slot, wanted, now_ns)
+        locked = self._lock(slot)
+        try:
+            return self._take(slot, wanted, now_ns)
+        finally:
+            if locked:
+                fcntl.lockf(self._shared_fd, fcntl.LOCK_UN, 8, 8 * slot)
+
+    def _take(self, slot: int, wanted: int, now_ns: int) -> int:
+        filling_ns = max(0.0, self._full_at_ns[slot] - now_ns)
+        granted = min(wanted, int(self._burst - filling_ns * self._rate / 1e9))
+        if granted:
+            self._full_at_ns[slot] = now_ns + filling_ns + granted * 1e9 / self._rate
+        return granted
+
+    def _lock(self, slot: int) -> bool:
+        """Lock the number of a slot; return False if its holder hangs."""
+        for _ in range(_LOCK_ATTEMPTS):
+            try:
+                fcntl.lockf(self._shared_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 8, 8 * slot)
+            except BlockingIOError:
+                os.sched_yield()
+            else:
+                return True
+        return False

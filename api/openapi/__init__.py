@@ -1,4 +1,4 @@
-"""The description of the API (OpenAPI 3.1), made of what runs: the routes, their docstrings and the types of their answers.
+"""The description of the API (OpenAPI 3.1), built at run time from the routes, their docstrings and their types.
 
-`operations` says for each route what cannot be read off it: whose key may call it, and what goes in and comes out.
+`operations` adds for each route what cannot be read off it: which keys may call it, and the types of its input and output.
 """

@@ -1,4 +1,4 @@
-"""Answers as an Arrow IPC stream. A column's Arrow type follows from its Postgres type alone, never from its values.
+"""Query results as an Arrow IPC stream. A column's Arrow type follows from its Postgres type alone, never from its values.
 
     bool                          bool                int2, int4, int8, oid     int16, int32, int64, int64
     float4, float8                float, double       date                      date32
@@ -9,27 +9,29 @@
     everything else               string, in Postgres's text form (jsonb, uuid, interval …)
 
 Why decimal128(38, 9): sum(bigint), money and token amounts arrive exact and as numbers a frame can calculate with; doubles
-would silently lose digits past 2^53, text would make every average a cast. What it cannot hold (more than 29 digits before
-the point, NaN), and dates such as infinity, are refused with a sentence instead of being changed.
+would silently lose digits past 2^53, and text would need a cast for every average. Values that do not fit (more than 29 digits
+before the point, NaN, the date infinity, years outside 1-9999) are refused with an error, never changed.
+
+If every column has a reader for Postgres's binary form (`BINARY_READERS`), the cells are fetched in that form: formatting a timestamptz
+as text costs Postgres more than the rest of its row.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.query import binary
-from api.query.arrays import elements
-from api.query.run import Cells, Column
+from api.query.cells import BINARY_READERS, ReadColumn, array_elements, as_text
+from api.store.analyst import Cells, ResultColumn
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
-LISTS = frozenset({1002, 1003, 1009, 1014, 1015, 2951})
+ARRAY_OIDS = frozenset({1002, 1003, 1009, 1014, 1015, 2951})  # of text, names, characters and uuids
 
-_MOST_DIGITS, _SCALE = 38, 9
 _NUMERIC = 1700
-_WIDE = Context(prec=2 * _MOST_DIGITS, rounding=ROUND_HALF_UP)
-_PLAIN: dict[int, pa.DataType] = {
+_MAX_DIGITS, _DEFAULT_SCALE = 38, 9
+_DECIMAL_CONTEXT = Context(prec=2 * _MAX_DIGITS, rounding=ROUND_HALF_UP)
+_TYPES: dict[int, pa.DataType] = {
     16: pa.bool_(),
     20: pa.int64(),
     21: pa.int16(),
@@ -42,65 +44,73 @@ _PLAIN: dict[int, pa.DataType] = {
     1184: pa.timestamp("us", "UTC"),
 }
 
-Build = Callable[[Cells], pa.Array]
-
 
 class NoArrowError(Exception):
     """A value or column has no Arrow form."""
 
 
 class ArrowStream:
-    """Writes one stream: `batch` for each batch, then `end`. Compressed, events are a third of their size."""
+    """Writes one stream: `batch` for each batch, then `end`. With zstd, events take a third of their size."""
 
     media_type = MEDIA_TYPE
-    binary: Collection[int] = frozenset(binary.READERS)
+    binary: Collection[int] = frozenset(BINARY_READERS)
     compression: str | None = "zstd"
 
-    def __init__(self, columns: tuple[Column, ...]) -> None:
+    def __init__(self, columns: tuple[ResultColumn, ...]) -> None:
         names = [column.name for column in columns]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise NoArrowError(f'two columns are named "{twice}"; give one another name with AS')
+        if duplicate := next((name for name in names if names.count(name) > 1), None):
+            raise NoArrowError(f'two columns are named "{duplicate}"; rename one of them with AS')
         self._columns = columns
-        self._builds = [_build(column) for column in columns]
-        self._schema = pa.schema([_field(column) for column in columns])
+        self._readers = [_reader(column) for column in columns]
+        self._schema = pa.schema(
+            [pa.field(column.name, arrow_type(column), metadata={"postgres": column.type}) for column in columns]
+        )
         self._sink = _Sink()
         options = pa.ipc.IpcWriteOptions(compression=self.compression)
         self._writer = pa.ipc.new_stream(self._sink, self._schema, options=options)
 
     def batch(self, rows: int, columns: list[Cells]) -> bytes:
-        """Return the bytes that carry some rows, given by column; raise NoArrowError."""
-        arrays = [
-            _built(column, build, cells)
-            for column, build, cells in zip(self._columns, self._builds, columns, strict=True)
-        ]
+        """Return the bytes for `rows` rows, given as the cells of each column; raise NoArrowError."""
+        arrays = []
+        for column, read, cells in zip(self._columns, self._readers, columns, strict=True):
+            try:
+                arrays.append(read(cells))
+            except (pa.ArrowInvalid, ArithmeticError) as error:
+                raise NoArrowError(
+                    f'column "{column.name}" has a value that does not fit {arrow_type(column)}; '
+                    "cast it to text, or to float8 if it is a number"
+                ) from error
         if rows:
             self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
-        return self._sink.taken()
+        return self._sink.take()
 
     def end(self) -> bytes:
         """Return the bytes that close the stream."""
         self._writer.close()
-        return self._sink.taken()
+        return self._sink.take()
 
 
 class PlainArrowStream(ArrowStream):
-    """For a reader on the same machine, where compressing takes longer than sending."""
+    """An uncompressed stream for a client on the same machine, where compressing takes longer than sending."""
 
     compression = None
 
 
-def arrow_type(column: Column) -> pa.DataType:
+def arrow_type(column: ResultColumn) -> pa.DataType:
     """Return the Arrow type of a column."""
     if column.oid == _NUMERIC:
-        digits, scale = _declared(column.modifier)
-        return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS and 0 <= scale <= digits else pa.string()
-    if column.oid in LISTS:
+        digits, scale = _MAX_DIGITS, _DEFAULT_SCALE
+        if column.modifier >= 0:
+            packed = column.modifier - 4  # Postgres adds 4 (VARHDRSZ) to precision << 16 | 11-bit signed scale
+            digits, scale = packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
+        return pa.decimal128(digits, scale) if digits <= _MAX_DIGITS and 0 <= scale <= digits else pa.string()
+    if column.oid in ARRAY_OIDS:
         return pa.list_(pa.string())
-    return _PLAIN.get(column.oid, pa.string())
+    return _TYPES.get(column.oid, pa.string())
 
 
 class _Sink:
-    """A file of which Arrow needs no more. A BytesIO grows as it is written to, and copies; that takes twice as long."""
+    """A file object with as much as Arrow needs. A BytesIO copies while it grows, which takes twice as long."""
 
     closed = False
 
@@ -108,69 +118,40 @@ class _Sink:
         self._pieces: list[bytes | memoryview] = []
 
     def write(self, piece: bytes | memoryview) -> None:
-        """Take a piece, which stays as it is."""
-        self._pieces.append(piece)
+        self._pieces.append(piece)  # Arrow does not change the buffer afterwards
 
-    def taken(self) -> bytes:
-        """Return what was written since the last time."""
-        taken = b"".join(self._pieces)
+    def take(self) -> bytes:
+        """Return what was written since the last call."""
+        content = b"".join(self._pieces)
         self._pieces.clear()
-        return taken
+        return content
 
 
-def _declared(modifier: int) -> tuple[int, int]:
-    """Return precision and scale of a numeric; ours when none was declared."""
-    if modifier < 0:
-        return _MOST_DIGITS, _SCALE
-    packed = modifier - 4
-    return packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
-
-
-def _field(column: Column) -> pa.Field:
-    return pa.field(column.name, arrow_type(column), metadata={"postgres": column.type})
-
-
-def _built(column: Column, build: Build, cells: Cells) -> pa.Array:
-    try:
-        return build(cells)
-    except (pa.ArrowInvalid, ArithmeticError) as error:
-        raise NoArrowError(
-            f'column "{column.name}" has a value that does not fit {arrow_type(column)}; cast it to text, or to float8 if it is a number'
-        ) from error
-
-
-def _build(column: Column) -> Build:
-    kind = arrow_type(column)
+def _reader(column: ResultColumn) -> ReadColumn:
+    """Return the conversion of a column's cells, which raises pa.ArrowInvalid or ArithmeticError."""
+    data_type = arrow_type(column)
     if column.binary:
-        return binary.READERS[column.oid]
-    if column.oid in LISTS:
-        return _lists
-    if pa.types.is_boolean(kind):
-        return lambda cells: pc.equal(_strings(cells), "t")
-    if column.oid == _NUMERIC and pa.types.is_decimal(kind):
-        return lambda cells: _decimals(cells, kind)
-    if pa.types.is_string(kind):
-        return _strings
-    return lambda cells: _strings(cells).cast(kind)
+        return BINARY_READERS[column.oid]
+    if column.oid in ARRAY_OIDS:
+        return lambda cells: pa.array(
+            [None if cell is None else array_elements(cell) for cell in cells.to_pylist()], pa.list_(pa.string())
+        )
+    if pa.types.is_boolean(data_type):
+        return lambda cells: pc.equal(as_text(cells), "t")
+    if column.oid == _NUMERIC and pa.types.is_decimal(data_type):
+        return lambda cells: _decimals(cells, data_type)
+    if pa.types.is_string(data_type):
+        return as_text
+    return lambda cells: as_text(cells).cast(data_type)
 
 
-def _strings(cells: Cells) -> pa.Array:
-    return cells.view(pa.string())  # Postgres has checked that it is UTF-8: half the time
-
-
-def _lists(cells: Cells) -> pa.Array:
-    return pa.array([None if cell is None else elements(cell) for cell in cells.to_pylist()], pa.list_(pa.string()))
-
-
-def _decimals(cells: Cells, kind: pa.DataType) -> pa.Array:
+def _decimals(cells: Cells, data_type: pa.DataType) -> pa.Array:
     try:
-        return _strings(cells).cast(kind)
-    except pa.ArrowInvalid:  # more decimals than fit
-        step = Decimal(1).scaleb(-kind.scale)
+        return as_text(cells).cast(data_type)
+    except pa.ArrowInvalid:  # more decimals than the scale: round them one by one
+        step = Decimal(1).scaleb(-data_type.scale)
+        texts = as_text(cells).to_pylist()
         return pa.array(
-            [
-                None if cell is None else Decimal(cell).quantize(step, context=_WIDE)
-                for cell in _strings(cells).to_pylist()
-            ],
-            kind,
+            [None if text is None else Decimal(text).quantize(step, context=_DECIMAL_CONTEXT) for text in texts],
+            data_type,
         )

@@ -1,9 +1,9 @@
-"""Bind the caller's values: a list to `$1…`, an object to `:name`.
+"""Binding of the caller's values to a statement: a list to `$1…`, an object to `:name`.
 
-Strings and null are sent without a type, so Postgres infers it from where they stand (`created_at > :since` takes an RFC
-3339 string). Booleans, numbers and objects (jsonb) are sent with theirs; a list becomes an array of its elements' type.
+Strings and null are sent without a type, so Postgres infers it from the context (`created_at > :since` takes an RFC 3339
+string). Booleans, numbers and objects (jsonb) are sent with theirs; a list becomes an array of its elements' type.
 
-Email addresses are stored sealed, so a value that is, as a whole, a valid address is sealed too: `where email = :address`
+Email addresses are stored sealed, so a value that is as a whole a valid address is sealed, too: `where email = :address`
 finds the contact. An address written into the statement itself stays clear text, for comparing with a payload.
 """
 
@@ -13,72 +13,76 @@ from typing import Any
 
 import msgspec
 
-from api.language.codec import Json, encode, unfit
-from api.language.email import normal_email
-from api.language.problem import Problem
-from api.language.sql import tokens
-from api.store.reading import Parameter
+from api.store.analyst import BoundParameter
+from workbench.language.codec import Json, encode, storage_problem
+from workbench.language.event import normalise_email
+from workbench.language.problem import Problem
+from workbench.language.sql import tokenize
 
-MOST_PARAMETERS = 1000
+MAX_PARAMETERS = 1000
 
 _INFERRED, _BOOL, _INT4, _INT8, _NUMERIC, _JSONB = 0, 16, 23, 20, 1700, 3802
+_FROM_NARROW_TO_WIDE = [_INFERRED, _BOOL, _INT4, _INT8, _NUMERIC, _JSONB]
 _ARRAY_OF = {_BOOL: 1000, _INT4: 1007, _INT8: 1016, _NUMERIC: 1231, _JSONB: 3807, _INFERRED: _INFERRED}
 
 Seal = Callable[[str], str]
 
 
-class Bound(msgspec.Struct, frozen=True):
-    """A statement with `$n` only, its values, and how to speak of both in the caller's words."""
+class BoundStatement(msgspec.Struct, frozen=True):
+    """A statement with `$n` only, its values, and what is needed to translate errors back to the caller's text.
+
+    `shifts`: for every replaced `:name` the offsets behind it, in `statement` and in the caller's text.
+    """
 
     statement: str
-    parameters: list[Parameter]
+    parameters: list[BoundParameter]
     names: list[str]
-    moves: list[tuple[int, int]]
+    shifts: list[tuple[int, int]]
 
     def original_position(self, position: int) -> int:
-        """Return where a character (counted from 1) stands in the text as it was given."""
-        new, old = max((move for move in self.moves if move[0] <= position - 1), default=(0, 0))
+        """Return the position (counted from 1) in the caller's text of a position in `statement`."""
+        new, old = max((shift for shift in self.shifts if shift[0] <= position - 1), default=(0, 0))
         return position - new + old
 
     def original_words(self, message: str) -> str:
         """Return a message of Postgres with the caller's parameter names."""
-        for number in range(len(self.names), 0, -1):
+        for number in range(len(self.names), 0, -1):  # backwards, so that $1 does not match the beginning of $10
             message = message.replace(f"parameter ${number}", f"parameter {self.names[number - 1]}")
         return message
 
 
-def bind(text: str, params: object, seal: Seal) -> Bound | Problem:
+def bind(text: str, params: object, seal: Seal) -> BoundStatement | Problem:
     """Return the statement to send, or what is wrong with the parameters."""
     match params:
-        case list() if len(params) <= MOST_PARAMETERS:
+        case list() if len(params) <= MAX_PARAMETERS:
             return _bind_list(text, params, seal)
-        case dict() if len(params) <= MOST_PARAMETERS:
+        case dict() if len(params) <= MAX_PARAMETERS:
             return _bind_names(text, params, seal)
         case None:
             return _bind_names(text, {}, seal)
         case list() | dict():
-            return Problem("params", f"at most {MOST_PARAMETERS} parameters are allowed")
+            return Problem("params", f"at most {MAX_PARAMETERS} parameters are allowed")
         case _:
             return Problem("params", "must be a list for $1, $2, … or an object for :name")
 
 
-def _bind_list(text: str, params: list[Json], seal: Seal) -> Bound | Problem:
-    used = {int(token.text[1:]) for token in tokens(text) if token.kind == "positional"}
+def _bind_list(text: str, params: list[Json], seal: Seal) -> BoundStatement | Problem:
+    used = {int(token.text[1:]) for token in tokenize(text) if token.kind == "positional"}
     if missing := sorted(number for number in used if not 1 <= number <= len(params)):
         return Problem("params", f"${missing[0]} has no value, {len(params)} given")
     if unused := sorted(set(range(1, len(params) + 1)) - used):
         return Problem(f"params[{unused[0] - 1}]", f"is not used: the statement has no ${unused[0]}")
-    values = _parameters({f"params[{index}]": value for index, value in enumerate(params)}, seal)
+    values = _bound_values({f"params[{index}]": value for index, value in enumerate(params)}, seal)
     names = [f"${number}" for number in range(1, len(params) + 1)]
-    return values if isinstance(values, Problem) else Bound(text, values, names, [])
+    return values if isinstance(values, Problem) else BoundStatement(text, values, names, [])
 
 
-def _bind_names(text: str, params: dict[str, Json], seal: Seal) -> Bound | Problem:
+def _bind_names(text: str, params: dict[str, Json], seal: Seal) -> BoundStatement | Problem:
     numbers: dict[str, int] = {}
     pieces: list[str] = []
-    moves: list[tuple[int, int]] = []
-    done = length = 0
-    for token in tokens(text):
+    shifts: list[tuple[int, int]] = []
+    done = length = 0  # offsets in the caller's text and in the new one
+    for token in tokenize(text):
         if token.kind == "positional":
             return Problem("params", f"{token.text} takes its value from a list; with an object write :name")
         if token.kind != "name":
@@ -88,44 +92,40 @@ def _bind_names(text: str, params: dict[str, Json], seal: Seal) -> Bound | Probl
         pieces.append(piece)
         length += len(piece)
         done = token.start + len(token.text)
-        moves.append((length, done))
+        shifts.append((length, done))
     if missing := [name for name in numbers if name not in params]:
         return Problem(f"params.{missing[0]}", f"is missing: the statement uses :{missing[0]}")
     if unused := [name for name in params if name not in numbers]:
         return Problem(f"params.{unused[0]}", f"is not used: the statement has no :{unused[0]}")
-    values = _parameters({f"params.{name}": params[name] for name in numbers}, seal)
+    values = _bound_values({f"params.{name}": params[name] for name in numbers}, seal)
     if isinstance(values, Problem):
         return values
-    return Bound("".join([*pieces, text[done:]]), values, [f":{name}" for name in numbers], moves)
+    return BoundStatement("".join([*pieces, text[done:]]), values, [f":{name}" for name in numbers], shifts)
 
 
-def _parameters(values: dict[str, Json], seal: Seal) -> list[Parameter] | Problem:
-    """Return the values by field name as Postgres takes them, in order."""
+def _bound_values(values: dict[str, Json], seal: Seal) -> list[BoundParameter] | Problem:
+    """Return the values, which are given by field name, in Postgres's text form and in the same order."""
+    parameters = []
     for field, value in values.items():
-        if reason := unfit(value):
+        if reason := storage_problem(value):
             return Problem(field, reason)
-        if isinstance(value, list) and not _one_kind(value):
-            return Problem(field, "must be a list of values of one kind: text, numbers, booleans or objects")
-    return [_parameter(value, seal) for value in values.values()]
-
-
-def _parameter(value: Json, seal: Seal) -> Parameter:
-    if isinstance(value, list):
-        oid = max(map(_type, value), key=[_INFERRED, _BOOL, _INT4, _INT8, _NUMERIC, _JSONB].index, default=_INFERRED)
-        return Parameter(_ARRAY_OF[oid], "{" + ",".join(_element(_text(each, seal)) for each in value) + "}")
-    return Parameter(_type(value), _text(value, seal))
-
-
-def _one_kind(values: list[Json]) -> bool:
-    kinds = {_kind(value) for value in values if value is not None}
-    return len(kinds) <= 1 and list not in kinds
+        if not isinstance(value, list):
+            parameters.append(BoundParameter(_oid(value), _text(value, seal)))
+            continue
+        kinds = {_kind(item) for item in value if item is not None}
+        if len(kinds) > 1 or list in kinds:
+            return Problem(field, "must be a list of values of one type: text, numbers, booleans or objects")
+        oid = max(map(_oid, value), key=_FROM_NARROW_TO_WIDE.index, default=_INFERRED)
+        elements = ",".join(_array_element(_text(item, seal)) for item in value)
+        parameters.append(BoundParameter(_ARRAY_OF[oid], "{" + elements + "}"))
+    return parameters
 
 
 def _kind(value: Json) -> type[Any]:
     return Decimal if isinstance(value, int) and not isinstance(value, bool) else type(value)
 
 
-def _type(value: Json) -> int:
+def _oid(value: Json) -> int:
     match value:
         case bool():
             return _BOOL
@@ -148,7 +148,7 @@ def _text(value: Json, seal: Seal) -> str | None:
         case bool():
             return "true" if value else "false"
         case str():
-            address = normal_email(value)
+            address = normalise_email(value)
             return value if address is None else seal(address)
         case int() | Decimal():
             return str(value)
@@ -156,7 +156,7 @@ def _text(value: Json, seal: Seal) -> str | None:
             return encode(value).decode()
 
 
-def _element(text: str | None) -> str:
+def _array_element(text: str | None) -> str:
     if text is None:
         return "NULL"
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,19 +1,22 @@
-"""`/api/v1/automations` and `/api/v1/simulate`: authoring, publishing, trying.
+"""`/api/v1/automations` and `/api/v1/simulate`: writing, publishing, running and testing automations.
 
-Reading needs one of automations:write, automations:publish, events:read; changes and trials automations:write; publish
-and rollback automations:publish; activate either of the two. Workbench keys only.
+Workbench keys only. Reading needs one of automations:write, automations:publish, events:read; changes, simulations and test
+sends automations:write; publish and rollback automations:publish; activate, pause and resume either of the two.
+
+Reading a draft and viewing an automation compile templates (64 KB of expressions take 1.7 s), so both run in a thread.
 """
 
 import asyncio
 
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.access.verify import Principal
-from api.authoring import automations, entries, goals, trial
-from api.authoring.draft import read_draft, read_edit
-from api.authoring.refusal import Refusal, unknown
-from api.authoring.trial import Surroundings
-from api.authoring.views import (
+from api.auth.verify import Principal
+from api.automations import automations, entries, goals, trial
+from api.automations.automations import Refusal, unknown
+from api.automations.body import read_draft, read_edit
+from api.automations.test_send import AllowedReceivers, TestSendServices, read_test_request, send_test
+from api.automations.trial import TrialContext
+from api.automations.views import (
     AutomationView,
     PublishedView,
     automation_view,
@@ -22,238 +25,271 @@ from api.authoring.views import (
     published_view,
     version_view,
 )
-from api.routes.answers import answer
-from api.routes.authors import (
+from api.routes.parameters import (
+    body_fields,
+    path_id,
+    query_flag,
+    query_id,
+    query_number,
+    query_page,
+    query_text,
+    refuse_problems,
+    replay_cause,
+    unwrap,
+    valid,
+)
+from api.routes.request import (
     PUBLISH,
     READ,
-    SWITCH_ON,
+    SWITCH,
     WRITE,
-    accepted,
-    author,
-    body_fields,
-    cause_in,
-    flag_argument,
-    id_argument,
-    known_form,
-    page,
-    refuse_problems,
-    require_notebook,
-    settled,
-    text_argument,
+    author_of,
+    expect_json,
+    require_author,
+    require_workbench_key,
+    services,
 )
-from api.routes.catalog import whole_number
-from api.routes.entrance import expect_json, parts
-from api.store import authoring as store
-from api.store.authoring import AutomationRow
+from api.routes.responses import answer
+from api.store import automations as store
+from api.store.automations import AutomationRow
 
 blueprint = Blueprint("automations", url_prefix="/api/v1")
 
-_THING = "automation"
-_MOST = 100
-_MOST_ENTRIES = 500
+_SUBJECT = "automation"
+_MAX_LISTED = 100
+_MAX_ENTRIES = 500
 
 
 @blueprint.post("/automations")
 async def create(request: Request) -> HTTPResponse:
-    """Store a new automation: 201."""
-    who = await author(request, WRITE)
+    """Create an automation: 201."""
+    author = await require_author(request, WRITE)
     expect_json(request)
-    draft = accepted(await asyncio.to_thread(read_draft, request.body))
-    return answer(await _view(await automations.create(parts(request).database, who, draft)), 201)
+    draft = valid(await asyncio.to_thread(read_draft, request.body))
+    return answer(await _view(await automations.create(services(request).database, author, draft)), 201)
 
 
 @blueprint.get("/automations")
-async def list_newest(request: Request) -> HTTPResponse:
-    """Answer automations, newest first: of a whole `name`, those put away (`archived=true`), or after a page (`before`, its last id)."""
-    who = await require_notebook(request, READ)
-    name, archived = text_argument(request, "name"), flag_argument(request, "archived")
-    most, before = whole_number(request, "limit", 50, _MOST), id_argument(request, "before")
-    async with parts(request).database.transaction() as tx:
-        rows = await store.list_automations(tx, who.org_id, name, archived, most, before)
+async def list_all(request: Request) -> HTTPResponse:
+    """List automations, newest first: with a `name`, or archived ones (`archived=true`); `before` is the last id of the previous page."""
+    principal = await require_workbench_key(request, READ)
+    name, archived = query_text(request, "name"), query_flag(request, "archived")
+    limit, before = query_number(request, "limit", 50, _MAX_LISTED), query_id(request, "before")
+    async with services(request).database.transaction() as tx:
+        rows = await store.list_automations(tx, principal.org_id, name, archived, limit, before)
     return answer({"automations": [await _view(row) for row in rows]})
 
 
 @blueprint.get("/automations/<automation_id:str>")
 async def read(request: Request, automation_id: str) -> HTTPResponse:
-    """Answer one automation."""
-    who = await require_notebook(request, READ)
-    async with parts(request).database.transaction() as tx:
-        row = await store.find_automation(tx, who.org_id, known_form(automation_id, _THING))
-    return answer(await _view(row or unknown(_THING)))
+    """Return one automation."""
+    principal = await require_workbench_key(request, READ)
+    async with services(request).database.transaction() as tx:
+        row = await store.find_automation(tx, principal.org_id, path_id(automation_id, _SUBJECT))
+    return answer(await _view(row or unknown(_SUBJECT)))
 
 
 @blueprint.put("/automations/<automation_id:str>")
 async def update(request: Request, automation_id: str) -> HTTPResponse:
     """Change the draft; 409 unless `revision` is the current one."""
-    who, known = await author(request, WRITE), known_form(automation_id, _THING)
+    author, valid_id = await require_author(request, WRITE), path_id(automation_id, _SUBJECT)
     expect_json(request)
-    edit = accepted(await asyncio.to_thread(read_edit, request.body))
-    return answer(await _view(await automations.update(parts(request).database, who, known, edit)))
+    edit = valid(await asyncio.to_thread(read_edit, request.body))
+    return answer(await _view(await automations.update(services(request).database, author, valid_id, edit)))
 
 
 @blueprint.post("/automations/<automation_id:str>/publish")
 async def publish(request: Request, automation_id: str) -> HTTPResponse:
-    """Publish the draft and answer whom that concerns; 400 names every node that stands against it."""
-    who, known = await author(request, PUBLISH), known_form(automation_id, _THING)
+    """Publish the draft and return its impact on entries that are under way; 400 lists the errors in the draft."""
+    author, valid_id = await require_author(request, PUBLISH), path_id(automation_id, _SUBJECT)
     fields = body_fields(request)
     revision = fields.number("revision")
     refuse_problems(fields)
-    return answer(await _published(request, await automations.publish(parts(request).database, who, known, revision)))
+    row = await automations.publish(services(request).database, author, valid_id, revision)
+    return answer(await _published(request, row))
 
 
 @blueprint.post("/automations/<automation_id:str>/rollback")
 async def rollback(request: Request, automation_id: str) -> HTTPResponse:
-    """Publish what an old version said as a new version, and answer whom that concerns."""
-    who, known = await author(request, PUBLISH), known_form(automation_id, _THING)
+    """Publish an old version again, as a new version, and return its impact on entries that are under way."""
+    author, valid_id = await require_author(request, PUBLISH), path_id(automation_id, _SUBJECT)
     fields = body_fields(request)
     fields.require("version")
     version = fields.number("version")
     refuse_problems(fields)
     assert version is not None
-    return answer(await _published(request, await automations.rollback(parts(request).database, who, known, version)))
+    row = await automations.rollback(services(request).database, author, valid_id, version)
+    return answer(await _published(request, row))
 
 
 @blueprint.post("/automations/<automation_id:str>/activate")
 async def activate(request: Request, automation_id: str) -> HTTPResponse:
-    """Let it take entries."""
-    who, known = await author(request, SWITCH_ON), known_form(automation_id, _THING)
-    return answer(await _view(await automations.activate(parts(request).database, who, known)))
+    """Activate the automation: from now on events start entries."""
+    author, valid_id = await require_author(request, SWITCH), path_id(automation_id, _SUBJECT)
+    return answer(await _view(await automations.activate(services(request).database, author, valid_id)))
 
 
 @blueprint.post("/automations/<automation_id:str>/deactivate")
 async def deactivate(request: Request, automation_id: str) -> HTTPResponse:
-    """Take no more entries and cancel those that wait."""
-    who, known = await author(request, WRITE), known_form(automation_id, _THING)
-    return answer(await _view(await automations.deactivate(parts(request).database, who, known)))
+    """Deactivate the automation: no new entries, and entries that are waiting are cancelled."""
+    author, valid_id = await require_author(request, WRITE), path_id(automation_id, _SUBJECT)
+    return answer(await _view(await automations.deactivate(services(request).database, author, valid_id)))
 
 
 @blueprint.post("/automations/<automation_id:str>/pause")
 async def pause(request: Request, automation_id: str) -> HTTPResponse:
-    """Let it stand still until it is resumed; 409 unless it is active."""
-    who, known = await author(request, SWITCH_ON), known_form(automation_id, _THING)
-    return answer(await _view(await automations.pause(parts(request).database, who, known)))
+    """Pause the automation until it is resumed; 409 unless it is active."""
+    author, valid_id = await require_author(request, SWITCH), path_id(automation_id, _SUBJECT)
+    return answer(await _view(await automations.pause(services(request).database, author, valid_id)))
 
 
 @blueprint.post("/automations/<automation_id:str>/resume")
 async def resume(request: Request, automation_id: str) -> HTTPResponse:
-    """Let it go on; what came due meanwhile runs now, or is cancelled (`overdue`: run or cancel)."""
-    who, known = await author(request, SWITCH_ON), known_form(automation_id, _THING)
+    """Resume a paused automation; entries that came due in the meantime run now or are cancelled (`overdue`: run or cancel)."""
+    author, valid_id = await require_author(request, SWITCH), path_id(automation_id, _SUBJECT)
     fields = body_fields(request)
     overdue = fields.value("overdue") or "run"
     if overdue not in ("run", "cancel"):
         fields.refuse("overdue", "must be run or cancel")
     refuse_problems(fields)
-    cancels = overdue == "cancel"
-    return answer(await _view(await automations.resume(parts(request).database, who, known, cancel_overdue=cancels)))
+    cancel_overdue = overdue == "cancel"
+    database = services(request).database
+    return answer(await _view(await automations.resume(database, author, valid_id, cancel_overdue=cancel_overdue)))
 
 
 @blueprint.post("/automations/<automation_id:str>/archive")
 async def archive(request: Request, automation_id: str) -> HTTPResponse:
-    """Put it away for good."""
-    who, known = await author(request, WRITE), known_form(automation_id, _THING)
-    return answer(await _view(await automations.archive(parts(request).database, who, known)))
+    """Archive the automation: it stays readable and cannot be activated again."""
+    author, valid_id = await require_author(request, WRITE), path_id(automation_id, _SUBJECT)
+    return answer(await _view(await automations.archive(services(request).database, author, valid_id)))
 
 
 @blueprint.get("/automations/<automation_id:str>/versions")
-async def versions(request: Request, automation_id: str) -> HTTPResponse:
-    """Answer the published versions, newest first."""
-    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
-    most = whole_number(request, "limit", 50, _MOST)
-    async with parts(request).database.transaction() as tx:
-        row = await store.find_automation(tx, who.org_id, known)
-        rows = await store.list_versions(tx, who.org_id, known, most)
-    settled(row or unknown(_THING))
-    return answer({"versions": [version_view(each) for each in rows]})
+async def list_versions(request: Request, automation_id: str) -> HTTPResponse:
+    """List the published versions, newest first."""
+    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
+    limit = query_number(request, "limit", 50, _MAX_LISTED)
+    async with services(request).database.transaction() as tx:
+        row = await store.find_automation(tx, principal.org_id, valid_id)
+        versions = await store.list_versions(tx, principal.org_id, valid_id, limit)
+    unwrap(row or unknown(_SUBJECT))
+    return answer({"versions": [version_view(version) for version in versions]})
 
 
 @blueprint.get("/automations/<automation_id:str>/changes")
-async def changes(request: Request, automation_id: str) -> HTTPResponse:
-    """Answer who did what to it, the newest first."""
-    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
-    most = whole_number(request, "limit", 50, _MOST)
-    async with parts(request).database.transaction() as tx:
-        settled(await store.find_automation(tx, who.org_id, known) or unknown(_THING))
-        rows = await store.list_changes(tx, who.org_id, known, most)
-    return answer({"changes": [change_view(each) for each in rows]})
+async def list_changes(request: Request, automation_id: str) -> HTTPResponse:
+    """List the changes of the automation with the key that made each, newest first."""
+    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
+    limit = query_number(request, "limit", 50, _MAX_LISTED)
+    async with services(request).database.transaction() as tx:
+        unwrap(await store.find_automation(tx, principal.org_id, valid_id) or unknown(_SUBJECT))
+        changes = await store.list_changes(tx, principal.org_id, valid_id, limit)
+    return answer({"changes": [change_view(change) for change in changes]})
 
 
 @blueprint.get("/automations/<automation_id:str>/stats")
 async def stats(request: Request, automation_id: str) -> HTTPResponse:
-    """Answer the counts of entries by state and of steps by node and outcome."""
-    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
-    return answer(settled(await entries.stats_of(parts(request).database, who.org_id, known)))
+    """Count entries by state, and steps by node and outcome."""
+    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
+    return answer(unwrap(await entries.count_stats(services(request).database, principal.org_id, valid_id)))
 
 
 @blueprint.get("/automations/<automation_id:str>/goal")
 async def goal(request: Request, automation_id: str) -> HTTPResponse:
-    """Answer how many contacts reached the goal, of those that entered in the last `days`; and what a holdout says of it."""
-    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
-    own, days = parts(request), whole_number(request, "days", 30, goals.MOST_DAYS)
-    asked = goals.Asked(known, days, own.clock.now(), retries=trial.policy_of(own.settings.retry_delays))
-    return answer(settled(await goals.goal_of(own.database, who.org_id, own.keyring.of(who.org_id), asked)))
+    """Measure the goal: how many of the contacts that entered in the last `days` reached it, and the uplift over the holdout."""
+    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
+    context, days = services(request), query_number(request, "days", 30, goals.MAX_DAYS)
+    retries = trial.retry_policy(context.settings.retry_delays)
+    goal_request = goals.GoalRequest(valid_id, days, context.clock.now(), retries=retries)
+    keys = context.keyring.of(principal.org_id)
+    return answer(unwrap(await goals.measure_goal(context.database, principal.org_id, keys, goal_request)))
 
 
 @blueprint.get("/automations/<automation_id:str>/impact")
 async def impact(request: Request, automation_id: str) -> HTTPResponse:
-    """Answer whom publishing the draft and switching it on would meet now: every entry that has not ended, by version and node."""
-    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
-    async with parts(request).database.transaction() as tx:
-        row = settled(await store.find_automation(tx, who.org_id, known) or unknown(_THING))
-        earlier = await store.count_earlier(tx, who.org_id, known, (row.published_version or 0) + 1)
+    """Return the impact of publishing the draft now: entries that have not ended, by version and node."""
+    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
+    async with services(request).database.transaction() as tx:
+        row = unwrap(await store.find_automation(tx, principal.org_id, valid_id) or unknown(_SUBJECT))
+        earlier = await store.count_entries_of_other_versions(
+            tx, principal.org_id, valid_id, (row.published_version or 0) + 1
+        )
     return answer({"impact": impact_view(earlier, active=True)})
 
 
 @blueprint.get("/automations/<automation_id:str>/entries")
 async def list_entries(request: Request, automation_id: str) -> HTTPResponse:
-    """Answer entries, newest first; `after` is the last id of the page before."""
-    who, known = await require_notebook(request, READ), known_form(automation_id, _THING)
-    wanted = page(request, 50, _MOST_ENTRIES)
-    return answer({"entries": settled(await entries.entries_of(parts(request).database, who.org_id, known, wanted))})
+    """List entries, newest first; `after` is the last id of the previous page."""
+    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
+    page = query_page(request, 50, _MAX_ENTRIES)
+    return answer(
+        {"entries": unwrap(await entries.list_entries(services(request).database, principal.org_id, valid_id, page))}
+    )
 
 
 @blueprint.post("/automations/<automation_id:str>/replay")
 async def replay(request: Request, automation_id: str) -> HTTPResponse:
     """Replay every dead entry, or those of one cause."""
-    who, known = await author(request, WRITE), known_form(automation_id, _THING)
+    author, valid_id = await require_author(request, WRITE), path_id(automation_id, _SUBJECT)
     fields = body_fields(request)
-    cause = cause_in(fields)
+    cause = replay_cause(fields)
     refuse_problems(fields)
-    return answer({"replayed": settled(await entries.replay_all(parts(request).database, who, known, cause))})
+    return answer({"replayed": unwrap(await entries.replay_all(services(request).database, author, valid_id, cause))})
 
 
 @blueprint.post("/automations/<automation_id:str>/simulate")
-async def simulate_stored(request: Request, automation_id: str) -> HTTPResponse:
-    """Answer what the automation would do with an event."""
-    who, known = await require_notebook(request, WRITE), known_form(automation_id, _THING)
+async def simulate(request: Request, automation_id: str) -> HTTPResponse:
+    """Simulate the automation for an event. Nothing is stored or sent."""
+    principal, valid_id = await require_workbench_key(request, WRITE), path_id(automation_id, _SUBJECT)
     expect_json(request)
-    given = accepted(trial.read_trial(request.body, parts(request).clock.now()))
-    tried = await trial.try_stored(parts(request).database, _around(request, who), known, given)
-    return answer(trial.trial_view(settled(tried), parts(request).settings.email_from))
+    event_trial = valid(trial.read_trial(request.body, services(request).clock.now()))
+    context = _trial_context(request, principal)
+    trace = await trial.simulate_stored(services(request).database, context, valid_id, event_trial)
+    return answer(trial.trial_view(unwrap(trace), services(request).settings.email_from))
 
 
 @blueprint.post("/simulate")
-async def simulate_given(request: Request) -> HTTPResponse:
-    """Answer what an automation that is stored nowhere would do with an event."""
-    who = await require_notebook(request, WRITE)
+async def simulate_unsaved(request: Request) -> HTTPResponse:
+    """Simulate an automation that comes with the request and is not stored."""
+    principal = await require_workbench_key(request, WRITE)
     expect_json(request)
-    whole = accepted(await asyncio.to_thread(trial.read_whole_trial, request.body, parts(request).clock.now()))
-    tried = await trial.try_given(parts(request).database, _around(request, who), whole.automation, whole.trial)
-    return answer(trial.trial_view(settled(tried), parts(request).settings.email_from))
+    unsaved = valid(await asyncio.to_thread(trial.read_unsaved_trial, request.body, services(request).clock.now()))
+    trace = await trial.simulate_unsaved(services(request).database, _trial_context(request, principal), unsaved)
+    return answer(trial.trial_view(unwrap(trace), services(request).settings.email_from))
+
+
+@blueprint.post("/automations/<automation_id:str>/test")
+async def send_test_messages(request: Request, automation_id: str) -> HTTPResponse:
+    """Send the messages of a simulation to test receivers and return the result of each within 20 seconds; 429 after ten tests in a minute.
+
+    Receivers are contacts of the organization, hosts that its published automations send to, and those that the operator allows.
+    """
+    principal, valid_id = await require_workbench_key(request, WRITE), path_id(automation_id, _SUBJECT)
+    expect_json(request)
+    context = services(request)
+    test_request = valid(await asyncio.to_thread(read_test_request, request.body, context.clock.now()))
+    trial_context, author = _trial_context(request, principal), author_of(request, principal)
+    receivers = AllowedReceivers(
+        frozenset(context.settings.test_receivers), emails_stay_local=context.settings.smtp is None
+    )
+    send_services = TestSendServices(context.database, context.keyring, context.clock, context.transports, receivers)
+    results = await send_test(send_services, author, trial_context, valid_id, test_request)
+    return answer({"messages": unwrap(results)})
 
 
 async def _view(row: AutomationRow | Refusal) -> AutomationView:
-    return await asyncio.to_thread(automation_view, settled(row))
+    return await asyncio.to_thread(automation_view, unwrap(row))
 
 
-async def _published(request: Request, row: AutomationRow | Refusal) -> PublishedView:
-    """Return a publication with its impact; counted after the commit, so that no lock waits for a long count."""
-    published = settled(row)
-    async with parts(request).database.transaction() as tx:
-        earlier = await store.count_earlier(tx, published.org_id, published.id, published.published_version)
-    return await asyncio.to_thread(published_view, published, earlier)
+async def _published(request: Request, result: AutomationRow | Refusal) -> PublishedView:
+    row = unwrap(result)
+    # Counted after the commit of the publication, so that no lock is held during a long count.
+    async with services(request).database.transaction() as tx:
+        earlier = await store.count_entries_of_other_versions(tx, row.org_id, row.id, row.published_version)
+    return await asyncio.to_thread(published_view, row, earlier)
 
 
-def _around(request: Request, who: Principal) -> Surroundings:
-    own = parts(request)
-    retries = trial.policy_of(own.settings.retry_delays)
-    return Surroundings(who.org_id, own.keyring.of(who.org_id), retries, "pii:read" in who.scopes)
+def _trial_context(request: Request, principal: Principal) -> TrialContext:
+    keys = services(request).keyring.of(principal.org_id)
+    retries = trial.retry_policy(services(request).settings.retry_delays)
+    return TrialContext(principal.org_id, keys, retries, "pii:read" in principal.scopes)

@@ -1,4 +1,7 @@
-"""`GET /api/v1/events/catalog`: contract §4.3, and what is inside one event."""
+"""`/api/v1/events/catalog`: the event names of an organization, and the structure of one event's payloads.
+
+Contract: docs/contract.md 4.3. Types are evidence from stored payloads, never a schema that events have to follow.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,120 +12,115 @@ from urllib.parse import unquote
 
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.language import drift
-from api.language.codec import decode
-from api.language.event import EVENT_NAME
-from api.language.problem import Problem
-from api.language.shape import paths_of
-from api.routes.answers import RefusedError, answer
-from api.routes.entrance import parts, require
-from api.store import catalog
-from api.store.catalog import Counted, StoredEvent
+from api.routes.parameters import query_flag, query_number, query_text
+from api.routes.request import require, services
+from api.routes.responses import RequestRefusedError, answer
+from api.store import events as store
+from api.store.events import StoredEvent
+from workbench.language import payload_schema
+from workbench.language.codec import decode
+from workbench.language.event import EVENT_NAME
+from workbench.language.payload_schema import summarise_paths
 
 blueprint = Blueprint("catalog", url_prefix="/api/v1/events/catalog")
 
-WINDOW_DAYS = 30
-MOST_NAMES = 200
-SAMPLED = 1_000
-SAMPLED_BYTES = 2_000_000
-SHOWN = 5
-RECENT_PART = 10  # a tenth of the window is compared with the rest of it
-_EARLIER_PARTS, _OF_EACH = 25, 20
+MAX_WINDOW_DAYS = 30
+MAX_NAMES = 200
+SAMPLED_EVENTS = 1_000
+SAMPLED_BYTES = 2_000_000  # decoding and typing this many bytes takes about a second
+SHOWN_SAMPLES = 5
+RECENT_FRACTION = 10  # drift compares the last tenth of the window with the rest
+_EARLIER_PARTS, _PAYLOADS_PER_PART = 25, 20  # the rest is sampled evenly: 20 payloads from each of 25 parts
 
 
-@blueprint.get("/")
+@blueprint.get("")
 async def list_events(request: Request) -> HTTPResponse:
-    """Answer the names of events received in the last days, most frequent first; with `detail`, also when and how many a day."""
+    """List event names with their counts over the last days, most frequent first.
+
+    With `detail=true` also the first and last occurrence and the counts per day.
+    """
     principal = await require(request, "events:read")
-    days = whole_number(request, "days", WINDOW_DAYS, WINDOW_DAYS)
-    most = whole_number(request, "limit", MOST_NAMES, MOST_NAMES)
-    prefix = (request.args.get("prefix") or "").lower()
-    if "\0" in prefix:
-        raise RefusedError(400, Problem("prefix", "contains U+0000"))
-    detail = request.args.get("detail", "false")
-    if detail not in ("true", "false"):
-        raise RefusedError(400, Problem("detail", "must be true or false"))
-    now = parts(request).clock.now()
+    days = query_number(request, "days", MAX_WINDOW_DAYS, MAX_WINDOW_DAYS)
+    limit = query_number(request, "limit", MAX_NAMES, MAX_NAMES)
+    prefix = (query_text(request, "prefix") or "").lower()
+    detail = query_flag(request, "detail")
+    now = services(request).clock.now()
     since = now - timedelta(days=days)
-    async with parts(request).database.transaction() as tx:
-        counted = await catalog.count_events(tx, principal.org_id, since, prefix, most)
-        names = [each.event for each in counted]
-        seen = await catalog.seen(tx, principal.org_id, names, since) if detail == "true" else []
-    events: list[dict[str, Any]] = [{"event": each.event, "count": each.count} for each in counted]
-    if detail == "false":
+    async with services(request).database.transaction() as tx:
+        counts = await store.count_events(tx, principal.org_id, since, prefix, limit)
+        names = [count.event for count in counts]
+        spans = await store.find_first_and_last(tx, principal.org_id, names, since) if detail else []
+    events: list[dict[str, Any]] = [{"event": count.event, "count": count.count} for count in counts]
+    if not detail:
         return answer({"events": events, "windowDays": days})
-    window = _days(since, now)
-    for event, each, (first, last) in zip(events, counted, seen, strict=True):
-        event |= {"firstSeen": first, "lastSeen": last, "perDay": _per_day(window, each.days)}
-    return answer({"events": events, "days": _written(window), "windowDays": days})
+    window = _window(since, now)
+    for event, count, (first, last) in zip(events, counts, spans, strict=True):
+        event |= {"firstSeen": first, "lastSeen": last, "perDay": _per_day(window, count.days)}
+    return answer({"events": events, "days": _dates(window), "windowDays": days})
 
 
 @blueprint.get("/<event:str>")
 async def describe(request: Request, event: str) -> HTTPResponse:
-    """Answer what is inside one event: property paths of its newest 1,000 payloads, counts by day, newest events, drift."""
+    """Describe one event: property paths of its newest 1,000 payloads, counts per day, samples and drift."""
     principal = await require(request, "events:read")
-    days = whole_number(request, "days", WINDOW_DAYS, WINDOW_DAYS)
+    days = query_number(request, "days", MAX_WINDOW_DAYS, MAX_WINDOW_DAYS)
     name = unquote(event).lower()
     if not EVENT_NAME.fullmatch(name):
-        raise RefusedError(404, "that is not the name of an event")
-    now = parts(request).clock.now()
-    since, recent_since = now - timedelta(days=days), now - timedelta(days=days) / RECENT_PART
-    async with parts(request).database.transaction() as tx:
-        counted = await catalog.count_event(tx, principal.org_id, name, since)
-        if not counted.count:
-            raise RefusedError(404, f"no event {name!r} was received in the last {days} days")
-        ((first, last),) = await catalog.seen(tx, principal.org_id, [name], since)
-        newest = await catalog.newest_events(tx, principal.org_id, name, since, SAMPLED)
+        raise RequestRefusedError(404, f"{name!r} is not a valid event name")
+    now = services(request).clock.now()
+    since, recent_since = now - timedelta(days=days), now - timedelta(days=days) / RECENT_FRACTION
+    async with services(request).database.transaction() as tx:
+        counts = await store.count_event(tx, principal.org_id, name, since)
+        if not counts.count:
+            raise RequestRefusedError(404, f"no event {name!r} was received in the last {days} days")
+        ((first, last),) = await store.find_first_and_last(tx, principal.org_id, [name], since)
+        newest = await store.list_newest_events(tx, principal.org_id, name, since, SAMPLED_EVENTS)
         span = since, recent_since
-        before = await catalog.earlier_payloads(tx, principal.org_id, name, span, _EARLIER_PARTS, _OF_EACH)
+        earlier = await store.sample_payloads(tx, principal.org_id, name, span, _EARLIER_PARTS, _PAYLOADS_PER_PART)
+    window = _window(since, now)
     return answer(
         {
             "event": name,
-            "count": counted.count,
+            "count": counts.count,
             "firstSeen": first,
             "lastSeen": last,
             "windowDays": days,
-            **_by_day(counted, since, now),
-            **await asyncio.to_thread(_inside, newest, before, recent_since),
+            "days": _dates(window),
+            "perDay": _per_day(window, counts.days),
+            **await asyncio.to_thread(_structure, newest, earlier, recent_since),
         }
     )
 
 
-def _inside(newest: Sequence[StoredEvent], before: Sequence[bytes], recent_since: datetime) -> dict[str, Any]:
-    """Return what is in payloads, and what changed since a moment. Of large payloads fewer are looked into."""
-    sampled = [(each, decode(each.payload)) for each in newest[: _fitting([each.payload for each in newest])]]
-    recent = [payload for each, payload in sampled if each.created_at >= recent_since]
-    earlier = [decode(payload) for payload in before[: _fitting(before)]]
+def _structure(newest: Sequence[StoredEvent], earlier: Sequence[bytes], recent_since: datetime) -> dict[str, Any]:
+    """Return paths and samples of the newest payloads, and the differences between earlier and recent ones."""
+    sampled = [(event, decode(event.payload)) for event in newest[: _sample_size([event.payload for event in newest])]]
+    recent_payloads = [payload for event, payload in sampled if event.created_at >= recent_since]
+    earlier_payloads = [decode(payload) for payload in earlier[: _sample_size(earlier)]]
     return {
         "sampled": len(sampled),
-        "paths": paths_of([payload for _, payload in sampled]),
-        "samples": [_sample(each, payload) for each, payload in sampled[:SHOWN]],
+        "paths": summarise_paths([payload for _, payload in sampled]),
+        "samples": [
+            {"id": event.id, "createdAt": event.created_at, "occurredAt": event.occurred_at, "payload": payload}
+            for event, payload in sampled[:SHOWN_SAMPLES]
+        ],
         "drift": {
             "since": recent_since,
-            "before": len(earlier),
-            "recent": len(recent),
-            "changes": drift.changes(earlier, recent),
+            "before": len(earlier_payloads),
+            "recent": len(recent_payloads),
+            "changes": payload_schema.schema_changes(earlier_payloads, recent_payloads),
         },
     }
 
 
-def _fitting(payloads: Sequence[bytes]) -> int:
-    """Return how many of the first payloads to look into: a second's work at most."""
+def _sample_size(payloads: Sequence[bytes]) -> int:
+    """Return how many payloads fit into SAMPLED_BYTES, but at least the ones that are shown."""
     sizes = accumulate(len(payload) for payload in payloads)
-    return max(sum(size <= SAMPLED_BYTES for size in sizes), min(len(payloads), SHOWN))
+    return max(sum(size <= SAMPLED_BYTES for size in sizes), min(len(payloads), SHOWN_SAMPLES))
 
 
-def _sample(event: StoredEvent, payload: dict[str, Any]) -> dict[str, Any]:
-    return {"id": event.id, "createdAt": event.created_at, "occurredAt": event.occurred_at, "payload": payload}
-
-
-def _by_day(counted: Counted, since: datetime, now: datetime) -> dict[str, list[Any]]:
-    window = _days(since, now)
-    return {"days": _written(window), "perDay": _per_day(window, counted.days)}
-
-
-def _days(since: datetime, now: datetime) -> list[datetime]:
-    """Return the days of UTC that a window touches."""
+def _window(since: datetime, now: datetime) -> list[datetime]:
+    """Return the start of every UTC day that the window touches."""
     first = since.replace(hour=0, minute=0, second=0, microsecond=0)
     return [first + timedelta(days=number) for number in range((now - first).days + 1)]
 
@@ -131,15 +129,5 @@ def _per_day(window: Sequence[datetime], counts: Mapping[datetime, int]) -> list
     return [counts.get(day, 0) for day in window]
 
 
-def _written(window: Sequence[datetime]) -> list[str]:
+def _dates(window: Sequence[datetime]) -> list[str]:
     return [day.date().isoformat() for day in window]
-
-
-def whole_number(request: Request, name: str, default: int, most: int) -> int:
-    """Return a query parameter between 1 and `most`; refuse with 400 naming it."""
-    text = request.args.get(name)
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
-        raise RefusedError(400, Problem(name, f"must be a whole number from 1 to {most}"))
-    return int(text)

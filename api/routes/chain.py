@@ -1,26 +1,24 @@
-"""What happened on chains: how far they were read, which events there are, and samples of their logs."""
+"""`/api/v1/chain`: how far each chain was read, the on-chain events of the organization, and samples of their logs."""
 
 from datetime import datetime, timedelta
 
 import msgspec
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.language.onchain import TYPE
-from api.routes.answers import answer
-from api.routes.authors import id_argument, text_argument
-from api.routes.catalog import whole_number
-from api.routes.entrance import parts, require
-from api.store import logs as store
-from api.store.strangers import list_strangers
+from api.routes.parameters import query_id, query_number, query_text
+from api.routes.request import require, services
+from api.routes.responses import answer
+from api.store import chain as store
+from workbench.language.onchain import ONCHAIN_EVENT
 
-COUNTED = 100_000
-DAY = timedelta(days=1)
+COUNTED_LOGS = 100_000  # about a second of counting
+UNKNOWN_WALLETS_WINDOW = timedelta(days=1)
 
 blueprint = Blueprint("chain", url_prefix="/api/v1/chain")
 
 
 class LogView(msgspec.Struct, frozen=True, rename="camel"):
-    """A log, in the form in which a simulation takes it."""
+    """A log, in the form that a simulation takes as its event."""
 
     id: str
     type: str
@@ -38,28 +36,29 @@ class LogView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @blueprint.get("")
-async def chains(request: Request) -> HTTPResponse:
-    """Answer how far each chain was read, the events among the 100,000 newest logs, and what became of unknown wallets within a day."""
-    who = await require(request, "events:read")
-    async with parts(request).database.transaction() as tx:
-        found = await store.list_chains(tx, parts(request).clock.now())
-        counts = await store.count_logs(tx, who.org_id, COUNTED)
-        strangers = await list_strangers(tx, who.org_id, parts(request).clock.now() - DAY)
-    return answer({"chains": found, "events": counts, "strangers": strangers})
+async def list_chains(request: Request) -> HTTPResponse:
+    """List the chains with how far each was read, the events among the 100,000 newest logs, and unknown wallets of the last day."""
+    principal = await require(request, "events:read")
+    now = services(request).clock.now()
+    async with services(request).database.transaction() as tx:
+        chains = await store.list_chains(tx, now)
+        events = await store.count_logs(tx, principal.org_id, COUNTED_LOGS)
+        unknown_wallets = await store.list_unknown_wallets(tx, principal.org_id, now - UNKNOWN_WALLETS_WINDOW)
+    return answer({"chains": chains, "events": events, "strangers": unknown_wallets})
 
 
 @blueprint.get("/events")
-async def recent(request: Request) -> HTTPResponse:
-    """Answer the logs that were seen last, of a `contract` and an `event`, or after a page (`before`, its last id); `limit` up to 500."""
-    who = await require(request, "events:read")
-    contract = text_argument(request, "contract")
-    which = store.Which(contract and contract.lower(), text_argument(request, "event"), id_argument(request, "before"))
-    most = whole_number(request, "limit", 20, 500)
-    async with parts(request).database.transaction() as tx:
-        rows = await store.recent_logs(tx, who.org_id, which, most)
-    return answer({"events": [_view(row) for row in rows]})
-
-
-def _view(row: store.LogRow) -> LogView:
-    known = msgspec.structs.asdict(row)
-    return LogView(**known | {"type": TYPE, "args": msgspec.Raw(row.args)})
+async def list_logs(request: Request) -> HTTPResponse:
+    """List the newest logs, optionally of one `contract` and `event`; `before` is the last id of the previous page."""
+    principal = await require(request, "events:read")
+    contract = query_text(request, "contract")
+    wanted = store.LogSelection(
+        contract and contract.lower(), query_text(request, "event"), query_id(request, "before")
+    )
+    limit = query_number(request, "limit", 20, 500)
+    async with services(request).database.transaction() as tx:
+        rows = await store.recent_logs(tx, principal.org_id, wanted, limit)
+    logs = [
+        LogView(**msgspec.structs.asdict(row) | {"type": ONCHAIN_EVENT, "args": msgspec.Raw(row.args)}) for row in rows
+    ]
+    return answer({"events": logs})

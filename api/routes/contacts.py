@@ -1,124 +1,263 @@
-"""`/api/v1/contacts`: finding one, what it wants no messages through, its tags, what is kept of it, and forgetting it.
+"""`/api/v1/contacts`: finding a contact, its history, opt-outs and tags, merging, explaining, export and erasure.
 
-Live secret keys, whose holder knows the people, and workbench keys with the scope: contacts:read to look, automations:write for
-tags and opt-outs (an automation can change contacts, too), contacts:erase to forget. Export and erasure are for workbench keys only.
-Emails are masked without pii:read.
+Live secret keys may find contacts and change their tags and opt-outs. Workbench keys need contacts:read to read,
+automations:write to change (automations change contacts, too), contacts:erase to erase. History, explain, merge, export and
+erasure are for workbench keys only. Email addresses are masked without pii:read.
 """
 
 import logging
+from collections.abc import Collection
 
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.authoring.fields import Fields
-from api.contacts import care, erasure, export
-from api.language.action import MAX_TAG
-from api.language.contact import Contact
-from api.language.described import read_contact
-from api.language.event import Identifiers
-from api.language.problem import Problem
-from api.language.retry import CHANNELS
-from api.routes.answers import RefusedError, answer
-from api.routes.authors import body_fields, known_form, refuse_problems, settled
-from api.routes.entrance import parts
-from api.routes.people import PRIVATE, author_of, require_person, shown_to
-from api.routes.watched import while_allowed
-from api.store.erasure import Subject
+from api.auth.verify import Principal
+from api.automations.automations import Refusal
+from api.automations.body import Fields
+from api.clock import from_us
+from api.contacts import contacts, export
+from api.contacts import erase as contacts_erase
+from api.contacts.contacts import ContactView
+from api.contacts.explain import ExplainReader, ExplainRequest
+from api.contacts.explain import explain as explain_contact
+from api.contacts.merge import Pair, preview, undo
+from api.contacts.merge import merge as merge_contacts
+from api.contacts.timeline import read_contact_with_counts, timeline
+from api.routes.parameters import body_fields, is_id, path_id, query_number, query_text, refuse_problems, unwrap
+from api.routes.request import (
+    PRIVATE,
+    author_of,
+    cancel_when_key_ends,
+    email_display,
+    require_contact_access,
+    services,
+)
+from api.routes.responses import RequestRefusedError, answer
+from api.store.contacts import LAST_CURSOR, MAX_EVENTS, TIMELINE_KINDS, ContactKey, Cursor, TimelineKind
+from workbench.language.actions import MAX_TAG
+from workbench.language.contact import ContactState
+from workbench.language.event import Identifiers, parse_timestamp
+from workbench.language.problem import Problem
+from workbench.language.run import CHANNELS
+from workbench.language.simulate import read_contact
 
 blueprint = Blueprint("contacts", url_prefix="/api/v1/contacts")
 
-_READ, _CHANGE = ("ingest", "contacts:read"), ("ingest", "automations:write")
-_MOST_TAGS = 100
+_FIND, _CHANGE, _READ = ("ingest", "contacts:read"), ("ingest", "automations:write"), ("contacts:read",)
+_PREVIEW_MERGE, _MERGE = "contacts:read", "automations:write"
+_IDENTIFIERS = ("email", "walletAddress", "externalId")
+_MAX_TAGS = 100
+_MAX_HISTORY = 500
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 _log = logging.getLogger("workbench.contacts")
 
 
 @blueprint.post("/find")
 async def find(request: Request) -> HTTPResponse:
-    """Answer the contact that an event with this `contact` would belong to."""
-    who, own = await require_person(request, _READ), parts(request)
-    identifiers = _identifiers(body_fields(request))
-    keys = own.keyring.of(who.org_id)
-    found = await care.find(own.database, who.org_id, keys, identifiers, shown_to(request, who))
-    return answer(settled(found), headers=PRIVATE)
+    """Find the contact that an event with this `contact` would belong to."""
+    principal = await require_contact_access(request, _FIND)
+    fields = body_fields(request)
+    contact = read_contact(fields.value("contact"))
+    if not isinstance(contact, ContactState):
+        raise RequestRefusedError(400, contact)
+    refuse_problems(fields)
+    if contact.identifiers == Identifiers():
+        raise RequestRefusedError(400, Problem("contact", "must have a walletAddress, an email or an externalId"))
+    return answer(unwrap(await _find(request, principal, contact.identifiers)), headers=PRIVATE)
+
+
+@blueprint.get("")
+async def find_with_counts(request: Request) -> HTTPResponse:
+    """Find a contact by its `id`, `email`, `walletAddress` or `externalId`; the answer counts its events, entries and messages."""
+    principal = await require_contact_access(request, _FIND)
+    given = {name: text for name in ("id", *_IDENTIFIERS) if (text := query_text(request, name)) is not None}
+    if len(given) != 1:
+        raise RequestRefusedError(400, f"pass exactly one of id, {', '.join(_IDENTIFIERS)}")
+    if "id" in given:
+        contact_id = path_id(given["id"], "contact")
+    else:
+        described = read_contact(given)
+        if not isinstance(described, ContactState):
+            raise RequestRefusedError(400, described)
+        contact_id = unwrap(await _find(request, principal, described.identifiers)).id
+    subject = ContactKey(principal.org_id, contact_id)
+    contact = await read_contact_with_counts(services(request).database, subject, email_display(request, principal))
+    return answer(unwrap(contact), headers=PRIVATE)
 
 
 @blueprint.get("/<contact_id:str>")
-async def show(request: Request, contact_id: str) -> HTTPResponse:
-    """Answer a contact."""
-    who = await require_person(request, _READ)
-    known = known_form(contact_id, "contact")
-    found = await care.show(parts(request).database, who.org_id, known, shown_to(request, who))
-    return answer(settled(found), headers=PRIVATE)
+async def read(request: Request, contact_id: str) -> HTTPResponse:
+    """Return one contact."""
+    principal = await require_contact_access(request, _FIND)
+    valid_id = path_id(contact_id, "contact")
+    database, shown = services(request).database, email_display(request, principal)
+    return answer(unwrap(await contacts.show(database, principal.org_id, valid_id, shown)), headers=PRIVATE)
+
+
+@blueprint.get("/<contact_id:str>/timeline")
+async def list_timeline(request: Request, contact_id: str) -> HTTPResponse:
+    """List the history of a contact, newest first: events, entries, messages and changes, or one `kind` of them.
+
+    `before` is a moment, or `next` of the previous page.
+    """
+    principal = await require_contact_access(request, _READ)
+    subject = ContactKey(principal.org_id, path_id(contact_id, "contact"))
+    before, limit = _before(request), query_number(request, "limit", 100, _MAX_HISTORY)
+    database, kinds, clear = services(request).database, _kinds(request), "pii:read" in principal.scopes
+    return answer(unwrap(await timeline(database, subject, kinds, before, limit, clear=clear)), headers=PRIVATE)
 
 
 @blueprint.put("/<contact_id:str>/opt-outs")
 async def opt_out(request: Request, contact_id: str) -> HTTPResponse:
-    """Let a contact opt out of channels, `{"email": true}`, or in again; those that are not named stay as they are."""
-    who = await require_person(request, _CHANGE)
-    known, fields = known_form(contact_id, "contact"), body_fields(request)
-    named = [(channel, fields.flag(channel)) for channel in CHANNELS]
-    outs: dict[str, bool] = {channel: is_out for channel, is_out in named if is_out is not None}
-    if not outs and not fields.problems:
+    """Opt a contact out of channels, `{"email": true}`, or in again; channels that are not named stay as they are."""
+    principal = await require_contact_access(request, _CHANGE)
+    valid_id, fields = path_id(contact_id, "contact"), body_fields(request)
+    flags = [(channel, fields.flag(channel)) for channel in CHANNELS]
+    opt_outs: dict[str, bool] = {channel: flag for channel, flag in flags if flag is not None}
+    if not opt_outs and not fields.problems:
         fields.refuse("", f"the body must name a channel: {', '.join(CHANNELS)}")
     refuse_problems(fields)
-    author, shown = author_of(request, who), shown_to(request, who)
-    return answer(settled(await care.opt_out(parts(request).database, author, known, outs, shown)), headers=PRIVATE)
+    author, shown = author_of(request, principal), email_display(request, principal)
+    contact = await contacts.opt_out(services(request).database, author, valid_id, opt_outs, shown)
+    return answer(unwrap(contact), headers=PRIVATE)
 
 
 @blueprint.post("/<contact_id:str>/tags")
 async def tag(request: Request, contact_id: str) -> HTTPResponse:
-    """Take the tags in `remove` from a contact, then give it those in `add`."""
-    who = await require_person(request, _CHANGE)
-    known, fields = known_form(contact_id, "contact"), body_fields(request)
+    """Remove the tags in `remove` from a contact, then add those in `add`."""
+    principal = await require_contact_access(request, _CHANGE)
+    valid_id, fields = path_id(contact_id, "contact"), body_fields(request)
     added, removed = _tags(fields, "add"), _tags(fields, "remove")
     refuse_problems(fields)
-    author, shown = author_of(request, who), shown_to(request, who)
-    changed = await care.tag(parts(request).database, author, known, added, removed, shown)
-    return answer(settled(changed), headers=PRIVATE)
+    author, shown = author_of(request, principal), email_display(request, principal)
+    contact = await contacts.tag(services(request).database, author, valid_id, added, removed, shown)
+    return answer(unwrap(contact), headers=PRIVATE)
 
 
-@blueprint.delete("/<contact_id:str>")
-async def erase(request: Request, contact_id: str) -> HTTPResponse:
-    """Forget a contact for good; its rows stay and count, and say nothing about it."""
-    who = await require_person(request, ("contacts:erase",))
-    known = known_form(contact_id, "contact")
-    return answer(settled(await erasure.erase(parts(request).database, author_of(request, who), known)))
+@blueprint.post("/<contact_id:str>/explain")
+async def explain(request: Request, contact_id: str) -> HTTPResponse:
+    """Explain why an automation did or did not start: for the newest events, one `eventId`, or an `event` that has not happened."""
+    principal = await require_contact_access(request, _READ)
+    valid_id, fields = path_id(contact_id, "contact"), body_fields(request)
+    fields.require("automationId")
+    automation_id, event_id = fields.text("automationId", 100), fields.text("eventId", 100)
+    event, limit = fields.value("event"), fields.number("limit")
+    if event is not None and not isinstance(event, dict):
+        fields.refuse("event", "must be an event")
+    if event is not None and event_id is not None:
+        fields.refuse("event", "cannot be combined with eventId: pass one of them")
+    if limit is not None and limit > MAX_EVENTS:
+        fields.refuse("limit", f"must be from 1 to {MAX_EVENTS}")
+    if event_id is not None and not is_id(event_id):
+        fields.refuse("eventId", "must be an id")
+    refuse_problems(fields)
+    assert automation_id is not None
+    explain_request = ExplainRequest(path_id(automation_id, "automation"), event_id, event, limit or 20)
+    keys = services(request).keyring.of(principal.org_id)
+    reader = ExplainReader(author_of(request, principal), keys, "pii:read" in principal.scopes)
+    explanation = await explain_contact(services(request).database, reader, valid_id, explain_request)
+    return answer(unwrap(explanation), headers=PRIVATE)
+
+
+@blueprint.post("/merge")
+async def merge(request: Request) -> HTTPResponse:
+    """Merge the contact `absorb` into the contact `keep`; with `preview`, only return the result."""
+    principal = await require_contact_access(request, (_PREVIEW_MERGE, _MERGE))
+    fields = body_fields(request)
+    ids = []
+    for name in ("keep", "absorb"):
+        fields.require(name)
+        contact_id = fields.text(name, 100)
+        if contact_id is not None and not is_id(contact_id):
+            fields.refuse(name, "must be the id of a contact")
+        ids.append((contact_id or "").lower())
+    if ids[0] and ids[0] == ids[1]:
+        fields.refuse("absorb", "must be a different contact from keep")
+    is_preview = fields.flag("preview")
+    refuse_problems(fields)
+    scope = _PREVIEW_MERGE if is_preview else _MERGE
+    if scope not in principal.scopes:
+        raise RequestRefusedError(403, f"this key lacks the scope {scope}")
+    database, shown, pair = services(request).database, email_display(request, principal), Pair(*ids)
+    if is_preview:
+        return answer(unwrap(await preview(database, principal.org_id, pair, shown)), headers=PRIVATE)
+    return answer(unwrap(await merge_contacts(database, author_of(request, principal), pair, shown)), headers=PRIVATE)
+
+
+@blueprint.post("/merges/<merge_id:str>/undo")
+async def undo_merge(request: Request, merge_id: str) -> HTTPResponse:
+    """Undo a merge; 409 gives the reason if that is not possible any more."""
+    principal = await require_contact_access(request, (_MERGE,))
+    valid_id = path_id(merge_id, "merge")
+    result = await undo(services(request).database, author_of(request, principal), valid_id)
+    return answer(unwrap(result), headers=PRIVATE)
 
 
 @blueprint.get("/<contact_id:str>/export")
 async def export_all(request: Request, contact_id: str) -> None:
-    """Answer what is kept of a contact: itself, its events, entries with their steps, and messages."""
-    who, database = await require_person(request, ("contacts:read",)), parts(request).database
-    known, shown, clear = known_form(contact_id, "contact"), shown_to(request, who), "pii:read" in who.scopes
-    contact = settled(await care.show(database, who.org_id, known, shown))
+    """Export everything stored about a contact: the contact, its events, entries with their steps, and messages."""
+    principal = await require_contact_access(request, _READ)
+    database, shown, clear = (
+        services(request).database,
+        email_display(request, principal),
+        "pii:read" in principal.scopes,
+    )
+    contact = unwrap(await contacts.show(database, principal.org_id, path_id(contact_id, "contact"), shown))
+    subject = ContactKey(principal.org_id, contact.id)
     response = await request.respond(content_type="application/json", headers=PRIVATE)
     try:
-        async with while_allowed(request, "contacts:read"):
-            async for piece in export.pieces(database, Subject(who.org_id, contact.id), contact, shown, clear=clear):
+        async with cancel_when_key_ends(request, *_READ):
+            async for piece in export.export_chunks(database, subject, contact, shown, clear=clear):
                 await response.send(piece)
             await response.eof()
-    except Exception as error:  # noqa: BLE001  the edge: an answer that has begun can only break, so that no half looks whole
+    except Exception as error:  # noqa: BLE001 - the answer has begun: closing the connection shows that it is incomplete
         _log.warning("export_broken", extra={"request_id": str(request.id), "reason": type(error).__name__})
         request.transport.abort()  # type: ignore[attr-defined]
 
 
-def _identifiers(fields: Fields) -> Identifiers:
-    found = read_contact(fields.value("contact"))
-    if not isinstance(found, Contact):
-        raise RefusedError(400, found)
-    refuse_problems(fields)
-    if found.identifiers == Identifiers():
-        raise RefusedError(400, Problem("contact", "must have a walletAddress, an email or an externalId"))
-    return found.identifiers
+@blueprint.delete("/<contact_id:str>")
+async def erase(request: Request, contact_id: str) -> HTTPResponse:
+    """Erase a contact permanently; its rows still count, without any personal data."""
+    principal = await require_contact_access(request, ("contacts:erase",))
+    valid_id = path_id(contact_id, "contact")
+    return answer(
+        unwrap(await contacts_erase.erase(services(request).database, author_of(request, principal), valid_id))
+    )
+
+
+async def _find(request: Request, principal: Principal, identifiers: Identifiers) -> ContactView | Refusal:
+    keys = services(request).keyring.of(principal.org_id)
+    shown = email_display(request, principal)
+    return await contacts.find(services(request).database, principal.org_id, keys, identifiers, shown)
 
 
 def _tags(fields: Fields, name: str) -> list[str]:
     tags = fields.value(name)
     if tags is None:
         return []
-    if not isinstance(tags, list) or len(tags) > _MOST_TAGS:
-        fields.refuse(name, f"must be an array of at most {_MOST_TAGS} tags")
+    if not isinstance(tags, list) or len(tags) > _MAX_TAGS:
+        fields.refuse(name, f"must be an array of at most {_MAX_TAGS} tags")
         return []
-    if not all(isinstance(each, str) and 0 < len(each) <= MAX_TAG for each in tags):
-        fields.refuse(name, f"must hold tags of 1 to {MAX_TAG} characters")
+    if not all(isinstance(tag, str) and 0 < len(tag) <= MAX_TAG for tag in tags):
+        fields.refuse(name, f"must contain tags of 1 to {MAX_TAG} characters")
     return list(dict.fromkeys(map(str, tags)))
+
+
+def _kinds(request: Request) -> Collection[TimelineKind]:
+    wanted = query_text(request, "kind")
+    kinds = [kind for kind in TIMELINE_KINDS if wanted in (None, kind)]
+    if not kinds:
+        raise RequestRefusedError(400, Problem("kind", f"must be one of {', '.join(TIMELINE_KINDS)}"))
+    return kinds
+
+
+def _before(request: Request) -> Cursor:
+    text = query_text(request, "before")
+    if text is None:
+        return LAST_CURSOR
+    moment, _, row_id = text.replace(" ", "+").partition(",")  # an unquoted + in a URL arrives as a blank
+    at_us = parse_timestamp(moment)
+    if at_us is None or (row_id and not is_id(row_id)):
+        reason = "must be a moment like 2026-11-20T10:00:00Z, or `next` of the previous page"
+        raise RequestRefusedError(400, Problem("before", reason))
+    return from_us(at_us), row_id or _FIRST_ID

@@ -1,95 +1,83 @@
-"""`/api/v1/entries` and `/dead-letters`: finding entries, reading one with its history, replaying dead ones.
+"""`/api/v1/entries` and `/api/v1/dead-letters`: finding entries, reading one with its history, replaying dead ones.
 
-Reading needs one of automations:write, automations:publish, events:read; replay automations:write. Workbench keys only.
+Workbench keys only. Reading needs one of automations:write, automations:publish, events:read; replay automations:write.
 """
 
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.access.verify import Principal
-from api.authoring import entries
-from api.authoring.entries import Wanted
-from api.authoring.views import Shown
-from api.language.email import mask_email
-from api.routes.answers import answer
-from api.routes.authors import (
-    READ,
-    WRITE,
-    author,
+from api.automations import entries
+from api.automations.entries import EventEntriesQuery
+from api.routes.parameters import (
     body_fields,
-    cause_in,
-    id_argument,
-    known_form,
-    page,
+    path_id,
+    query_id,
+    query_page,
+    query_text,
     refuse_problems,
-    require_notebook,
-    settled,
-    text_argument,
+    replay_cause,
+    unwrap,
 )
-from api.routes.entrance import parts
+from api.routes.request import READ, WRITE, author_of, email_display, require_author, require_workbench_key, services
+from api.routes.responses import answer
 
 blueprint = Blueprint("entries", url_prefix="/api/v1")
 
-_THING = "entry"
-_MOST = 500
+_SUBJECT = "entry"
+_MAX_LISTED = 500
 
 
 @blueprint.get("/entries")
 async def find(request: Request) -> HTTPResponse:
-    """Answer entries, newest first: of all events, or of those with an `event` name, `eventId` or `idempotencyKey`."""
-    who = await require_notebook(request, READ)
-    event = text_argument(request, "event")
-    wanted = Wanted(
-        page(request, 50, _MOST),
+    """List entries, newest first: all, or those of an `event` name, `eventId` or `idempotencyKey`."""
+    principal = await require_workbench_key(request, READ)
+    event = query_text(request, "event")
+    query = EventEntriesQuery(
+        query_page(request, 50, _MAX_LISTED),
         None if event is None else event.lower(),
-        id_argument(request, "eventId"),
-        text_argument(request, "idempotencyKey"),
+        query_id(request, "eventId"),
+        query_text(request, "idempotencyKey"),
     )
-    own = parts(request)
-    return answer({"entries": await entries.find_entries(own.database, who.org_id, own.keyring.of(who.org_id), wanted)})
+    keys = services(request).keyring.of(principal.org_id)
+    return answer({"entries": await entries.find_entries(services(request).database, principal.org_id, keys, query)})
 
 
 @blueprint.get("/entries/<entry_id:str>")
 async def read(request: Request, entry_id: str) -> HTTPResponse:
-    """Answer one entry with its steps, messages and moves."""
-    who = await require_notebook(request, READ)
-    shown = _shown(request, who)
-    known, clear = known_form(entry_id, _THING), "pii:read" in who.scopes
-    return answer(settled(await entries.history(parts(request).database, who.org_id, known, shown, clear=clear)))
+    """Return one entry with its steps, messages and transitions."""
+    principal = await require_workbench_key(request, READ)
+    shown, clear = email_display(request, principal), "pii:read" in principal.scopes
+    valid_id = path_id(entry_id, _SUBJECT)
+    database = services(request).database
+    return answer(unwrap(await entries.read_history(database, principal.org_id, valid_id, shown, clear=clear)))
 
 
 @blueprint.get("/dead-letters")
 async def dead_letters(request: Request) -> HTTPResponse:
-    """Answer the dead entries by automation, cause and node; of one automation with `automationId`."""
-    who = await require_notebook(request, READ)
-    wanted = id_argument(request, "automationId")
-    return answer({"deadLetters": settled(await entries.dead_letters(parts(request).database, who.org_id, wanted))})
+    """Count the dead entries by automation, cause and node; of one automation with `automationId`."""
+    principal = await require_workbench_key(request, READ)
+    automation_id = query_id(request, "automationId")
+    counts = await entries.count_dead_letters(services(request).database, principal.org_id, automation_id)
+    return answer({"deadLetters": unwrap(counts)})
 
 
 @blueprint.post("/entries/replay")
 async def replay_many(request: Request) -> HTTPResponse:
-    """Replay every dead entry, or those of one automation or cause; automations that are switched off are passed over."""
-    who = await author(request, WRITE)
+    """Replay every dead entry, or those of one automation or cause; automations that are not active are skipped."""
+    author = await require_author(request, WRITE)
     fields = body_fields(request)
-    cause, automation_id = cause_in(fields), fields.text("automationId", 100)
+    cause, automation_id = replay_cause(fields), fields.text("automationId", 100)
     refuse_problems(fields)
-    database = parts(request).database
+    database = services(request).database
     if automation_id is None:
-        return answer({"replayed": await entries.replay_everywhere(database, who, cause)})
-    known = known_form(automation_id, "automation")
-    return answer({"replayed": settled(await entries.replay_all(database, who, known, cause))})
+        return answer({"replayed": await entries.replay_everywhere(database, author, cause)})
+    valid_id = path_id(automation_id, "automation")
+    return answer({"replayed": unwrap(await entries.replay_all(database, author, valid_id, cause))})
 
 
 @blueprint.post("/entries/<entry_id:str>/replay")
 async def replay(request: Request, entry_id: str) -> HTTPResponse:
-    """Give a dead entry a new cycle of attempts; 409 for any other."""
-    who, reader = await author(request, WRITE), await require_notebook(request, WRITE)
-    known, shown, clear = known_form(entry_id, _THING), _shown(request, reader), "pii:read" in reader.scopes
-    return answer(settled(await entries.replay(parts(request).database, who, known, shown, clear=clear)))
-
-
-def _shown(request: Request, who: Principal) -> Shown:
-    """Return how the caller sees the address of an email: in clear only with pii:read."""
-    keys = parts(request).keyring.of(who.org_id)
-    if "pii:read" in who.scopes:
-        return keys.open_email
-    return lambda sealed: mask_email(keys.open_email(sealed))
+    """Replay a dead entry from the step where it failed; 409 for an entry in any other state."""
+    principal = await require_workbench_key(request, WRITE)
+    author, valid_id = author_of(request, principal), path_id(entry_id, _SUBJECT)
+    shown, clear = email_display(request, principal), "pii:read" in principal.scopes
+    return answer(unwrap(await entries.replay(services(request).database, author, valid_id, shown, clear=clear)))

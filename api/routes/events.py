@@ -1,24 +1,54 @@
-"""`POST /api/v1/events` and `/events/batch`: contract §4.1 and §4.2."""
+"""`/api/v1/events`: ingest of single events and batches, and the feed of recent events.
+
+Ingest: docs/contract.md 4.1 and 4.2. Each event of a batch succeeds or fails alone, so a batch is split into the JSON texts
+of its events before any of them is validated.
+
+The feed (`/events/recent`) is a page, or with `follow` a stream of Server-Sent Events. A stream ends when the server
+stops, when its key ends, or after `seconds`; a client that reconnects with the last `id` misses nothing.
+"""
 
 import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import msgspec
 from sanic import Blueprint, HTTPResponse, Request
 
+from api.catalog.tail import MAX_EVENTS, OUTCOMES, Cursor, Tail, TailItem, TooManyFollowersError, read_cursor
 from api.clock import monotonic_ns
-from api.ingest.outcome import Accepted, DryRun, Duplicate, Outcome, RateLimited, Refused, Rejected, Stored, Unavailable
-from api.language.codec import cut_depth, mend_surrogates
-from api.language.problem import Problem, Problems
-from api.routes.answers import RefusedError, answer, refusal
-from api.routes.entrance import expect_json, parts, require
+from api.ingest.parse import (
+    Accepted,
+    AcceptedEvent,
+    DryRun,
+    Duplicate,
+    Outcome,
+    RateLimited,
+    Refused,
+    Rejected,
+    Unavailable,
+)
+from api.routes.parameters import query_flag, query_number
+from api.routes.request import expect_json, is_still_allowed, require, services
+from api.routes.responses import RequestRefusedError, answer, refusal
+from workbench.language.codec import encode, replace_lone_surrogates, truncate_depth
+from workbench.language.problem import Problem, Problems
 
 blueprint = Blueprint("events", url_prefix="/api/v1")
 
-PATHS = frozenset({"/api/v1/events", "/api/v1/events/batch"})
-MOST_IN_BATCH = 100
-LARGE = 1_048_576  # bytes; splitting so much may take longer than others should wait
+INGEST_PATHS = frozenset({"/api/v1/events", "/api/v1/events/batch"})
+MAX_BATCH_EVENTS = 100
+SPLIT_IN_THREAD_BYTES = 1_048_576  # splitting a larger body would delay other requests noticeably
+RECENT_EVENTS = 50
+HEARTBEAT_SECONDS = 15
+MAX_STREAM_SECONDS = 86_400
+
 _RATE_LIMITED = "rate limit exceeded, back off exponentially and retry"
 _UNAVAILABLE = "ingestion temporarily unavailable, retry with the same idempotencyKey"
+_EVENT_STREAM = "text/event-stream"
+_UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would hold events back otherwise
+
+_log = logging.getLogger("workbench.recent")
 
 
 class _Batch(msgspec.Struct):
@@ -34,53 +64,59 @@ async def ingest_one(request: Request) -> HTTPResponse:
     """Ingest one event."""
     since_ns = monotonic_ns()
     principal = await require(request, "ingest")
+    body = request.body
     try:
         expect_json(request)
-        if not _is_object(request.body):
-            raise RefusedError(400, "the body must be one JSON object")
-    except RefusedError as error:
-        parts(request).notices.note_rejected(principal.org_id, request.body, error.problems)
+        if body.lstrip(b" \t\r\n")[:1] != b"{":
+            raise RequestRefusedError(400, "the body must be one JSON object")
+    except RequestRefusedError as error:
+        services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
-    (outcome,) = await parts(request).pipeline.ingest(
-        principal.org_id, [request.body], principal.test, since_ns, str(request.id)
-    )
+    pipeline = services(request).pipeline
+    (outcome,) = await pipeline.ingest(principal.org_id, [body], principal.test, since_ns, str(request.id))
     if isinstance(outcome, Refused):
-        return refusal(request, *refused(outcome))
-    return answer(accepted(outcome), 202)
+        return refusal(request, *refused_answer(outcome))
+    return answer(accepted_answer(outcome), 202)
 
 
 @blueprint.post("/events/batch")
 async def ingest_batch(request: Request) -> HTTPResponse:
-    """Ingest up to 100 events; one bad event never rejects the others."""
+    """Ingest up to 100 events; an invalid event does not affect the others."""
     since_ns = monotonic_ns()
     principal = await require(request, "ingest")
     body = request.body
     try:
         expect_json(request)
-        raws = _events(body) if len(body) < LARGE else await asyncio.to_thread(_events, body)
-    except RefusedError as error:
-        parts(request).notices.note_rejected(principal.org_id, body, error.problems)
+        events = _split(body) if len(body) < SPLIT_IN_THREAD_BYTES else await asyncio.to_thread(_split, body)
+    except RequestRefusedError as error:
+        services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
-    outcomes = await parts(request).pipeline.ingest(principal.org_id, raws, principal.test, since_ns, str(request.id))
+    pipeline = services(request).pipeline
+    outcomes = await pipeline.ingest(principal.org_id, events, principal.test, since_ns, str(request.id))
     if outcomes and all(isinstance(outcome, Unavailable) for outcome in outcomes):
         return refusal(request, 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE")
-    return answer({"results": [_item(outcome) for outcome in outcomes]}, 202)
+    return answer({"results": [_batch_item(outcome) for outcome in outcomes]}, 202)
 
 
-def _item(outcome: Outcome) -> dict[str, object]:
+def accepted_answer(outcome: Accepted) -> dict[str, object]:
+    """Return the body for an event that was stored, was stored before, or was evaluated as a dry run."""
     match outcome:
-        case Rejected(problems=problems):
-            return {"accepted": False, "deduplicated": False, "error": str(problems[0])}
-        case RateLimited():
-            return {"accepted": False, "deduplicated": False, "error": f"RATE_LIMITED: {_RATE_LIMITED}"}
-        case Unavailable():
-            return {"accepted": False, "deduplicated": False, "error": f"INGEST_UNAVAILABLE: {_UNAVAILABLE}"}
-        case _:
-            return accepted(outcome)
+        case AcceptedEvent(idempotency_key=key):
+            return {"accepted": True, "deduplicated": False, "idempotencyKey": key}
+        case Duplicate(idempotency_key=key):
+            return {"accepted": True, "deduplicated": True, "idempotencyKey": key}
+        case DryRun(idempotency_key=key, matched=matched, deduplicated=deduplicated):
+            return {
+                "accepted": True,
+                "deduplicated": deduplicated,
+                "idempotencyKey": key,
+                "dryRun": True,
+                "matchedAutomations": matched,
+            }
 
 
-def refused(outcome: Refused) -> tuple[int, Problems, str | None]:
-    """Return status, problems and code of the answer to an event that is not stored."""
+def refused_answer(outcome: Refused) -> tuple[int, Problems, str | None]:
+    """Return status, problems and code for an event that was not stored."""
     match outcome:
         case Rejected(problems=problems):
             return 400, problems, None
@@ -90,54 +126,110 @@ def refused(outcome: Refused) -> tuple[int, Problems, str | None]:
             return 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE"
 
 
-def accepted(outcome: Accepted) -> dict[str, object]:
-    """Return the answer to an event that is stored, or judged."""
-    match outcome:
-        case Stored(idempotency_key=key):
-            return {"accepted": True, "deduplicated": False, "idempotencyKey": key}
-        case Duplicate(idempotency_key=key):
-            return {"accepted": True, "deduplicated": True, "idempotencyKey": key}
-        case DryRun(idempotency_key=key, matched=matched, deduplicated=again):
-            return {
-                "accepted": True,
-                "deduplicated": again,
-                "idempotencyKey": key,
-                "dryRun": True,
-                "matchedAutomations": matched,
-            }
+def _batch_item(outcome: Outcome) -> dict[str, object]:
+    if not isinstance(outcome, Refused):
+        return accepted_answer(outcome)
+    _, problems, code = refused_answer(outcome)
+    error = str(problems[0])
+    return {"accepted": False, "deduplicated": False, "error": f"{code}: {error}" if code else error}
 
 
-def _is_object(raw: bytes) -> bool:
-    return raw.lstrip(b" \t\r\n")[:1] == b"{"
+def _split(body: bytes) -> list[bytes]:
+    """Return the JSON text of each event of a batch.
 
-
-def _events(body: bytes) -> list[bytes]:
-    """Return the JSON text of each event of a batch; refuse with 400 naming `events`.
-
-    What makes one event unreadable (a lone surrogate, endless nesting) is left for that event to be refused.
+    A lone surrogate or too much nesting makes one event invalid, not the batch: it is repaired here and refused later.
     """
+    body = replace_lone_surrogates(body)
     try:
-        events = _split(mend_surrogates(body))
+        try:
+            events = _BATCH.decode(body).events
+        except RecursionError:
+            events = _BATCH.decode(truncate_depth(body)).events
     except msgspec.ValidationError:
-        raise _not_a_batch(body) from None
+        try:
+            fields = _FIELDS.decode(truncate_depth(body))
+        except ValueError:
+            raise RequestRefusedError(400, "the body must be one JSON object") from None
+        is_missing = "events" not in fields or bytes(fields["events"]) == b"null"
+        raise RequestRefusedError(400, Problem("events", "is required" if is_missing else "must be an array")) from None
     except ValueError as error:
-        raise RefusedError(400, f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
-    if len(events) > MOST_IN_BATCH:
-        raise RefusedError(400, Problem("events", f"has {len(events)} events, at most {MOST_IN_BATCH} are allowed"))
+        raise RequestRefusedError(400, f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
+    if len(events) > MAX_BATCH_EVENTS:
+        reason = f"has {len(events)} events, at most {MAX_BATCH_EVENTS} are allowed"
+        raise RequestRefusedError(400, Problem("events", reason))
     return [bytes(event) for event in events]
 
 
-def _split(raw: bytes) -> list[msgspec.Raw]:
-    try:
-        return _BATCH.decode(raw).events
-    except RecursionError:
-        return _BATCH.decode(cut_depth(raw)).events
+@blueprint.get("/events/recent")
+async def recent(request: Request) -> HTTPResponse | None:
+    """List the newest events, or those after a cursor; with `follow`, stream new events as they arrive."""
+    principal = await require(request, "events:read")
+    outcomes = tuple(name for text in request.args.getlist("outcome", []) for name in text.split(","))
+    if not set(outcomes) <= set(OUTCOMES):
+        raise RequestRefusedError(400, Problem("outcome", f"must be one or more of {', '.join(OUTCOMES)}"))
+    tail = Tail(services(request).database, services(request).clock, principal.org_id, outcomes or OUTCOMES)
+    limit, cursor = query_number(request, "limit", RECENT_EVENTS, MAX_EVENTS), _cursor(request)
+    wants_stream = request.accept.match("application/json", _EVENT_STREAM).mime == _EVENT_STREAM
+    if query_flag(request, "follow") or wants_stream:
+        try:
+            with services(request).followers.join(principal.org_id):
+                await _stream(request, tail, cursor, limit if "limit" in request.args else 0)
+                return None
+        except TooManyFollowersError:
+            raise RequestRefusedError(429, "too many open streams; close one and retry", "RATE_LIMITED") from None
+    if cursor is None:
+        events = await tail.begin(limit)
+    else:
+        await tail.resume(cursor)
+        events = await tail.more(limit)
+    return answer({"events": [event for event, _ in events], "cursor": str(tail.cursor)})
 
 
-def _not_a_batch(body: bytes) -> RefusedError:
+def _cursor(request: Request) -> Cursor | None:
+    text = request.headers.get("last-event-id") or request.args.get("after")
+    if not text:
+        return None
+    cursor = read_cursor(text)
+    if cursor is None:
+        reason = "must be the cursor of an earlier answer, or the id of an event"
+        raise RequestRefusedError(400, Problem("after", reason))
+    return cursor
+
+
+async def _stream(request: Request, tail: Tail, cursor: Cursor | None, past_events: int) -> None:
+    """Send up to `past_events` existing events, then new ones as they arrive."""
+    seconds = query_number(request, "seconds", MAX_STREAM_SECONDS, MAX_STREAM_SECONDS)
+    events: list[TailItem] = []
+    if cursor is None:
+        events = await tail.begin(past_events)
+    else:
+        await tail.resume(cursor)
+    response = await request.respond(content_type=_EVENT_STREAM, headers=_UNBUFFERED)
     try:
-        fields = _FIELDS.decode(cut_depth(mend_surrogates(body)))
-    except ValueError:
-        return RefusedError(400, "the body must be one JSON object")
-    missing = "events" not in fields or bytes(fields["events"]) == b"null"
-    return RefusedError(400, Problem("events", "is required" if missing else "must be an array"))
+        await response.send(f"id: {tail.cursor}\n\n" + _sse(events))
+        async with aclosing(_messages(request, tail, seconds)) as messages:
+            async for message in messages:
+                await response.send(message)
+        await response.eof()
+    except Exception as error:  # noqa: BLE001 - the answer has begun: only closing the connection can show the failure
+        _log.warning("recent_stream_broken: %s", error, extra={"request_id": str(request.id)})
+        request.transport.abort()  # type: ignore[attr-defined]
+
+
+async def _messages(request: Request, tail: Tail, seconds: int) -> AsyncGenerator[str, None]:
+    last_sent_ns = monotonic_ns()
+    until_ns = last_sent_ns + seconds * 1_000_000_000
+    async with aclosing(services(request).followers.follow(tail)) as polls:
+        async for events in polls:
+            if not await is_still_allowed(request, "events:read"):
+                return
+            now_ns = monotonic_ns()
+            if events or now_ns - last_sent_ns >= HEARTBEAT_SECONDS * 1_000_000_000:
+                last_sent_ns = now_ns
+                yield _sse(events) or ":\n\n"  # a comment keeps proxies from closing an idle connection
+            if now_ns >= until_ns:
+                return
+
+
+def _sse(events: list[TailItem]) -> str:
+    return "".join(f"id: {cursor}\ndata: {encode(event).decode()}\n\n" for event, cursor in events)

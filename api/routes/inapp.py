@@ -1,145 +1,165 @@
-"""`/api/v1/inapp/*`: a wallet signs in and opens a socket. Browsers call these from other origins, so CORS is spoken here.
+"""`/api/v1/inapp/*` and `/inapp/*`: wallet sign-in, the message socket, the browser SDK and its demo page.
 
-Answers name the asking page only when it may ask; a preflight names any, as nobody knows yet for which organization it asks,
-and gives nothing away. No cookie and no token in an address is ever read.
+Browsers call the API from other origins, so these routes speak CORS: an answer names the calling origin only if the
+organization allows it. A preflight names any origin, because it carries no key and so no organization; it reveals nothing.
+Neither a cookie nor a token in a URL is ever read.
 """
 
-from typing import Any
+from pathlib import Path
 
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.access.format import Kind
-from api.access.verify import Principal, Unauthorized
-from api.inapp.eip4361 import write
-from api.inapp.origins import is_loopback, may_ask, read_origin
-from api.inapp.sessions import ends_at, is_wallet
-from api.language.problem import Problem
-from api.routes.answers import RefusedError, answer
-from api.routes.entrance import json_body, parts
-from api.wire.websocket import WebSocket
+from api.auth.key_format import Kind
+from api.auth.verify import Principal, Unauthorized
+from api.inapp.sign_in import format_message, is_loopback, is_origin_allowed, is_wallet_address, parse_origin
+from api.routes.request import PRIVATE, json_body, services
+from api.routes.responses import RequestRefusedError, answer
+from api.wire.connection import WebSocket
+from workbench.language.problem import Problem
 
-blueprint = Blueprint("inapp", url_prefix="/api/v1/inapp")
+blueprint = Blueprint("inapp")
 
 _PUBLISHABLE: frozenset[Kind] = frozenset({"publishable"})
-_MOST_CHAIN = 2**53
-_PRIVATE = {"cache-control": "no-store"}
+_MAX_CHAIN_ID = 2**53  # the largest integer that JSON carries safely into JavaScript
 _PREFLIGHT = {
     "access-control-allow-methods": "POST",
     "access-control-allow-headers": "authorization, content-type",
     "access-control-max-age": "600",
     "vary": "origin",
 }
+_SDK = Path(__file__).parents[1] / "inapp" / "sdk"
+_CLIENT = (_SDK / "client.js").read_bytes()
+_CLIENT_HEADERS = {
+    "access-control-allow-origin": "*",
+    "cache-control": "public, max-age=300",
+    "x-content-type-options": "nosniff",
+}
+_DEMO = (_SDK / "demo.html").read_bytes()
+_DEMO_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 
-@blueprint.post("/challenge")
+@blueprint.post("/api/v1/inapp/challenge")
 async def challenge(request: Request) -> HTTPResponse:
-    """Answer the text that a wallet has to sign."""
-    principal = await _asking(request)
-    site = await _site(request, principal)
-    body = _object(request)
+    """Return the text that a wallet has to sign."""
+    principal = await _require_publishable_key(request)
+    origin = await _sign_in_origin(request, principal)
+    body = json_body(request)
     address, chain_id = body.get("walletAddress"), body.get("chainId", 1)
-    if not isinstance(address, str) or not is_wallet(address):
-        raise RefusedError(400, Problem("walletAddress", "must be an address of 0x and 40 hexadecimal digits"))
-    if type(chain_id) is not int or not 0 < chain_id < _MOST_CHAIN:
-        raise RefusedError(400, Problem("chainId", "must be a positive whole number"))
+    if not isinstance(address, str) or not is_wallet_address(address):
+        raise RequestRefusedError(400, Problem("walletAddress", "must be an address of 0x and 40 hexadecimal digits"))
+    if type(chain_id) is not int or not 0 < chain_id < _MAX_CHAIN_ID:
+        raise RequestRefusedError(400, Problem("chainId", "must be a positive whole number"))
     key = principal.org_id, principal.key_id
-    message = await parts(request).sessions.challenge(key, address, site, chain_id)
-    said = {"message": write(message), "nonce": message.nonce, "expiresAt": message.expires_at}
-    return answer(said, headers=_PRIVATE)
+    message = await services(request).sessions.challenge(key, address, origin, chain_id)
+    body = {"message": format_message(message), "nonce": message.nonce, "expiresAt": message.expires_at}
+    return answer(body, headers=PRIVATE)
 
 
-@blueprint.post("/session")
+@blueprint.post("/api/v1/inapp/session")
 async def session(request: Request) -> HTTPResponse:
-    """Answer the token that a signed text is worth; every text once."""
+    """Return a session token for a signed challenge; each challenge can be used once."""
     origin = _origin(request)
-    principal = await _asking(request) if "authorization" in request.headers else None
+    principal = await _require_publishable_key(request) if "authorization" in request.headers else None
     if principal is not None:
-        await _site(request, principal)
-    body = _object(request)
+        await _sign_in_origin(request, principal)
+    body = json_body(request)
     for field in ("message", "signature"):
         if not isinstance(body.get(field), str):
-            raise RefusedError(400, Problem(field, "must be a string"))
+            raise RequestRefusedError(400, Problem(field, "must be a string"))
     org_id = None if principal is None else principal.org_id
-    begun = await parts(request).sessions.begin(body["message"], body["signature"], origin, org_id)
-    if begun is None:
-        raise RefusedError(401, "the message or its signature is not valid, or it was used already")
-    request.ctx.allowed = origin
-    token = parts(request).sessions.seal(begun)
-    return answer({"token": token, "walletAddress": begun.wallet, "expiresAt": ends_at(begun)}, headers=_PRIVATE)
+    inapp_session = await services(request).sessions.create(body["message"], body["signature"], origin, org_id)
+    if inapp_session is None:
+        raise RequestRefusedError(401, "the message or its signature is not valid, or it was used already")
+    request.ctx.allowed_origin = origin
+    token = services(request).sessions.seal(inapp_session)
+    body = {"token": token, "walletAddress": inapp_session.wallet, "expiresAt": inapp_session.ends_at}
+    return answer(body, headers=PRIVATE)
 
 
-@blueprint.options("/challenge", name="preflight_challenge")
-@blueprint.options("/session", name="preflight_session")
+@blueprint.options("/api/v1/inapp/challenge", name="preflight_challenge")
+@blueprint.options("/api/v1/inapp/session", name="preflight_session")
 async def preflight(request: Request) -> HTTPResponse:
-    """Tell a browser that it may ask."""
-    request.ctx.allowed = _origin(request)
+    """Answer a browser's CORS preflight."""
+    request.ctx.allowed_origin = _origin(request)
     return HTTPResponse(status=204, headers=_PREFLIGHT)
 
 
-@blueprint.websocket("/socket")  # type: ignore[untyped-decorator]
+@blueprint.websocket("/api/v1/inapp/socket")  # type: ignore[untyped-decorator]
 async def socket(request: Request, websocket: WebSocket) -> None:
-    """Serve a socket; its first message has to be the token, within five seconds."""
-    await parts(request).feed.serve(websocket, request.ctx.origin)
+    """Open the message socket; the first frame must be the token, within five seconds."""
+    await services(request).feed.serve(websocket, request.ctx.origin)
+
+
+@blueprint.get("/inapp/client.js")
+async def client(request: Request) -> HTTPResponse:
+    """Return the browser SDK, an ES module that any page may import."""
+    return HTTPResponse(_CLIENT, content_type="text/javascript; charset=utf-8", headers=_CLIENT_HEADERS)
+
+
+@blueprint.get("/inapp/demo")
+async def demo(request: Request) -> HTTPResponse:
+    """Return the demo page."""
+    return HTTPResponse(_DEMO, content_type="text/html; charset=utf-8", headers=_DEMO_HEADERS)
 
 
 @blueprint.on_request
-async def receive(request: Request) -> None:
-    """Refuse a socket before it is one: where the page's origin is none, or there are too many."""
-    request.ctx.allowed = None
+async def check_socket(request: Request) -> None:
+    """Refuse a socket before the WebSocket handshake: for an invalid origin, or too many open sockets."""
+    request.ctx.allowed_origin = None
     if request.path.endswith("/socket"):
         request.ctx.origin = _origin(request)
-        if parts(request).feed.sockets.full:
-            raise RefusedError(503, "there are too many sockets here, try again")
+        if services(request).feed.sockets.is_full:
+            raise RequestRefusedError(503, "too many open sockets, try again")
 
 
 @blueprint.on_response  # type: ignore[untyped-decorator]
-async def name_origin(request: Request, response: HTTPResponse | None) -> None:
-    """Let the page that may ask read the answer."""
-    if response is not None and (origin := getattr(request.ctx, "allowed", None)) is not None:
+async def allow_origin(request: Request, response: HTTPResponse | None) -> None:
+    """Let the calling page read the answer, if its origin is allowed."""
+    if response is not None and (origin := getattr(request.ctx, "allowed_origin", None)) is not None:
         response.headers["access-control-allow-origin"] = origin
         response.headers["vary"] = "origin"
 
 
-async def _asking(request: Request) -> Principal:
-    found = await parts(request).verifier.principal(request.headers.getall("authorization", []), _PUBLISHABLE)
-    if isinstance(found, Unauthorized):
-        raise RefusedError(401, "the publishable key is missing, invalid or revoked")
-    return found
+async def _require_publishable_key(request: Request) -> Principal:
+    verifier = services(request).verifier
+    principal = await verifier.principal(request.headers.getall("authorization", []), _PUBLISHABLE)
+    if isinstance(principal, Unauthorized):
+        raise RequestRefusedError(401, "the publishable key is missing, invalid or revoked")
+    return principal
 
 
-async def _site(request: Request, principal: Principal) -> str:
-    """Return the origin for which a wallet signs in: the asking page's; refuse with 403 a page that may not ask.
+async def _sign_in_origin(request: Request, principal: Principal) -> str:
+    """Return the origin that a wallet signs in to: the calling page's; 403 if the organization does not allow it.
 
-    A program that is no browser sends no origin. It signs in for the organization's first one, or on this machine.
+    A client that is no browser sends no origin. It signs in to this server if that is local, else to the first allowed origin.
     """
-    allowed = await parts(request).sessions.origins(principal.org_id)
+    allowed = await services(request).sessions.origins(principal.org_id)
     origin = _origin(request)
     if origin is not None:
-        if not may_ask(origin, allowed):
-            raise RefusedError(403, "pages of this origin may not ask; see: workbench origins add")
-        request.ctx.allowed = origin
+        if not is_origin_allowed(origin, allowed):
+            raise RequestRefusedError(403, f"the origin {origin} is not allowed; add it with: workbench origins add")
+        request.ctx.allowed_origin = origin
         return origin
-    own = read_origin(f"http://{request.host}")
+    own = parse_origin(f"http://{request.host}")
     if own is not None and is_loopback(own):
         return own
     if not allowed:
-        raise RefusedError(403, "the organization has no origins yet; see: workbench origins add")
+        raise RequestRefusedError(403, "the organization has no allowed origins; add one with: workbench origins add")
     return allowed[0]
 
 
 def _origin(request: Request) -> str | None:
-    """Return the origin of the asking page, None where there is no browser; refuse with 403 what is none."""
-    given = request.headers.getall("origin", [])
-    if not given:
+    """Return the origin of the calling page, None if the client is no browser; 403 for an invalid one."""
+    headers = request.headers.getall("origin", [])
+    if not headers:
         return None
-    origin = read_origin(given[0]) if len(given) == 1 else None
+    origin = parse_origin(headers[0]) if len(headers) == 1 else None
     if origin is None:
-        raise RefusedError(403, "pages of this origin may not ask")
+        raise RequestRefusedError(403, "the Origin header is not a valid origin")
     return origin
-
-
-def _object(request: Request) -> dict[str, Any]:
-    body = json_body(request)
-    if not isinstance(body, dict):
-        raise RefusedError(400, "the body must be a JSON object")
-    return body

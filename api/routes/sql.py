@@ -1,17 +1,20 @@
 """`POST /api/v1/sql`: one SELECT over the analyst's views, answered as JSON, Arrow or CSV."""
 
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.language.problem import Problem
-from api.query.formats import FORMATS, Written, form_for, stream
-from api.query.run import Answer, Question
-from api.routes.answers import RefusedError
-from api.routes.entrance import json_body, parts, require
-from api.routes.questions import answered
-from api.routes.watched import while_allowed
+from api.query.arrow import NoArrowError
+from api.query.formats import FORMATS, ResultWriter, stream, writer_for
+from api.query.gateway import AnalystQuery, InvalidQueryError
+from api.query.results import QueryResult
+from api.routes.request import cancel_when_key_ends, json_body, require, services
+from api.routes.responses import RequestRefusedError, answer
+from api.store.analyst import QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
+from api.store.sql_roles import ReaderError
+from workbench.language.problem import Problem
 
 blueprint = Blueprint("sql", url_prefix="/api/v1")
 
@@ -19,52 +22,65 @@ _log = logging.getLogger("workbench.sql")
 
 
 @blueprint.post("/sql")
-async def ask(request: Request) -> HTTPResponse | None:
-    """Answer one SELECT; the first rows are waited for, so whatever is wrong with the statement is a 400."""
+async def run_query(request: Request) -> HTTPResponse | None:
+    """Run one SELECT. `Accept` chooses JSON (the default), Arrow or CSV; the rows are streamed."""
     principal = await require(request, "sql:read")
-    form = _form(request)
-    text, params, as_of = _read(json_body(request))
-    question = Question(principal.org_id, text, params, "pii:read" in principal.scopes, as_of)
-    async with while_allowed(request, "sql:read"):
-        return await answered(request, _answer(request, question, form))
-
-
-async def _answer(request: Request, question: Question, form: type[Written]) -> None:
-    async with parts(request).gateway.ask(question, form.binary) as found:
-        mark = {} if found.watermark is None else {"Watermark": found.watermark}
-        await _send(request, found, form, {"Query-Hash": question.hash} | mark)
-
-
-def _form(request: Request) -> type[Written]:
-    """Return the form the caller accepts, JSON when it does not care; refuse with 406."""
     accepted = request.accept.match(*FORMATS)
     if not accepted:
-        raise RefusedError(406, f"Accept must allow one of {', '.join(FORMATS)}")
-    return form_for(accepted.mime, request.headers.get("accept-encoding", ""))
-
-
-def _read(body: Any) -> tuple[str, object, str | None]:
-    if not isinstance(body, dict):
-        raise RefusedError(400, "the body must be a JSON object")
-    text = body.get("sql")
-    if not isinstance(text, str):
-        raise RefusedError(400, Problem("sql", "must be text"))
-    as_of = body.get("asOf")
+        raise RequestRefusedError(406, f"Accept must allow one of {', '.join(FORMATS)}")
+    writer = writer_for(accepted.mime, request.headers.get("accept-encoding", ""))
+    body = json_body(request)
+    sql, as_of = body.get("sql"), body.get("asOf")
+    if not isinstance(sql, str):
+        raise RequestRefusedError(400, Problem("sql", "must be text"))
     if not isinstance(as_of, str | None):
-        raise RefusedError(400, Problem("asOf", "must be text"))
-    return text, body.get("params"), as_of
+        raise RequestRefusedError(400, Problem("asOf", "must be text"))
+    query = AnalystQuery(principal.org_id, sql, body.get("params"), "pii:read" in principal.scopes, as_of)
+
+    async def run() -> None:
+        async with services(request).gateway.run(query, writer.binary) as result:
+            headers = {"Query-Hash": query.hash}
+            if result.watermark is not None:
+                headers["Watermark"] = result.watermark
+            await _stream(request, result, writer, headers)
+
+    async with cancel_when_key_ends(request, "sql:read"):
+        return await refuse_sql_errors(request, run())
 
 
-async def _send(request: Request, found: Answer, form: type[Written], headers: dict[str, str]) -> None:
-    """Send the answer; once it has begun, a failure can only break the connection, so that no half looks whole."""
-    pieces = stream(found, form)
-    first = await anext(pieces)
-    response = await request.respond(content_type=form.media_type, headers=headers)
+async def _stream(request: Request, result: QueryResult, writer: type[ResultWriter], headers: dict[str, str]) -> None:
+    pieces = stream(result, writer)
+    first = await anext(pieces)  # an error in the statement shows up here, while a 400 is still possible
+    response = await request.respond(content_type=writer.media_type, headers=headers)
     try:
         await response.send(first)
         async for piece in pieces:
             await response.send(piece)
         await response.eof()
-    except Exception as error:  # noqa: BLE001 - the edge: nobody above can answer any more
+    except Exception as error:  # noqa: BLE001 - the answer has begun: closing the connection shows that it is incomplete
         _log.warning("sql_answer_broken: %s", error, extra={"request_id": str(request.id)})
         request.transport.abort()  # type: ignore[attr-defined]
+
+
+async def refuse_sql_errors(request: Request, work: Awaitable[HTTPResponse | None]) -> HTTPResponse | None:
+    """Return the answer of `work`; turn its SQL errors into 400 (with the position in the statement), 408, 429 or 503."""
+    try:
+        return await work
+    except StatementError as error:
+        body: dict[str, Any] = {"error": f"sql: {error.reason}", "field": "sql", "sqlstate": error.sqlstate}
+        if error.position is not None:
+            body["position"] = error.position
+        if error.hint is not None:
+            body["hint"] = error.hint
+        return answer({**body, "requestId": str(request.id)}, 400)
+    except InvalidQueryError as error:
+        raise RequestRefusedError(400, error.problem) from None
+    except (NoArrowError, ResultTooLargeError) as error:
+        raise RequestRefusedError(400, Problem("sql", str(error))) from None
+    except QueryTimeoutError as error:
+        raise RequestRefusedError(408, Problem("sql", str(error))) from None
+    except TooManyQueriesError as error:
+        raise RequestRefusedError(429, str(error), "RATE_LIMITED") from None
+    except ReaderError as error:
+        _log.error("sql_unavailable: %s", error)
+        raise RequestRefusedError(503, str(error)) from None

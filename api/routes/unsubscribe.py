@@ -1,24 +1,25 @@
-"""`/api/v1/unsubscribe`: the way out of an organization's emails. Public; the token in the address is all it takes.
+"""`/api/v1/unsubscribe`: the link in every email. Public: the token in the URL is the only credential.
 
-A POST is the one click of RFC 8058, whatever its body. A GET only asks: programs that look at links follow every one of them.
+A POST unsubscribes whatever its body is, as one-click unsubscribe (RFC 8058) requires. A GET only asks for confirmation,
+because mail scanners follow every link.
 """
 
 from sanic import Blueprint, HTTPResponse, Request
 from sanic.response import html
 
-from api.delivery.unsubscribe import Unsubscribed, read_token
-from api.language.problem import Problem
-from api.routes.answers import RefusedError
-from api.routes.entrance import parts
-from api.store import delivery as store
-from api.store.care import opt_out_of_emails
-from api.store.tenancy import act_for
+from api.channels.signing import Unsubscription, read_unsubscribe_token
+from api.routes.request import services
+from api.routes.responses import RequestRefusedError
+from api.store import messages as store
+from api.store.contacts import opt_out_of_emails
+from api.store.query import act_for
+from workbench.language.problem import Problem
 
 blueprint = Blueprint("unsubscribe", url_prefix="/api/v1")
 
 _HEADERS = {
     "cache-control": "no-store",
-    "referrer-policy": "no-referrer",  # the address is the right to use it
+    "referrer-policy": "no-referrer",  # the URL is the credential
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'",
 }
 _PAGE = """<!doctype html>
@@ -35,25 +36,26 @@ _DONE = _PAGE.format("<p>You are unsubscribed.</p>")
 
 
 @blueprint.get("/unsubscribe")
-async def ask(request: Request) -> HTTPResponse:
-    """Answer a page with one button."""
-    _who(request)
+async def confirm(request: Request) -> HTTPResponse:
+    """Return a page with a button to unsubscribe."""
+    _read_token(request)
     return html(_QUESTION, headers=_HEADERS)
 
 
 @blueprint.post("/unsubscribe")
 async def unsubscribe(request: Request) -> HTTPResponse:
-    """Send this address no more emails of the organization, nor the contact that it belongs to."""
-    who, own = _who(request), parts(request)
-    act_for(who.org_id)
-    async with own.database.transaction() as tx:
-        await opt_out_of_emails(tx, who.org_id, who.address_digest, own.clock.now())
-        await store.suppress(tx, who.org_id, "email", who.address_digest, own.clock.now())
+    """Stop emails of the organization to this address and to the contact that has it."""
+    token = _read_token(request)
+    act_for(token.org_id)
+    now = services(request).clock.now()
+    async with services(request).database.transaction() as tx:
+        await opt_out_of_emails(tx, token.org_id, token.address_digest, now)
+        await store.suppress(tx, token.org_id, "email", token.address_digest, now)
     return html(_DONE, headers=_HEADERS)
 
 
-def _who(request: Request) -> Unsubscribed:
-    who = read_token(parts(request).keyring, request.args.get("token") or "")
-    if who is None:
-        raise RefusedError(400, Problem("token", "is not one of an email from here"))
-    return who
+def _read_token(request: Request) -> Unsubscription:
+    token = read_unsubscribe_token(services(request).keyring, request.args.get("token") or "")
+    if token is None:
+        raise RequestRefusedError(400, Problem("token", "is not a valid unsubscribe token"))
+    return token

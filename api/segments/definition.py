@@ -1,8 +1,11 @@
-"""What authors send: a new segment, an edit of one, a query to try, the contacts of a frame.
+"""Bodies of the requests on segments: a new segment, an edit, a query to preview, the contacts of an audience.
 
-A name is written in conditions, SQL and addresses, and compared letter by letter; so it is one of a few plain characters, and stays.
-Addresses among the values of a query are sealed before they are stored, like those of contacts. One inside an object cannot be: the
-object is compared with payloads, where addresses are clear text; so it is refused. Values that are only kept to be shown are sealed whole.
+A segment's name is written in conditions, SQL and URLs and compared byte by byte, so it is limited to a few plain characters
+and never changes.
+
+Email addresses among the values of a query are sealed before they are stored, like those of contacts. An address inside an
+object cannot be: the object is compared with payloads, in which addresses are clear text. So it is refused. Values that are
+only stored for display (the provenance of an audience) are sealed wherever an address is.
 """
 
 import re
@@ -11,50 +14,50 @@ from typing import Any
 
 import msgspec
 
-from api.authoring.fields import Fields, read_fields
-from api.keyring import OrgKeys, is_sealed
-from api.language.codec import Json, decode, encode
-from api.language.email import normal_email
-from api.language.problem import Problems
-from api.query.run import MOST_CHARACTERS, Question
+from api.automations.body import Fields, read_fields
+from api.crypto import OrgKeys, is_sealed
+from api.query.gateway import MAX_SQL_CHARACTERS
 from api.store.segments import SegmentRow
+from workbench.language.codec import Json, decode
+from workbench.language.event import normalise_email
+from workbench.language.problem import Problems
 
-MOST_IDS = 200_000
-HOUR = 3_600
-WEEK = 604_800
+MAX_IDS_PER_REQUEST = 200_000
 
+_HOUR_S = 3_600
+_WEEK_S = 604_800
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
-_RESERVED = ("preview",)  # an address
-_ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
-_TEXTS = ("queryHash", "watermark")
-_MOST_TEXT = 1_000
+_RESERVED_NAMES = ("preview",)  # /segments/preview is a route
+_CONTACT_ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+_PROVENANCE_TEXTS = ("queryHash", "watermark")
+_MAX_PROVENANCE_CHARACTERS = 1_000
 
 
-class Asked(msgspec.Struct, frozen=True):
+class SegmentQuery(msgspec.Struct, frozen=True):
     """A query and its values, a list or an object."""
 
     sql: str
     params: Json = None
 
 
-class Draft(msgspec.Struct, frozen=True):
+class SegmentDraft(msgspec.Struct, frozen=True):
     """A new segment that a query defines."""
 
     name: str
-    asked: Asked
+    query: SegmentQuery
     every_seconds: int
 
 
-class Edit(msgspec.Struct, frozen=True):
-    """Changes to a segment as it was at `revision`; None leaves a part as it is. A new query brings its values along."""
+class SegmentEdit(msgspec.Struct, frozen=True):
+    """Changes to a segment at `revision`; None leaves a part as it is. A new query comes with its own values."""
 
     revision: int
-    asked: Asked | None
+    query: SegmentQuery | None
     every_seconds: int | None
 
 
-class Frame(msgspec.Struct, frozen=True):
-    """Contacts of a frame. `revision`: of the audience they replace. `more`: other parts of the frame follow."""
+class AudienceDraft(msgspec.Struct, frozen=True):
+    """Contacts of a new audience, or of the one at `revision`, which they replace. `more`: further parts follow."""
 
     name: str
     contact_ids: list[str]
@@ -63,207 +66,192 @@ class Frame(msgspec.Struct, frozen=True):
     more: bool
 
 
-class Part(msgspec.Struct, frozen=True):
-    """The next contacts of a frame. `revision`: of the audience, as its first part made it. `more`: others follow."""
+class AudiencePart(msgspec.Struct, frozen=True):
+    """The next contacts of an audience. `revision`: the one that its first part made. `more`: further parts follow."""
 
     contact_ids: list[str]
     revision: int
     more: bool
 
 
-class Trial(msgspec.Struct, frozen=True):
-    """A query to try, and the segment it would change, if any."""
+class PreviewRequest(msgspec.Struct, frozen=True):
+    """A query to try, and the name of the segment that it is meant for, if any."""
 
-    asked: Asked
+    query: SegmentQuery
     name: str | None
 
 
-def read_new(body: bytes) -> Draft | Frame | Problems:
-    """Return the segment in a body, by its query or by its contacts, or everything that is wrong with it."""
+def read_new(body: bytes) -> SegmentDraft | AudienceDraft | Problems:
+    """Return the segment in a body, by its query or by its contacts, or every problem of it."""
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
     fields.require("name")
-    name = _name(fields)
+    name = _read_name(fields)
     if fields.raw("contactIds") is not None:
-        return _frame(fields, name)
+        for field in ("sql", "params", "everySeconds"):
+            if fields.raw(field) is not None:
+                fields.refuse(field, "cannot be combined with contactIds: a segment has a query or a list of contacts")
+        contact_ids, provenance = _read_contact_ids(fields), _read_provenance(fields)
+        draft = AudienceDraft(
+            name or "", contact_ids, provenance, fields.number("revision"), fields.flag("more") is True
+        )
+        return tuple(fields.problems) or draft
     fields.require("sql")
-    asked, every = _asked(fields), _every(fields)
-    if fields.problems or asked is None or name is None:
+    query, every_seconds = _read_query(fields), _read_interval(fields)
+    if fields.problems or query is None or name is None:
         return tuple(fields.problems)
-    return Draft(name, asked, every or HOUR)
+    return SegmentDraft(name, query, every_seconds or _HOUR_S)
 
 
-def read_edit(body: bytes) -> Edit | Problems:
-    """Return the edit in a body, or everything that is wrong with it."""
+def read_edit(body: bytes) -> SegmentEdit | Problems:
+    """Return the edit in a body, or every problem of it."""
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
     if fields.raw("revision") is None:
-        fields.refuse("revision", "is required: the one your edit started from")
-    edit = Edit(fields.number("revision") or 1, _asked(fields), _every(fields))
-    if edit.asked is None and fields.raw("params") is not None:
-        fields.refuse("params", "come with the sql that they are values of")
+        fields.refuse("revision", "is required: the revision that you edited")
+    edit = SegmentEdit(fields.number("revision") or 1, _read_query(fields), _read_interval(fields))
+    if edit.query is None and fields.raw("params") is not None:
+        fields.refuse("params", "needs sql: these are the values of a query")
     return tuple(fields.problems) or edit
 
 
-def read_trial(body: bytes) -> Trial | Problems:
-    """Return the query in a body, or everything that is wrong with it."""
+def read_preview(body: bytes) -> PreviewRequest | Problems:
+    """Return the query in a body, or every problem of it."""
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
     fields.require("sql")
-    asked, name = _asked(fields), _name(fields)
-    if fields.problems or asked is None:
+    query, name = _read_query(fields), _read_name(fields)
+    if fields.problems or query is None:
         return tuple(fields.problems)
-    return Trial(asked, name)
+    return PreviewRequest(query, name)
 
 
-def read_part(body: bytes) -> Part | Problems:
-    """Return the next contacts of a frame, or everything that is wrong with them."""
+def read_part(body: bytes) -> AudiencePart | Problems:
+    """Return the next contacts of an audience, or every problem of them."""
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
     if fields.raw("revision") is None:
-        fields.refuse("revision", "is required: the one that the first part of the frame made")
-    part = Part(_contact_ids(fields), fields.number("revision") or 1, fields.flag("more") is True)
+        fields.refuse("revision", "is required: the revision that the first part made")
+    part = AudiencePart(_read_contact_ids(fields), fields.number("revision") or 1, fields.flag("more") is True)
     return tuple(fields.problems) or part
 
 
 def is_name(text: str) -> bool:
-    """Return whether a segment can be called that."""
-    return _NAME.fullmatch(text) is not None and text not in _RESERVED
+    """Return whether a text can be the name of a segment."""
+    return _NAME.fullmatch(text) is not None and text not in _RESERVED_NAMES
 
 
-def question(org_id: int, asked: Asked) -> Question:
-    """Return the question that finds the contacts; whatever else it returns is not looked at."""
-    return Question(org_id, asked.sql, asked.params, clear_emails=False)
-
-
-def asked_by(row: SegmentRow) -> Asked:
-    """Return the query of a stored segment; addresses among its values are sealed already, and are sent so."""
+def query_of(row: SegmentRow) -> SegmentQuery:
+    """Return the query of a stored segment. Addresses among its values are sealed already, and are sent so."""
     assert row.sql is not None
-    return Asked(row.sql, None if row.params is None else decode(row.params))
+    return SegmentQuery(row.sql, None if row.params is None else decode(row.params))
 
 
-def sealed(params: Json, keys: OrgKeys) -> Json:
-    """Return values with their addresses sealed; which texts count as addresses is the rule of `api.query.parameters`."""
-    return _texts(params, lambda text: text if (address := normal_email(text)) is None else keys.seal_email(address))
+def seal_params(params: Json, keys: OrgKeys) -> Json:
+    """Return values with sealed addresses. The rule for what is an address is that of `api.query.parameters`."""
+    return _map_texts(
+        params, lambda text: text if (address := normalise_email(text)) is None else keys.seal_email(address)
+    )
 
 
-def opened(params: Json, shown: Callable[[str], str]) -> Json:
-    """Return stored values with their addresses as a reader may see them."""
-    return _texts(params, lambda text: shown(text) if is_sealed(text) else text)
+def open_params(params: Json, show: Callable[[str], str]) -> Json:
+    """Return stored values with `show(sealed address)` in place of every address."""
+    return _map_texts(params, lambda text: show(text) if is_sealed(text) else text)
 
 
-def written(params: Json) -> str | None:
-    """Return values as JSON text, None when there are none."""
-    return None if params is None else encode(params).decode()
-
-
-def _texts(value: Json, change: Callable[[str], str]) -> Json:
-    """Return a value with every text in it changed."""
+def _map_texts(value: Json, change: Callable[[str], str]) -> Json:
     match value:
         case dict():
-            return {change(name): _texts(each, change) for name, each in value.items()}
+            return {change(name): _map_texts(item, change) for name, item in value.items()}
         case list():
-            return [_texts(each, change) for each in value]
+            return [_map_texts(item, change) for item in value]
         case str():
             return change(value)
         case _:
             return value
 
 
+def _read_name(fields: Fields) -> str | None:
+    name = fields.text("name", 1_000)
+    if name is None or not name.strip() or is_name(name):
+        return name
+    if name in _RESERVED_NAMES:
+        fields.refuse("name", f"{name!r} is reserved; choose another name")
+    else:
+        similar = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:64]
+        example = similar if _NAME.fullmatch(similar) else "big-spenders"
+        fields.refuse("name", f"must be 1 to 64 characters of a-z, 0-9, _ and -, such as {example!r}")
+    return None
+
+
+def _read_query(fields: Fields) -> SegmentQuery | None:
+    sql, params = fields.text("sql", MAX_SQL_CHARACTERS), fields.value("params")
+    named: dict[str, Json] = {}
+    if isinstance(params, dict):
+        named = {f"params.{name}": value for name, value in params.items()}
+    elif isinstance(params, list):
+        named = {f"params[{position}]": value for position, value in enumerate(params)}
+    for field, value in named.items():
+        if _hides_address(value):
+            fields.refuse(field, "contains an email address inside an object; pass the address as a separate value")
+    return None if sql is None else SegmentQuery(sql, params)
+
+
 def _hides_address(value: Json) -> bool:
-    """Return whether there is an address inside an object."""
     match value:
         case dict():
-            return _has_address(value)
-        case list():
+            return _contains_address(value)
+        case list():  # sent as an array, so each element is a value of its own
             return any(map(_hides_address, value))
         case _:
             return False
 
 
-def _has_address(value: Json) -> bool:
+def _contains_address(value: Json) -> bool:
     match value:
         case dict():
-            return any(_has_address(each) for pair in value.items() for each in pair)
+            return any(_contains_address(item) for pair in value.items() for item in pair)
         case list():
-            return any(map(_has_address, value))
+            return any(map(_contains_address, value))
         case _:
-            return isinstance(value, str) and normal_email(value) is not None
+            return isinstance(value, str) and normalise_email(value) is not None
 
 
-def _name(fields: Fields) -> str | None:
-    name = fields.text("name", 1_000)
-    if name is None or not name.strip() or is_name(name):
-        return name
-    if name in _RESERVED:
-        fields.refuse("name", f"{name!r} is taken by the service")
-    else:
-        near = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:64]
-        example = near if _NAME.fullmatch(near) else "big-spenders"
-        fields.refuse("name", f"must be 1 to 64 characters of a-z, 0-9, _ and -, such as {example!r}")
-    return None
+def _read_interval(fields: Fields) -> int | None:
+    every_seconds = fields.number("everySeconds")
+    if every_seconds is not None and not 60 <= every_seconds <= _WEEK_S:
+        fields.refuse("everySeconds", f"must be from 60 to {_WEEK_S}: a minute to a week")
+    return every_seconds
 
 
-def _asked(fields: Fields) -> Asked | None:
-    sql, params = fields.text("sql", MOST_CHARACTERS), fields.value("params")
-    for field, value in _named(params).items():
-        if _hides_address(value):
-            fields.refuse(field, "holds an email address inside an object: give the address as a value of its own")
-    return None if sql is None else Asked(sql, params)
-
-
-def _named(params: Json) -> dict[str, Json]:
-    match params:
-        case dict():
-            return {f"params.{name}": value for name, value in params.items()}
-        case list():
-            return {f"params[{number}]": value for number, value in enumerate(params)}
-        case _:
-            return {}
-
-
-def _every(fields: Fields) -> int | None:
-    every = fields.number("everySeconds")
-    if every is not None and not 60 <= every <= WEEK:
-        fields.refuse("everySeconds", f"must be from 60 to {WEEK}: a minute to a week")
-    return every
-
-
-def _frame(fields: Fields, name: str | None) -> Frame | Problems:
-    for other in ("sql", "params", "everySeconds"):
-        if fields.raw(other) is not None:
-            fields.refuse(other, "defines a segment by a query: give it or contactIds")
-    contact_ids, provenance = _contact_ids(fields), _provenance(fields)
-    frame = Frame(name or "", contact_ids, provenance, fields.number("revision"), fields.flag("more") is True)
-    return tuple(fields.problems) or frame
-
-
-def _contact_ids(fields: Fields) -> list[str]:
+def _read_contact_ids(fields: Fields) -> list[str]:
     ids = fields.value("contactIds")
-    if not isinstance(ids, list) or len(ids) > MOST_IDS:
-        fields.refuse("contactIds", f"must be an array of at most {MOST_IDS} ids of contacts")
+    if not isinstance(ids, list) or len(ids) > MAX_IDS_PER_REQUEST:
+        fields.refuse("contactIds", f"must be an array of at most {MAX_IDS_PER_REQUEST} ids of contacts")
         return []
-    strange = next((at for at, each in enumerate(ids) if not (isinstance(each, str) and _ID.fullmatch(each))), None)
-    if strange is not None:
-        fields.refuse(f"contactIds[{strange}]", "must be the id of a contact")
+    for position, contact_id in enumerate(ids):
+        if not (isinstance(contact_id, str) and _CONTACT_ID.fullmatch(contact_id)):
+            fields.refuse(f"contactIds[{position}]", "must be the id of a contact")
+            break
     return ids
 
 
-def _provenance(fields: Fields) -> dict[str, Any]:
-    """Return what is known of a frame's origin; what we do not know of is dropped."""
-    given = fields.value("provenance")
-    if given is None:
+def _read_provenance(fields: Fields) -> dict[str, Any]:
+    """Return the origin of an audience: the query of its frame, as far as the fields are known; others are dropped."""
+    provenance = fields.value("provenance")
+    if provenance is None:
         return {}
-    if not isinstance(given, dict):
+    if not isinstance(provenance, dict):
         fields.refuse("provenance", "must be an object")
         return {}
-    kept = {name: given[name] for name in _TEXTS if isinstance(given.get(name), str)}
-    if any(len(text) > _MOST_TEXT for text in kept.values()):
-        fields.refuse("provenance", f"must have texts of at most {_MOST_TEXT} characters")
-    if isinstance(given.get("sql"), str) and len(given["sql"]) <= MOST_CHARACTERS:
-        kept |= {"sql": given["sql"], "params": given.get("params")}
-    return kept
+    stored = {name: provenance[name] for name in _PROVENANCE_TEXTS if isinstance(provenance.get(name), str)}
+    if any(len(text) > _MAX_PROVENANCE_CHARACTERS for text in stored.values()):
+        fields.refuse("provenance", f"must have texts of at most {_MAX_PROVENANCE_CHARACTERS} characters")
+    sql = provenance.get("sql")
+    if isinstance(sql, str) and len(sql) <= MAX_SQL_CHARACTERS:
+        stored |= {"sql": sql, "params": provenance.get("params")}
+    return stored

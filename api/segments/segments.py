@@ -1,186 +1,286 @@
-"""Segments defined by queries: new ones, changes, refreshing at once, trying a query, putting one away.
+"""Segments: named groups of contacts. A query defines one and it is refreshed; or it is an audience, a fixed list of contacts.
 
-A definition takes effect together with its members: the query runs first, and one transaction writes both, with the audit row. So there
-is no segment whose query never worked, and who reads never meets a new definition with old members.
+A definition takes effect together with its members: the query runs first, and one transaction writes the definition, the
+members and the audit row. So no segment is stored with a query that never worked, and no reader sees a new definition with
+old members.
+
+A large audience comes in parts, a transaction each. They are put aside under the revision that the first part made; the last one
+turns them into the members, all at once, and until then the members are the previous ones. So contacts in both have no gap in
+their membership, and two uploads never mix. Merged contacts count as the contact they were merged into; ids of no contact, or of an
+erased one, are left out and counted.
 """
 
+import asyncio
+import re
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
-from api.authoring.again import retried
-from api.authoring.automations import Author, record
-from api.authoring.refusal import Refusal, conflict, invalid, unknown
+from api.automations.automations import Author, Refusal, conflict, invalid, record, retried, unknown
 from api.clock import monotonic_ns, uuid7
-from api.language.codec import encode
-from api.language.problem import Problem
-from api.segments.definition import Asked, Draft, Edit, Trial, asked_by, question, sealed, written
-from api.segments.finding import Desk, Found, found
-from api.segments.uses import uses
-from api.store import members
+from api.segments.candidates import CandidateCounts, SegmentServices, load_candidates, query_candidates
+from api.segments.definition import (
+    AudienceDraft,
+    AudiencePart,
+    PreviewRequest,
+    SegmentDraft,
+    SegmentEdit,
+    SegmentQuery,
+    query_of,
+    seal_params,
+)
 from api.store import segments as store
-from api.store.calls import run
 from api.store.database import Database, Transaction
 from api.store.locks import hold_members
-from api.store.members import Change, Place
-from api.store.segments import NewSegment, Refreshed, SegmentRow
+from api.store.query import run
+from api.store.segments import MembersChange, NewSegment, RefreshResult, SegmentKey, SegmentRow
+from workbench.language.check import segments_of
+from workbench.language.codec import decode, encode
+from workbench.language.graph import Graph, read_graph
+from workbench.language.problem import Problem
 
-RECOUNT = timedelta(hours=1)  # of audiences, which lose members to erasures and merges only
-_SAMPLE = 20
-_COMMITTED = timedelta(minutes=5)  # within that, what somebody was asked to do is done, or never will be
+AUDIENCE_INTERVAL = timedelta(hours=1)  # audiences are recounted: erasures and merges change them
+
+_SAMPLE_SIZE = 20
+_REPAIR_OVERLAP = timedelta(minutes=5)  # longer than any erasure or merge takes from its timestamp to its commit
 
 
-class Filled(msgspec.Struct, frozen=True):
-    """A segment with new members: what was found, who came and who went; None where nothing was looked for."""
+class SegmentResult(msgspec.Struct, frozen=True):
+    """A segment after a change: counts of the candidates and the change of members; None if members were not looked for."""
 
     row: SegmentRow
-    found: Found | None = None
-    change: Change | None = None
+    counts: CandidateCounts | None = None
+    change: MembersChange | None = None
 
 
-class Preview(msgspec.Struct, frozen=True):
-    """What a query would find: some of the contacts, and who would come to the segment it is tried for, and go."""
+class SegmentPreview(msgspec.Struct, frozen=True):
+    """The result of trying a query: counts, some contact ids, and the change in the segment that it is meant for."""
 
-    found: Found
+    counts: CandidateCounts
     sample: list[str]
     seconds: float
-    change: Change | None
+    change: MembersChange | None
 
 
 @retried
-async def create(desk: Desk, author: Author, draft: Draft) -> Filled | Refusal:
+async def create(services: SegmentServices, author: Author, draft: SegmentDraft) -> SegmentResult | Refusal:
     """Store a new segment with its members."""
-    if await _find(desk, author.org_id, draft.name) is not None:
-        return _taken(draft.name)
-    params = written(sealed(draft.asked.params, desk.keyring.of(author.org_id)))
+    if await _find(services, author.org_id, draft.name) is not None:
+        return _name_taken(draft.name)
+    params = seal_params(draft.query.params, services.keyring.of(author.org_id))
     new = NewSegment(
-        *(author.org_id, uuid7(author.now_us), draft.name, "query", draft.asked.sql, params, draft.every_seconds, "{}"),
-        *(author.key_id, author.now),
+        org_id=author.org_id,
+        id=uuid7(author.now_us),
+        name=draft.name,
+        kind="query",
+        sql=draft.query.sql,
+        params=None if params is None else encode(params).decode(),
+        every_seconds=draft.every_seconds,
+        provenance="{}",
+        key_id=author.key_id,
+        at=author.now,
     )
-    async with found(desk, question(author.org_id, draft.asked)) as (tx, there):
+    async with query_candidates(services, author.org_id, draft.query) as (tx, counts):
         row = await store.insert_segment(tx, new)
         if row is None:
-            return _taken(draft.name)
-        await record(tx, author, "segment.create", row.id, {"name": row.name, "size": there.size})
-        change = await fill(tx, row, there, author.now)
-    return await mended(desk, row, there, change, author.now)
+            return _name_taken(draft.name)
+        await record(tx, author, "segment.create", row.id, {"name": row.name, "size": counts.size})
+        change = await replace_members(tx, row, counts, author.now)
+    return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
 @retried
-async def update(desk: Desk, author: Author, name: str, edit: Edit) -> Filled | Refusal:
-    """Change a segment; refused when it is no longer at the revision the edit started from."""
-    row = _changeable(await _find(desk, author.org_id, name), edit)
+async def update(services: SegmentServices, author: Author, name: str, edit: SegmentEdit) -> SegmentResult | Refusal:
+    """Change a segment; refused unless it is at the revision of the edit."""
+    row = _editable(await _find(services, author.org_id, name), edit)
     if isinstance(row, Refusal):
         return row
-    changed = _changed(desk, row, edit)
-    if (changed.sql, changed.params) == (row.sql, row.params):
-        return await _change_every(desk, author, name, edit)
-    async with found(desk, question(author.org_id, asked_by(changed))) as (tx, there):
-        locked = _changeable(await store.lock_segment(tx, author.org_id, name), edit)
+    edited = _edited(services, row, edit)
+    if (edited.sql, edited.params) == (row.sql, row.params):
+        return await _update_interval(services, author, name, edit)
+    async with query_candidates(services, author.org_id, query_of(edited)) as (tx, counts):
+        # Locked only now: the query may take half a minute.
+        locked = _editable(await store.lock_segment(tx, author.org_id, name), edit)
         if isinstance(locked, Refusal):
             return locked
-        await write(tx, author, changed, "segment.update", {"changed": ["sql"], "size": there.size})
-        change = await fill(tx, changed, there, author.now)
-    return await mended(desk, row, there, change, author.now)
+        await _write(tx, author, edited, "segment.update", {"changed": ["sql"], "size": counts.size})
+        change = await replace_members(tx, edited, counts, author.now)
+    return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
-async def refresh(desk: Desk, row: SegmentRow, now: datetime) -> Filled | Refusal:
-    """Let the members be those whom the query finds now; those of an audience are only counted anew."""
+async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> SegmentResult | Refusal:
+    """Run the query again and replace the members; an audience is only repaired and recounted."""
     if row.kind == "audience":
-        await _mend(desk.database, row, row.refreshed_at or row.updated_at)
-        return await _recount(desk.database, row, now)
-    async with found(desk, question(row.org_id, asked_by(row))) as (tx, there):
+        await repair(services.database, row, row.refreshed_at or row.updated_at)
+        return await _recount(services.database, row, now)
+    async with query_candidates(services, row.org_id, query_of(row)) as (tx, counts):
         locked = await store.lock_segment(tx, row.org_id, row.name)
         if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
-            return conflict("the segment was changed at this moment")
+            return conflict("the segment was changed by another request; try again")
         if locked.refreshed_at is not None and locked.refreshed_at > now:
-            return Filled(locked)  # by a refresh that began later
-        change = await fill(tx, row, there, now)
-    return await mended(desk, row, there, change, now)
+            return SegmentResult(locked)  # a refresh that began later was faster
+        change = await replace_members(tx, row, counts, now)
+    return SegmentResult(await repair(services.database, row, now), counts, change)
 
 
 @retried
-async def refresh_named(desk: Desk, author: Author, name: str) -> Filled | Refusal:
-    """Do that at once for the segment of a name."""
-    row = await _find(desk, author.org_id, name)
-    return unknown("segment") if row is None else await refresh(desk, row, author.now)
+async def refresh_by_name(services: SegmentServices, author: Author, name: str) -> SegmentResult | Refusal:
+    """Refresh the segment of a name now."""
+    row = await _find(services, author.org_id, name)
+    return unknown("segment") if row is None else await refresh(services, row, author.now)
 
 
-async def preview(desk: Desk, org_id: int, trial: Trial) -> Preview:
-    """Return what a query would find. Nothing is written."""
-    began_ns = monotonic_ns()
-    async with found(desk, question(org_id, trial.asked)) as (tx, there):
-        sample = await members.sample_wanted(tx, _SAMPLE)
-        row = None if trial.name is None else await store.find_segment(tx, org_id, trial.name)
-        change = None if row is None else await members.compare_members(tx, Place(org_id, row.name))
-    return Preview(there, sample, (monotonic_ns() - began_ns) / 1e9, change)
+async def preview(services: SegmentServices, org_id: int, request: PreviewRequest) -> SegmentPreview:
+    """Run a query and compare its contacts with the members of the segment it is meant for. Nothing is written."""
+    start_ns = monotonic_ns()
+    async with query_candidates(services, org_id, request.query) as (tx, counts):
+        sample = await store.sample_members(tx, _SAMPLE_SIZE)
+        row = None if request.name is None else await store.find_segment(tx, org_id, request.name)
+        change = None if row is None else await store.compare_members(tx, SegmentKey(org_id, row.name))
+    return SegmentPreview(counts, sample, (monotonic_ns() - start_ns) / 1e9, change)
 
 
-async def archive(desk: Desk, author: Author, name: str) -> SegmentRow | Refusal:
-    """Put a segment away with its members; refused, naming them, while automations or other segments ask for it."""
-    async with desk.turns.of(author.org_id):
-        row = await _archive(desk.database, author, name)
+async def archive(services: SegmentServices, author: Author, name: str) -> SegmentRow | Refusal:
+    """Archive a segment and remove its members; refused while automations or other segments use it."""
+    async with services.slots.acquire(author.org_id):
+        row = await _archive(services.database, author, name)
     if isinstance(row, SegmentRow):
-        await _clear(desk.database, row)
+        await _clear(services.database, row)
     return row
 
 
-async def fill(tx: Transaction, row: SegmentRow, there: Found, at: datetime) -> Change:
-    """Make the members of a locked segment those who are wanted."""
-    change = await members.change_members(tx, _place(row), at)
-    refreshed = Refreshed(there.size, change.entered, change.departed, at, at + interval(row))
+@retried
+async def save_audience(services: SegmentServices, author: Author, draft: AudienceDraft) -> SegmentResult | Refusal:
+    """Store a new audience, or replace the one at the revision of the draft."""
+    async with load_candidates(services, author.org_id, draft.contact_ids) as (tx, counts):
+        provenance = draft.provenance
+        if (params := provenance.get("params")) is not None:
+            provenance = provenance | {"params": seal_params(params, services.keyring.of(author.org_id))}
+        row = await _lock_audience(tx, author, draft, _with_counts(provenance, counts))
+        if isinstance(row, Refusal):
+            return row
+        await store.delete_audience_parts(tx, row.org_id, row.id)  # of an upload that was never finished
+        if draft.more:
+            return await _put_aside(tx, row, counts)
+        change = await replace_members(tx, row, counts, author.now)
+    return SegmentResult(await repair(services.database, row, author.now), counts, change)
+
+
+@retried
+async def add_part(services: SegmentServices, author: Author, name: str, part: AudiencePart) -> SegmentResult | Refusal:
+    """Add the next part of an audience; without `more` it is the last one, and the parts become the members."""
+    async with load_candidates(services, author.org_id, part.contact_ids) as (tx, counts):
+        row = await store.lock_segment(tx, author.org_id, name)
+        if row is None:
+            return unknown("segment")
+        if row.kind != "audience" or row.refreshed_at is not None:
+            return conflict("the segment takes no further parts: it is not an audience whose upload is unfinished")
+        if row.revision != part.revision:
+            return conflict(
+                f"another upload has begun, at revision {row.revision}; this one began at {part.revision}", "revision"
+            )
+        provenance = _with_counts(decode(row.provenance), counts)
+        grown = msgspec.structs.replace(row, provenance=encode(provenance))
+        await store.write_segment(tx, grown, author.key_id, author.now)
+        result = await _put_aside(tx, row, counts)
+        if part.more:
+            return result
+        all_parts = msgspec.structs.replace(counts, size=await store.use_audience_parts(tx, row.org_id, row.id))
+        change = await replace_members(tx, row, all_parts, author.now)
+    return SegmentResult(await repair(services.database, row, author.now), all_parts, change)
+
+
+def interval(row: SegmentRow) -> timedelta:
+    """Return the time between two refreshes of a segment."""
+    return AUDIENCE_INTERVAL if row.every_seconds is None else timedelta(seconds=row.every_seconds)
+
+
+async def replace_members(tx: Transaction, row: SegmentRow, counts: CandidateCounts, at: datetime) -> MembersChange:
+    """Make the candidates the members of a locked segment. Call `repair` after the commit."""
+    change = await store.change_members(tx, SegmentKey(row.org_id, row.name), at)
+    refreshed = RefreshResult(counts.size, change.entered, change.departed, at, at + interval(row))
     await store.record_refresh(tx, row, refreshed)
     return change
 
 
-def interval(row: SegmentRow) -> timedelta:
-    """Return how often a segment is refreshed."""
-    return RECOUNT if row.every_seconds is None else timedelta(seconds=row.every_seconds)
+@retried
+async def repair(database: Database, row: SegmentRow, since: datetime) -> SegmentRow:
+    """Apply the erasures and merges since `since` to the members, and return the segment.
+
+    One that committed while the query ran has not seen the new members, and the query has not seen it.
+    """
+    async with database.transaction() as tx:
+        await run(tx, hold_members(row.org_id))
+        if difference := await store.repair_members(tx, SegmentKey(row.org_id, row.name), since - _REPAIR_OVERLAP):
+            await store.correct_size(tx, row, difference)
+        return await store.find_segment(tx, row.org_id, row.name) or row
 
 
-async def write(tx: Transaction, author: Author, row: SegmentRow, action: str, detail: dict[str, object]) -> None:
-    """Write the definition of a locked segment at its new revision, with the audit row."""
+async def _find(services: SegmentServices, org_id: int, name: str) -> SegmentRow | None:
+    async with services.database.transaction() as tx:
+        return await store.find_segment(tx, org_id, name)
+
+
+def _name_taken(name: str) -> Refusal:
+    return conflict(f"a segment named {name!r} already exists", "name")
+
+
+def _editable(row: SegmentRow | None, edit: SegmentEdit) -> SegmentRow | Refusal:
+    if row is None:
+        return unknown("segment")
+    if row.kind == "audience":
+        return invalid((Problem("", "an audience has no query to edit; replace its contacts instead"),))
+    if row.revision != edit.revision:
+        return conflict(f"the segment is at revision {row.revision} now, not {edit.revision}", "revision")
+    return row
+
+
+def _edited(services: SegmentServices, row: SegmentRow, edit: SegmentEdit) -> SegmentRow:
+    """Return a segment at its next revision, with the changes of an edit."""
+    every_seconds = edit.every_seconds or row.every_seconds
+    assert every_seconds is not None
+    due_at = (row.refreshed_at or row.updated_at) + timedelta(seconds=every_seconds)
+    edited = msgspec.structs.replace(row, every_seconds=every_seconds, revision=row.revision + 1, due_at=due_at)
+    if edit.query is None:
+        return edited
+    params = seal_params(edit.query.params, services.keyring.of(row.org_id))
+    if SegmentQuery(edit.query.sql, params) == query_of(row):
+        return edited
+    return msgspec.structs.replace(edited, sql=edit.query.sql, params=None if params is None else encode(params))
+
+
+@retried
+async def _update_interval(
+    services: SegmentServices, author: Author, name: str, edit: SegmentEdit
+) -> SegmentResult | Refusal:
+    async with services.database.transaction() as tx:
+        row = _editable(await store.lock_segment(tx, author.org_id, name), edit)
+        if isinstance(row, Refusal):
+            return row
+        edited = _edited(services, row, edit)
+        if edited.every_seconds == row.every_seconds:
+            return SegmentResult(row)
+        await _write(tx, author, edited, "segment.update", {"changed": ["everySeconds"]})
+        return SegmentResult(await store.find_segment(tx, author.org_id, name) or edited)
+
+
+async def _write(tx: Transaction, author: Author, row: SegmentRow, action: str, detail: dict[str, object]) -> None:
     await store.write_segment(tx, row, author.key_id, author.now)
     await record(tx, author, action, row.id, {"name": row.name, **detail, "revision": row.revision})
 
 
-async def mended(desk: Desk, row: SegmentRow, there: Found, change: Change, since: datetime) -> Filled:
-    """Return a segment that was filled, without those who were erased or merged since that began, however long it took."""
-    return Filled(await _mend(desk.database, row, since), there, change)
-
-
 @retried
-async def _mend(database: Database, row: SegmentRow, since: datetime) -> SegmentRow:
-    async with database.transaction() as tx:
-        await run(tx, hold_members(row.org_id))
-        if by := await members.mend_members(tx, _place(row), since - _COMMITTED):
-            await store.correct_size(tx, row, by)
-        return await store.find_segment(tx, row.org_id, row.name) or row
-
-
-@retried
-async def _change_every(desk: Desk, author: Author, name: str, edit: Edit) -> Filled | Refusal:
-    async with desk.database.transaction() as tx:
-        row = _changeable(await store.lock_segment(tx, author.org_id, name), edit)
-        if isinstance(row, Refusal):
-            return row
-        changed = _changed(desk, row, edit)
-        if changed.every_seconds == row.every_seconds:
-            return Filled(row)
-        await write(tx, author, changed, "segment.update", {"changed": ["everySeconds"]})
-        return Filled(await store.find_segment(tx, author.org_id, name) or changed)
-
-
-@retried
-async def _recount(database: Database, row: SegmentRow, now: datetime) -> Filled | Refusal:
+async def _recount(database: Database, row: SegmentRow, now: datetime) -> SegmentResult | Refusal:
     async with database.transaction() as tx:
         locked = await store.lock_segment(tx, row.org_id, row.name)
         if locked is None or locked.refreshed_at is None:
-            return conflict("more contacts of the audience are still to come")
-        size = await members.count_members(tx, _place(locked))
-        change = Change(0, max(0, locked.size - size))
-        await store.record_refresh(tx, locked, Refreshed(size, 0, change.departed, now, now + RECOUNT))
-        return Filled(await store.find_segment(tx, row.org_id, row.name) or locked, None, change)
+            return conflict("the audience is incomplete: further parts must be sent first")
+        size = await store.count_members(tx, SegmentKey(row.org_id, row.name))
+        change = MembersChange(0, max(0, locked.size - size))
+        refreshed = RefreshResult(size, 0, change.departed, now, now + AUDIENCE_INTERVAL)
+        await store.record_refresh(tx, locked, refreshed)
+        return SegmentResult(await store.find_segment(tx, row.org_id, row.name) or locked, None, change)
 
 
 @retried
@@ -189,10 +289,10 @@ async def _archive(database: Database, author: Author, name: str) -> SegmentRow 
         row = await store.lock_segment(tx, author.org_id, name)
         if row is None:
             return unknown("segment")
-        if asking := await uses(tx, author.org_id, name):
-            return Refusal("conflict", tuple(Problem("", f"{each} asks for it") for each in asking))
-        await members.drop_all(tx, _place(row))
-        await members.forget_parts(tx, row.org_id, row.id)
+        if users := await _find_users(tx, author.org_id, name):
+            return Refusal("conflict", tuple(Problem("", f"{user} uses it") for user in users))
+        await store.remove_all_members(tx, SegmentKey(row.org_id, name))
+        await store.delete_audience_parts(tx, row.org_id, row.id)
         await store.archive_segment(tx, row, author.key_id, author.now)
         await record(tx, author, "segment.archive", row.id, {"name": name, "size": row.size})
     return msgspec.structs.replace(row, archived_at=author.now, revision=row.revision + 1, size=0)
@@ -200,45 +300,73 @@ async def _archive(database: Database, author: Author, name: str) -> SegmentRow 
 
 @retried
 async def _clear(database: Database, row: SegmentRow) -> None:
+    # remove_all_members leaves out the members that a merge or an erasure is changing; these follow here, after waiting for it.
     async with database.transaction() as tx:
         await run(tx, hold_members(row.org_id))
-        await members.clear_members(tx, _place(row))
+        await store.clear_members(tx, SegmentKey(row.org_id, row.name))
 
 
-async def _find(desk: Desk, org_id: int, name: str) -> SegmentRow | None:
-    async with desk.database.transaction() as tx:
-        return await store.find_segment(tx, org_id, name)
+async def _find_users(tx: Transaction, org_id: int, name: str) -> list[str]:
+    """Return the automations and segments that use a segment, in words."""
+    graphs = await store.find_published_graphs(tx, org_id)
+
+    def automations_using_it() -> list[str]:
+        parsed = [(automation, read_graph(decode(graph))) for automation, graph in graphs]
+        return [automation for automation, graph in parsed if isinstance(graph, Graph) and name in segments_of(graph)]
+
+    automations = await asyncio.to_thread(automations_using_it)
+    segments = [row.name for row in await store.list_segments(tx, org_id) if row.name != name and _mentions(row, name)]
+    return [*(f"the automation {user!r}" for user in automations), *(f"the segment {user!r}" for user in segments)]
 
 
-def _changeable(row: SegmentRow | None, edit: Edit) -> SegmentRow | Refusal:
+def _mentions(row: SegmentRow, name: str) -> bool:
+    """Return whether a segment's query reads members and has the name among its literals or values."""
+    if row.sql is None or not re.search(r"\bsegment_members\b", row.sql, re.IGNORECASE):
+        return False
+    return f"'{name}'" in row.sql or f'"{name}"'.encode() in (row.params or b"")
+
+
+async def _lock_audience(
+    tx: Transaction, author: Author, draft: AudienceDraft, provenance: dict[str, Any]
+) -> SegmentRow | Refusal:
+    """Return the locked audience at its new revision, created if there is none. Its present members stay for now."""
+    text = encode(provenance)
+    row = await store.lock_segment(tx, author.org_id, draft.name)
     if row is None:
-        return unknown("segment")
-    if row.kind == "audience":
-        return invalid((Problem("", "an audience is frozen: it has no query, and only other contacts can replace it"),))
-    if row.revision != edit.revision:
-        return conflict(f"the segment is at revision {row.revision} now, not {edit.revision}", "revision")
-    return row
+        new = NewSegment(
+            org_id=author.org_id,
+            id=uuid7(author.now_us),
+            name=draft.name,
+            kind="audience",
+            sql=None,
+            params=None,
+            every_seconds=None,
+            provenance=text.decode(),
+            key_id=author.key_id,
+            at=author.now,
+        )
+        created = await store.insert_segment(tx, new)
+        if created is None:
+            return _name_taken(draft.name)
+        await record(tx, author, "segment.freeze", created.id, {"name": created.name, "rows": provenance["rows"]})
+        return created
+    if row.kind != "audience":
+        return conflict(f"the segment {row.name!r} is defined by a query", "name")
+    if draft.revision is None:
+        return conflict(f"an audience named {row.name!r} already exists; pass its revision to replace it", "name")
+    if draft.revision != row.revision:
+        return conflict(f"the audience is at revision {row.revision} now, not {draft.revision}", "revision")
+    changed = msgspec.structs.replace(row, provenance=text, revision=row.revision + 1, refreshed_at=None, due_at=None)
+    await _write(tx, author, changed, "segment.refreeze", {"rows": provenance["rows"]})
+    return changed
 
 
-def _changed(desk: Desk, row: SegmentRow, edit: Edit) -> SegmentRow:
-    """Return a segment at its next revision, with the changes of an edit."""
-    every = edit.every_seconds or row.every_seconds
-    assert every is not None
-    since = row.refreshed_at or row.updated_at
-    changed = msgspec.structs.replace(
-        row, every_seconds=every, revision=row.revision + 1, due_at=since + timedelta(seconds=every)
-    )
-    if edit.asked is None:
-        return changed
-    params = sealed(edit.asked.params, desk.keyring.of(row.org_id))
-    if Asked(edit.asked.sql, params) == asked_by(row):
-        return changed
-    return msgspec.structs.replace(changed, sql=edit.asked.sql, params=None if params is None else encode(params))
+async def _put_aside(tx: Transaction, row: SegmentRow, counts: CandidateCounts) -> SegmentResult:
+    await store.add_audience_part(tx, row.org_id, row.id)
+    return SegmentResult(await store.find_segment(tx, row.org_id, row.name) or row, counts)
 
 
-def _taken(name: str) -> Refusal:
-    return conflict(f"there is a segment {name!r} already", "name")
-
-
-def _place(row: SegmentRow) -> Place:
-    return Place(row.org_id, row.name)
+def _with_counts(provenance: dict[str, Any], counts: CandidateCounts) -> dict[str, Any]:
+    """Return a provenance with the rows and unknown ids of one more part added."""
+    rows, unknown_ids = provenance.get("rows", 0) + counts.rows, provenance.get("unknown", 0) + counts.unknown
+    return provenance | {"rows": rows, "unknown": unknown_ids}

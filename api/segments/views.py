@@ -1,4 +1,4 @@
-"""What callers see of segments: the JSON shapes, nothing else."""
+"""The JSON shapes of segments. Every `show` turns a sealed email address into the form that the caller may see."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -6,22 +6,25 @@ from typing import Any
 
 import msgspec
 
-from api.language.codec import Json, decode
-from api.segments.definition import opened
-from api.segments.finding import Found
-from api.segments.segments import Filled, Preview
-from api.store.members import Change
-from api.store.segments import Kind, SegmentRow, SizeRow
+from api.segments.candidates import CandidateCounts
+from api.segments.definition import open_params
+from api.segments.segments import SegmentPreview, SegmentResult
+from api.store.segments import MembersChange, SegmentKind, SegmentRow, SizeRow
+from workbench.language.codec import Json, decode
 
-Shown = Callable[[str], str]
+Show = Callable[[str], str]
 
 
 class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
-    """A segment. `size` is of `refreshed_at`; with `last_error` the members are still those of then. `next_at`: the next try."""
+    """A segment.
+
+    `size` is the number of members at `refreshed_at`; with `last_error`, the members are still those of that time.
+    `next_at` is the time of the next refresh.
+    """
 
     id: str
     name: str
-    kind: Kind
+    kind: SegmentKind
     size: int
     sql: str | None
     params: Json
@@ -39,27 +42,27 @@ class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
     archived_at: datetime | None
 
 
-class ListedView(SegmentView, frozen=True, rename="camel"):
-    """A segment in a list; `daily` is how large it was on each of the last 30 days, oldest first, null before it was there."""
+class SegmentListItem(SegmentView, frozen=True, rename="camel"):
+    """A segment in a list. `daily`: its size on each of the last 30 days, oldest first; null before it existed."""
 
     daily: list[int | None]
 
 
-class ShownView(SegmentView, frozen=True, rename="camel"):
-    """A segment with its size after each of its newest changes, newest first."""
+class SegmentDetailView(SegmentView, frozen=True, rename="camel"):
+    """A segment with its size after each of its latest changes, newest first."""
 
     history: tuple[SizeRow, ...]
 
 
-class FilledView(SegmentView, frozen=True, rename="camel"):
-    """A segment that was just filled: what was found, who came and who went; null when nothing was looked for."""
+class SegmentResultView(SegmentView, frozen=True, rename="camel"):
+    """A segment after a change. `found`: counts of the query or of the ids; null if members were not looked for."""
 
-    found: Found | None
-    change: Change | None
+    found: CandidateCounts | None
+    change: MembersChange | None
 
 
-class PreviewView(msgspec.Struct, frozen=True, rename="camel"):
-    """What a query would find, in how many seconds; `change`: in the segment that it was tried for."""
+class SegmentPreviewView(msgspec.Struct, frozen=True, rename="camel"):
+    """Counts of a query, some of its contacts, its duration, and the change in the segment that it is meant for."""
 
     size: int
     rows: int
@@ -67,43 +70,38 @@ class PreviewView(msgspec.Struct, frozen=True, rename="camel"):
     unknown: int
     sample: list[str]
     seconds: float
-    change: Change | None
+    change: MembersChange | None
 
 
-def segment_view(row: SegmentRow, shown: Shown) -> SegmentView:
-    """Return the view of a segment."""
-    return SegmentView(**_fields(row, shown))
+def segment_view(row: SegmentRow, show: Show) -> SegmentView:
+    return SegmentView(**_fields(row, show))
 
 
-def listed_view(row: SegmentRow, daily: list[int | None], shown: Shown) -> ListedView:
-    """Return the view of a segment in a list."""
-    return ListedView(**_fields(row, shown), daily=daily)
+def segment_list_item(row: SegmentRow, daily: list[int | None], show: Show) -> SegmentListItem:
+    return SegmentListItem(**_fields(row, show), daily=daily)
 
 
-def shown_view(row: SegmentRow, history: Sequence[SizeRow], shown: Shown) -> ShownView:
-    """Return the view of a segment with its sizes."""
-    return ShownView(**_fields(row, shown), history=tuple(history))
+def segment_detail_view(row: SegmentRow, history: Sequence[SizeRow], show: Show) -> SegmentDetailView:
+    return SegmentDetailView(**_fields(row, show), history=tuple(history))
 
 
-def filled_view(filled: Filled, shown: Shown) -> FilledView:
-    """Return the view of a segment that was filled."""
-    return FilledView(**_fields(filled.row, shown), found=filled.found, change=filled.change)
+def segment_result_view(result: SegmentResult, show: Show) -> SegmentResultView:
+    return SegmentResultView(**_fields(result.row, show), found=result.counts, change=result.change)
 
 
-def preview_view(tried: Preview) -> PreviewView:
-    """Return the view of a query that was tried."""
-    there = tried.found
-    return PreviewView(
-        there.size, there.rows, there.nulls, there.unknown, tried.sample, round(tried.seconds, 3), tried.change
-    )
+def segment_preview_view(preview: SegmentPreview) -> SegmentPreviewView:
+    counts = msgspec.structs.asdict(preview.counts)
+    return SegmentPreviewView(**counts, sample=preview.sample, seconds=round(preview.seconds, 3), change=preview.change)
 
 
-def _fields(row: SegmentRow, shown: Shown) -> dict[str, Any]:
-    values = {
-        name: getattr(row, name) for name in SegmentView.__struct_fields__ if name in SegmentRow.__struct_fields__
-    }
+def _fields(row: SegmentRow, show: Show) -> dict[str, Any]:
+    columns = set(SegmentView.__struct_fields__) & set(SegmentRow.__struct_fields__)
     provenance = decode(row.provenance)
     if "params" in provenance:
-        provenance["params"] = opened(provenance["params"], shown)
-    params = None if row.params is None else opened(decode(row.params), shown)
-    return values | {"params": params, "provenance": provenance, "next_at": row.due_at}
+        provenance["params"] = open_params(provenance["params"], show)
+    params = None if row.params is None else open_params(decode(row.params), show)
+    return {name: getattr(row, name) for name in columns} | {
+        "params": params,
+        "provenance": provenance,
+        "next_at": row.due_at,
+    }

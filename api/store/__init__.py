@@ -1,4 +1,4 @@
-"""The only code that speaks to Postgres: one typed function per named statement of `sql/queries/`.
+"""The only package that speaks to Postgres: one typed function per named statement of `sql/queries/`.
 
-Functions take the transaction of their caller and never commit: one unit of work, one transaction, one commit at the edge.
+Functions take their caller's transaction and never commit, so one unit of work is one transaction with one commit at the edge.
 """

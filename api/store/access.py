@@ -1,20 +1,26 @@
-"""Organizations and API keys in Postgres: the statements of `sql/queries/access.sql`."""
+"""Organizations, their API keys, and the rows that a rotation of the installation's secret rewrites.
 
-from collections.abc import Sequence
+The steps of a rotation are short; each runs in its own transaction. A step takes the next page of rows after an id or index, and returns
+the last id or index of the page, None when nothing was left. Doing a page again changes nothing, so a rotation that was interrupted
+starts over.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from psycopg.rows import kwargs_row
 
-from api.store.database import Transaction
-from api.store.statements import load
+from api.crypto import OrgKeys
+from api.store.database import APPLICATION_NAME, Transaction, load
+from workbench.language.codec import decode, encode
 
 _SQL = load("access")
 
 
 class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key as stored: never the key itself."""
+    """An API key as stored: only the key's hash, never the key."""
 
     org_id: int
     org_name: str
@@ -32,55 +38,55 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def insert_organization(tx: Transaction, name: str, created_at: datetime) -> int | None:
-    """Create an organization and return its id; None when the name is taken."""
+    """Create an organization and return its id; None if the name is taken."""
     return await _one(tx, "insert_organization", {"name": name, "created_at": created_at})
 
 
 async def find_organization(tx: Transaction, name: str) -> int | None:
-    """Return the id of an organization."""
     return await _one(tx, "find_organization", {"name": name})
 
 
+async def list_organizations(tx: Transaction) -> list[int]:
+    return [row[0] for row in await (await tx.execute(_SQL["list_organizations"])).fetchall()]
+
+
 async def insert_key(tx: Transaction, key: KeyRow) -> None:
-    """Keep a new API key."""
     values = msgspec.structs.asdict(key)
     await tx.execute(_SQL["insert_key"], values | {"scopes": list(key.scopes)})
 
 
 async def find_keys(tx: Transaction, key_hashes: Sequence[bytes]) -> list[KeyRow]:
-    """Return the keys that have one of the hashes, valid or not."""
+    """Return the keys that have one of the hashes, also expired and revoked ones."""
     return await _keys(tx, "find_keys", {"key_hashes": list(key_hashes)})
 
 
 async def find_key_by_id(tx: Transaction, key_id: str) -> KeyRow | None:
-    """Return the key with this id."""
     rows = await _keys(tx, "find_key_by_id", {"id": key_id})
     return rows[0] if rows else None
 
 
-async def find_key_of(tx: Transaction, org_id: int, key_id: str) -> KeyRow | None:
-    """Return the key of an organization with this id."""
-    rows = await _keys(tx, "find_key_of", {"org_id": org_id, "id": key_id})
+async def find_organization_key(tx: Transaction, org_id: int, key_id: str) -> KeyRow | None:
+    rows = await _keys(tx, "find_organization_key", {"org_id": org_id, "id": key_id})
     return rows[0] if rows else None
 
 
 async def list_keys(tx: Transaction, org_id: int) -> list[KeyRow]:
-    """Return every key of an organization, oldest first."""
+    """Return all keys of an organization, oldest first."""
     return await _keys(tx, "list_keys", {"org_id": org_id})
 
 
 async def expire_key(tx: Transaction, org_id: int, key_id: str, expires_at: datetime) -> None:
-    """Let a key end at `expires_at`, or earlier if that was already so."""
+    """Let a key expire at `expires_at`, or at its own earlier moment."""
     await tx.execute(_SQL["expire_key"], {"org_id": org_id, "id": key_id, "expires_at": expires_at})
 
 
 async def revoke_key(tx: Transaction, org_id: int, key_id: str, revoked_at: datetime) -> None:
-    """End a key; an earlier revocation stays."""
+    """Revoke a key; an earlier revocation stays on record."""
     await tx.execute(_SQL["revoke_key"], {"org_id": org_id, "id": key_id, "revoked_at": revoked_at})
 
 
 async def touch_key(tx: Transaction, org_id: int, key_id: str, used_at: datetime) -> None:
-    """Remember a use, unless one of the last minute is on record."""
+    """Record a use of a key, unless one within the last minute is on record."""
     await tx.execute(_SQL["touch_key"], {"org_id": org_id, "id": key_id, "used_at": used_at})
 
 
@@ -97,3 +103,118 @@ async def _keys(tx: Transaction, name: str, values: dict[str, Any]) -> list[KeyR
 
 def _key_row(**columns: Any) -> KeyRow:
     return KeyRow(**columns | {"scopes": tuple(columns["scopes"])})
+
+
+# --- Rotation of the secret
+
+IndexedTable = Literal["identities", "suppressions", "endpoints"]
+SealedTable = Literal["contacts", "events", "messages"]
+
+INDEXED_TABLES: tuple[tuple[IndexedTable, int | str], ...] = (
+    ("identities", 1),
+    ("identities", 2),
+    ("identities", 3),
+    ("suppressions", "email"),
+    ("endpoints", "webhook"),
+)
+"""Tables that are looked up by blind index, with the kind or channel of their rows. Each pair is paged through on its own."""
+
+SEALED_TABLES: tuple[SealedTable, ...] = ("contacts", "events", "messages")
+FIRST_DIGEST = "00000000-0000-0000-0000-000000000000"
+_PAGE = 500  # rows
+
+
+class Org(msgspec.Struct, frozen=True):
+    """An organization and its encryption keys."""
+
+    id: int
+    keys: OrgKeys
+
+
+async def count_other_generations(tx: Transaction, mark: str) -> int:
+    """Return the number of connections of processes that hold the secrets in another state than processes with `mark`."""
+    row = await (await tx.execute(_SQL["count_other_generations"], {"name": APPLICATION_NAME, "mark": mark})).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def rotate_indexes(
+    tx: Transaction, after: str, *, org: Org, table: tuple[IndexedTable, int | str], number: int, drop: bool
+) -> str | None:
+    """Add the indexes of generation `number + 1` to the next rows that have one of generation `number`.
+
+    Lookups use generation `number` until `drop`; with `drop` they use the later one, and the earlier indexes are removed.
+    """
+    name, kind = table
+    scope = {"org_id": org.id, "kind": kind}
+    page = scope | {"after": after, "end": _first_index(number + 1), "limit": _PAGE}
+    rows = await (await tx.execute(_SQL[f"find_{name}"], page)).fetchall()
+    digests: list[str] = [row[0].replace("-", "") for row in rows]
+    if not digests:
+        return None
+    later = [org.keys.risen(digest) for digest in digests]
+    await tx.execute(_SQL[f"rotate_{name}"], scope | {"digests": digests, "later": later, "leads": not drop})
+    if drop:
+        await tx.execute(_SQL[f"drop_{name}"], scope | {"digests": digests})
+    return digests[-1]
+
+
+async def rotate_conflict_indexes(tx: Transaction, after: str, *, org: Org, number: int) -> str | None:
+    """Raise the indexes of the next conflicts by one generation, where they are of generation `number` or an earlier one."""
+    page = {"org_id": org.id, "after": after, "end": _first_index(number + 1), "limit": _PAGE}
+    rows = await (await tx.execute(_SQL["find_conflicts"], page)).fetchall()
+    if not rows:
+        return None
+    ids, new = [row[0] for row in rows], [org.keys.risen(row[1].replace("-", "")) for row in rows]
+    await tx.execute(_SQL["change_conflicts"], {"org_id": org.id, "ids": ids, "new": new})
+    return str(ids[-1])
+
+
+async def reseal_emails(tx: Transaction, after: str, *, org: Org, table: SealedTable) -> str | None:
+    """Seal the next emails of a table with the current secret."""
+    page = {"org_id": org.id, "after": after, "prefix": org.keys.email_prefix, "limit": _PAGE}
+    rows = await (await tx.execute(_SQL[f"find_{table}"], page)).fetchall()
+    if not rows:
+        return None
+    ids, old = zip(*rows, strict=True)
+    new = [org.keys.resealed(email) for email in old]
+    await tx.execute(_SQL[f"change_{table}"], {"org_id": org.id, "ids": [*ids], "old": [*old], "new": new})
+    return str(ids[-1])
+
+
+async def reseal_merges(
+    tx: Transaction, after: str, *, org: Org, indexes: Callable[[str], Iterable[str]]
+) -> str | None:
+    """Seal the emails in the next merge records with the current secret. `indexes` returns the indexes to keep for one index."""
+    page = {"org_id": org.id, "after": after, "limit": _PAGE}
+    rows = await (await tx.execute(_SQL["find_merges"], page)).fetchall()
+    for merge_id, gained, identities in rows:
+        moved = dict.fromkeys((kind, index) for kind, digest in decode(identities) for index in indexes(digest))
+        changed = {"gained": org.keys.resealed(gained.decode()), "identities": encode(list(map(list, moved))).decode()}
+        await tx.execute(_SQL["change_merge"], {"org_id": org.id, "id": merge_id, **changed})
+    return str(rows[-1][0]) if rows else None
+
+
+async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes], bytes | None]) -> None:
+    """Seal the parameters of segments and the webhook secret with the current secret, and raise the hashes of API keys.
+
+    `later_hash` returns the hash of a key in the current generation, None for a hash that is of it already.
+    """
+    for segment_id, params in await (await tx.execute(_SQL["find_segments"], {"org_id": org.id})).fetchall():
+        changed = org.keys.resealed(params.decode())
+        await tx.execute(_SQL["change_segment"], {"org_id": org.id, "id": segment_id, "params": changed})
+    for sealed_secrets in await (await tx.execute(_SQL["find_webhook_secrets"], {"org_id": org.id})).fetchall():
+        secret, previous = [
+            None if sealed is None else org.keys.seal_webhook_secret(org.keys.open_webhook_secret(sealed))
+            for sealed in sealed_secrets
+        ]
+        values = {"org_id": org.id, "secret": secret, "previous": previous}
+        await tx.execute(_SQL["change_webhook_secrets"], values)
+    for key_id, key_hash in await (await tx.execute(_SQL["find_key_hashes"], {"org_id": org.id})).fetchall():
+        if (later := later_hash(key_hash)) is not None:
+            await tx.execute(_SQL["change_key_hash"], {"org_id": org.id, "id": key_id, "key_hash": later})
+
+
+def _first_index(number: int) -> str:
+    """Return the smallest index of a generation: its first digit is the number. For 16, the largest index there is."""
+    return f"{number:x}{FIRST_DIGEST[1:]}" if number < 16 else FIRST_DIGEST.replace("0", "f")

@@ -1,51 +1,151 @@
-"""Following chains: the statements of `sql/queries/chain.sql`, as calls.
+"""Chains: following them, storing their logs, taking back what a reorganization removes, and showing them to people.
 
-A chain has one follower at a time. Whatever it writes stands behind `keep_chain` in the same transaction, which finds no row for one that
-another has taken the chain from.
+A chain has one follower at a time. Each of its writes runs after `renew_chain` in the same transaction; `renew_chain` finds no row for a
+follower that lost the chain to another one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from api.store.arrays import joined, plain, quoted, records, uuids
-from api.store.calls import Call, Rows, nothing, statements
+from api.store.database import Transaction, load
+from api.store.query import Call, Rows, joined, nothing, plain, quoted, records, statements, uuids
 
-LEASE = timedelta(seconds=5)
+_SQL = load("chain")
 
-_SQL = statements("chain")
+_CALLS = statements("chain")
 
 
-class Lease(msgspec.Struct, frozen=True):
+# --- Following a chain
+
+LEASE_DURATION = timedelta(seconds=5)
+
+
+class FollowerLease(msgspec.Struct, frozen=True):
     """The right to follow a chain."""
 
     chain_id: int
     token: int
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """A chain that is ours to follow; `block_number`: up to where it was read, None when nobody has begun.
+class ChainLease(msgspec.Struct, frozen=True):
+    """A chain that this process follows; `block_number`: the last block read, None if reading has not begun.
 
-    `dropping_above`: logs of blocks above this one were to be taken back when the last follower ended.
+    `dropping_above`: logs of later blocks were still to be taken back when the last follower ended.
     """
 
-    lease: Lease
+    lease: FollowerLease
     block_number: int | None
     dropping_above: int | None = None
 
 
-class AutomationRow(msgspec.Struct, frozen=True):
-    """An automation that starts from logs; `trigger_spec` is JSON text. No published version: its entries end at once.
+class ChainRow(msgspec.Struct, frozen=True, rename="camel"):
+    """How far a chain was read; `trouble`: what hinders its follower."""
 
-    `live_since`: logs of blocks before do not start it. `earlier_confirmations`: more than it wants now, which a version before wanted.
-    `paused`: its logs are kept, and start nothing.
+    chain_id: int
+    block_number: int | None
+    head: int | None
+    read_at: datetime | None
+    trouble: str | None
+
+
+def claim_chain(chain_id: int, now: datetime, lease_until: datetime) -> Call[ChainLease | None]:
+    """Claim a chain; None while another process follows it. Leases that end by `now` have expired."""
+    return Call(
+        _CALLS["claim_chain"],
+        lambda rows: ChainLease(FollowerLease(chain_id, rows[0][0]), *rows[0][1:]) if rows else None,
+        chain_id=chain_id,
+        now=now,
+        lease_until=lease_until,
+    )
+
+
+def renew_chain(lease: FollowerLease, lease_until: datetime) -> Call[bool]:
+    """Extend the lease; False if another process has claimed the chain."""
+    return Call(_CALLS["renew_chain"], bool, chain_id=lease.chain_id, token=lease.token, lease_until=lease_until)
+
+
+def release_chain(lease: FollowerLease, now: datetime) -> Call[None]:
+    """End the lease."""
+    return Call(_CALLS["release_chain"], nothing, chain_id=lease.chain_id, token=lease.token, now=now)
+
+
+def advance_chain(lease: FollowerLease, block_number: int, head: int, at: datetime) -> Call[None]:
+    """Record that all logs up to a block are stored."""
+    return Call(
+        _CALLS["advance_chain"],
+        nothing,
+        chain_id=lease.chain_id,
+        token=lease.token,
+        block_number=block_number,
+        head=head,
+        at=at,
+    )
+
+
+def begin_dropping(lease: FollowerLease, above: int) -> Call[None]:
+    """Record that the logs of blocks above this one are to be taken back before anything else."""
+    return Call(_CALLS["begin_dropping"], nothing, chain_id=lease.chain_id, token=lease.token, above=above)
+
+
+def end_dropping(lease: FollowerLease) -> Call[None]:
+    """Record that they are."""
+    return Call(_CALLS["end_dropping"], nothing, chain_id=lease.chain_id, token=lease.token)
+
+
+def last_read_block(chain_id: int) -> Call[int | None]:
+    """Read up to which block a chain was read."""
+    return Call(_CALLS["last_read_block"], lambda rows: rows[0][0] if rows else None, chain_id=chain_id)
+
+
+def set_chain_trouble(lease: FollowerLease, trouble: str | None) -> Call[None]:
+    """Record what hinders the follower; None: nothing."""
+    return Call(_CALLS["set_chain_trouble"], nothing, chain_id=lease.chain_id, token=lease.token, trouble=trouble)
+
+
+async def list_chains(tx: Transaction, now: datetime) -> list[ChainRow]:
+    """Return how far every chain was read, and what hinders its follower."""
+    return [ChainRow(*row) async for row in await tx.execute(_SQL["list_chains"], {"now": now})]
+
+
+def add_blocks(chain_id: int, blocks: Sequence[tuple[int, str]]) -> Call[None]:
+    """Remember (number, hash) pairs of blocks."""
+    return Call(
+        _CALLS["add_blocks"],
+        nothing,
+        chain_id=chain_id,
+        numbers=plain(number for number, _ in blocks),
+        hashes=quoted([block_hash for _, block_hash in blocks]),
+    )
+
+
+def delete_blocks(chain_id: int, above: int, below: int) -> Call[None]:
+    """Delete blocks above one, and blocks below another except the first of the chain."""
+    return Call(_CALLS["delete_blocks"], nothing, chain_id=chain_id, above=above, below=below)
+
+
+def list_blocks(chain_id: int) -> Call[list[tuple[int, str]]]:
+    """Read the (number, hash) pairs of remembered blocks, in order."""
+    return Call(_CALLS["list_blocks"], lambda rows: [(row[0], row[1]) for row in rows], chain_id=chain_id)
+
+
+# --- What to look for
+
+
+class OnChainAutomationRow(msgspec.Struct, frozen=True):
+    """An automation that starts from logs; `trigger_spec` is JSON text. No published version: its entries complete at
+    once.
+
+    `live_since`: logs of earlier blocks do not start it. `earlier_confirmations`: an earlier version required this
+    many, more than the current one. `paused`: its logs are kept and start nothing.
     """
 
     org_id: int
     id: str
     published_version: int | None
-    stint: int
+    activation: int
     trigger_spec: bytes
     live_since: datetime
     earlier_confirmations: int | None
@@ -62,8 +162,90 @@ class WatchRow(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
+class ContractEventKey(msgspec.Struct, frozen=True):
+    """An event of a contract; `wallet_arg`: the parameter with the wallet of the contact."""
+
+    chain_id: int
+    contract: str
+    signature: str
+    wallet_arg: str | None = None
+
+
+def watch_epoch() -> Call[int]:
+    """Read a number that grows with every change of automations and watches."""
+    return Call(_CALLS["watch_epoch"], _number)
+
+
+def watch_epochs() -> Call[dict[int, int]]:
+    """Read this number by organization."""
+    return Call(_CALLS["watch_epochs"], lambda rows: {row[0]: row[1] for row in rows})
+
+
+def chain_automations(chain_id: int, org_ids: Sequence[int]) -> Call[list[OnChainAutomationRow]]:
+    """Read the automations of organizations that start from logs of a chain."""
+    return Call(
+        _CALLS["chain_automations"],
+        lambda rows: [OnChainAutomationRow(*row) for row in rows],
+        chain_id=str(chain_id),
+        org_ids=plain(org_ids),
+    )
+
+
+def chain_watches(chain_id: int, org_ids: Sequence[int]) -> Call[list[WatchRow]]:
+    """Read the watches of organizations on a chain."""
+    return Call(
+        _CALLS["chain_watches"],
+        lambda rows: [WatchRow(*row) for row in rows],
+        chain_id=chain_id,
+        org_ids=plain(org_ids),
+    )
+
+
+def awaited_logs(org_ids: Sequence[int]) -> Call[dict[int, frozenset[str]]]:
+    """Read the names (`LOG_NAME`) of logs that entries can wait for, by organization."""
+    return Call(
+        _CALLS["awaited_logs"],
+        lambda rows: {row[0]: frozenset(row[1].split(",")) for row in rows},
+        org_ids=plain(org_ids),
+    )
+
+
+def finish_lookback(settled: Sequence[tuple[int, str, int]]) -> Call[None]:
+    """Record of (organization, automation, version) triples that they have looked back, unless another version was
+    published meanwhile.
+    """
+    return Call(
+        _CALLS["finish_lookback"],
+        nothing,
+        org_ids=plain(org_id for org_id, _, _ in settled),
+        ids=joined([automation_id for _, automation_id, _ in settled]),
+        versions=plain(version for _, _, version in settled),
+    )
+
+
+async def add_watch(tx: Transaction, org_id: int, watch: ContractEventKey, at: datetime) -> None:
+    """Keep an event of a contract from now on."""
+    await tx.execute(_SQL["add_watch"], {**msgspec.structs.asdict(watch), "org_id": org_id, "created_at": at})
+
+
+async def remove_watch(tx: Transaction, org_id: int, watch: ContractEventKey) -> bool:
+    """Stop keeping it; return whether it was kept."""
+    values = {"org_id": org_id, "chain_id": watch.chain_id, "contract": watch.contract, "signature": watch.signature}
+    return await (await tx.execute(_SQL["remove_watch"], values)).fetchone() is not None
+
+
+async def list_watches(tx: Transaction, org_id: int) -> list[ContractEventKey]:
+    """Return the watches of an organization."""
+    return [ContractEventKey(*row) async for row in await tx.execute(_SQL["list_watches"], {"org_id": org_id})]
+
+
+# --- Storing logs
+
+
 class DroppedLog(msgspec.Struct, frozen=True):
-    """A log that is not in the chain any more: where it was, and what makes it this log (`digest`, in hex)."""
+    """A log that is no longer in the chain: its last place, and the digest (in hex) that identifies it in its
+    transaction.
+    """
 
     org_id: int
     tx_hash: str
@@ -73,7 +255,7 @@ class DroppedLog(msgspec.Struct, frozen=True):
 
 
 class StoredLog(msgspec.Struct, frozen=True):
-    """A log as stored; `args` is JSON text, `seconds` when its block was made (since the epoch)."""
+    """A log as stored; `args` is JSON text, `seconds` the time of its block (since the epoch)."""
 
     org_id: int
     id: str
@@ -106,7 +288,7 @@ class LogRows(msgspec.Struct):
 
 
 class DeadLog(msgspec.Struct, frozen=True):
-    """A log that cannot be stored; `reason`: what it breaks, without its values."""
+    """A log that cannot be stored; `reason`: the rule it breaks, without its values."""
 
     org_id: int
     tx_hash: str
@@ -117,132 +299,12 @@ class DeadLog(msgspec.Struct, frozen=True):
     reason: str
 
 
-def take_chain(chain_id: int, now: datetime, lease_until: datetime) -> Call[Taken | None]:
-    """Ask to follow a chain; None while somebody else does. Leases that end by `now` do not count."""
-    return Call(
-        _SQL["take_chain"],
-        lambda rows: Taken(Lease(chain_id, rows[0][0]), *rows[0][1:]) if rows else None,
-        chain_id=chain_id,
-        now=now,
-        lease_until=lease_until,
-    )
-
-
-def keep_chain(lease: Lease, lease_until: datetime) -> Call[bool]:
-    """Keep following; whether the chain is still ours."""
-    return Call(_SQL["keep_chain"], bool, chain_id=lease.chain_id, token=lease.token, lease_until=lease_until)
-
-
-def leave_chain(lease: Lease, now: datetime) -> Call[None]:
-    """Follow no longer."""
-    return Call(_SQL["leave_chain"], nothing, chain_id=lease.chain_id, token=lease.token, now=now)
-
-
-def advance_chain(lease: Lease, block_number: int, head: int, at: datetime) -> Call[None]:
-    """Note that everything up to a block is stored."""
-    return Call(
-        _SQL["advance_chain"],
-        nothing,
-        chain_id=lease.chain_id,
-        token=lease.token,
-        block_number=block_number,
-        head=head,
-        at=at,
-    )
-
-
-def begin_dropping(lease: Lease, above: int) -> Call[None]:
-    """Note that logs of blocks above one are to be taken back before anything else."""
-    return Call(_SQL["begin_dropping"], nothing, chain_id=lease.chain_id, token=lease.token, above=above)
-
-
-def end_dropping(lease: Lease) -> Call[None]:
-    """Note that they are."""
-    return Call(_SQL["end_dropping"], nothing, chain_id=lease.chain_id, token=lease.token)
-
-
-def chain_read(chain_id: int) -> Call[int | None]:
-    """Ask up to which block a chain was read."""
-    return Call(_SQL["chain_read"], lambda rows: rows[0][0] if rows else None, chain_id=chain_id)
-
-
-def note_chain(lease: Lease, trouble: str | None) -> Call[None]:
-    """Note what hinders us."""
-    return Call(_SQL["note_chain"], nothing, chain_id=lease.chain_id, token=lease.token, trouble=trouble)
-
-
-def add_blocks(chain_id: int, blocks: Sequence[tuple[int, str]]) -> Call[None]:
-    """Remember (number, hash) of blocks."""
-    return Call(
-        _SQL["add_blocks"],
-        nothing,
-        chain_id=chain_id,
-        numbers=plain(number for number, _ in blocks),
-        hashes=quoted([hash_ for _, hash_ in blocks]),
-    )
-
-
-def forget_blocks(chain_id: int, above: int, below: int) -> Call[None]:
-    """Forget blocks above one, and those below another but the first."""
-    return Call(_SQL["forget_blocks"], nothing, chain_id=chain_id, above=above, below=below)
-
-
-def list_blocks(chain_id: int) -> Call[list[tuple[int, str]]]:
-    """Ask for the (number, hash) of remembered blocks, in order."""
-    return Call(_SQL["list_blocks"], lambda rows: [(row[0], row[1]) for row in rows], chain_id=chain_id)
-
-
-def watch_epoch() -> Call[int]:
-    """Ask for the number that every change of automations and watches raises."""
-    return Call(_SQL["watch_epoch"], _number)
-
-
-def watch_epochs() -> Call[dict[int, int]]:
-    """Ask for that number by organization."""
-    return Call(_SQL["watch_epochs"], lambda rows: {row[0]: row[1] for row in rows})
-
-
-def chain_automations(chain_id: int, org_ids: Sequence[int]) -> Call[list[AutomationRow]]:
-    """Ask for the automations of organizations that start from logs of a chain."""
-    return Call(
-        _SQL["chain_automations"],
-        lambda rows: [AutomationRow(*row) for row in rows],
-        chain_id=str(chain_id),
-        org_ids=plain(org_ids),
-    )
-
-
-def chain_watches(chain_id: int, org_ids: Sequence[int]) -> Call[list[WatchRow]]:
-    """Ask for what organizations keep of a chain besides."""
-    return Call(
-        _SQL["chain_watches"], lambda rows: [WatchRow(*row) for row in rows], chain_id=chain_id, org_ids=plain(org_ids)
-    )
-
-
-def awaited_logs(org_ids: Sequence[int]) -> Call[dict[int, frozenset[str]]]:
-    """Ask for which logs entries can wait: names (`LOG_NAME`) by organization."""
-    return Call(
-        _SQL["awaited_logs"],
-        lambda rows: {row[0]: frozenset(row[1].split(",")) for row in rows},
-        org_ids=plain(org_ids),
-    )
-
-
-def settle_automations(settled: Sequence[tuple[int, str, int]]) -> Call[None]:
-    """Note of (organization, automation, version)s that they looked back, unless another version was published meanwhile."""
-    return Call(
-        _SQL["settle_automations"],
-        nothing,
-        org_ids=plain(org_id for org_id, _, _ in settled),
-        ids=joined([automation_id for _, automation_id, _ in settled]),
-        versions=plain(version for _, _, version in settled),
-    )
-
-
 def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[frozenset[int]]:
-    """Ask which of these (organization, transaction, index) are stored and in the chain: their positions."""
+    """Find which of these (organization, transaction, index) triples are stored and in the chain; returns their
+    positions.
+    """
     return Call(
-        _SQL["find_logs"],
+        _CALLS["find_logs"],
         lambda rows: frozenset(row[0] for row in rows),
         chain_id=chain_id,
         org_ids=plain(org_id for org_id, _, _ in logs),
@@ -252,9 +314,9 @@ def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[froze
 
 
 def dropped_logs(chain_id: int, transactions: Sequence[tuple[int, str]]) -> Call[list[DroppedLog]]:
-    """Ask for the logs of these (organization, transaction) that are not in the chain any more."""
+    """Find the dropped logs of these (organization, transaction) pairs."""
     return Call(
-        _SQL["dropped_logs"],
+        _CALLS["dropped_logs"],
         lambda rows: [DroppedLog(*row) for row in rows],
         chain_id=chain_id,
         org_ids=plain(org_id for org_id, _ in transactions),
@@ -263,9 +325,9 @@ def dropped_logs(chain_id: int, transactions: Sequence[tuple[int, str]]) -> Call
 
 
 def confirmed_logs(chain_id: int, ranges: Sequence[tuple[int, int, int]]) -> Call[list[StoredLog]]:
-    """Ask for the logs in ranges: (organization, above this block, up to that one)."""
+    """Read the logs in ranges: (organization, above this block, up to that block)."""
     return Call(
-        _SQL["confirmed_logs"],
+        _CALLS["confirmed_logs"],
         lambda rows: [StoredLog(*row) for row in rows],
         chain_id=chain_id,
         org_ids=plain(org_id for org_id, _, _ in ranges),
@@ -275,9 +337,8 @@ def confirmed_logs(chain_id: int, ranges: Sequence[tuple[int, int, int]]) -> Cal
 
 
 def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
-    """Keep logs."""
     return Call(
-        _SQL["add_logs"],
+        _CALLS["add_logs"],
         nothing,
         chain_id=chain_id,
         at=at,
@@ -298,26 +359,70 @@ def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
 
 
 def add_dead_logs(chain_id: int, dead: Sequence[DeadLog], at: datetime) -> Call[None]:
-    """Note logs that cannot be stored."""
+    """Record logs that cannot be stored."""
     return Call(
-        _SQL["add_dead_logs"],
+        _CALLS["add_dead_logs"],
         nothing,
         chain_id=chain_id,
         at=at,
-        org_ids=plain(each.org_id for each in dead),
-        tx_hashes=quoted([each.tx_hash for each in dead]),
-        log_indexes=plain(each.log_index for each in dead),
-        contracts=quoted([each.contract for each in dead]),
-        signatures=quoted([each.signature for each in dead]),
-        block_numbers=plain(each.block_number for each in dead),
-        reasons=quoted([each.reason for each in dead]),
+        org_ids=plain(log.org_id for log in dead),
+        tx_hashes=quoted([log.tx_hash for log in dead]),
+        log_indexes=plain(log.log_index for log in dead),
+        contracts=quoted([log.contract for log in dead]),
+        signatures=quoted([log.signature for log in dead]),
+        block_numbers=plain(log.block_number for log in dead),
+        reasons=quoted([log.reason for log in dead]),
+    )
+
+
+def set_log_contacts(rows: Sequence[tuple[int, str, str]]) -> Call[None]:
+    """Set the contacts of logs that have none: (organization, log, contact) triples."""
+    return Call(
+        _CALLS["set_log_contacts"],
+        nothing,
+        org_ids=plain(org_id for org_id, _, _ in rows),
+        ids=joined([log_id for _, log_id, _ in rows]),
+        contact_ids=joined([contact_id for _, _, contact_id in rows]),
+    )
+
+
+# --- Reorganizations
+
+
+class DroppedLogs(msgspec.Struct, frozen=True):
+    """The result of one step: the number of logs and of cancelled entries, and the last block (None: no logs were
+    left).
+    """
+
+    logs: int
+    entries: int
+    block_number: int | None
+
+
+def find_organizations_above(chain_id: int, above: int) -> Call[list[int]]:
+    """Find the organizations with logs above a block."""
+    return Call(
+        _CALLS["find_organizations_above"], lambda rows: [row[0] for row in rows], chain_id=chain_id, above=above
+    )
+
+
+def drop_logs(org_id: int, chain_id: int, above: int, limit: int, at: datetime) -> Call[DroppedLogs]:
+    """Mark the next `limit` logs above a block as removed, and cancel the entries that they started."""
+    return Call(
+        _CALLS["drop_logs"],
+        lambda rows: DroppedLogs(*rows[0]),
+        org_id=org_id,
+        chain_id=chain_id,
+        above=above,
+        limit=limit,
+        at=at,
     )
 
 
 def restore_logs(rows: LogRows) -> Call[None]:
-    """Put logs that were dropped where they are now."""
+    """Write the new places of logs that were dropped and are back in the chain."""
     return Call(
-        _SQL["restore_logs"],
+        _CALLS["restore_logs"],
         nothing,
         org_ids=plain(rows.org_ids),
         ids=uuids(rows.ids),
@@ -328,47 +433,161 @@ def restore_logs(rows: LogRows) -> Call[None]:
     )
 
 
-def revive_entries(org_id: int, event_ids: Sequence[str], at: datetime) -> Call[int]:
-    """Let entries go on that ended when these logs were dropped; read how many."""
-    return Call(_SQL["revive_entries"], _number, org_id=org_id, event_ids=joined(event_ids), at=at)
-
-
-def give_contacts(rows: Sequence[tuple[int, str, str]]) -> Call[None]:
-    """Name the contacts of logs that have none: (organization, log, contact)."""
-    return Call(
-        _SQL["give_contacts"],
-        nothing,
-        org_ids=plain(org_id for org_id, _, _ in rows),
-        ids=joined([log_id for _, log_id, _ in rows]),
-        contact_ids=joined([contact_id for _, _, contact_id in rows]),
-    )
-
-
-def dropped_organizations(chain_id: int, above: int) -> Call[list[int]]:
-    """Ask whose logs are above a block."""
-    return Call(_SQL["dropped_organizations"], lambda rows: [row[0] for row in rows], chain_id=chain_id, above=above)
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    """What was taken back at once: how many logs, how many entries that ended with them, and up to which block (None: nothing was left)."""
-
-    logs: int
-    entries: int
-    block_number: int | None
-
-
-def drop_logs(org_id: int, chain_id: int, above: int, most: int, at: datetime) -> Call[Dropped]:
-    """Take back what the next logs above a block started, `most` of them."""
-    return Call(
-        _SQL["drop_logs"],
-        lambda rows: Dropped(*rows[0]),
-        org_id=org_id,
-        chain_id=chain_id,
-        above=above,
-        most=most,
-        at=at,
-    )
+def restore_entries(org_id: int, event_ids: Sequence[str], at: datetime) -> Call[int]:
+    """Resume the entries that ended when these logs were dropped; returns how many."""
+    return Call(_CALLS["restore_entries"], _number, org_id=org_id, event_ids=joined(event_ids), at=at)
 
 
 def _number(rows: Rows) -> int:
     return int(rows[0][0])
+
+
+# --- Wallets that are not a contact's
+
+RETENTION = timedelta(days=7)
+UnknownWalletOutcome: TypeAlias = Literal["created", "unknown", "limit", "zero_address", "erased"]
+"""A wallet without a contact: it became one (`created`), or not: the automation takes only existing contacts
+(`unknown`), it reached its limit of new contacts for this hour (`limit`), the wallet is the zero address, or its
+contact was erased.
+"""
+
+UnknownWalletCounts: TypeAlias = Mapping[tuple[int, str, UnknownWalletOutcome], int]
+"""Counts by organization, automation and outcome."""
+
+
+class UnknownWalletRow(msgspec.Struct, frozen=True, rename="camel"):
+    """How often an automation met such wallets."""
+
+    automation_id: str
+    automation: str
+    what: UnknownWalletOutcome
+    count: int
+
+
+def hour_of(at: datetime) -> datetime:
+    """Return the start of the hour."""
+    return at.replace(minute=0, second=0, microsecond=0)
+
+
+def find_erased_wallets(wallets: Sequence[tuple[int, str]]) -> Call[dict[int, float]]:
+    """Find which (organization, digest) pairs are wallets of erased contacts: by position (from 0), the time of the
+    erasure in seconds since the epoch.
+    """
+    return Call(
+        _CALLS["find_erased_wallets"],
+        lambda rows: {row[0]: row[1] for row in rows},
+        org_ids=plain(org_id for org_id, _ in wallets),
+        digests=uuids([digest for _, digest in wallets]),
+    )
+
+
+def count_created(automations: Sequence[tuple[int, str]], at: datetime) -> Call[dict[str, int]]:
+    """Read how many contacts automations have created in this hour: by automation."""
+    return Call(
+        _CALLS["count_created"],
+        lambda rows: {row[0]: row[1] for row in rows},
+        org_ids=plain(org_id for org_id, _ in automations),
+        automation_ids=joined([automation_id for _, automation_id in automations]),
+        hour=hour_of(at),
+    )
+
+
+def add_unknown_wallets(counts: UnknownWalletCounts, at: datetime) -> Call[None]:
+    """Add to the counts of this hour."""
+    return Call(
+        _CALLS["add_unknown_wallets"],
+        nothing,
+        hour=hour_of(at),
+        org_ids=plain(org_id for org_id, _, _ in counts),
+        automation_ids=joined([automation_id for _, automation_id, _ in counts]),
+        whats=joined([what for _, _, what in counts]),
+        counts=plain(counts.values()),
+    )
+
+
+async def list_unknown_wallets(tx: Transaction, org_id: int, since: datetime) -> list[UnknownWalletRow]:
+    """Return the counts of an organization since a time, highest first."""
+    return [
+        UnknownWalletRow(*row)
+        async for row in await tx.execute(_SQL["list_unknown_wallets"], {"org_id": org_id, "since": since})
+    ]
+
+
+async def delete_old_unknown_wallets(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
+    """Delete up to `limit` counts beyond their retention; return how many were deleted."""
+    values = {"org_id": org_id, "before": now - RETENTION, "limit": limit}
+    return (await tx.execute(_SQL["delete_old_unknown_wallets"], values)).rowcount
+
+
+# --- Logs as people see them
+
+
+class LogRow(msgspec.Struct, frozen=True):
+    """A log; `args` is JSON text."""
+
+    id: str
+    chain_id: int
+    contract: str
+    event: str
+    signature: str
+    args: bytes
+    tx_hash: str
+    log_index: int
+    block_number: int
+    block_time: datetime
+    removed: bool
+    contact_id: str | None
+
+
+class LogCountRow(msgspec.Struct, frozen=True, rename="camel"):
+    """The number of logs of an event."""
+
+    chain_id: int
+    contract: str
+    event: str
+    signature: str
+    count: int
+
+
+class DeadLogRow(msgspec.Struct, frozen=True):
+    """A log that could not be stored; `reason`: the rule it breaks."""
+
+    organization: str
+    chain_id: int
+    tx_hash: str
+    log_index: int
+    contract: str
+    signature: str
+    block_number: int
+    reason: str
+    died_at: datetime
+
+
+class LogSelection(msgspec.Struct, frozen=True):
+    """Logs of an organization: of a contract, of an event, or before the one with id `before`; None: all."""
+
+    contract: str | None = None
+    event: str | None = None
+    before: str | None = None
+
+
+async def recent_logs(tx: Transaction, org_id: int, selection: LogSelection, limit: int) -> list[LogRow]:
+    """Return the newest selected logs, newest first."""
+    values = {"org_id": org_id, **msgspec.structs.asdict(selection), "limit": limit}
+    name = "recent_logs" if selection.contract is None else "recent_logs_of_contract"
+    return [LogRow(*row) async for row in await tx.execute(_SQL[name], values)]
+
+
+async def count_logs(tx: Transaction, org_id: int, limit: int) -> list[LogCountRow]:
+    """Count the logs of each event among the newest `limit`."""
+    return [LogCountRow(*row) async for row in await tx.execute(_SQL["count_logs"], {"org_id": org_id, "limit": limit})]
+
+
+async def count_dead_logs(tx: Transaction) -> dict[int, int]:
+    """Return how many logs of each chain could not be stored."""
+    return {row[0]: row[1] async for row in await tx.execute(_SQL["count_dead_logs"])}
+
+
+async def list_dead_logs(tx: Transaction, limit: int) -> list[DeadLogRow]:
+    """Return the newest logs that could not be stored, of all organizations."""
+    return [DeadLogRow(*row) async for row in await tx.execute(_SQL["list_dead_logs"], {"limit": limit})]

@@ -1,14 +1,29 @@
-"""Connections and transactions. Everything else in the store takes a transaction as its first argument.
+"""Connections, transactions, named SQL and the list of migrations: what every other module of the store builds on.
 
-What a caller may expect: `UnavailableError` when Postgres cannot be reached or the outcome of a commit is not known,
-`ConflictError` and `RefusedDataError` after a rollback, any other psycopg error for a bug.
+**Named SQL.** `sql/queries/<subject>.sql` holds statements under `-- name --` lines, with `:name` parameters. The module
+`store/<subject>.py` has one function per statement. The name of a statement is the same verb in SQL, in Python and in the log.
+
+**Migrations.** Every migration expands the schema: it only adds, so code of the previous version keeps working on it
+(`tests/store/test_migrations.py` checks each file). A migration that removes something begins with the line
+
+    -- contract: needs 0007_name
+
+Code that includes 0007_name works without what is removed. Such a migration is applied only on request. The line
+`-- outside a transaction` is for indexes that are built beside the traffic: the statements of such a file run one by one.
+
+**Transactions.** All other functions of the store take a `Transaction` as their first argument. Callers of `Database.transaction()`
+handle `DatabaseUnavailableError` (Postgres cannot be reached, or the outcome of a commit is unknown) and, after a rollback,
+`TransactionConflictError` and `RefusedDataError`. Any other psycopg error is a bug.
 """
 
+import hashlib
 import re
 import select
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,76 +34,167 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import asyncpg as asyncpg_dialect
+from sqlalchemy.dialects.postgresql import psycopg as psycopg_dialect
 from sqlalchemy.engine import make_url
 
 from api.clock import Clock, monotonic_ns
-from api.store.migrations import newest
-from api.store.statements import load
 
-_SESSION = (
-    "-c statement_timeout={statement_ms} -c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout=5000 "
-    "-c search_path=workbench -c timezone=UTC -c client_min_messages=warning -c plan_cache_mode=auto -c workbench.org={org} "
-    "-c citus.propagate_set_commands=local"
-)
-_BY_KEY = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c join_collapse_limit=1 -c from_collapse_limit=1"
-_SILENCE = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
-_IS_DISTRIBUTED = load("clusters")["is_distributed"]
-EVERYBODY, NOBODY = "*", ""  # values of workbench.org beside the number of an organization (sql/wall.sql)
-_SLOW_NS = 1_000_000_000
-_LOST = (errors.SerializationFailure, errors.DeadlockDetected)
-# So Citus ends the youngest of the transactions that wait for each other on several nodes, where errors are not logged.
-_CHOSEN = "canceling statement due to user request"
-# 54000 and its kin (a row too large for an index, too many columns) count as operational for psycopg; a value causes them.
-_REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
-_VIOLATIONS = {
-    "unique": "UniqueViolation",
-    "check": "CheckViolation",
-    "not-null": "NotNullViolation",
-    "foreign key": "ForeignKeyViolation",
-}
-_VIOLATION = re.compile(f"violates ({'|'.join(_VIOLATIONS)}) constraint")
-_WHERE = re.compile(r'(table|relation|column|constraint) "(\w+?)(?:_\d{6,})?"')
-_NOTIFICATIONS = "async.c"  # of Postgres: its queue of notifications is full, for which no value is to blame
-# A server that has become a standby refuses to write, and the session of a process that was frozen is ended: that passes, too.
-_AWAY = (
-    errors.OperationalError,
-    PoolTimeout,
-    errors.InterfaceError,
-    errors.ReadOnlySqlTransaction,
-    errors.IdleInTransactionSessionTimeout,
-)
+# --- Named SQL
 
 
-NAME = "event-workbench "
-"""How connections of ours are called, before the newest migration that their code knows."""
+@cache
+def sql_folder() -> Path:
+    """Return the folder `sql/`: inside the installed package, or at the top of the checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "_sql"
+    return installed if installed.is_dir() else package.parent / "sql"
 
 
-class UnavailableError(Exception):
-    """Postgres cannot be reached, refuses work, or broke off: whether a commit happened is not known."""
+@cache
+def load(subject: str) -> dict[str, str]:
+    """Return the statements of `sql/queries/<subject>.sql` by name, with psycopg's `%(name)s` parameters."""
+    dialect = psycopg_dialect.dialect()  # type: ignore[no-untyped-call]
+    return {name: str(text(body).compile(dialect=dialect)) for name, body in _named_statements(subject)}
 
 
-class TooSlowError(UnavailableError):
-    """A statement took longer than the connection allows, and was rolled back."""
+@cache
+def load_numbered(subject: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return the same statements with the protocol's `$1` parameters, and the names of these parameters in order."""
+    dialect = asyncpg_dialect.dialect()  # type: ignore[no-untyped-call]
+    compiled = {name: text(body).compile(dialect=dialect) for name, body in _named_statements(subject)}
+    return {name: (str(statement), tuple(statement.positiontup or ())) for name, statement in compiled.items()}
 
 
-class ConflictError(Exception):
+_STATEMENT_NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
+
+
+def _named_statements(subject: str) -> Iterator[tuple[str, str]]:
+    source = (sql_folder() / "queries" / f"{subject}.sql").read_text("utf-8")
+    parts = _STATEMENT_NAME.split(source)
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        lines = [line for line in body.splitlines() if not line.lstrip().startswith("--")]
+        yield name, "\n".join(lines).strip().removesuffix(";")
+
+
+# --- Migrations
+
+_NEEDS = re.compile(r"^-- contract: needs (\w+)$", re.MULTILINE)
+_OUTSIDE_TRANSACTION = re.compile(r"^-- outside a transaction$", re.MULTILINE)
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One file of `sql/migrations`. `needs`: for a contracting migration, the migration that running code must include."""
+
+    name: str
+    text: str
+    needs: str | None
+    in_transaction: bool
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text; shows whether the file was edited after it was applied."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def statements(self) -> list[str]:
+        """The statements without comments, split at `;`: no literal in such a file may contain a semicolon."""
+        lines = [line for line in self.text.splitlines() if not line.lstrip().startswith("--")]
+        return [statement for statement in map(str.strip, "\n".join(lines).split(";")) if statement]
+
+
+class MigrationStatus(msgspec.Struct, frozen=True):
+    """The migrations of this code compared with those of a database, as lists of names.
+
+    `missing`: the code needs them and the database lacks them. `contracts`: may be applied once no older code runs.
+    `beyond`: applied migrations that removed something this code still uses.
+    """
+
+    missing: list[str]
+    contracts: list[str]
+    beyond: list[str]
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return the migrations of this code in the order in which they apply."""
+    return tuple(
+        read_migration(path.stem, path.read_text("utf-8"))
+        for path in sorted((sql_folder() / "migrations").glob("[0-9]*.sql"))
+    )
+
+
+def read_migration(name: str, text: str) -> Migration:
+    needs = _NEEDS.search(text)
+    return Migration(name, text, None if needs is None else needs[1], _OUTSIDE_TRANSACTION.search(text) is None)
+
+
+def newest_migration() -> str:
+    """Return the name of the newest migration of this code. Connections carry it, so a database can tell older code from newer."""
+    return migrations()[-1].name
+
+
+def migration_status(applied: Mapping[str, str | None]) -> MigrationStatus:
+    """Compare this code with a database. `applied`: the names of its migrations, each with what it needs."""
+    ours = {migration.name for migration in migrations()}
+    waiting = [migration for migration in migrations() if migration.name not in applied]
+    return MigrationStatus(
+        [migration.name for migration in waiting if migration.needs is None],
+        [migration.name for migration in waiting if migration.needs is not None],
+        sorted(name for name, needs in applied.items() if name not in ours and needs is not None and needs not in ours),
+    )
+
+
+# --- Errors
+
+
+class DatabaseUnavailableError(Exception):
+    """Postgres cannot be reached, refuses work, or broke the connection; whether a commit happened is unknown."""
+
+
+class TooSlowError(DatabaseUnavailableError):
+    """A statement exceeded the connection's statement timeout and was rolled back."""
+
+
+class TransactionConflictError(Exception):
     """The transaction lost against another one and was rolled back; it may be tried again."""
 
 
-class LockedError(ConflictError):
-    """The transaction waited too long for a lock that somebody else holds."""
+class LockedError(TransactionConflictError):
+    """The transaction waited too long for a lock of another transaction."""
 
 
 class RefusedDataError(Exception):
     """Postgres refuses a value; the transaction was rolled back and would fail again."""
 
 
-class Transaction(psycopg.AsyncConnection[TupleRow]):
-    """A connection, mostly inside a transaction.
+# --- Connections and transactions
 
-    `store.calls` notes here what it prepared, and until when that serves; `store.clusters` what its cluster adds to ids,
-    `is_distributed` whether this is Citus. `opening` is what each transaction begins with, whoever begins it: on Citus, what the
-    workers have to be told, as they hear what is set in a transaction alone.
+APPLICATION_NAME = "event-workbench "
+"""The `application_name` of our connections begins with this, followed by the newest migration of their code."""
+
+ALL_ORGANIZATIONS, NO_ORGANIZATION = "*", ""
+"""Values of the setting `workbench.org` besides an organization's number (see `sql/wall.sql`)."""
+
+_SESSION_OPTIONS = (
+    "-c statement_timeout={statement_ms} -c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout=5000 "
+    "-c search_path=workbench -c timezone=UTC -c client_min_messages=warning -c plan_cache_mode=auto -c workbench.org={org} "
+    "-c citus.propagate_set_commands=local"
+)
+_INDEX_ONLY_OPTIONS = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c join_collapse_limit=1 -c from_collapse_limit=1"
+# A dead host is noticed after 5 s of unacknowledged data, or 9 s without any traffic.
+_TCP_OPTIONS = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
+
+_IS_DISTRIBUTED = load("citus")["is_distributed"]
+_SLOW_CALIBRATION_NS = 1_000_000_000
+
+
+class Transaction(psycopg.AsyncConnection[TupleRow]):
+    """A connection, in most places inside an open transaction.
+
+    It remembers per-connection facts for other modules: `prepared` and `prepared_until_ns` for `store.query`, `transaction_offset` for
+    `store.citus`, and whether the server is Citus (`distributed`).
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -97,8 +203,9 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         self.adapters.register_loader("jsonb", _RawJson)
         self.prepared: set[bytes] = set()
         self.prepared_until_ns = 0
-        self.number_added: int | None = None
+        self.transaction_offset: int | None = None
         self.distributed: bool | None = None
+        # Citus passes settings on to its workers only inside a transaction, so every transaction begins with these statements.
         self.opening: tuple[bytes, ...] = ()
         self.reader = Transformer(self)
 
@@ -108,26 +215,26 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         return await super().execute(*args, **kwargs)
 
     async def begin(self) -> None:
-        """Begin a transaction by what it has to begin with, if there is such and none is open."""
+        """Run the `opening` statements if no transaction is open. psycopg sends BEGIN itself, before the first statement."""
         if self.opening and self.pgconn.transaction_status == TransactionStatus.IDLE:
             async with self.pipeline():
-                for each in self.opening:
-                    await super().execute(each)
+                for statement in self.opening:
+                    await super().execute(statement)
 
     async def rollback(self) -> None:
-        """Roll back; psycopg then drops every statement of the session if it has prepared one itself, ours too."""
         await super().rollback()
+        # psycopg sends DEALLOCATE ALL after a rollback once it has prepared a statement of its own: that drops ours, too.
         self.prepared.clear()
 
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[AsyncTransaction]:
-        """Give a part that is rolled back alone when it fails, which drops the statements, too."""
+        """Open a savepoint that is rolled back alone when its block fails."""
         await self.begin()
         try:
-            async with super().transaction(*args, **kwargs) as part:
-                yield part
+            async with super().transaction(*args, **kwargs) as savepoint:
+                yield savepoint
         finally:
-            self.prepared.clear()
+            self.prepared.clear()  # as after a rollback
 
 
 class _TextUuid(Loader):
@@ -138,14 +245,14 @@ class _TextUuid(Loader):
 
 
 class _RawJson(Loader):
-    """jsonb arrives as the bytes of its text; the language decodes it, keeping every number exact."""
+    """jsonb arrives as the bytes of its text; `language.codec` decodes it and keeps every number exact."""
 
     def load(self, data: Any) -> bytes:
         return bytes(data)
 
 
-class Load(msgspec.Struct, frozen=True):
-    """Connections of a pool, those of them in use, and who waits for one."""
+class PoolLoad(msgspec.Struct, frozen=True):
+    """Open connections of a pool, those in use, and the number of tasks that wait for one."""
 
     connections: int
     busy: int
@@ -155,10 +262,11 @@ class Load(msgspec.Struct, frozen=True):
 class Database:
     """A pool of connections to one database.
 
-    `hot`: for statements whose every table access is by key. There the planner may only use indexes, in the order
-    in which the joins are written, so that neither a table without statistics nor one that has grown since the plan was
-    made turns a lookup into a scan (seen on a fresh database: 5 ms per event instead of 0.1).
-    `org`: whose rows its sessions see; `store.tenancy` has the pool that lets each transaction say.
+    `hot`: for statements that read every table by key. The planner may then only use indexes, and joins in the order in which they
+    are written, so a table without statistics, or one that has grown since the plan was made, never turns a lookup into a scan
+    (measured on a fresh database: 5 ms per event instead of 0.1 ms).
+    `org`: the value of `workbench.org`, which decides which organization's rows sessions see. `store.query.TenantDatabase` sets it
+    per transaction.
     """
 
     def __init__(
@@ -169,56 +277,57 @@ class Database:
         *,
         lock_ms: int = 2_000,
         hot: bool = False,
-        org: str = EVERYBODY,
+        org: str = ALL_ORGANIZATIONS,
     ) -> None:
         self.dsn = libpq_dsn(dsn)
         self._lock_ms, self._org = lock_ms, org
+        options = _SESSION_OPTIONS.format(statement_ms=statement_ms, lock_ms=lock_ms, org=org)
         mark = conninfo_to_dict(self.dsn).get("application_name") or ""
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             self.dsn,
             min_size=1,
             max_size=size,
             timeout=1.0,
-            reconnect_timeout=1.0,  # then whoever needs a connection tries at once: the pool's own pauses would grow
+            reconnect_timeout=1.0,  # the pool's own backoff would grow; this way the next request connects at once
             open=False,
             connection_class=Transaction,
             check=self._check,
             kwargs={
-                "options": _SESSION.format(statement_ms=statement_ms, lock_ms=lock_ms, org=org)
-                + (_BY_KEY if hot else ""),
+                "options": options + (_INDEX_ONLY_OPTIONS if hot else ""),
                 "prepare_threshold": 2,
                 "connect_timeout": 5,
-                "application_name": f"{NAME}{newest()} {mark}".strip(),
-                **_SILENCE,
+                "application_name": f"{APPLICATION_NAME}{newest_migration()} {mark}".strip(),
+                **_TCP_OPTIONS,
             },
         )
 
     async def open(self) -> None:
-        """Start connecting in the background; work asked for before that succeeds raises `UnavailableError`."""
+        """Start connecting in the background. Work requested before that succeeds raises DatabaseUnavailableError."""
         await self._pool.open(wait=False)
 
     async def close(self) -> None:
-        """Return every connection to Postgres."""
         await self._pool.close(timeout=5.0)
 
-    def load(self) -> Load:
-        """Return how busy the pool is."""
+    def load(self) -> PoolLoad:
         stats = self._pool.get_stats()
         size = stats["pool_size"]
-        return Load(size, size - stats["pool_available"], stats["requests_waiting"])
+        return PoolLoad(size, size - stats["pool_available"], stats["requests_waiting"])
 
     async def _check(self, connection: Transaction) -> None:
-        """Refuse a connection that ended while it lay idle: then there is something to read. Costs no round trip."""
+        # A connection that ended while idle has something to read. Polling its socket costs no round trip.
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         if poll.poll(0):
             await connection.close()
-            await self._pool.check()  # those that lay beside it have most likely ended too
+            await self._pool.check()  # the other idle connections have most likely ended, too
             raise errors.OperationalError("the connection ended while it was idle")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Give a connection in a transaction, committed at a clean exit; broken connections raise `UnavailableError`."""
+        """Lend a connection in a transaction, which commits when the block ends without an exception.
+
+        Raises DatabaseUnavailableError (TooSlowError), TransactionConflictError (LockedError) or RefusedDataError.
+        """
         distributed = False
         try:
             async with self._pool.connection() as connection:
@@ -226,58 +335,60 @@ class Database:
                 distributed = connection.distributed is True
                 yield connection
         except errors.LockNotAvailable as error:
-            raise LockedError(_reason(error)) from error
-        except _LOST as error:
-            raise ConflictError(_reason(error)) from error
+            raise LockedError(_first_line(error)) from error
+        except (errors.SerializationFailure, errors.DeadlockDetected) as error:
+            raise TransactionConflictError(_first_line(error)) from error
         except _REFUSED as error:
-            if error.diag.source_file == _NOTIFICATIONS:
-                raise UnavailableError(_reason(error)) from error
-            raise RefusedDataError(_rule(error)) from None  # their texts carry values: nothing for logs
+            if error.diag.source_file == _NOTIFICATION_SOURCE:
+                raise DatabaseUnavailableError(_first_line(error)) from error
+            raise RefusedDataError(
+                _broken_rule(error)
+            ) from None  # the error's text carries values, which logs must not
         except errors.QueryCanceled as error:
-            if distributed and error.diag.message_primary == _CHOSEN:
-                raise ConflictError("a deadlock of several nodes") from error
-            raise TooSlowError(_reason(error)) from error
+            if distributed and error.diag.message_primary == _CITUS_DEADLOCK:
+                raise TransactionConflictError("a deadlock of several nodes") from error
+            raise TooSlowError(_first_line(error)) from error
         except errors.InternalError_ as error:
             if not is_violation(error):
                 raise
-            raise RefusedDataError(_rule(error)) from None
-        except _AWAY as error:
-            raise UnavailableError(_reason(error)) from error
+            raise RefusedDataError(_broken_rule(error)) from None
+        except _UNAVAILABLE as error:
+            raise DatabaseUnavailableError(_first_line(error)) from error
 
-    def _sees(self) -> str:
+    def _visible_org(self) -> str:
         return self._org
 
     async def _begin(self, tx: Transaction) -> None:
         if tx.distributed is None:
             await is_distributed(tx)
-            await tx.rollback()  # what the caller begins has its own first statement
+            await tx.rollback()  # so that the caller's first statement is the first of its transaction
         if tx.distributed:
-            tx.opening = telling({"lock_timeout": str(self._lock_ms), "workbench.org": self._sees()})
+            tx.opening = local_settings({"lock_timeout": str(self._lock_ms), "workbench.org": self._visible_org()})
             await tx.begin()
 
     async def calibrate(self, clock: Clock) -> datetime:
-        """Set `clock` by the database's, unless the answer took long, and return the database's moment."""
+        """Set `clock` by the database's clock, unless the answer took over a second. Return the database's time."""
         async with self.transaction() as tx:
-            await tx.execute("SELECT 1")
+            await tx.execute("SELECT 1")  # so that connecting is not part of the measured round trip
             sent = monotonic_ns()
             row = await (await tx.execute("SELECT clock_timestamp()")).fetchone()
             received = monotonic_ns()
         assert row is not None
-        if received - sent < _SLOW_NS:  # the error is up to half of it
+        if received - sent < _SLOW_CALIBRATION_NS:  # the error is up to half of the round trip
             clock.calibrate(row[0], sent, received)
         return row[0]  # type: ignore[no-any-return]
 
 
 async def is_distributed(tx: Transaction) -> bool:
-    """Return whether this is Citus, asked once per connection."""
+    """Return whether the server is Citus. Asked once per connection."""
     if tx.distributed is None:
         row = await (await tx.execute(_IS_DISTRIBUTED)).fetchone()
         tx.distributed = row is not None and row[0] is True
     return tx.distributed
 
 
-def telling(settings: Mapping[str, str]) -> tuple[bytes, ...]:
-    """Return the statements that set something on all nodes of Citus until the transaction ends."""
+def local_settings(settings: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Return the statements that set values on all nodes of Citus until the transaction ends."""
     return tuple(
         sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value)).as_bytes()
         for name, value in settings.items()
@@ -285,50 +396,80 @@ def telling(settings: Mapping[str, str]) -> tuple[bytes, ...]:
 
 
 @asynccontextmanager
-async def seeing_everybody(tx: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
-    """Make a transaction that sees the rows of all organizations, on all nodes of Citus too, for a connection that is of no pool."""
+async def seeing_all_organizations(tx: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+    """Open a transaction that sees the rows of all organizations, also on the workers of Citus; for connections outside a pool."""
     async with tx.transaction():
-        for each in telling({"citus.propagate_set_commands": "local", "workbench.org": EVERYBODY}):
-            await tx.execute(each)
+        for statement in local_settings({"citus.propagate_set_commands": "local", "workbench.org": ALL_ORGANIZATIONS}):
+            await tx.execute(statement)
         yield
 
 
-def marked(url: str, mark: str) -> str:
-    """Return the address of the same database, with a mark by which our connections are told apart."""
-    if "://" not in url:
-        return make_conninfo(url, application_name=mark)
-    return make_url(url).update_query_dict({"application_name": mark}).render_as_string(hide_password=False)
-
-
-def is_violation(error: psycopg.Error) -> bool:
-    """Tell whether rows broke a rule of their table. Of some that a worker of Citus refused, the coordinator passes on only the text."""
-    return isinstance(error, errors.IntegrityError) or _violation(error) is not None
-
-
-def _violation(error: psycopg.Error) -> str | None:
-    found = _VIOLATION.search(error.diag.message_primary or "")
-    return _VIOLATIONS[found[1]] if found else None
+# --- Connection strings
 
 
 def libpq_dsn(url: str) -> str:
-    """Return a DSN libpq understands from any usual form: `postgres://`, `postgresql+psycopg://`, or key=value."""
+    """Return a DSN that libpq understands from any usual form: `postgres://`, `postgresql+psycopg://`, or key=value."""
     if "://" not in url:
         return url
     parsed = make_url(url.replace("postgres://", "postgresql://", 1))
     return parsed.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-def _rule(error: psycopg.Error) -> str:
-    """Name what a value broke, without the value. Citus names it, with the number of a shard, in the text alone."""
-    said = dict(_WHERE.findall(error.diag.message_primary or ""))
-    where = (
-        error.diag.table_name or said.get("relation") or said.get("table"),
-        error.diag.column_name or said.get("column"),
-        error.diag.constraint_name or said.get("constraint"),
+def with_application_name(url: str, name: str) -> str:
+    """Return the URL of the same database with an application name, which `Database` adds to the name of its connections."""
+    if "://" not in url:
+        return make_conninfo(url, application_name=name)
+    return make_url(url).update_query_dict({"application_name": name}).render_as_string(hide_password=False)
+
+
+# --- Postgres errors, classified
+
+# psycopg counts 54000 and its kin (a row too large for an index, too many columns) as operational, but a value causes them.
+_REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
+# Postgres's queue of notifications is full: reported as 54000 from this source file, and no value is to blame.
+_NOTIFICATION_SOURCE = "async.c"
+# A server that became a standby refuses to write, and the session of a process that was frozen is ended. Both pass.
+_UNAVAILABLE = (
+    errors.OperationalError,
+    PoolTimeout,
+    errors.InterfaceError,
+    errors.ReadOnlySqlTransaction,
+    errors.IdleInTransactionSessionTimeout,
+)
+# Citus ends the youngest transaction of a deadlock across nodes by cancelling it, with the words of a user's cancel request.
+_CITUS_DEADLOCK = "canceling statement due to user request"
+
+_VIOLATIONS = {
+    "unique": "UniqueViolation",
+    "check": "CheckViolation",
+    "not-null": "NotNullViolation",
+    "foreign key": "ForeignKeyViolation",
+}
+_VIOLATION = re.compile(f"violates ({'|'.join(_VIOLATIONS)}) constraint")
+_PLACE = re.compile(r'(table|relation|column|constraint) "(\w+?)(?:_\d{6,})?"')  # without the number of a Citus shard
+
+
+def is_violation(error: psycopg.Error) -> bool:
+    """Return whether rows broke a constraint. When a Citus worker refuses them, the coordinator may pass on only the text."""
+    return isinstance(error, errors.IntegrityError) or _violation(error) is not None
+
+
+def _violation(error: psycopg.Error) -> str | None:
+    match = _VIOLATION.search(error.diag.message_primary or "")
+    return _VIOLATIONS[match[1]] if match else None
+
+
+def _broken_rule(error: psycopg.Error) -> str:
+    """Name the rule that a value broke, without the value: `CheckViolation contacts contacts_opted_out_check`."""
+    named = dict(_PLACE.findall(error.diag.message_primary or ""))
+    place = (
+        error.diag.table_name or named.get("relation") or named.get("table"),
+        error.diag.column_name or named.get("column"),
+        error.diag.constraint_name or named.get("constraint"),
     )
-    return " ".join([_violation(error) or type(error).__name__, *(name for name in where if name)])
+    return " ".join([_violation(error) or type(error).__name__, *(name for name in place if name)])
 
 
-def _reason(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,7 +1,8 @@
-"""Bring a database up to date: apply what it lacks of the migrations, in order, each once, under one lock, beside the traffic.
+"""Migrating a database, and checking that a server and its schema are fit for this code.
 
-A migration never waits long for a lock, since everybody else would wait behind it: it gives up, lets the others go on, and tries again.
-One that was edited after it ran is an error: the digest of every applied file is kept.
+`migrate` applies the missing migrations in order, each once, under one lock, beside the traffic. A migration never waits long for a lock, because
+all later statements would queue behind it: it gives up, lets them through, and tries again. The digest of every applied file is stored, and
+a file that was edited after it ran is an error.
 """
 
 import asyncio
@@ -11,27 +12,47 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
+import psycopg
 from psycopg import errors, sql
+from psycopg.rows import class_row
 
 from api.clock import monotonic_ns
-from api.store.clusters import is_coordinator, note_cluster, run_on_workers
-from api.store.database import NAME, Transaction, libpq_dsn, seeing_everybody
-from api.store.migrations import Migration, Standing, migrations, standing
-from api.store.statements import sql_folder
+from api.store.citus import is_coordinator, register_cluster, run_on_workers
+from api.store.database import (
+    APPLICATION_NAME,
+    Database,
+    DatabaseUnavailableError,
+    Migration,
+    MigrationStatus,
+    Transaction,
+    libpq_dsn,
+    load,
+    migration_status,
+    migrations,
+    seeing_all_organizations,
+    sql_folder,
+)
+
+_SQL = load("migrate")
+
+
+class MigrationError(Exception):
+    """The database's migrations do not fit this code, or one cannot be applied now."""
+
+
+# --- Applying migrations
 
 _LOCK = 7_300_451
 _LOCK_PAUSE_SECONDS = 0.1
 _MONTHS_AHEAD = 3
 
 
-class MigrationError(Exception):
-    """The database's migrations and ours do not fit together, or one cannot be applied now."""
+class LockWait(msgspec.Struct, frozen=True):
+    """How a migration waits for locks: `lock_ms` at a time, `pause_seconds` between attempts, `patience_seconds` in
+    total.
 
-
-class Manners(msgspec.Struct, frozen=True):
-    """How a migration waits for a lock: so long at a time (less than ingest waits, 500 ms), so long until the next try, so long in all.
-
-    `report` hears, once for each, of one that has to wait.
+    `lock_ms` is less than the 500 ms that ingest waits for a lock. `report` is called once for each step that has to
+    wait.
     """
 
     lock_ms: int = 200
@@ -40,66 +61,74 @@ class Manners(msgspec.Struct, frozen=True):
     report: Callable[[str], None] = lambda _sentence: None
 
 
-_MANNERS = Manners()
+_DEFAULT_WAIT = LockWait()
 
 
 async def migrate(
-    dsn: str, *, admin_dsn: str | None = None, contract: bool = False, manners: Manners = _MANNERS
+    dsn: str, *, admin_dsn: str | None = None, contract: bool = False, wait: LockWait = _DEFAULT_WAIT
 ) -> list[str]:
-    """Bring the database up to date with this code and its cluster; return the names applied now.
+    """Bring the database up to date with this code and its cluster; return the names of the migrations applied now.
 
-    `contract`: take away, too, what only older code uses; refused while such code is connected. A new database is built whole.
-    `admin_dsn`: a superuser's, to harden SQL access. Raises MigrationError.
+    `contract`: also remove what only older code uses; refused while such code is connected. A new database is always
+    built completely. `admin_dsn`: a superuser's address, to harden SQL access. Raises MigrationError.
     """
-    async with _alone(dsn) as connection:
-        await connection.execute(f"SET lock_timeout = {manners.lock_ms}")
-        known = await _known(connection)
-        _must_be_unchanged({name: digest for name, (digest, _) in known.items()})
-        wanted = [
-            each for each in migrations() if each.name not in known and (each.needs is None or contract or not known)
+    async with _locked(dsn) as connection:
+        await connection.execute(f"SET lock_timeout = {wait.lock_ms}")
+        applied = await _applied_migrations(connection)
+        _check_unchanged({name: digest for name, (digest, _) in applied.items()})
+        missing = [
+            migration
+            for migration in migrations()
+            if migration.name not in applied and (migration.needs is None or contract or not applied)
         ]
-        if contract and known:
-            await _must_be_unused(connection, wanted)
-        for migration in wanted:
-            await _patiently(connection, migration.name, manners, partial(_apply, connection, migration))
+        if contract and applied:
+            await _check_unused(connection, missing)
+        for migration in missing:
+            await _retry_locked(connection, migration.name, wait, partial(_apply, connection, migration))
         if await is_coordinator(connection):
-            await _patiently(connection, "spreading the tables", manners, partial(_spread, connection))
-        await _patiently(connection, "row-level security", manners, partial(_wall_off, connection))
-        await _patiently(connection, "adding a month", manners, partial(_add_months, connection))
-        async with seeing_everybody(connection):
-            await note_cluster(connection)
+            distribute = partial(_run_file, connection, "citus.sql")
+            await _retry_locked(connection, "distributing the tables", wait, distribute)
+        await _retry_locked(connection, "row-level security", wait, partial(_run_file, connection, "wall.sql"))
+        await _retry_locked(connection, "adding a month", wait, partial(_add_near_months, connection))
+        async with seeing_all_organizations(connection):
+            await register_cluster(connection)
     if admin_dsn is not None:
-        await _harden(admin_dsn)
-    return [migration.name for migration in wanted]
+        script = (sql_folder() / "hardening.sql").read_bytes()
+        async with await Transaction.connect(libpq_dsn(admin_dsn), autocommit=True) as connection:
+            await connection.execute(script)
+            if await is_coordinator(connection):
+                await run_on_workers(connection, script.decode())
+    return [migration.name for migration in missing]
 
 
-async def stand(dsn: str) -> Standing:
-    """Return how this code and a database stand to each other."""
-    async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
-        row = await (await connection.execute("SELECT to_regclass('public.workbench_migrations')")).fetchone()
-        known = await _known(connection) if row is not None and row[0] is not None else {}
-    return standing({name: needs for name, (_, needs) in known.items()})
+async def add_months(connection: Transaction, first: datetime, last: datetime) -> None:
+    """Make sure that `events` has a partition for every month that `[first, last]` touches.
 
-
-async def must_know(dsn: str) -> None:
-    """Raise MigrationError unless this code works on the schema of a database."""
-    found = await stand(dsn)
-    if found.missing:
-        raise MigrationError(
-            f"the database is older than this code (it lacks {', '.join(found.missing)}); run: workbench migrate"
-        )
-    if found.beyond:
-        raise MigrationError(
-            f"the database is newer than this code ({', '.join(found.beyond)} took away what it uses); "
-            "start the version that applied it, or a newer one"
-        )
+    Each partition is created as a table and then attached. Unlike `CREATE TABLE … PARTITION OF`, this waits neither for
+    ingest nor for long queries.
+    """
+    month = datetime(first.year, first.month, 1, tzinfo=UTC)
+    while month <= last:
+        following = datetime(month.year + month.month // 12, month.month % 12 + 1, 1, tzinfo=UTC)
+        name = f"events_{month:%Y_%m}"
+        existing = await (await connection.execute("SELECT to_regclass(%s)", (f"workbench.{name}",))).fetchone()
+        if existing is None or existing[0] is None:
+            table = sql.Identifier("workbench", name)
+            async with connection.transaction():
+                await connection.execute(sql.SQL("CREATE TABLE {} (LIKE workbench.events INCLUDING ALL)").format(table))
+                await connection.execute(
+                    sql.SQL("ALTER TABLE workbench.events ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
+                        table, sql.Literal(month.isoformat()), sql.Literal(following.isoformat())
+                    )
+                )
+        month = following
 
 
 @asynccontextmanager
-async def _alone(dsn: str) -> AsyncIterator[Transaction]:
-    """Give a connection while nobody else migrates. Waits without a snapshot: an index that is being built would wait for its end."""
+async def _locked(dsn: str) -> AsyncIterator[Transaction]:
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET client_min_messages = warning")
+        # Polls instead of waiting in a statement: an index build of the process that holds the lock would wait for our snapshot.
         while not await _value(connection, "SELECT pg_try_advisory_lock(%s)", _LOCK):  # noqa: ASYNC110  Postgres has no event for it
             await asyncio.sleep(_LOCK_PAUSE_SECONDS)
         await connection.execute(
@@ -109,12 +138,12 @@ async def _alone(dsn: str) -> AsyncIterator[Transaction]:
         yield connection
 
 
-async def _known(connection: Transaction) -> dict[str, tuple[str, str | None]]:
+async def _applied_migrations(connection: Transaction) -> dict[str, tuple[str, str | None]]:
     rows = await connection.execute("SELECT name, digest, needs FROM public.workbench_migrations")
     return {name: (digest, needs) async for name, digest, needs in rows}
 
 
-def _must_be_unchanged(digests: dict[str, str]) -> None:
+def _check_unchanged(digests: dict[str, str]) -> None:
     for migration in migrations():
         if digests.get(migration.name, migration.digest) != migration.digest:
             raise MigrationError(
@@ -122,54 +151,56 @@ def _must_be_unchanged(digests: dict[str, str]) -> None:
             )
 
 
-async def _must_be_unused(connection: Transaction, wanted: list[Migration]) -> None:
-    """Refuse to take away what code still uses that is connected now."""
-    needed = max((migration.needs for migration in wanted if migration.needs is not None), default="")
+async def _check_unused(connection: Transaction, missing: list[Migration]) -> None:
+    needed = max((migration.needs for migration in missing if migration.needs is not None), default="")
     old = await _value(
         connection,
         "SELECT count(DISTINCT application_name) FROM pg_stat_activity WHERE datname = current_database()"
         " AND starts_with(application_name, %s) AND substr(application_name, %s) < %s",
-        *(NAME, len(NAME) + 1, needed),
+        *(APPLICATION_NAME, len(APPLICATION_NAME) + 1, needed),
     )
     if old:
         raise MigrationError(f"processes of a version before {needed} are still connected; end them first")
 
 
-async def _patiently(
-    connection: Transaction, what: str, manners: Manners, attempt: Callable[[], Awaitable[None]]
+async def _retry_locked(
+    connection: Transaction, what: str, wait: LockWait, attempt: Callable[[], Awaitable[None]]
 ) -> None:
-    """Try until no lock is in the way, and let the others go on in between."""
-    since, told = monotonic_ns(), False
+    """Try until no lock is in the way, and let other transactions through in between."""
+    started_ns, reported = monotonic_ns(), False
     while True:
         try:
             return await attempt()
         except (errors.LockNotAvailable, errors.DeadlockDetected):
-            if not told:
-                manners.report(f"{what} has to wait: {await _in_the_way(connection)}")
-            told = True
-            if monotonic_ns() - since > manners.patience_seconds * 1e9:
-                raise MigrationError(
-                    f"{what}: {await _in_the_way(connection)}; it changed nothing, try again"
-                ) from None
-        await asyncio.sleep(manners.pause_seconds)
+            if not reported:
+                wait.report(f"{what} has to wait: {await _blocker(connection)}")
+            reported = True
+            if monotonic_ns() - started_ns > wait.patience_seconds * 1e9:
+                raise MigrationError(f"{what}: {await _blocker(connection)}; it changed nothing, try again") from None
+        await asyncio.sleep(wait.pause_seconds)
 
 
-async def _in_the_way(connection: Transaction) -> str:
-    """Name the oldest transaction of others."""
+async def _blocker(connection: Transaction) -> str:
+    # Postgres does not say which transaction held the lock; the oldest one is the most likely.
     rows = await connection.execute(
         "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::integer FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL ORDER BY xact_start LIMIT 1"
     )
     row = await rows.fetchone()
     if row is None:
-        return "somebody held a lock"
+        return "another transaction held a lock"
     return f"process {row[0]} of Postgres may be in the way, with a transaction of {row[1]} s"
 
 
 async def _apply(connection: Transaction, migration: Migration) -> None:
     if not migration.in_transaction:
-        await _run_outside(connection, migration)
-    async with seeing_everybody(connection):
+        # These statements block no others, and may themselves wait long.
+        lock_timeout = await _value(connection, "SHOW lock_timeout")
+        await connection.execute("SET lock_timeout = 0")
+        for statement in migration.statements:
+            await connection.execute(statement.encode())
+        await connection.execute("SELECT set_config('lock_timeout', %s, false)", (lock_timeout,))
+    async with seeing_all_organizations(connection):
         if migration.in_transaction:
             await connection.execute(migration.text.encode())
         await connection.execute(
@@ -178,13 +209,15 @@ async def _apply(connection: Transaction, migration: Migration) -> None:
         )
 
 
-async def _run_outside(connection: Transaction, migration: Migration) -> None:
-    """Run statements that lock nobody out, and may themselves wait long."""
-    waits = await _value(connection, "SHOW lock_timeout")
-    await connection.execute("SET lock_timeout = 0")
-    for statement in migration.statements:
-        await connection.execute(statement.encode())
-    await connection.execute("SELECT set_config('lock_timeout', %s, false)", (waits,))
+async def _run_file(connection: Transaction, name: str) -> None:
+    async with connection.transaction():
+        await connection.execute((sql_folder() / name).read_bytes())
+
+
+async def _add_near_months(connection: Transaction) -> None:
+    now = await _value(connection, "SELECT clock_timestamp()")
+    assert isinstance(now, datetime)
+    await add_months(connection, now - timedelta(days=35), now + timedelta(days=31 * _MONTHS_AHEAD))
 
 
 async def _value(connection: Transaction, statement: str, *values: object) -> object:
@@ -193,53 +226,115 @@ async def _value(connection: Transaction, statement: str, *values: object) -> ob
     return row[0]
 
 
-async def _spread(connection: Transaction) -> None:
-    """Distribute over the workers of a Citus cluster what is not yet, one lock after the other, together."""
-    async with connection.transaction():
-        await connection.execute((sql_folder() / "citus.sql").read_bytes())
+# --- Checks before a start
+
+_OLDEST_POSTGRES = 15
+_DURABILITY_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes")
 
 
-async def _wall_off(connection: Transaction) -> None:
-    """Put the tables that are not yet behind row-level security."""
-    async with connection.transaction():
-        await connection.execute((sql_folder() / "wall.sql").read_bytes())
+async def read_migration_status(dsn: str) -> MigrationStatus:
+    """Compare the migrations of this code with those of a database."""
+    async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
+        row = await (await connection.execute("SELECT to_regclass('public.workbench_migrations')")).fetchone()
+        applied = await _applied_migrations(connection) if row is not None and row[0] is not None else {}
+    return migration_status({name: needs for name, (_, needs) in applied.items()})
 
 
-async def _add_months(connection: Transaction) -> None:
-    now = await _value(connection, "SELECT clock_timestamp()")
-    assert isinstance(now, datetime)
-    await add_months(connection, now - timedelta(days=35), now + timedelta(days=31 * _MONTHS_AHEAD))
-
-
-async def add_months(connection: Transaction, first: datetime, last: datetime) -> None:
-    """Make sure that `events` has a partition for every month that `[first, last]` touches.
-
-    Each is made beside `events` and then attached: neither ingest nor a long query has to end for that, as they would for
-    `CREATE TABLE … PARTITION OF`.
-    """
-    month = datetime(first.year, first.month, 1, tzinfo=UTC)
-    while month <= last:
-        following = datetime(month.year + month.month // 12, month.month % 12 + 1, 1, tzinfo=UTC)
-        name = f"events_{month:%Y_%m}"
-        known = await (await connection.execute("SELECT to_regclass(%s)", (f"workbench.{name}",))).fetchone()
-        if known is None or known[0] is None:
-            await _add_month(connection, sql.Identifier("workbench", name), month, following)
-        month = following
-
-
-async def _add_month(connection: Transaction, name: sql.Identifier, month: datetime, following: datetime) -> None:
-    async with connection.transaction():
-        await connection.execute(sql.SQL("CREATE TABLE {} (LIKE workbench.events INCLUDING ALL)").format(name))
-        await connection.execute(
-            sql.SQL("ALTER TABLE workbench.events ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
-                name, sql.Literal(month.isoformat()), sql.Literal(following.isoformat())
-            )
+async def require_known_schema(dsn: str) -> None:
+    """Raise MigrationError unless this code works with the schema of a database."""
+    status = await read_migration_status(dsn)
+    if status.missing:
+        raise MigrationError(
+            f"the database is older than this code (it lacks {', '.join(status.missing)}); run: workbench migrate"
+        )
+    if status.beyond:
+        raise MigrationError(
+            f"the database is newer than this code ({', '.join(status.beyond)} removed what it uses); "
+            "start the version that applied it, or a newer one"
         )
 
 
-async def _harden(admin_dsn: str) -> None:
-    script = (sql_folder() / "hardening.sql").read_bytes()
-    async with await Transaction.connect(libpq_dsn(admin_dsn), autocommit=True) as connection:
-        await connection.execute(script)
-        if await is_coordinator(connection):
-            await run_on_workers(connection, script.decode())
+class UnfitServerError(Exception):
+    """The server could lose committed data, or is too old; the message says what to change."""
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """Postgres's version number (180006), its durability settings, whether it logs errors, and what our role may do."""
+
+    version: int
+    fsync: str
+    synchronous_commit: str
+    full_page_writes: str
+    logs_errors: bool
+    may_create_roles: bool
+    bypasses_rls: bool
+
+    @property
+    def too_old(self) -> str | None:
+        """Advice to upgrade, if the server is too old."""
+        return f"use Postgres {_OLDEST_POSTGRES} or newer" if self.version < _OLDEST_POSTGRES * 10_000 else None
+
+    @property
+    def switched_off(self) -> list[str]:
+        """Durability settings that are off: with any of them off, a crash may lose accepted events."""
+        return [name for name in _DURABILITY_SETTINGS if getattr(self, name) == "off"]
+
+
+async def require_connection(dsn: str) -> None:
+    """Connect once. Raises DatabaseUnavailableError with libpq's message, which names the host and the reason; a pool's
+    does not.
+    """
+    try:
+        connection = await psycopg.AsyncConnection.connect(libpq_dsn(dsn), connect_timeout=5)
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailableError(" ".join(str(error).split())) from error
+    await connection.close()
+
+
+async def require_fit_server(dsn: str) -> None:
+    """Raise UnfitServerError unless the server keeps what it commits, MigrationError unless this code can safely use
+    its schema.
+
+    A server that cannot be reached passes.
+    """
+    database = Database(dsn, size=1)
+    try:
+        await require_connection(dsn)
+        await database.open()
+        async with database.transaction() as tx:
+            facts = await read_server(tx)
+        await require_known_schema(dsn)
+        async with database.transaction() as tx:
+            unprotected = [name async for (name,) in await tx.execute(_SQL["find_unprotected_tables"])]
+    except (DatabaseUnavailableError, psycopg.OperationalError):
+        return
+    finally:
+        await database.close()
+    if unprotected:
+        raise MigrationError(f"row-level security does not hold for {', '.join(unprotected)}; run: workbench migrate")
+    if facts.too_old is not None:
+        raise UnfitServerError(f"the database is Postgres {facts.version // 10_000}; {facts.too_old}")
+    if facts.switched_off:
+        settings = ", ".join(facts.switched_off)
+        raise UnfitServerError(
+            f"the database may lose what it has committed: {settings} off; switch on in postgresql.conf"
+        )
+
+
+async def read_server(tx: Transaction) -> ServerFacts:
+    async with tx.cursor(row_factory=class_row(ServerFacts)) as cursor:
+        facts = await (await cursor.execute(_SQL["read_server"])).fetchone()
+    assert facts is not None
+    return facts
+
+
+async def seconds_since_engine(tx: Transaction) -> float | None:
+    """Return the seconds since any engine last reported; None if none ever did."""
+    row = await (await tx.execute(_SQL["seconds_since_engine"])).fetchone()
+    return None if row is None else row[0]
+
+
+async def has_events(tx: Transaction, org_id: int) -> bool:
+    """Return whether an organization has any event."""
+    row = await (await tx.execute(_SQL["has_events"], {"org_id": org_id})).fetchone()
+    return row is not None and bool(row[0])

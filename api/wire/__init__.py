@@ -1,1 +1,1 @@
-"""What travels on the wire: the strict reading of HTTP/1 requests, and the connections they come on."""
+"""The wire: strict parsing of HTTP/1 requests (`http1`), and the connections and WebSockets they arrive on (`connection`)."""

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from workbench.testing import SOMEBODY, load, problems, simulate
+from workbench.testing import DEFAULT_CONTACT, load, problems, simulate
 
 THANKS = load(Path(__file__).parent / "thanks-for-the-deposit.json")
-PRO = {**SOMEBODY, "attributes": {"plan": "pro", "name": "Ada"}}
+PRO = {**DEFAULT_CONTACT, "attributes": {"plan": "pro", "name": "Ada"}}
 
 
 def test_it_can_be_published():

@@ -1,23 +1,33 @@
--- Organizations and API keys. Keys are found by the hash of the key, which names its organization.
+-- Organizations, their API keys, and what a rotation of the installation's secret rewrites.
+
+-- Organizations ----------------------------------------------------------------------------------------------------
 
 -- insert_organization --
--- Create an organization; no row when the name is taken.
+-- Create an organization; no row if the name is taken.
 INSERT INTO organizations (name, created_at)
 VALUES (:name, :created_at)
 ON CONFLICT (name) DO NOTHING
 RETURNING id;
 
 -- find_organization --
--- The id of an organization by its name.
+-- An organization's id by its name.
 SELECT id FROM organizations WHERE name = :name;
 
+-- list_organizations --
+-- All organizations.
+SELECT id FROM organizations ORDER BY id;
+
+-- API keys ---------------------------------------------------------------------------------------------------------
+-- A request presents a key; its hash is unique, so the key names its organization.
+
 -- insert_key --
--- Keep a new API key: its hash, and of the key itself only what helps a person to recognise it.
+-- Store a new key: its hash, and of the key itself only the prefix and the last four characters that help people
+-- recognise it.
 INSERT INTO api_keys (org_id, id, kind, key_hash, prefix, last4, name, scopes, created_at)
 VALUES (:org_id, :id, :kind, :key_hash, :prefix, :last4, :name, :scopes, :created_at);
 
 -- find_keys --
--- Every key among the given hashes, valid or not; the caller judges time.
+-- The keys with one of the given hashes, valid or not; the caller checks expiry and revocation.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
        k.created_at, k.expires_at, k.revoked_at, k.last_used_at
 FROM api_keys k
@@ -25,14 +35,14 @@ JOIN organizations o ON o.id = k.org_id
 WHERE k.key_hash = ANY(:key_hashes);
 
 -- find_key_by_id --
--- One key by its id, for operators, who know no organization id.
+-- One key by its id, for operators, who do not know the organization's id.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
        k.created_at, k.expires_at, k.revoked_at, k.last_used_at
 FROM api_keys k
 JOIN organizations o ON o.id = k.org_id
 WHERE k.id = :id;
 
--- find_key_of --
+-- find_organization_key --
 -- One key of an organization by its id.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
        k.created_at, k.expires_at, k.revoked_at, k.last_used_at
@@ -41,7 +51,7 @@ JOIN organizations o ON o.id = k.org_id
 WHERE k.org_id = :org_id AND k.id = :id;
 
 -- list_keys --
--- Every key of an organization, oldest first.
+-- All keys of an organization, oldest first.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
        k.created_at, k.expires_at, k.revoked_at, k.last_used_at
 FROM api_keys k
@@ -50,14 +60,156 @@ WHERE k.org_id = :org_id
 ORDER BY k.created_at, k.id;
 
 -- expire_key --
--- Let a key end at a moment, or at its own earlier one.
+-- Let a key expire at a moment, or at its own earlier one.
 UPDATE api_keys SET expires_at = LEAST(expires_at, :expires_at) WHERE org_id = :org_id AND id = :id;
 
 -- revoke_key --
--- End a key now; the first revocation is the one that stays on record.
+-- Revoke a key; the first revocation stays on record.
 UPDATE api_keys SET revoked_at = COALESCE(revoked_at, :revoked_at) WHERE org_id = :org_id AND id = :id;
 
 -- touch_key --
--- Remember that a key was used, at most once a minute however many processes saw it.
+-- Record a use of a key, at most once a minute however many processes see it.
 UPDATE api_keys SET last_used_at = :used_at
 WHERE org_id = :org_id AND id = :id AND (last_used_at IS NULL OR last_used_at < :used_at ::timestamptz - INTERVAL '1 minute');
+
+-- Rotation of the secret -------------------------------------------------------------------------------------------
+-- A rotation replaces blind indexes (their first hexadecimal digit is the generation of the secret) and sealed
+-- emails (their prefix is). It works page by page, so no transaction waits long. A page that was done before is not
+-- found again or changes nothing.
+
+-- count_other_generations --
+-- The number of connections of processes that hold the secrets in another state; `mark` is how the application names
+-- of ours end.
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND starts_with(application_name, :name) AND right(application_name, length(:mark)) <> :mark;
+
+-- find_identities --
+-- The next identifiers with an index in a range, locked.
+SELECT value_digest::text FROM identities
+WHERE org_id = :org_id AND kind = :kind AND value_digest > :after ::uuid AND value_digest < :end ::uuid
+ORDER BY value_digest LIMIT :limit FOR UPDATE;
+
+-- rotate_identities --
+-- Add a later index to identifiers. `leads`: lookups use the earlier index, so its owner is right where the two
+-- differ.
+INSERT INTO identities (org_id, kind, value_digest, contact_id, created_at)
+SELECT i.org_id, i.kind, r.later, i.contact_id, i.created_at
+FROM unnest(:digests ::uuid[], :later ::uuid[]) AS r (digest, later)
+JOIN identities i ON i.org_id = :org_id AND i.kind = :kind AND i.value_digest = r.digest
+ORDER BY r.later
+ON CONFLICT (org_id, kind, value_digest) DO UPDATE SET contact_id = excluded.contact_id
+    WHERE :leads ::boolean AND identities.contact_id <> excluded.contact_id;
+
+-- drop_identities --
+-- Remove these indexes of identifiers.
+DELETE FROM identities WHERE org_id = :org_id AND kind = :kind AND value_digest = ANY (:digests ::uuid[]);
+
+-- find_suppressions --
+-- The next suppressed addresses with an index in a range, locked.
+SELECT address_digest::text FROM suppressions
+WHERE org_id = :org_id AND channel = :kind AND address_digest > :after ::uuid AND address_digest < :end ::uuid
+ORDER BY address_digest LIMIT :limit FOR UPDATE;
+
+-- rotate_suppressions --
+-- Add a later index to suppressed addresses.
+INSERT INTO suppressions (org_id, channel, address_digest, reason, created_at)
+SELECT s.org_id, s.channel, r.later, s.reason, s.created_at
+FROM unnest(:digests ::uuid[], :later ::uuid[]) AS r (digest, later)
+JOIN suppressions s ON s.org_id = :org_id AND s.channel = :kind AND s.address_digest = r.digest
+ON CONFLICT (org_id, channel, address_digest) DO NOTHING;
+
+-- drop_suppressions --
+-- Remove these indexes of suppressed addresses.
+DELETE FROM suppressions WHERE org_id = :org_id AND channel = :kind AND address_digest = ANY (:digests ::uuid[]);
+
+-- find_endpoints --
+-- The next closed webhook endpoints with an index in a range, locked.
+SELECT url_digest::text FROM closed_endpoints
+WHERE org_id = :org_id AND :kind = 'webhook' AND url_digest > :after ::uuid AND url_digest < :end ::uuid
+ORDER BY url_digest LIMIT :limit FOR UPDATE;
+
+-- rotate_endpoints --
+-- Add a later index to closed webhook endpoints.
+INSERT INTO closed_endpoints (org_id, url_digest, host, closed_at)
+SELECT c.org_id, r.later, c.host, c.closed_at
+FROM unnest(:digests ::uuid[], :later ::uuid[]) AS r (digest, later)
+JOIN closed_endpoints c ON c.org_id = :org_id AND :kind = 'webhook' AND c.url_digest = r.digest
+ON CONFLICT (org_id, url_digest) DO NOTHING;
+
+-- drop_endpoints --
+-- Remove these indexes of closed webhook endpoints.
+DELETE FROM closed_endpoints WHERE org_id = :org_id AND :kind = 'webhook' AND url_digest = ANY (:digests ::uuid[]);
+
+-- find_conflicts --
+-- The next identity conflicts with an index below a limit.
+SELECT id::text, value_digest::text FROM identity_conflicts
+WHERE org_id = :org_id AND id > :after ::uuid AND value_digest < :end ::uuid ORDER BY id LIMIT :limit;
+
+-- change_conflicts --
+-- Write the later indexes of conflicts.
+UPDATE identity_conflicts c SET value_digest = r.new ::uuid
+FROM unnest(:ids ::uuid[], :new ::text[]) AS r (id, new) WHERE c.org_id = :org_id AND c.id = r.id;
+
+-- find_contacts --
+-- The next contacts with an email that is not sealed with the current secret.
+SELECT id::text, email FROM contacts
+WHERE org_id = :org_id AND id > :after ::uuid AND NOT starts_with(email, :prefix) ORDER BY id LIMIT :limit;
+
+-- change_contacts --
+-- Write resealed emails, where they did not change meanwhile.
+UPDATE contacts c SET email = r.new
+FROM unnest(:ids ::uuid[], :old ::text[], :new ::text[]) AS r (id, old, new) WHERE c.org_id = :org_id AND c.id = r.id AND c.email = r.old;
+
+-- find_events --
+-- The next events with an email that is not sealed with the current secret.
+SELECT id::text, email FROM events
+WHERE org_id = :org_id AND id > :after ::uuid AND NOT starts_with(email, :prefix) ORDER BY id LIMIT :limit;
+
+-- change_events --
+-- Write resealed emails, where they did not change meanwhile.
+UPDATE events e SET email = r.new
+FROM unnest(:ids ::uuid[], :old ::text[], :new ::text[]) AS r (id, old, new) WHERE e.org_id = :org_id AND e.id = r.id AND e.email = r.old;
+
+-- find_messages --
+-- The next emails with a recipient that is not sealed with the current secret.
+SELECT id::text, recipient FROM messages
+WHERE org_id = :org_id AND id > :after ::uuid AND channel = 'email' AND NOT starts_with(recipient, :prefix) ORDER BY id LIMIT :limit;
+
+-- change_messages --
+-- Write resealed recipients, where they did not change meanwhile.
+UPDATE messages m SET recipient = r.new
+FROM unnest(:ids ::uuid[], :old ::text[], :new ::text[]) AS r (id, old, new)
+WHERE m.org_id = :org_id AND m.id = r.id AND m.recipient = r.old;
+
+-- find_merges --
+-- The next merges with what was gained and the identifiers that moved, locked.
+SELECT id::text, gained, identities FROM contact_merges
+WHERE org_id = :org_id AND id > :after ::uuid ORDER BY id LIMIT :limit FOR UPDATE;
+
+-- change_merge --
+-- Write both again.
+UPDATE contact_merges SET gained = :gained ::jsonb, identities = :identities ::jsonb WHERE org_id = :org_id AND id = :id ::uuid;
+
+-- find_segments --
+-- The parameters of segments' queries, locked.
+SELECT id::text, params FROM segments WHERE org_id = :org_id AND params IS NOT NULL ORDER BY id FOR UPDATE;
+
+-- change_segment --
+-- Write the parameters again.
+UPDATE segments SET params = :params ::jsonb WHERE org_id = :org_id AND id = :id ::uuid;
+
+-- find_webhook_secrets --
+-- The sealed secrets that sign an organization's webhooks, locked.
+SELECT secret, previous FROM webhook_secrets WHERE org_id = :org_id FOR UPDATE;
+
+-- change_webhook_secrets --
+-- Write them again.
+UPDATE webhook_secrets SET secret = :secret, previous = :previous WHERE org_id = :org_id;
+
+-- find_key_hashes --
+-- The hashes of an organization's API keys.
+SELECT id::text, key_hash FROM api_keys WHERE org_id = :org_id ORDER BY id;
+
+-- change_key_hash --
+-- Write the later hash of a key.
+UPDATE api_keys SET key_hash = :key_hash WHERE org_id = :org_id AND id = :id ::uuid;

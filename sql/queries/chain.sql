@@ -1,44 +1,58 @@
--- Following chains: who reads one and how far, what was seen, and what a reorganization takes back.
+-- Chains: following them, storing their logs, taking back what a reorganization removes, and showing them to people.
+--
+-- `ORDER BY` in a lookup by key (CROSS JOIN LATERAL) keeps the planner from every index but that key.
 
--- take_chain --
--- Become the one who follows a chain, when by some moment nobody does; the token is greater than every one before.
+-- Following a chain ------------------------------------------------------------------------------------------------
+
+-- claim_chain --
+-- Claim a chain if its lease has expired; the token is greater than every earlier one.
 INSERT INTO chains (chain_id, token, lease_until) VALUES (:chain_id ::bigint, 1, :lease_until ::timestamptz)
 ON CONFLICT (chain_id) DO UPDATE SET token = chains.token + 1, lease_until = :lease_until ::timestamptz
 WHERE chains.lease_until <= :now ::timestamptz
 RETURNING token, block_number, dropping_above;
 
--- keep_chain --
--- Keep following; no row when somebody else does. The row is held: nobody takes the chain before this transaction ends.
+-- renew_chain --
+-- Extend the lease; no row if another follower has claimed the chain. The row stays locked, so no other follower
+-- claims it before this transaction ends.
 UPDATE chains SET lease_until = :lease_until ::timestamptz
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint
 RETURNING token;
 
--- leave_chain --
--- Let somebody else follow it at once.
+-- release_chain --
+-- Let another follower claim the chain at once.
 UPDATE chains SET lease_until = :now ::timestamptz WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- advance_chain --
--- Everything up to this block is stored.
+-- All logs up to this block are stored.
 UPDATE chains SET block_number = :block_number ::bigint, head = :head ::bigint, read_at = :at ::timestamptz
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- begin_dropping --
--- Everything above this block is to be taken back, before anything else is read; more, when that was not done yet.
+-- All logs above this block are to be taken back before anything else is read; the lower block counts if an earlier
+-- reorganization is not done yet.
 UPDATE chains SET dropping_above = least(dropping_above, :above ::bigint)
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- end_dropping --
--- It is taken back.
+-- They are taken back.
 UPDATE chains SET dropping_above = NULL WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
--- chain_read --
--- Up to where a chain was read.
+-- last_read_block --
+-- The last block of a chain that was read.
 SELECT block_number FROM chains WHERE chain_id = :chain_id ::bigint;
 
--- note_chain --
--- What hinders us.
+-- set_chain_trouble --
+-- What hinders the follower.
 UPDATE chains SET trouble = :trouble ::text
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
+
+-- list_chains --
+-- How far chains were read, and what hinders their followers, or that there is none.
+SELECT c.chain_id, c.block_number, c.head, c.read_at,
+       CASE WHEN c.lease_until <= :now THEN concat_ws('; ', 'no process follows it now', c.trouble)
+            WHEN c.block_number IS NULL THEN coalesce(c.trouble, 'no block was read yet')
+            ELSE c.trouble END
+FROM chains c ORDER BY c.chain_id;
 
 -- add_blocks --
 -- Remember blocks that were read.
@@ -46,30 +60,32 @@ INSERT INTO chain_blocks (chain_id, number, hash)
 SELECT :chain_id ::bigint, number, hash FROM unnest(:numbers ::bigint[], :hashes ::text[]) AS b (number, hash)
 ON CONFLICT (chain_id, number) DO UPDATE SET hash = excluded.hash;
 
--- forget_blocks --
--- Forget those above a block, and those far below, except the first of the chain.
+-- delete_blocks --
+-- Delete blocks above one, and those far below, except the first of the chain.
 DELETE FROM chain_blocks
 WHERE chain_id = :chain_id ::bigint AND (number > :above ::bigint OR (number < :below ::bigint AND number > 0));
 
 -- list_blocks --
--- The blocks that are remembered, in order.
+-- The remembered blocks, in order.
 SELECT number, hash FROM chain_blocks WHERE chain_id = :chain_id ::bigint ORDER BY number;
 
+-- What to look for -------------------------------------------------------------------------------------------------
+
 -- watch_epoch --
--- A number that every change of an automation or a watch raises, whosever it is.
+-- A number that grows with every change of an automation or a watch of any organization.
 SELECT coalesce(sum(epoch), 0)::bigint FROM automation_epochs WHERE org_id > 0;
 
 -- watch_epochs --
--- That number of every organization.
+-- The same by organization.
 SELECT org_id, epoch FROM automation_epochs WHERE org_id > 0;
 
 -- chain_automations --
--- The automations of some organizations that start from logs of a chain and are active, with the trigger of the published version, or
--- of the draft where there is none. One that is paused takes no entries, but its logs are kept: others wait for them, and it may wait for
--- their confirmations.
-SELECT t.org_id, t.id::text, t.published_version, t.stint, t.spec, t.live_since, t.earlier_confirmations, t.paused
+-- The active automations of some organizations that start from logs of a chain, with the trigger of the published
+-- version, or of the draft if none is published. A paused automation takes no entries, but its logs are kept: others
+-- wait for them, and it may wait for their confirmations.
+SELECT t.org_id, t.id::text, t.published_version, t.activation, t.spec, t.live_since, t.earlier_confirmations, t.paused
 FROM (
-    SELECT a.org_id, a.id, a.published_version, a.stint, coalesce(v.trigger_spec, a.trigger_spec) AS spec,
+    SELECT a.org_id, a.id, a.published_version, a.activation, coalesce(v.trigger_spec, a.trigger_spec) AS spec,
            coalesce(a.live_since, a.created_at) AS live_since, a.earlier_confirmations, a.paused_at IS NOT NULL AS paused
     FROM automations a
     LEFT JOIN automation_versions v
@@ -86,7 +102,8 @@ WHERE org_id = ANY(:org_ids ::bigint[]) AND chain_id = :chain_id ::bigint
 ORDER BY org_id, contract, signature;
 
 -- awaited_logs --
--- The logs that an entry of any version of organizations' automations can wait for: an address, a colon, an event in lower case.
+-- The logs that entries of any version of these organizations' automations can wait for: an address, a colon, an
+-- event in lower case.
 SELECT a.org_id, string_agg(DISTINCT awaited.event, ',')
 FROM automations a
 JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id
@@ -94,14 +111,32 @@ CROSS JOIN LATERAL unnest(v.awaits) AS awaited (event)
 WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%'
 GROUP BY a.org_id;
 
--- settle_automations --
--- These automations looked back for what waited for the confirmations of a version before; of another version that is still to come.
+-- finish_lookback --
+-- These automations have looked back for logs that waited for the confirmations of an earlier version. If another
+-- version was published since, its own look back is still to come.
 UPDATE automations a SET earlier_confirmations = NULL
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :versions ::integer[]) AS k (org_id, id, version)
 WHERE a.org_id = k.org_id AND a.id = k.id AND a.published_version = k.version;
 
+-- add_watch --
+-- Keep a contract's event from now on.
+INSERT INTO chain_watches (org_id, chain_id, contract, signature, wallet_arg, created_at)
+VALUES (:org_id, :chain_id, :contract, :signature, :wallet_arg, :created_at)
+ON CONFLICT (org_id, chain_id, contract, signature) DO UPDATE SET wallet_arg = excluded.wallet_arg;
+
+-- remove_watch --
+-- Stop keeping it; logs that were kept stay.
+DELETE FROM chain_watches WHERE org_id = :org_id AND chain_id = :chain_id AND contract = :contract AND signature = :signature
+RETURNING signature;
+
+-- list_watches --
+-- The events that an organization keeps without an automation.
+SELECT chain_id, contract, signature, wallet_arg FROM chain_watches WHERE org_id = :org_id ORDER BY chain_id, contract, signature;
+
+-- Storing logs -----------------------------------------------------------------------------------------------------
+
 -- find_logs --
--- Those of these logs that are stored and in the chain: their positions from 0.
+-- Which of these logs are stored and in the chain; `position` counts from 0.
 WITH k AS MATERIALIZED (
     SELECT :chain_id ::bigint AS chain_id, *
     FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[]) WITH ORDINALITY
@@ -112,11 +147,11 @@ FROM k CROSS JOIN LATERAL (
     SELECT FROM onchain_events o
     WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash
         AND o.log_index = k.log_index AND NOT o.removed
-    ORDER BY o.tx_hash, o.log_index    -- a range and an order, which only the key of logs has: see `facts.sql`
+    ORDER BY o.tx_hash, o.log_index    -- a range and an order that only the key of logs has
 ) AS v;
 
 -- dropped_logs --
--- The logs of these transactions that are not in the chain any more.
+-- The dropped logs of these transactions.
 WITH k AS MATERIALIZED (
     SELECT :chain_id ::bigint AS chain_id, * FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[]) AS k (org_id, tx_hash)
 )
@@ -124,7 +159,7 @@ SELECT k.org_id, k.tx_hash, v.log_index, v.id::text, replace(v.digest::text, '-'
 FROM k CROSS JOIN LATERAL (
     SELECT o.log_index, o.id, o.digest FROM onchain_events o
     WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash AND o.removed
-    ORDER BY o.tx_hash, o.log_index    -- as above
+    ORDER BY o.tx_hash, o.log_index    -- as in find_logs
 ) AS v;
 
 -- confirmed_logs --
@@ -137,12 +172,12 @@ CROSS JOIN LATERAL (
     SELECT * FROM onchain_events l
     WHERE l.org_id = k.org_id AND l.chain_id = :chain_id ::bigint AND l.block_number > k.above AND l.block_number <= k.until
         AND NOT l.removed
-    ORDER BY l.block_number    -- as the index on blocks has them, and no other
+    ORDER BY l.block_number    -- the order of the index on blocks
 ) AS o
 ORDER BY o.org_id, o.block_number, o.log_index, o.id;
 
 -- add_logs --
--- Keep logs; moments of blocks are seconds since the epoch. Parameters come like payloads of events (`ingest.sql`).
+-- Insert logs; times of blocks are seconds since the epoch. Parameters arrive like payloads of events (events.sql).
 INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,
                             block_hash, block_time, args, created_at)
 SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash,
@@ -154,18 +189,8 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contract
           args)
 RETURNING true;
 
--- restore_logs --
--- Logs that were dropped are in another block now, or at another place in it.
-UPDATE onchain_events o
-SET removed = false, log_index = k.log_index, block_number = k.block_number, block_hash = k.block_hash,
-    block_time = to_timestamp(k.block_seconds)
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
-            :block_seconds ::bigint[])
-    AS k (org_id, id, log_index, block_number, block_hash, block_seconds)
-WHERE o.org_id = k.org_id AND o.id = k.id;
-
 -- add_dead_logs --
--- Note logs that cannot be stored.
+-- Record logs that cannot be stored.
 INSERT INTO chain_dead_logs (org_id, chain_id, tx_hash, log_index, contract, signature, block_number, reason, died_at)
 SELECT org_id, :chain_id ::bigint, tx_hash, log_index, contract, signature, block_number, reason, :at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[], :contracts ::text[], :signatures ::text[],
@@ -174,55 +199,15 @@ FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[], 
 ON CONFLICT (org_id, chain_id, tx_hash, log_index) DO UPDATE
 SET block_number = excluded.block_number, reason = excluded.reason, died_at = excluded.died_at;
 
--- list_dead_logs --
--- The newest logs that could not be stored, of every organization.
-SELECT o.name, d.chain_id, d.tx_hash, d.log_index, d.contract, d.signature, d.block_number, d.reason, d.died_at
-FROM chain_dead_logs d JOIN organizations o ON o.id = d.org_id
-WHERE d.org_id > 0
-ORDER BY d.died_at DESC, d.org_id, d.chain_id, d.tx_hash, d.log_index LIMIT :most;
-
--- revive_entries --
--- Entries that ended because their logs were dropped go on where they stood, and so do the messages that they were about to send.
-WITH page AS MATERIALIZED (
-    SELECT id FROM unnest(:event_ids ::uuid[]) AS v (id)
-), span AS MATERIALIZED (
-    SELECT (SELECT id FROM page ORDER BY id LIMIT 1) AS first, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last
-), ended AS MATERIALIZED (
-    SELECT a.org_id, f.id FROM span s CROSS JOIN automations a CROSS JOIN LATERAL (
-        SELECT e.id, e.event_id FROM entries e
-        WHERE e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id >= s.first AND e.event_id <= s.last
-            AND e.state || '' = 'cancelled' AND e.outcome = 'chain_reorg'
-        ORDER BY e.event_id    -- as the key of automation and event has them, and no other
-    ) AS f
-    WHERE a.org_id = :org_id ::bigint AND f.event_id IN (SELECT id FROM page)
-        AND (a.trigger_spec ->> 'type' = 'onchain_event' OR (
-            SELECT true FROM automation_versions v
-            WHERE v.org_id = a.org_id AND v.automation_id = a.id AND v.trigger_spec ->> 'type' = 'onchain_event'
-            ORDER BY v.version LIMIT 1))
-), moved AS (
-    UPDATE entries e
-    SET state = 'pending', outcome = NULL, attempts = 0, due_at = :at ::timestamptz, updated_at = :at ::timestamptz
-    FROM ended
-    WHERE e.org_id = ended.org_id AND e.id = ended.id AND e.state || '' = 'cancelled'
-    RETURNING e.id, e.node_id
-), logged AS (
-    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
-    SELECT :org_id ::bigint, id, 'cancelled', 'pending', :at ::timestamptz, 'chain_reorg' FROM moved
-    RETURNING true
-), queued AS (
-    UPDATE messages m SET status = 'queued'
-    FROM moved r
-    WHERE m.org_id = :org_id ::bigint AND m.entry_id = r.id AND m.node_id = r.node_id AND m.status = 'skipped' AND m.body IS NOT NULL
-)
-SELECT count(*) FROM moved;
-
--- give_contacts --
--- Name the contacts of logs that had none.
+-- set_log_contacts --
+-- Set the contacts of logs that had none.
 UPDATE onchain_events o SET contact_id = k.contact_id
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[]) AS k (org_id, id, contact_id)
-WHERE o.org_id = k.org_id AND o.id = k.id AND coalesce(o.contact_id, k.contact_id) = k.contact_id;    -- by the key
+WHERE o.org_id = k.org_id AND o.id = k.id AND coalesce(o.contact_id, k.contact_id) = k.contact_id;    -- an expression: only the primary key fits
 
--- dropped_organizations --
+-- Reorganizations --------------------------------------------------------------------------------------------------
+
+-- find_organizations_above --
 -- The organizations with logs above a block.
 SELECT g.id FROM organizations g
 WHERE g.id IN (
@@ -231,15 +216,15 @@ WHERE g.id IN (
 ORDER BY g.id;
 
 -- drop_logs --
--- The blocks above one are no longer in the chain: mark an organization's next logs in them, and end the entries that they started and that
--- have not ended, also those that a worker holds. What was to be sent is skipped, what is on its way may arrive. How many logs and
--- entries, and up to which block.
+-- The blocks above one are no longer in the chain: mark an organization's next logs in them as removed, and cancel
+-- the unfinished entries that they started, also those that a worker holds. Queued messages are skipped; messages
+-- being sent may arrive. How many logs and entries, and up to which block.
 WITH page AS MATERIALIZED (
     SELECT o.id, o.block_number FROM onchain_events o
     WHERE o.org_id = :org_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed
-        AND o.chain_id - 0 = :chain_id ::bigint    -- by the block, not by the key of logs
+        AND o.chain_id - 0 = :chain_id ::bigint    -- keeps the planner from the key of logs: rows are found by block
     ORDER BY o.block_number
-    LIMIT :most ::bigint
+    LIMIT :limit ::bigint
 ), dropped AS (
     UPDATE onchain_events o SET removed = true FROM page WHERE o.org_id = :org_id ::bigint AND o.id = page.id
 ), span AS MATERIALIZED (
@@ -248,7 +233,7 @@ WITH page AS MATERIALIZED (
     SELECT a.org_id, f.id FROM span s CROSS JOIN automations a CROSS JOIN LATERAL (
         SELECT e.id, e.event_id FROM entries e
         WHERE e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id >= s.first AND e.event_id <= s.last
-        ORDER BY e.event_id    -- as above
+        ORDER BY e.event_id    -- the order of the key of automation and event
     ) AS f
     WHERE a.org_id = :org_id ::bigint AND f.event_id IN (SELECT id FROM page)
         AND (a.trigger_spec ->> 'type' = 'onchain_event' OR (
@@ -279,65 +264,147 @@ WITH page AS MATERIALIZED (
     FROM moved r
     WHERE m.org_id = :org_id ::bigint AND m.entry_id = r.id AND m.status IN ('queued', 'sending')
     RETURNING m.id, m.status, m.channel
-), told AS (
+), outcomes AS (
     INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
     SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, 'chain_reorg' FROM unsent
     RETURNING true
 )
 SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM moved), (SELECT max(block_number) FROM page);
 
--- add_watch --
--- Keep a contract's event from now on.
-INSERT INTO chain_watches (org_id, chain_id, contract, signature, wallet_arg, created_at)
-VALUES (:org_id, :chain_id, :contract, :signature, :wallet_arg, :created_at)
-ON CONFLICT (org_id, chain_id, contract, signature) DO UPDATE SET wallet_arg = excluded.wallet_arg;
+-- restore_logs --
+-- Dropped logs are back, in another block or at another place in it.
+UPDATE onchain_events o
+SET removed = false, log_index = k.log_index, block_number = k.block_number, block_hash = k.block_hash,
+    block_time = to_timestamp(k.block_seconds)
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
+            :block_seconds ::bigint[])
+    AS k (org_id, id, log_index, block_number, block_hash, block_seconds)
+WHERE o.org_id = k.org_id AND o.id = k.id;
 
--- watches_of --
--- What an organization keeps without an automation.
-SELECT chain_id, contract, signature, wallet_arg FROM chain_watches WHERE org_id = :org_id ORDER BY chain_id, contract, signature;
+-- restore_entries --
+-- Entries that ended because their logs were dropped resume where they were, and so do the messages that they were
+-- about to send.
+WITH page AS MATERIALIZED (
+    SELECT id FROM unnest(:event_ids ::uuid[]) AS v (id)
+), span AS MATERIALIZED (
+    SELECT (SELECT id FROM page ORDER BY id LIMIT 1) AS first, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last
+), ended AS MATERIALIZED (
+    SELECT a.org_id, f.id FROM span s CROSS JOIN automations a CROSS JOIN LATERAL (
+        SELECT e.id, e.event_id FROM entries e
+        WHERE e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id >= s.first AND e.event_id <= s.last
+            AND e.state || '' = 'cancelled' AND e.outcome = 'chain_reorg'
+        ORDER BY e.event_id    -- the order of the key of automation and event
+    ) AS f
+    WHERE a.org_id = :org_id ::bigint AND f.event_id IN (SELECT id FROM page)
+        AND (a.trigger_spec ->> 'type' = 'onchain_event' OR (
+            SELECT true FROM automation_versions v
+            WHERE v.org_id = a.org_id AND v.automation_id = a.id AND v.trigger_spec ->> 'type' = 'onchain_event'
+            ORDER BY v.version LIMIT 1))
+), moved AS (
+    UPDATE entries e
+    SET state = 'pending', outcome = NULL, attempts = 0, due_at = :at ::timestamptz, updated_at = :at ::timestamptz
+    FROM ended
+    WHERE e.org_id = ended.org_id AND e.id = ended.id AND e.state || '' = 'cancelled'
+    RETURNING e.id, e.node_id
+), logged AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+    SELECT :org_id ::bigint, id, 'cancelled', 'pending', :at ::timestamptz, 'chain_reorg' FROM moved
+    RETURNING true
+), queued AS (
+    UPDATE messages m SET status = 'queued'
+    FROM moved r
+    WHERE m.org_id = :org_id ::bigint AND m.entry_id = r.id AND m.node_id = r.node_id AND m.status = 'skipped' AND m.body IS NOT NULL
+)
+SELECT count(*) FROM moved;
 
--- remove_watch --
--- Keep it no longer; what was kept stays.
-DELETE FROM chain_watches WHERE org_id = :org_id AND chain_id = :chain_id AND contract = :contract AND signature = :signature
-RETURNING signature;
+-- Wallets that are not a contact's ---------------------------------------------------------------------------------
+-- Logs that pass the filters of automations but are about wallets without a contact. `stranger_counts` has them by
+-- hour.
+
+-- find_erased_wallets --
+-- Which of these wallets belong to erased contacts, and the time of the erasure (seconds since the epoch);
+-- `position` counts from 0.
+WITH k AS MATERIALIZED (
+    SELECT * FROM unnest(:org_ids ::bigint[], :digests ::uuid[]) WITH ORDINALITY AS k (org_id, digest, position)
+)
+SELECT k.position - 1, extract(epoch FROM e.erased_at)::float8
+FROM k CROSS JOIN LATERAL (
+    SELECT w.erased_at FROM erased_wallets w WHERE w.org_id = k.org_id AND w.wallet_digest = k.digest
+    ORDER BY w.wallet_digest    -- by key
+) AS e;
+
+-- count_created --
+-- How many contacts automations created in an hour.
+SELECT k.automation_id::text, s.count
+FROM unnest(:org_ids ::bigint[], :automation_ids ::uuid[]) AS k (org_id, automation_id)
+CROSS JOIN LATERAL (
+    SELECT c.count FROM stranger_counts c
+    WHERE c.org_id = k.org_id AND c.automation_id = k.automation_id AND c.hour = :hour ::timestamptz AND c.what = 'created'
+    ORDER BY c.hour    -- by key
+) AS s;
+
+-- add_unknown_wallets --
+-- Add to the counts of an hour.
+INSERT INTO stranger_counts AS s (org_id, automation_id, hour, what, count)
+SELECT org_id, automation_id, :hour ::timestamptz, what, count
+FROM unnest(:org_ids ::bigint[], :automation_ids ::uuid[], :whats ::text[], :counts ::bigint[])
+    AS k (org_id, automation_id, what, count)
+ORDER BY org_id, automation_id, what
+ON CONFLICT (org_id, automation_id, hour, what) DO UPDATE SET count = s.count + excluded.count;
+
+-- list_unknown_wallets --
+-- The counts of an organization's automations since a time, highest first.
+SELECT s.automation_id, a.name, s.what, sum(s.count)::bigint
+FROM stranger_counts s
+JOIN automations a ON a.org_id = s.org_id AND a.id = s.automation_id
+WHERE s.org_id = :org_id AND s.hour >= :since
+GROUP BY s.automation_id, a.name, s.what
+ORDER BY sum(s.count) DESC, a.name, s.what;
+
+-- delete_old_unknown_wallets --
+-- Delete the oldest counts, which are kept for seven days.
+DELETE FROM stranger_counts s
+USING (SELECT automation_id, hour, what FROM stranger_counts WHERE org_id = :org_id AND hour < :before LIMIT :limit) old
+WHERE s.org_id = :org_id AND s.automation_id = old.automation_id AND s.hour = old.hour AND s.what = old.what;
+
+-- Logs as people see them ------------------------------------------------------------------------------------------
 
 -- recent_logs --
--- The logs of an organization that were seen last, on whatever chain, of an event when it is named; before one when its id is.
+-- The newest logs of an organization on any chain, of one event if given, older than one (its id) if given.
 SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
 FROM onchain_events o
 WHERE o.org_id = :org_id AND o.id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     AND (:event ::text IS NULL OR o.event = :event)
 ORDER BY o.id DESC
-LIMIT :most;
+LIMIT :limit;
 
 -- recent_logs_of_contract --
--- The same, of one contract, on whatever chain.
+-- The same for one contract.
 SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
 FROM onchain_events o
 WHERE o.org_id = :org_id AND o.contract = :contract AND o.id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     AND (:event ::text IS NULL OR o.event = :event)
 ORDER BY o.id DESC
-LIMIT :most;
+LIMIT :limit;
 
 -- count_logs --
--- How many logs of each event there are among those of an organization that were seen last.
+-- The number of logs of each event among the newest of an organization.
 SELECT l.chain_id, l.contract, l.event, l.signature, count(*)
 FROM (
     SELECT chain_id, contract, event, signature FROM onchain_events
     WHERE org_id = :org_id AND NOT removed
-    ORDER BY id DESC LIMIT :most
+    ORDER BY id DESC LIMIT :limit
 ) l
 GROUP BY l.chain_id, l.contract, l.event, l.signature
 ORDER BY count(*) DESC, l.contract, l.event, l.chain_id, l.signature;
 
--- list_chains --
--- How far chains were read, and what hinders their followers, or that there is none.
-SELECT c.chain_id, c.block_number, c.head, c.read_at,
-       CASE WHEN c.lease_until <= :now THEN concat_ws('; ', 'nobody follows it now', c.trouble)
-            WHEN c.block_number IS NULL THEN coalesce(c.trouble, 'nothing was read yet')
-            ELSE c.trouble END
-FROM chains c ORDER BY c.chain_id;
-
 -- count_dead_logs --
 -- How many logs of each chain could not be stored.
 SELECT chain_id, count(*) FROM chain_dead_logs WHERE org_id > 0 GROUP BY chain_id ORDER BY chain_id;
+
+-- list_dead_logs --
+-- The newest logs that could not be stored, of all organizations.
+SELECT o.name, d.chain_id, d.tx_hash, d.log_index, d.contract, d.signature, d.block_number, d.reason, d.died_at
+FROM chain_dead_logs d JOIN organizations o ON o.id = d.org_id
+WHERE d.org_id > 0
+ORDER BY d.died_at DESC, d.org_id, d.chain_id, d.tx_hash, d.log_index LIMIT :limit;

@@ -1,7 +1,25 @@
--- Contacts by what identifies them, read-only.
+-- One contact at a time: finding it, opting out, erasing it, explaining its events, its export and its timeline.
 
--- stored_contact --
--- The contact that owns the first of these identifiers, in the order given; emails are sealed. Opted out: see `find_contact`.
+-- Finding a contact ------------------------------------------------------------------------------------------------
+-- Emails are sealed.
+
+-- find_contact --
+-- A contact, unless it was erased or merged into another. It has also opted out of emails if one of its addresses is
+-- suppressed.
+SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attributes, c.tags,
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
+       ARRAY(SELECT unnest(c.opted_out)
+             UNION
+             SELECT s.channel FROM identities i
+             JOIN suppressions s ON s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
+             WHERE i.org_id = :org_id AND i.contact_id = c.id AND i.kind = 2
+             ORDER BY 1),
+       c.created_at, c.updated_at
+FROM contacts c
+WHERE c.org_id = :org_id AND c.id = :id AND c.erased_at IS NULL AND c.merged_into IS NULL;
+
+-- find_contact_state --
+-- The contact that owns the first of these identifiers, in the given order. Opted out: as in `find_contact`.
 SELECT c.id, c.wallet_address, c.email, c.external_id, c.wallet_raw, c.attributes, c.tags,
        ARRAY(SELECT m.segment FROM segment_members m
              WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
@@ -17,11 +35,423 @@ JOIN contacts c ON c.org_id = :org_id AND c.id = i.contact_id
 ORDER BY k.position
 LIMIT 1;
 
--- known_contacts --
--- Contacts by id; emails are sealed. Those that were erased are missing.
+-- find_contact_states --
+-- Contacts by id; erased contacts are left out.
 SELECT c.id, c.wallet_address, c.email, c.external_id, c.wallet_raw, c.attributes, c.tags,
        ARRAY(SELECT m.segment FROM segment_members m
              WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
        c.opted_out
 FROM contacts c
 WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]) AND c.erased_at IS NULL;
+
+-- Opting out -------------------------------------------------------------------------------------------------------
+
+-- set_opted_out --
+-- Set the channels that a contact opted out of; its lock is held.
+UPDATE contacts SET opted_out = :channels, updated_at = :at
+WHERE org_id = :org_id AND id = :id;
+
+-- suppress_emails_of --
+-- Suppress the addresses of a contact for emails, also if they belong to another contact later.
+INSERT INTO suppressions (org_id, channel, address_digest, reason, created_at)
+SELECT org_id, 'email', value_digest, 'opted_out', :at
+FROM identities
+WHERE org_id = :org_id AND contact_id = :id AND kind = 2
+ON CONFLICT (org_id, channel, address_digest) DO NOTHING;
+
+-- lift_suppressions_of --
+-- Allow emails to the addresses of a contact again.
+DELETE FROM suppressions s
+USING identities i
+WHERE i.org_id = :org_id AND i.contact_id = :id AND i.kind = 2
+    AND s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = i.value_digest;
+
+-- find_email_owner --
+-- The contact that owns an email address.
+SELECT contact_id FROM identities
+WHERE org_id = :org_id AND kind = 2 AND value_digest = :address_digest ::uuid;
+
+-- opt_out_of_emails --
+-- Opt a contact out of emails; its lock is held.
+UPDATE contacts SET opted_out = opted_out || ARRAY['email'], updated_at = :at
+WHERE org_id = :org_id AND id = :id AND erased_at IS NULL AND 'email' <> ALL (opted_out);
+
+-- Erasure ----------------------------------------------------------------------------------------------------------
+-- The rows of an erased contact stay and are counted, without anything that identifies it or shows what it did.
+
+-- find_erasure --
+-- When a contact was erased, or null, and the contact it was merged into; no row if there is no such contact. The
+-- third column is true while rows of another contact are on their way back from it (an undone merge): until then
+-- they cannot be told apart.
+SELECT erased_at, merged_into::text, EXISTS (
+    SELECT FROM contact_merges m
+    WHERE m.org_id = :org_id AND m.keep_id = :contact_id AND m.undone_at IS NOT NULL AND m.due_at IS NOT NULL)
+FROM contacts WHERE org_id = :org_id AND id = :contact_id;
+
+-- clear_contact --
+-- Clear a contact, and those that were merged into it, except ids and times; its lock is held.
+UPDATE contacts
+SET email = NULL, email_domain = NULL, wallet_address = NULL, wallet_raw = NULL, external_id = NULL,
+    attributes = '{}', tags = '{}', opted_out = '{}', updated_at = :at, erased_at = coalesce(erased_at, :at)
+WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id);
+
+-- keep_wallet_digests --
+-- Keep the blind indexes of its EVM wallets, so that later logs about them make no new contact. Contacts without
+-- such a wallet need none.
+INSERT INTO erased_wallets (org_id, wallet_digest, erased_at)
+SELECT i.org_id, i.value_digest, :at ::timestamptz FROM identities i
+WHERE i.org_id = :org_id ::bigint AND i.contact_id = :contact_id ::uuid AND i.kind = 1 AND EXISTS (
+    SELECT FROM contacts c
+    WHERE c.org_id = :org_id ::bigint AND (c.id = :contact_id ::uuid OR c.merged_into = :contact_id ::uuid)
+        AND c.wallet_address ~ '^0x[0-9a-f]{40}$')
+ORDER BY i.value_digest
+ON CONFLICT (org_id, wallet_digest) DO UPDATE SET erased_at = greatest(erased_wallets.erased_at, excluded.erased_at);
+
+-- delete_sign_in --
+-- Delete its pending sign-ins, and test messages about it or to its wallet.
+WITH tests AS (
+    DELETE FROM test_pushes t USING contacts c
+    WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id) AND t.org_id = :org_id
+        AND (t.contact_id = c.id OR t.wallet_address = c.wallet_address)
+)
+DELETE FROM inapp_challenges n USING contacts c
+WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id) AND n.org_id = :org_id AND n.wallet_address = c.wallet_address;
+
+-- delete_identities --
+-- From now on its identifiers have no owner: an event with one of them makes a new contact.
+DELETE FROM identities WHERE org_id = :org_id AND contact_id = :contact_id;
+
+-- delete_conflicts --
+-- Delete its conflicts with their digests, and those of contacts that were merged into it.
+DELETE FROM identity_conflicts k
+USING contacts c
+WHERE k.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
+    AND (k.contact_id = c.id OR k.other_contact_id = c.id);
+
+-- clear_merges --
+-- Keep only the fact of its merges; rows that are still to be moved are moved all the same.
+UPDATE contact_merges m SET gained = '{}', identities = '[]', absorbed = '{"attributes": {}, "tags": [], "segments": {}}'
+FROM contacts c
+WHERE m.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
+    AND (m.keep_id = c.id OR m.absorbed_id = c.id);
+
+-- leave_all_segments --
+-- Remove it from all segments.
+DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id;
+
+-- unlink_logs --
+-- Logs of chains are public, but not that they are about this contact.
+UPDATE onchain_events SET contact_id = NULL WHERE org_id = :org_id AND contact_id = :contact_id;
+
+-- erase_dry_runs --
+-- Erase the payloads and keys of its dry runs (and of contacts that were merged into it), and the same keys in
+-- rejected events.
+WITH runs AS (
+    SELECT d.key_digest, d.idempotency_key FROM contacts c
+    JOIN dry_runs d ON d.org_id = :org_id AND d.contact_id = c.id AND d.idempotency_key <> ''
+    WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
+), notices AS (
+    UPDATE event_notices n SET idempotency_key = NULL, body = n.body - 'idempotencyKey'
+    FROM runs r
+    WHERE n.org_id = :org_id AND n.idempotency_key = r.idempotency_key
+)
+UPDATE dry_runs d SET payload = '{}', idempotency_key = ''
+FROM runs r
+WHERE d.org_id = :org_id AND d.key_digest = r.key_digest;
+
+-- cancel_entries --
+-- Cancel its entries, also those that a worker holds: their leases become void. Queued messages are skipped;
+-- messages being sent may arrive.
+WITH live AS (
+    SELECT id, state FROM entries
+    WHERE org_id = :org_id AND contact_id = :contact_id AND state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
+    ORDER BY id
+    FOR UPDATE
+), moved AS (
+    UPDATE entries e
+    SET state = 'cancelled', outcome = 'contact_erased', lease_token = e.lease_token + 1, lease_until = NULL, updated_at = :at
+    FROM live
+    WHERE e.org_id = :org_id AND e.id = live.id
+    RETURNING e.id, live.state
+), logged AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+    SELECT :org_id ::bigint, id, state, 'cancelled', :at ::timestamptz, 'contact_erased' FROM moved
+    RETURNING true
+), unsent AS (
+    UPDATE messages
+    SET status = CASE WHEN status = 'queued' AND NOT in_doubt THEN 'skipped' ELSE 'unknown' END
+    WHERE org_id = :org_id AND contact_id = :contact_id AND status IN ('queued', 'sending')
+    RETURNING id, status, channel
+), outcomes AS (
+    INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
+    SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, 'contact_erased' FROM unsent
+    RETURNING true
+)
+SELECT count(*) FROM moved;
+
+-- erase_events --
+-- Erase the payloads, identifiers and keys of its next events, and the same keys in rejected events; returns where
+-- the page ends. The digest of a key is kept for ever, so a retry stays a duplicate.
+WITH page AS (
+    SELECT created_at, id, idempotency_key FROM events
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+    ORDER BY created_at, id
+    LIMIT :limit
+), notices AS (
+    UPDATE event_notices n SET idempotency_key = NULL, body = n.body - 'idempotencyKey'
+    FROM page p
+    WHERE n.org_id = :org_id AND n.idempotency_key = p.idempotency_key AND p.idempotency_key <> ''
+), cleaned AS (
+    UPDATE events v SET payload = '{}', idempotency_key = '', wallet_address = NULL, email = NULL, external_id = NULL
+    FROM page p
+    WHERE v.org_id = :org_id AND v.id = p.id AND v.created_at = p.created_at AND p.idempotency_key <> ''
+)
+SELECT created_at, id::text FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
+
+-- erase_messages --
+-- Erase texts and addresses of its next messages; returns where the page ends.
+WITH page AS (
+    SELECT created_at, id FROM messages
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+    ORDER BY created_at, id
+    LIMIT :limit
+), cleaned AS (
+    UPDATE messages m SET wallet_address = NULL, recipient = NULL, subject = NULL, body = NULL, extra = NULL
+    FROM page p
+    WHERE m.org_id = :org_id AND m.id = p.id
+        AND num_nonnulls(m.wallet_address, m.recipient, m.subject, m.body, m.extra) > 0
+)
+SELECT created_at, id::text FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
+
+-- erase_entries --
+-- Erase the details of its next entries' steps and the request ids; of errors only the first word stays. Returns
+-- where the page ends.
+WITH page AS (
+    SELECT created_at, id FROM entries
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+    ORDER BY created_at, id
+    LIMIT :limit
+), steps AS (
+    UPDATE entry_steps s SET detail = '{}'
+    FROM page p
+    WHERE s.org_id = :org_id AND s.entry_id = p.id AND s.detail <> '{}'
+), moves AS (
+    UPDATE entry_transitions t SET reason = split_part(t.reason, ':', 1)
+    FROM page p
+    WHERE t.org_id = :org_id AND t.entry_id = p.id AND strpos(t.reason, ':') > 0
+), errors AS (
+    UPDATE entries e SET last_error = split_part(e.last_error, ':', 1), request_id = NULL
+    FROM page p
+    WHERE e.org_id = :org_id AND e.id = p.id AND (strpos(e.last_error, ':') > 0 OR e.request_id IS NOT NULL)
+)
+SELECT created_at, id::text FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
+
+-- schedule_erasure --
+-- Check an erased contact once more, later.
+INSERT INTO erasures (org_id, contact_id, due_at) VALUES (:org_id, :contact_id, :due_at)
+ON CONFLICT (org_id, contact_id) DO UPDATE SET due_at = excluded.due_at;
+
+-- find_due_erasures --
+-- Erased contacts, of any organization, that are due for that check, once all rows of their merges have arrived.
+SELECT e.org_id, e.contact_id::text FROM erasures e
+WHERE e.due_at <= :now AND NOT EXISTS (
+    SELECT FROM contact_merges m WHERE m.org_id = e.org_id AND m.keep_id = e.contact_id AND m.due_at IS NOT NULL)
+ORDER BY e.due_at LIMIT :limit;
+
+-- finish_erasure --
+-- The check is done, unless the contact was erased again meanwhile.
+DELETE FROM erasures WHERE org_id = :org_id AND contact_id = :contact_id AND due_at <= :now;
+
+-- Explaining a contact's events ------------------------------------------------------------------------------------
+-- Read-only. SQL only finds the rows; the language decides what they mean.
+
+-- list_recent_events --
+-- The newest events of a contact, with dry runs and logs of chains; emails are sealed. The payload of a log is its
+-- parameters.
+SELECT id::text, event, created_at, payload, wallet_address, email, external_id, dry, signature, removed, block_time, chain_id, contract,
+       tx_hash, log_index, block_number
+FROM (
+    (SELECT id, event, created_at, payload, wallet_address, email, external_id, false AS dry, NULL AS signature, false AS removed,
+            NULL::timestamptz AS block_time, NULL::bigint AS chain_id, NULL AS contract, NULL AS tx_hash, NULL::integer AS log_index, NULL::bigint AS block_number
+     FROM events
+     WHERE org_id = :org_id AND contact_id = :contact_id
+     ORDER BY created_at DESC, id DESC LIMIT :limit)
+    UNION ALL
+    (SELECT id, event, created_at, payload, NULL, NULL, NULL, true, NULL, false, NULL, NULL, NULL, NULL, NULL, NULL
+     FROM dry_runs
+     WHERE org_id = :org_id AND contact_id = :contact_id
+     ORDER BY created_at DESC, id DESC LIMIT :limit)
+    UNION ALL
+    (SELECT id, event, created_at, args, NULL, NULL, NULL, false, signature, removed, block_time, chain_id, contract, tx_hash, log_index,
+            block_number
+     FROM onchain_events
+     WHERE org_id = :org_id AND contact_id = :contact_id
+     ORDER BY created_at DESC, id DESC LIMIT :limit)
+) e
+ORDER BY created_at DESC, id DESC
+LIMIT :limit;
+
+-- find_event_of_contact --
+-- One event of a contact; it may be a dry run or a log.
+SELECT id::text, event, created_at, payload, wallet_address, email, external_id, false, NULL, false, NULL::timestamptz, NULL::bigint,
+       NULL, NULL, NULL::integer, NULL::bigint
+FROM events
+WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id
+UNION ALL
+SELECT id::text, event, created_at, payload, NULL, NULL, NULL, true, NULL, false, NULL, NULL, NULL, NULL, NULL, NULL
+FROM dry_runs
+WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id
+UNION ALL
+SELECT id::text, event, created_at, args, NULL, NULL, NULL, false, signature, removed, block_time, chain_id, contract, tx_hash, log_index,
+       block_number
+FROM onchain_events
+WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id;
+
+-- find_entries_of_events --
+-- The entries that events started in an automation, with the reason if the entry was refused.
+SELECT e.event_id::text, e.id::text, e.state, e.outcome,
+       (SELECT s.detail ->> 'cause' FROM entry_steps s
+        WHERE s.org_id = :org_id AND s.entry_id = e.id AND s.outcome = 'refused'
+        ORDER BY s.claim DESC, s.step DESC LIMIT 1)
+FROM unnest(:event_ids ::uuid[]) AS k (event_id)
+JOIN entries e ON e.org_id = :org_id AND e.automation_id = :automation_id AND e.event_id = k.event_id;
+
+-- list_activation_changes --
+-- When an automation was activated and deactivated, in order; while it is paused it takes no entries either.
+SELECT created_at, CASE action
+           WHEN 'automation.activate' THEN true
+           WHEN 'automation.deactivate' THEN false
+           WHEN 'automation.archive' THEN false
+           WHEN 'automation.pause' THEN false
+           WHEN 'automation.resume' THEN true
+           ELSE (detail ->> 'active')::boolean
+       END AS active
+FROM audit_log
+WHERE org_id = :org_id AND subject_id = :automation_id
+    AND (action IN ('automation.activate', 'automation.deactivate', 'automation.archive', 'automation.pause',
+                    'automation.resume')
+         OR (action IN ('automation.create', 'automation.update') AND detail ? 'active'))
+ORDER BY created_at, id;
+
+-- Export -----------------------------------------------------------------------------------------------------------
+-- Everything stored about one contact, page by page.
+
+-- export_events --
+-- The next events; emails are sealed.
+SELECT created_at, id, event, occurred_at, payload, idempotency_key, wallet_address, email, external_id
+FROM events
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+ORDER BY created_at, id
+LIMIT :limit;
+
+-- export_entries --
+-- The next entries, with their steps.
+SELECT e.created_at, e.id, e.automation_id, e.automation_version, e.event_id, e.state, e.outcome, e.node_id, e.attempts, e.last_error,
+       e.updated_at,
+       (SELECT coalesce(jsonb_agg(jsonb_build_object('nodeId', s.node_id, 'kind', s.kind, 'at', s.at, 'outcome', s.outcome,
+                                                     'handle', s.handle, 'detail', s.detail) ORDER BY s.claim, s.step), '[]')
+        FROM entry_steps s WHERE s.org_id = :org_id AND s.entry_id = e.id)
+FROM entries e
+WHERE e.org_id = :org_id AND e.contact_id = :contact_id AND (e.created_at, e.id) > (:after_at ::timestamptz, :after_id ::uuid)
+ORDER BY e.created_at, e.id
+LIMIT :limit;
+
+-- export_messages --
+-- The next messages; the recipient of an email is sealed.
+SELECT created_at, id, automation_id, entry_id, node_id, channel, status, wallet_address, recipient, subject, body, extra, sent_at,
+       delivered_at
+FROM messages
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+ORDER BY created_at, id
+LIMIT :limit;
+
+-- export_absorbed --
+-- The next contacts that were merged into this one, as they were; emails are sealed.
+SELECT created_at, id, wallet_address, email, external_id, attributes, tags
+FROM contacts
+WHERE org_id = :org_id AND merged_into = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+ORDER BY created_at, id
+LIMIT :limit;
+
+-- export_logs --
+-- The next logs of chains.
+SELECT created_at, id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
+FROM onchain_events
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+ORDER BY created_at, id
+LIMIT :limit;
+
+-- Timeline ---------------------------------------------------------------------------------------------------------
+-- What happened to one contact, newest first: for each kind, the rows before a time and an id.
+
+-- count_contact_rows --
+-- How many events, entries, messages and identity conflicts a contact has.
+SELECT (SELECT count(*) FROM events WHERE org_id = :org_id AND contact_id = :contact_id),
+       (SELECT count(*) FROM entries WHERE org_id = :org_id AND contact_id = :contact_id),
+       (SELECT count(*) FROM messages WHERE org_id = :org_id AND contact_id = :contact_id),
+       (SELECT count(*) FROM identity_conflicts
+        WHERE org_id = :org_id AND (contact_id = ANY (family.ids) OR other_contact_id = ANY (family.ids)))
+FROM (SELECT array_agg(id) AS ids FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id)) family;
+
+-- timeline_events --
+-- Events.
+SELECT created_at, id, event, occurred_at, payload, idempotency_key
+FROM events
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+ORDER BY created_at DESC, id DESC
+LIMIT :limit;
+
+-- timeline_entries --
+-- Entries, with the names of automation and event.
+SELECT e.created_at, e.id, e.automation_id, a.name, e.automation_version, e.event_id, coalesce(v.event, o.event), e.state, e.outcome
+FROM (
+    SELECT * FROM entries
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+    ORDER BY created_at DESC, id DESC
+    LIMIT :limit
+) e
+JOIN automations a ON a.org_id = :org_id AND a.id = e.automation_id
+LEFT JOIN events v ON v.org_id = :org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = :org_id AND o.id = e.event_id
+ORDER BY e.created_at DESC, e.id DESC;
+
+-- timeline_messages --
+-- Messages, with the last cause or error that their steps recorded.
+SELECT m.created_at, m.id, m.automation_id, a.name, m.entry_id, m.node_id, m.channel, m.status, m.subject, m.body, m.sent_at,
+       m.delivered_at,
+       (SELECT coalesce(s.detail ->> 'cause', s.detail ->> 'error') FROM entry_steps s
+        WHERE s.org_id = :org_id AND s.entry_id = m.entry_id AND s.node_id = m.node_id
+        ORDER BY s.claim DESC, s.step DESC LIMIT 1)
+FROM (
+    SELECT * FROM messages
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+    ORDER BY created_at DESC, id DESC
+    LIMIT :limit
+) m
+JOIN automations a ON a.org_id = :org_id AND a.id = m.automation_id
+ORDER BY m.created_at DESC, m.id DESC;
+
+-- timeline_conflicts --
+-- Identity conflicts on either side, and those of contacts that were merged into it.
+SELECT c.created_at, c.id, c.event_id, c.contact_id, c.other_contact_id, c.kind, c.outcome, c.resolved_by
+FROM (SELECT array_agg(id) AS ids FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id)) family
+JOIN identity_conflicts c ON c.org_id = :org_id AND (c.contact_id = ANY (family.ids) OR c.other_contact_id = ANY (family.ids))
+WHERE (c.created_at, c.id) < (:before_at ::timestamptz, :before_id ::uuid)
+ORDER BY c.created_at DESC, c.id DESC
+LIMIT :limit;
+
+-- timeline_merges --
+-- Merges into it, also undone ones.
+SELECT created_at, id, absorbed_id, undone_at
+FROM contact_merges
+WHERE org_id = :org_id AND keep_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+ORDER BY created_at DESC, id DESC
+LIMIT :limit;
+
+-- timeline_logs --
+-- Logs of chains about its wallets.
+SELECT created_at, id, chain_id, contract, event, tx_hash, log_index, block_number, args, removed
+FROM onchain_events
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+ORDER BY created_at DESC, id DESC
+LIMIT :limit;

@@ -1,15 +1,15 @@
--- Advisory locks, held until the transaction ends.
+-- Advisory locks. All of them are held until the transaction ends.
 
 -- lock_keys --
--- Take locks in the order given (sorted by the caller).
+-- Take locks in the given order; the caller sorts them.
 SELECT count(pg_advisory_xact_lock(k)) FROM unnest(:keys ::bigint[]) AS k;
 
 -- share_members --
--- Change which segments single contacts are in, beside others that do.
+-- Shared lock: change the segments of single contacts, beside other transactions that do the same.
 SELECT pg_advisory_xact_lock_shared(7300454, (:org_id ::bigint % 2147483647) ::integer);
 
 -- hold_members --
--- Wait for all who do, and keep others from beginning.
+-- Exclusive lock: wait for all transactions that share it, and keep new ones out.
 SELECT pg_advisory_xact_lock(7300454, (:org_id ::bigint % 2147483647) ::integer);
 
 -- take_turn --
@@ -17,5 +17,5 @@ SELECT pg_advisory_xact_lock(7300454, (:org_id ::bigint % 2147483647) ::integer)
 SELECT pg_advisory_xact_lock(:work ::integer, (:org_id ::bigint % 2147483647) ::integer);
 
 -- try_turn --
--- Take an organization's turn at a kind of work; false: somebody else has it. Nobody waits.
+-- Take the turn without waiting; false if another transaction has it.
 SELECT pg_try_advisory_xact_lock(:work ::integer, (:org_id ::bigint % 2147483647) ::integer);

@@ -1,7 +1,9 @@
--- Segments: what defines them, when they are refreshed, how large they were.
+-- Segments: their definitions, their refreshes, and their members.
+
+-- Definitions ------------------------------------------------------------------------------------------------------
 
 -- insert_segment --
--- A new segment; nothing when one of that name is there.
+-- A new segment; no row if the name is taken.
 INSERT INTO segments (org_id, id, name, kind, sql, params, every_seconds, provenance, size, revision, created_at, created_by,
                       updated_at, updated_by)
 VALUES (:org_id, :id, :name, :kind, :sql, :params ::jsonb, :every_seconds, :provenance ::jsonb, 0, 1, :at, :key_id, :at, :key_id)
@@ -10,14 +12,14 @@ RETURNING org_id, id, name, kind, sql, params, every_seconds, provenance, size, 
           due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at;
 
 -- find_segment --
--- The segment of a name.
+-- The segment with a name.
 SELECT org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
        due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at
 FROM segments
 WHERE org_id = :org_id AND name = :name AND archived_at IS NULL;
 
 -- lock_segment --
--- The same, held until commit: changes of a segment, and of who is in it, happen one after the other.
+-- The same, locked until commit: changes of a segment and of its members happen one after the other.
 SELECT org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
        due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at
 FROM segments
@@ -32,25 +34,8 @@ FROM segments
 WHERE org_id = :org_id AND archived_at IS NULL
 ORDER BY name;
 
--- list_daily_sizes --
--- How large each segment was on each of the last days at this time of day, oldest first; null before it was there.
-SELECT s.id, ARRAY(
-    SELECT (SELECT z.size FROM segment_sizes z
-            WHERE z.org_id = :org_id AND z.segment_id = s.id AND z.at <= :now ::timestamptz - make_interval(days => ago)
-            ORDER BY z.at DESC LIMIT 1)
-    FROM generate_series(:days ::integer - 1, 0, -1) AS ago)
-FROM segments s
-WHERE s.org_id = :org_id AND s.archived_at IS NULL;
-
--- list_sizes --
--- How large a segment was after each of its newest changes, newest first.
-SELECT at, size, entered, departed FROM segment_sizes
-WHERE org_id = :org_id AND segment_id = :id
-ORDER BY at DESC
-LIMIT :most;
-
 -- write_segment --
--- Change what defines a segment; its lock is held. Who refreshes what it was before is void.
+-- Change the definition of a locked segment. The new lease token makes a refresh of the earlier definition void.
 UPDATE segments
 SET sql = :sql, params = :params ::jsonb, every_seconds = :every_seconds, provenance = :provenance ::jsonb, revision = :revision,
     refreshed_at = :refreshed_at, updated_at = :at, updated_by = :key_id, due_at = :due_at, lease_token = lease_token + 1,
@@ -58,15 +43,48 @@ SET sql = :sql, params = :params ::jsonb, every_seconds = :every_seconds, proven
 WHERE org_id = :org_id AND id = :id;
 
 -- archive_segment --
--- Put a segment away: its name is free again.
+-- Archive a segment; its name is free again.
 UPDATE segments
 SET archived_at = :at, updated_at = :at, updated_by = :key_id, revision = revision + 1, due_at = NULL, lease_token = lease_token + 1,
     lease_until = NULL
 WHERE org_id = :org_id AND id = :id;
 
+-- find_published_graphs --
+-- The published versions of automations that mention segments; which segments they use, the language decides.
+SELECT a.name, v.graph
+FROM automations a
+JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
+WHERE a.org_id = :org_id AND a.archived_at IS NULL AND strpos(v.graph ::text, 'contact.segments') > 0
+ORDER BY a.name;
+
+-- Refreshes --------------------------------------------------------------------------------------------------------
+
+-- find_organizations_due --
+-- Organizations with a segment that is due and none that is being refreshed; the one that has waited longest for its
+-- turn first.
+SELECT org_id FROM segments
+WHERE archived_at IS NULL
+GROUP BY org_id
+HAVING bool_or(due_at <= :now) AND NOT coalesce(bool_or(lease_until > :now), false)
+ORDER BY max(attempted_at) NULLS FIRST, org_id;
+
+-- claim_due_segment --
+-- Claim the segment of an organization that has been due longest, with a lease that other processes respect, unless
+-- another of its segments is leased. The organization's turn is held.
+UPDATE segments
+SET lease_token = lease_token + 1, lease_until = :until, attempted_at = :now
+WHERE org_id = :org_id AND id = (
+    SELECT id FROM segments
+    WHERE org_id = :org_id AND due_at <= :now
+    ORDER BY due_at LIMIT 1
+    FOR UPDATE SKIP LOCKED)
+    AND NOT EXISTS (SELECT FROM segments b WHERE b.org_id = :org_id AND b.lease_until > :now)
+RETURNING org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
+          due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at;
+
 -- record_refresh --
--- Note who is in it now, by how many, and when to look again; its lock is held. The size is kept when it changed, or is the first.
--- What others who refresh it find out later, but began to ask before, is void.
+-- Record the size after a refresh, and when to refresh again; the segment's lock is held. A size is kept if it
+-- changed or is the first. The new lease token makes other refreshes that began earlier void.
 WITH refreshed AS (
     UPDATE segments
     SET size = :size, refreshed_at = :at, last_error = NULL, failing_since = NULL, failures = 0, due_at = :due_at,
@@ -82,54 +100,184 @@ WHERE :entered ::integer + :departed ::integer > 0 OR :size IS DISTINCT FROM (
 ON CONFLICT (org_id, segment_id, at) DO NOTHING;
 
 -- record_failure --
--- Note why a refresh failed, unless the segment was refreshed, changed or taken over since; the members stay those of before.
+-- Record why a refresh failed, unless the segment was refreshed, changed or claimed since; its members stay as they
+-- are.
 UPDATE segments
 SET last_error = :error, failing_since = coalesce(failing_since, :at), failures = failures + 1, due_at = :due_at, lease_until = NULL
 WHERE org_id = :org_id AND id = :id AND lease_token = :lease_token AND archived_at IS NULL;
 
--- put_off --
--- Let go of a segment and look at it again later, through no fault of its own; `error` says what it waits for, if it is late.
+-- postpone_refresh --
+-- Release a segment and refresh it later, through no fault of its own; `error` says what a late refresh waits for.
 UPDATE segments
 SET due_at = :due_at, lease_until = NULL, last_error = coalesce(:error ::text, last_error),
     failing_since = CASE WHEN :error ::text IS NULL THEN failing_since ELSE coalesce(failing_since, :at) END
 WHERE org_id = :org_id AND id = :id AND lease_token = :lease_token AND archived_at IS NULL;
 
 -- correct_size --
--- Count members that went or came after the size was noted.
+-- Add members that entered or left after the size was recorded.
 UPDATE segments SET size = size + :by WHERE org_id = :org_id AND id = :id;
 
--- organizations_due --
--- Organizations with a segment that is due and none that is being refreshed: first whose last turn is longest ago.
-SELECT org_id FROM segments
-WHERE archived_at IS NULL
-GROUP BY org_id
-HAVING bool_or(due_at <= :now) AND NOT coalesce(bool_or(lease_until > :now), false)
-ORDER BY max(attempted_at) NULLS FIRST, org_id;
+-- Sizes over time --------------------------------------------------------------------------------------------------
 
--- claim_due --
--- Take the segment of an organization that has been due longest, under a lease that others respect, if none is under one. The
--- organization's turn is held.
-UPDATE segments
-SET lease_token = lease_token + 1, lease_until = :until, attempted_at = :now
-WHERE org_id = :org_id AND id = (
-    SELECT id FROM segments
-    WHERE org_id = :org_id AND due_at <= :now
-    ORDER BY due_at LIMIT 1
-    FOR UPDATE SKIP LOCKED)
-    AND NOT EXISTS (SELECT FROM segments b WHERE b.org_id = :org_id AND b.lease_until > :now)
-RETURNING org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
-          due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at;
+-- list_daily_sizes --
+-- The size of each segment on each of the last days at this time of day, oldest first; null before it existed.
+SELECT s.id, ARRAY(
+    SELECT (SELECT z.size FROM segment_sizes z
+            WHERE z.org_id = :org_id AND z.segment_id = s.id AND z.at <= :now ::timestamptz - make_interval(days => ago)
+            ORDER BY z.at DESC LIMIT 1)
+    FROM generate_series(:days ::integer - 1, 0, -1) AS ago)
+FROM segments s
+WHERE s.org_id = :org_id AND s.archived_at IS NULL;
 
--- published_graphs --
--- The live versions of automations that speak of segments; what they ask, the language decides.
-SELECT a.name, v.graph
-FROM automations a
-JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-WHERE a.org_id = :org_id AND a.archived_at IS NULL AND strpos(v.graph ::text, 'contact.segments') > 0
-ORDER BY a.name;
+-- list_sizes --
+-- The size of a segment after its newest changes, newest first.
+SELECT at, size, entered, departed FROM segment_sizes
+WHERE org_id = :org_id AND segment_id = :id
+ORDER BY at DESC
+LIMIT :limit;
 
--- forget_sizes --
--- Delete the oldest sizes; they are kept for 400 days.
+-- delete_old_sizes --
+-- Delete the oldest sizes, which are kept for 400 days.
 DELETE FROM segment_sizes s
-USING (SELECT segment_id, at FROM segment_sizes WHERE org_id = :org_id AND at < :before LIMIT :most) old
+USING (SELECT segment_id, at FROM segment_sizes WHERE org_id = :org_id AND at < :before LIMIT :limit) old
 WHERE s.org_id = :org_id AND s.segment_id = old.segment_id AND s.at = old.at;
+
+-- Members ----------------------------------------------------------------------------------------------------------
+-- The ids that a query returns are copied into `candidates`, resolved to contacts in `wanted`, and then the members
+-- are made equal to `wanted`, set by set. The temporary tables have no organization: they belong to the transaction
+-- and are joined with the rows of one organization.
+--
+-- Members that an erasure or a merge is about to delete are left to it; a member that a merge is inserting is waited
+-- for. If two transactions wait for each other this way, Postgres ends one of them (TransactionConflictError), and
+-- the refresh is postponed. `repair_members` applies what erasures and merges committed meanwhile.
+
+-- open_candidates --
+-- The copied ids, until the transaction ends.
+CREATE TEMPORARY TABLE IF NOT EXISTS candidates (contact_id uuid) ON COMMIT DELETE ROWS;
+
+-- copy_candidates --
+-- Copy ids, one per line.
+COPY candidates (contact_id) FROM STDIN;
+
+-- analyze_candidates --
+-- Tell the planner how many there are.
+ANALYZE candidates;
+
+-- open_wanted --
+-- The contacts among them.
+CREATE TEMPORARY TABLE IF NOT EXISTS wanted (contact_id uuid) ON COMMIT DELETE ROWS;
+
+-- resolve_members --
+-- Resolve the candidates: merged contacts to their survivor. How many are unknown or erased, and how many contacts
+-- are wanted.
+WITH once AS MATERIALIZED (
+    SELECT DISTINCT contact_id FROM candidates
+), known AS MATERIALIZED (
+    SELECT coalesce(c.merged_into, c.id) AS contact_id
+    FROM once o JOIN contacts c ON c.org_id = :org_id AND c.id = o.contact_id
+    WHERE c.erased_at IS NULL
+), kept AS (
+    INSERT INTO wanted (contact_id) SELECT DISTINCT contact_id FROM known
+    RETURNING contact_id
+)
+SELECT (SELECT count(*) FROM once) - (SELECT count(*) FROM known), (SELECT count(*) FROM kept);
+
+-- analyze_wanted --
+-- Tell the planner how many there are.
+ANALYZE wanted;
+
+-- sample_members --
+-- The first wanted contacts.
+SELECT contact_id FROM wanted ORDER BY contact_id LIMIT :limit;
+
+-- join_by_hash --
+-- Until the members of a new segment have statistics, the planner believes that there are none, and would scan all
+-- wanted contacts for each member.
+SET LOCAL enable_nestloop = off;
+
+-- compare_members --
+-- How many contacts would enter the segment, and how many would leave it.
+SELECT count(*) FILTER (WHERE m.contact_id IS NULL), count(*) FILTER (WHERE w.contact_id IS NULL)
+FROM wanted w
+FULL JOIN (SELECT contact_id FROM segment_members WHERE org_id = :org_id AND segment = :segment) m ON m.contact_id = w.contact_id;
+
+-- enter_members --
+-- Insert the wanted contacts that are not members yet; existing members are not written.
+INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
+SELECT :org_id, :segment, w.contact_id, :at
+FROM wanted w
+LEFT JOIN (SELECT contact_id FROM segment_members WHERE org_id = :org_id AND segment = :segment) m ON m.contact_id = w.contact_id
+WHERE m.contact_id IS NULL
+ORDER BY w.contact_id
+ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
+
+-- list_leaving --
+-- Members that are not wanted.
+SELECT m.contact_id FROM (SELECT contact_id FROM segment_members WHERE org_id = :org_id AND segment = :segment) m
+LEFT JOIN wanted w ON w.contact_id = m.contact_id
+WHERE w.contact_id IS NULL;
+
+-- drop_members --
+-- Delete some members, except those that another transaction is changing now. (On Citus, FOR UPDATE cannot be
+-- combined with a temporary table.)
+DELETE FROM segment_members
+WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (ARRAY(
+    SELECT contact_id FROM segment_members
+    WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (:ids ::uuid[])
+    FOR UPDATE SKIP LOCKED));
+
+-- count_members --
+-- The number of members.
+SELECT count(*) FROM segment_members WHERE org_id = :org_id AND segment = :segment;
+
+-- repair_members --
+-- Delete members that were erased or merged since the refresh began, and insert the survivors of merged ones; by how
+-- much the size changed. The caller keeps other changes of members out.
+WITH gone AS (
+    DELETE FROM segment_members m
+    USING contacts c
+    WHERE m.org_id = :org_id AND m.segment = :segment AND c.org_id = :org_id AND c.id = m.contact_id
+        AND num_nonnulls(c.erased_at, c.merged_into) > 0
+        AND m.contact_id = ANY (ARRAY(
+            SELECT id FROM contacts WHERE org_id = :org_id AND erased_at >= :since
+            UNION ALL
+            SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND created_at >= :since))
+    RETURNING c.merged_into AS contact_id, c.erased_at, m.entered_at
+), moved AS (
+    INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
+    SELECT :org_id, :segment, contact_id, min(entered_at)
+    FROM gone WHERE contact_id IS NOT NULL AND erased_at IS NULL GROUP BY contact_id
+    ON CONFLICT (org_id, segment, contact_id) DO NOTHING
+    RETURNING contact_id
+)
+SELECT (SELECT count(*) FROM moved) - (SELECT count(*) FROM gone);
+
+-- clear_members --
+-- Delete all members of an archived segment, also those that entered at the last moment; the caller keeps other
+-- changes of members out.
+DELETE FROM segment_members m
+WHERE m.org_id = :org_id AND m.segment = :segment
+    AND NOT EXISTS (SELECT FROM segments s WHERE s.org_id = :org_id AND s.name = :segment AND s.archived_at IS NULL);
+
+-- Audiences that arrive in parts -----------------------------------------------------------------------------------
+
+-- add_audience_part --
+-- Keep the wanted contacts as one part of an audience.
+INSERT INTO audience_parts (org_id, segment_id, contact_id)
+SELECT :org_id, :segment_id, w.contact_id FROM wanted w ORDER BY w.contact_id
+ON CONFLICT (org_id, segment_id, contact_id) DO NOTHING;
+
+-- empty_wanted --
+-- Begin without wanted contacts.
+DELETE FROM wanted;
+
+-- use_audience_parts --
+-- Want the contacts of all parts: their survivors, without contacts that were erased since.
+INSERT INTO wanted (contact_id)
+SELECT DISTINCT coalesce(c.merged_into, c.id)
+FROM audience_parts p JOIN contacts c ON c.org_id = p.org_id AND c.id = p.contact_id
+WHERE p.org_id = :org_id AND p.segment_id = :segment_id AND c.erased_at IS NULL;
+
+-- delete_audience_parts --
+-- Delete the parts of an audience.
+DELETE FROM audience_parts WHERE org_id = :org_id AND segment_id = :segment_id;

@@ -1,4 +1,4 @@
--- How many contacts did something in each day, week or month: new ones (never before in the period), and those who were there the time before.
+-- How many contacts were active in each day, week or month: new ones (never active before in the period), and those active in the previous one.
 {% import "parts.sql" as parts %}
 WITH active AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, count(*) AS events

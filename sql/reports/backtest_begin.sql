@@ -1,4 +1,4 @@
--- What time it is, and how many contacts there are.
+-- The current time, and the number of contacts.
 {% import "backtest_parts.sql" as parts %}
 SELECT now() AS at, count(*) AS contacts
 FROM contacts

@@ -1,4 +1,4 @@
--- How many events there are to read, by day.
+-- The number of events to read, by day.
 {% import "backtest_parts.sql" as parts %}
 SELECT date_trunc('day', created_at, 'UTC') AS day, count(*) AS events
 FROM app_events

@@ -1,4 +1,4 @@
--- How many logs there are to read, by day.
+-- The number of logs to read, by day.
 {% import "backtest_parts.sql" as parts %}
 SELECT date_trunc('day', l.created_at, 'UTC') AS day, count(*) AS events
 FROM (

@@ -1,5 +1,5 @@
--- What contacts did after their first :start in the period, by the day, week or month of it: events, and what a number in them adds up to.
--- `per_contact` is for everybody in the cohort, also those who did nothing; `so_far` adds the periods up.
+-- What contacts did after their first :start in the period, by its day, week or month: events, and the sum of a number in them.
+-- `per_contact` divides by all contacts of the cohort, also those without events; `so_far` is the running sum.
 {% import "parts.sql" as parts %}
 WITH {{ parts.cohorts(period) }}, done AS (
     SELECT p.cohort, date_trunc(:every, e.occurred_at, 'UTC') AS at, count(*) AS events,

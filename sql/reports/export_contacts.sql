@@ -3,4 +3,4 @@ SELECT id, email, wallet_address, external_id, metadata, tags, created_at, updat
 FROM contacts
 WHERE id > :after ::uuid
 ORDER BY id
-LIMIT :most
+LIMIT :limit

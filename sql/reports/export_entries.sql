@@ -3,4 +3,4 @@ SELECT *
 FROM automation_entries
 WHERE id > :after ::uuid
 ORDER BY id
-LIMIT :most
+LIMIT :limit

@@ -3,4 +3,4 @@ SELECT *
 FROM messages
 WHERE id > :after ::uuid
 ORDER BY id
-LIMIT :most
+LIMIT :limit

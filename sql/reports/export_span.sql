@@ -1,6 +1,6 @@
--- What tells whether a file of the events of some time is still right: how many there are, and what changes when one is added, cleaned of
--- what an erased contact did, or moved by a merge, or when a contact's identifiers change. Sums of parts of the time are those of the whole.
--- `address` is masked for whom addresses are masked.
+-- A fingerprint of the events of a span of time: their number, and sums that change when an event is added, erased or moved by a merge,
+-- or when a contact's identifiers change. The sums of parts add up to those of the whole.
+-- `address` is masked for readers who may not see addresses.
 SELECT coalesce(sum(e.events), 0)::bigint AS events, coalesce(sum(e.cleaned), 0)::bigint AS cleaned,
        coalesce(sum(e.events * k.digest), 0)::text AS contacts, max(c.email) AS address
 FROM (SELECT contact_id, count(*) AS events, count(*) FILTER (WHERE idempotency_key = '') AS cleaned

@@ -1,7 +1,7 @@
--- Of the contacts that took the first step in the period, how many took the others after it, in order, within a span of the first.
--- A contact counts at a step when any of its ways leads there. Of several first steps the latest one before a step is the one that
--- gives it the most time, so that one is carried along. Every step of a way occurs after the one before it.
--- What a contact did before its first first step, or too long after its last one, is left out before anything is sorted.
+-- Of the contacts that took the first step in the period, how many took the other steps after it, in order, within a time limit.
+-- A contact counts at a step if any of its paths leads there. Of several first steps, the latest one before a step leaves the most time,
+-- so that one is carried along. Every step of a path occurs after the previous one.
+-- Events before a contact's first first step, or too long after its last one, are removed before anything is sorted.
 {% import "parts.sql" as parts %}
 WITH begun AS (
     SELECT contact_id, min(occurred_at) AS first, max(occurred_at) + CAST(:within AS interval) AS last

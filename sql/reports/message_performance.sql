@@ -1,5 +1,5 @@
--- What became of the messages created in the period, by automation, node and channel{{ ", and how many of their contacts did :goal within a span of the sending" if goal }}.
--- `sent` left the house (delivered ones included); `converted` counts contacts, `rate` is of those a message was sent to.
+-- The results of messages created in the period, by automation, node and channel{{ ", and how many of their contacts did :goal within a span of the sending" if goal }}.
+-- `sent` includes delivered messages; `converted` counts contacts, `rate` is their share of the contacts that got a message.
 {% import "parts.sql" as parts %}
 WITH made AS (
     SELECT m.automation_id, m.node_id, m.channel, m.contact_id, m.status, m.sent_at,

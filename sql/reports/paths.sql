@@ -1,4 +1,4 @@
--- What contacts do after {{ "their first :start" if start else "their first event" }} in the period: the most frequent ways of a few steps, within a span. A step that repeats counts once.
+-- What contacts do after {{ "their first :start" if start else "their first event" }} in the period: the most frequent paths of a few steps, within a time limit. A repeated step counts once.
 {% import "parts.sql" as parts %}
 WITH firsts AS (
     SELECT DISTINCT ON (contact_id) contact_id, occurred_at, id
@@ -26,4 +26,4 @@ SELECT path, count(*) AS contacts, count(*)::float8 / sum(count(*)) OVER () AS s
 FROM ways
 GROUP BY path
 ORDER BY contacts DESC, path
-LIMIT :most
+LIMIT :limit

@@ -1,5 +1,5 @@
--- Of the contacts whose first :start in the period fell into a day, week or month, how many came back in each later one.
--- Number 0 is the cohort's own; periods that have not begun yet are left out, the last one may still be under way.
+-- Of the contacts with their first :start in a day, week or month of the period, how many came back in each later one.
+-- Number 0 is the cohort's own period; periods that have not begun are left out, and the last one may be incomplete.
 {% import "parts.sql" as parts %}
 WITH {{ parts.cohorts(period) }}, back AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, max(occurred_at) AS last

@@ -1,4 +1,4 @@
--- What a number in an event adds up to{{ ", by a property" if by }}. Events without that number are counted as events only.
+-- The sum of a number in an event{{ ", by a property" if by }}. Events without that number are only counted.
 {% import "parts.sql" as parts %}
 SELECT {{ parts.property(by, dotted) ~ " AS part, " if by }}count(*) AS events, count(DISTINCT e.contact_id) AS contacts,
        sum(v.value) AS total, avg(v.value)::float8 AS mean,

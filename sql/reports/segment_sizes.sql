@@ -1,4 +1,4 @@
--- How large a segment was after each of its changes, and how many contacts entered and left; the last row is the last refresh.
+-- The size of a segment after each change, and how many contacts entered and left; the last row is the last refresh.
 WITH changes AS (
     SELECT at, size, entered, departed
     FROM segment_sizes

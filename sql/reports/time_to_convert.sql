@@ -1,5 +1,5 @@
--- How long contacts took from their first :start in the period to the first :goal after it: how many within each span.
--- `share` is of all that started; those that have not come there within the longest span are in no row.
+-- How long contacts took from their first :start in the period to the first :goal after it: the number of contacts within each span.
+-- `share` is of all contacts that started; contacts that took longer than the longest span are in no row.
 {% import "parts.sql" as parts %}
 WITH starts AS (
     SELECT contact_id, min(occurred_at) AS at

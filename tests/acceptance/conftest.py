@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.access import keys, orgs
-from api.keyring import Keyring
+from api.auth import keys
+from api.crypto import Keyring
 
 SECRET = "acceptance-secret-of-forty-characters-xx"
 
@@ -59,7 +59,7 @@ class House:
 
     async def organization(self, name: str = "demo") -> dict[str, str]:
         """Create an organization; return its keys by kind."""
-        await orgs.create(self.dsn, name)
+        await keys.create_org(self.dsn, name)
         kinds = ("live", "test", "workbench")
         return {kind: await keys.create(self.dsn, self.keyring, name, kind, None, kind) for kind in kinds}
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from api.language.event import Event, read_event
 from bench import traffic
+from workbench.language.event import Event, read_event
 
 NOW_US = 1_763_700_000_000_000
 

@@ -42,7 +42,7 @@ def build(hand: Hand) -> None:
     """When there is a deposit: who has a plan gets one message, everybody else another."""
     hand.choose("Event", "deposit")
     hand.add("condition")
-    hand.choose("Yes, when: add", "contact.plan")
+    hand.choose("Yes, if: add", "contact.plan")
     hand.add("send_inapp")
     hand.put_in("Title", "asset")
     hand.put_in("Text", "amountUsd")
@@ -98,7 +98,7 @@ def test_built_by_mouse_tested_published_and_run(page: Page, lab: Lab, running: 
     expect(hand.canvas.get_by_test_id("trial")).to_contain_text("Would send 1 message")
     hand.canvas.screenshot(path=pictures / "canvas-tested.png")
     hand.press("Publish")
-    expect(hand.canvas.get_by_test_id("impact")).to_contain_text("first version")
+    expect(hand.canvas.get_by_test_id("impact")).to_contain_text("version 1")
     hand.canvas.screenshot(path=pictures / "canvas-publish.png")
     hand.click(hand.canvas.get_by_role("dialog").get_by_role("button", name="Publish"))
     expect(hand.canvas.get_by_test_id("notice")).to_contain_text("Published")

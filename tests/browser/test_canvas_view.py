@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.bare import Bare, bare
 from tests.browser.hand import Hand
 from workbench import Automation
-from workbench.author import Draft
+from workbench.draft import Draft
 
 pytestmark = pytest.mark.browser
 
@@ -201,8 +201,8 @@ def test_copies_and_everything_by_keyboard(page: Page) -> None:
         settled(shown)
         assert ("send_inapp_2", "send_email") in links(automation)
         page.keyboard.press("Control+z")
-        page.get_by_role("button", name="Keys and help").click()
-        expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Ctrl+Shift+Z")
+        page.get_by_role("button", name="Keyboard shortcuts").click()
+        expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_contain_text("Ctrl+Shift+Z")
 
 
 def test_problems_stand_on_the_steps_and_fields_they_concern(page: Page) -> None:
@@ -211,14 +211,14 @@ def test_problems_stand_on_the_steps_and_fields_they_concern(page: Page) -> None
     )
     with bare(page, automation) as shown:
         card(shown, "split").click()
-        page.get_by_label("Percent of way 1").fill("60")
+        page.get_by_label("Percentage of branch 1").fill("60")
         expect(card(shown, "split").get_by_test_id("problem")).to_be_visible()
         expect(page.get_by_role("status")).to_have_text("110 %, not 100")
-        expect(page.get_by_test_id("problems")).to_have_text("1 to mend")
-        page.get_by_role("button", name="Share evenly").click()
-        expect(page.get_by_test_id("problems")).to_have_text("no problems")
-        page.get_by_label("Name of way 1").fill("first")
-        page.get_by_label("Name of way 1").press("Enter")
+        expect(page.get_by_test_id("problems")).to_have_text("1 error")
+        page.get_by_role("button", name="Distribute evenly").click()
+        expect(page.get_by_test_id("problems")).to_have_text("No problems")
+        page.get_by_label("Name of branch 1").fill("first")
+        page.get_by_label("Name of branch 1").press("Enter")
         expect(card(shown, "split")).to_contain_text("first 50 %")
         settled(shown)
         assert automation.to_json()["graph"]["edges"][1]["sourceHandle"] == "first"
@@ -393,7 +393,7 @@ def test_what_a_contract_logs_is_chosen_as_the_start(page: Page) -> None:
         page.get_by_label("Event", exact=True).press("Enter")
         hand.choose("Contact", "to")
         hand.fill("Confirmations", "3")
-        page.get_by_label("Unknown wallets become contacts").check()
+        page.get_by_label("Create contacts for unknown wallets").check()
         settled(shown)
         assert automation.to_json()["triggerSpec"] == {
             "type": "onchain_event",
@@ -405,7 +405,7 @@ def test_what_a_contract_logs_is_chosen_as_the_start(page: Page) -> None:
             "createContacts": True,
         }
         expect(card(shown, "onchain_event")).to_contain_text("0xc0c0c0…c0c0 on chain 8453")
-        expect(card(shown, "onchain_event")).to_contain_text("for the wallet in to, 3 blocks deep")
+        expect(card(shown, "onchain_event")).to_contain_text("wallet in to, 3 confirmations")
         expect(page.locator(".ewc-wrong")).to_have_count(0)
         hand.fill("Confirmations", "")
         settled(shown)

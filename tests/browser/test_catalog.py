@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Lab
 from tests.browser.test_first_automation import RUN_ALL, open_notebook, use_theme
 from tests.running import Running
-from workbench import RefusedError
+from workbench import InvalidRequestError
 
 pytestmark = pytest.mark.browser
 
@@ -63,7 +63,7 @@ def test_an_analyst_browses_asks_and_watches(page: Page, lab: Lab, running: Runn
     expect(tail.locator(".state")).to_have_text("live")
     wb = running.workbench()
     wb.events.send("seen:live", external_id="u1", payload={"html": "<img src=x onerror=alert(1)>"})
-    with pytest.raises(RefusedError):
+    with pytest.raises(InvalidRequestError):
         wb.events.send("seen:bad", email="nobody", external_id="u1")
     expect(tail.locator("tr.event", has_text="seen:live")).to_contain_text("started nothing")
     expect(tail.locator("tr.event", has_text="seen:bad")).to_contain_text("not a valid email address")

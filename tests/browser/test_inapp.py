@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from api.cli.database import root_secret
 from api.clock import Clock, token
-from api.commands.secret import root_secret
+from api.crypto import Keyring
 from api.embedded import find
 from api.inapp.sessions import Sessions
-from api.keyring import Keyring
 from api.settings import Settings
 from api.store.database import Database
 from tests.acceptance.conftest import House
@@ -224,6 +224,6 @@ def test_a_person_who_does_not_sign_is_told_so(page: Page, running: Running) -> 
     page.get_by_label("Publishable key").fill(running.keys["publishable"])
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("status")).to_have_text(
-        "This did not work: the wallet refused eth_requestAccounts: rejected"
+        "Could not connect: the wallet refused eth_requestAccounts: rejected"
     )
     expect(page.get_by_role("button", name="Sign in")).to_be_enabled()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from workbench.display.window import CatalogWindow, LiveWindow, TailWindow
+from workbench.display.widgets import CatalogWindow, LiveWindow, TailWindow
 
 pytestmark = pytest.mark.browser
 

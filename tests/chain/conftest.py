@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from api import settings
-from api.access import orgs
-from api.engine.outside import transports
+from api.auth import keys
+from api.engine.deliver import open_transports
 from api.store.database import Database
 from tests.chain.anvil import Anvil, Token, running
 from tests.chain.world import World
@@ -28,10 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    org_id = await orgs.create(database_url, "chain")
+    org_id = await keys.create_org(database_url, "chain")
     database = Database(database_url, size=6, lock_ms=10_000, hot=True)
     await database.open()
-    ways = transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
+    ways = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
     world = World(database, org_id, ways)
     yield world
     await world.unfollow()

@@ -3,18 +3,19 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from api.authoring import automations
-from api.authoring.automations import Author
-from api.chain.answers import Log
-from api.chain.storing import Keeper, Page, Told
-from api.chain.watching import NOTHING, Watched, read_watched
-from api.language.codec import encode
-from api.language.keccak import topic
-from api.store.authoring import AutomationRow
-from api.store.calls import COMMIT, run
-from api.store.chain import LEASE, Taken, take_chain
+from api.automations import automations
+from api.automations.automations import Author
+from api.automations.body import AutomationEdit, NewAutomation
+from api.chain.rpc import Log
+from api.chain.store import BlockPage, PageResult, PageWriter
+from api.chain.watch import NO_WATCHES, ChainWatches, read_watches
+from api.store.automations import AutomationRow
+from api.store.chain import LEASE_DURATION, ChainLease, claim_chain
+from api.store.query import COMMIT, run
 from tests.chain.scripted import CONTRACT, TRANSFER
 from tests.chain.world import World
+from workbench.language.abi import event_topic
+from workbench.language.codec import encode
 
 SAY = {"title": "{{ value }}", "body": "{{ walletAddress }}"}
 SPEC = {
@@ -33,7 +34,7 @@ def wallet(number: int) -> str:
 
 def transfer(block: int, to: str, at: datetime, *, contract: str = CONTRACT, index: int = 0) -> Log:
     """Return a log of a block made at a moment; who gets something gets as much as the block's number."""
-    topics = [topic(TRANSFER), "0x" + "0" * 64, f"0x{int(to, 16):064x}"]
+    topics = [event_topic(TRANSFER), "0x" + "0" * 64, f"0x{int(to, 16):064x}"]
     place = (block, f"0x{block:064x}", f"0x{block:060x}{index:04x}", index)
     return Log(contract, topics, f"0x{block:064x}", *place, int(at.timestamp()))
 
@@ -41,35 +42,35 @@ def transfer(block: int, to: str, at: datetime, *, contract: str = CONTRACT, ind
 class Chain:
     """One chain, followed by hand."""
 
-    def __init__(self, world: World, taken: Taken, chain_id: int = 5, **limits: Any) -> None:
+    def __init__(self, world: World, taken: ChainLease, chain_id: int = 5, **limits: Any) -> None:
         self.world = world
         self.taken = taken
         self.chain_id = chain_id
-        self.keeper = Keeper(world.keyring, **limits)
+        self.writer = PageWriter(world.keyring, **limits)
         self.number = 0
-        self.watched = NOTHING
+        self.watched = NO_WATCHES
 
     @classmethod
     async def of(cls, world: World, chain_id: int = 5, **limits: Any) -> "Chain":
         now = world.clock.now()
         async with world.database.transaction() as tx:
-            taken, _ = await run(tx, take_chain(chain_id, now, now + LEASE), COMMIT)
+            taken, _ = await run(tx, claim_chain(chain_id, now, now + LEASE_DURATION), COMMIT)
         assert taken is not None
         return cls(world, taken, chain_id, **limits)
 
-    async def look(self) -> Watched:
+    async def look(self) -> ChainWatches:
         """Read what is followed now."""
         async with self.world.database.transaction() as tx:
-            self.watched = await read_watched(tx, self.chain_id, self.watched)
+            self.watched = await read_watches(tx, self.chain_id, self.watched)
         return self.watched
 
-    async def keep(self, number: int, *logs: Log, asked: Watched | None = None) -> Told:
+    async def keep(self, number: int, *logs: Log, asked: ChainWatches | None = None) -> PageResult:
         """Store the blocks up to one, as read for what was followed then (None: for what is now)."""
         now = self.world.clock.now()
         watched = await self.look() if asked is None else asked
-        page = Page(self.number, number, number, list(logs), [(number, f"0x{number:064x}")])
+        page = BlockPage(self.number, number, number, list(logs), [(number, f"0x{number:064x}")])
         async with self.world.database.transaction() as tx:
-            told = await self.keeper.keep(tx, self.taken.lease, now + LEASE, watched, page, now)
+            told = await self.writer.write(tx, self.taken.lease, now + LEASE_DURATION, watched, page, now)
         self.number = number
         return told
 
@@ -91,7 +92,7 @@ class Authored:
         """Publish one that tells who gets tokens how many."""
         nodes = [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": SAY}]
         graph = {"nodes": nodes, "edges": [{"source": "t", "target": "n"}]}
-        draft = automations.Draft("Tokens", encode(SPEC | spec), encode(graph), True)
+        draft = NewAutomation("Tokens", encode(SPEC | spec), encode(graph), True)
         made = cls(world, await automations.create(world.database, made_by(world), draft))
         await made.publish()
         return made
@@ -99,12 +100,12 @@ class Authored:
     async def publish(self, **spec: Any) -> None:
         """Publish it with another trigger."""
         if spec:
-            edit = automations.Edit(self.row.revision, None, encode(SPEC | spec), None, None)
+            edit = AutomationEdit(self.row.revision, None, encode(SPEC | spec), None, None)
             await self.let(automations.update, edit)
         await self.let(automations.publish, None)
 
     async def let(self, change: Any, *more: Any, **named: Any) -> None:
-        """Do one of the changes of `api.authoring.automations`."""
+        """Do one of the changes of `api.automations.automations`."""
         row = await change(self.world.database, made_by(self.world), self.row.id, *more, **named)
         assert isinstance(row, AutomationRow), row
         self.row = row

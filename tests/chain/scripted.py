@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from api.clock import Clock
-from api.language.keccak import topic
+from workbench.language.abi import event_topic
 
 CONTRACT = "0x" + "c0" * 20
 CONTRACTS = (CONTRACT, "0x" + "c1" * 20)
@@ -102,7 +102,7 @@ class ScriptedNode:
         """Return one of a block: of one contract after the other, of one event after the other."""
         return {
             "address": CONTRACTS[index % 2],
-            "topics": [topic((TRANSFER, APPROVAL)[index // 2 % 2]), "0x" + "0" * 64, f"0x{number:064x}"],
+            "topics": [event_topic((TRANSFER, APPROVAL)[index // 2 % 2]), "0x" + "0" * 64, f"0x{number:064x}"],
             "data": f"0x{number:064x}" + "00" * self.padding,
             "blockNumber": hex(number),
             "blockHash": _hash(number),

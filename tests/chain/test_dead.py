@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.access import orgs
+from api.auth import keys
 from tests.chain.scripted import ScriptedNode, scripted
 from tests.chain.test_nodes import following, publish
 from tests.chain.world import World
@@ -34,7 +34,7 @@ def operator(dsn: str, action: str) -> str:
 async def test_only_the_log_that_is_refused_is_left_out(
     world: World, node: ScriptedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = World(world.database, await orgs.create(world.database.dsn, "other"), world.ways)
+    other = World(world.database, await keys.create_org(world.database.dsn, "other"), world.ways)
     await world.execute(
         "ALTER TABLE onchain_events ADD CONSTRAINT unlucky"
         " CHECK (args ->> 'value' NOT IN ('13', '90') OR args ->> 'value' = '13' AND org_id > 1)"
@@ -66,7 +66,7 @@ async def test_a_page_that_is_refused_for_another_reason_is_waited_for(world: Wo
     await world.execute("ALTER TABLE chain_blocks ADD CONSTRAINT unlucky CHECK (number <> 100)")
     await following(world, node, BLOCKS - 5)
     await world.until(
-        "SELECT trouble FROM chains", ("the database refuses what was read: CheckViolation chain_blocks unlucky",)
+        "SELECT trouble FROM chains", ("the database refuses the blocks: CheckViolation chain_blocks unlucky",)
     )
     assert await world.fetch("SELECT count(*) FROM chain_dead_logs") == [(0,)]
     assert await world.fetch("SELECT count(*) FROM onchain_events") == [(0,)]

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.chain.decode import Decoder, UndecodableError
-from api.language.abi import Declared, read_signature
-from api.language.arguments import unfit_value
+from workbench.language.abi import AbiEvent, read_signature, value_problem
 
 TOPIC = "0x" + "11" * 32
 ANN, BOB = "0x" + "ab" * 20, "0x" + "cd" * 20
@@ -16,7 +15,7 @@ ANN, BOB = "0x" + "ab" * 20, "0x" + "cd" * 20
 
 def decoder(signature: str) -> Decoder:
     declared = read_signature(signature)
-    assert isinstance(declared, Declared), declared
+    assert isinstance(declared, AbiEvent), declared
     return Decoder(declared)
 
 
@@ -106,7 +105,7 @@ def test_a_text_that_is_pointed_at_again_and_again_is_counted_every_time() -> No
 
 
 def test_no_signature_is_deeper_than_what_reads_it() -> None:
-    assert not isinstance(read_signature(f"F(uint8{'[1]' * 300} a)"), Declared)
+    assert not isinstance(read_signature(f"F(uint8{'[1]' * 300} a)"), AbiEvent)
 
 
 WORDS = st.sampled_from(
@@ -128,7 +127,7 @@ SMALL = st.sampled_from([0, 1, 2, 32, 64, 96, 255, 256, 2**48, 2**160 - 1, 2**25
 @given(st.lists(TYPES, min_size=1, max_size=3), st.lists(SMALL, max_size=12))
 def test_whatever_is_read_of_a_log_is_a_value_of_its_type(kinds: list[str], words: list[int]) -> None:
     declared = read_signature(f"F({', '.join(f'{kind} a{position}' for position, kind in enumerate(kinds))})")
-    assert isinstance(declared, Declared)
+    assert isinstance(declared, AbiEvent)
     with contextlib.suppress(UndecodableError):
         args = Decoder(declared).args(topics(), data(*words))
-        assert [unfit_value(each.type, args[each.name]) for each in declared.parameters] == [None] * len(kinds)
+        assert [value_problem(each.type, args[each.name]) for each in declared.parameters] == [None] * len(kinds)

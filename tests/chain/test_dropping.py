@@ -2,11 +2,11 @@
 
 import pytest
 
-from api.chain import dropping
-from api.chain.dropping import move_back, take_back
-from api.chain.storing import LostError
-from api.store.calls import COMMIT, run
-from api.store.chain import LEASE, take_chain
+from api.chain import reorg
+from api.chain.reorg import drop_above, move_cursor_back
+from api.chain.store import LostError
+from api.store.chain import LEASE_DURATION, claim_chain
+from api.store.query import COMMIT, run
 from tests.chain.pages import Authored, Chain, later, transfer, wallet
 from tests.chain.world import World
 
@@ -25,40 +25,40 @@ async def followed(world: World) -> Chain:
     return chain
 
 
-async def test_steps_that_are_smaller_than_a_block_take_back_all_of_it(
+async def test_steps_that_are_smaller_than_a_block_drop_above_all_of_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dropping, "AT_ONCE", 2)
+    monkeypatch.setattr(reorg, "LOGS_PER_STEP", 2)
     chain = await followed(world)
     at = later(world, 1)
     await chain.keep(BLOCKS + 1, *(transfer(BLOCKS + 1, wallet(1), at, index=index) for index in range(5)))
-    await move_back(world.database, world.clock, chain.taken.lease, (2, "0x2"))
-    told = await take_back(world.database, world.clock, chain.taken.lease, 2)
+    await move_cursor_back(world.database, world.clock, chain.taken.lease, (2, "0x2"))
+    told = await drop_above(world.database, world.clock, chain.taken.lease, 2)
     assert (told.logs, told.entries) == (BLOCKS - 2 + 5, 2 * (BLOCKS - 2 + 5))
     assert await world.fetch(LEFT) == [(2,)]
     assert await world.fetch(ENDED) == [(2 * (BLOCKS - 2 + 5),)]
     assert await world.fetch("SELECT block_number, dropping_above FROM chains") == [(2, None)]
 
 
-async def test_whoever_follows_next_goes_on_where_a_follower_died(
+async def test_the_next_follower_continues_where_a_killed_one_stopped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dropping, "AT_ONCE", 1)
+    monkeypatch.setattr(reorg, "LOGS_PER_STEP", 1)
     chain = await followed(world)
     lease = chain.taken.lease
-    await move_back(world.database, world.clock, lease, (2, "0x2"))
-    async for _ in dropping._steps(world.database, world.clock, lease, world.org_id, 2):
+    await move_cursor_back(world.database, world.clock, lease, (2, "0x2"))
+    async for _ in reorg.drop_steps(world.database, world.clock, lease, world.org_id, 2):
         break
     now = later(world, 60)
     async with world.database.transaction() as tx:
-        taken, _ = await run(tx, take_chain(5, now, now + LEASE), COMMIT)
+        taken, _ = await run(tx, claim_chain(5, now, now + LEASE_DURATION), COMMIT)
     assert taken is not None
     assert (taken.block_number, taken.dropping_above) == (2, 2)
     with pytest.raises(LostError):
-        await take_back(world.database, world.clock, lease, 2)
-    await move_back(world.database, world.clock, taken.lease, (4, "0x4"))
+        await drop_above(world.database, world.clock, lease, 2)
+    await move_cursor_back(world.database, world.clock, taken.lease, (4, "0x4"))
     assert await world.fetch("SELECT dropping_above FROM chains") == [(2,)]
-    await take_back(world.database, world.clock, taken.lease, 2)
+    await drop_above(world.database, world.clock, taken.lease, 2)
     assert await world.fetch(LEFT) == [(2,)]
     assert await world.fetch(ENDED) == [(2 * (BLOCKS - 2),)]
 
@@ -68,5 +68,5 @@ async def test_entries_of_an_automation_that_starts_from_something_else_now_end_
     await world.execute(
         """UPDATE automations SET trigger_spec = '{"type": "app_event"}', archived_at = now(), active = false"""
     )
-    await move_back(world.database, world.clock, chain.taken.lease, (BLOCKS - 1, "0x6"))
-    assert (await take_back(world.database, world.clock, chain.taken.lease, BLOCKS - 1)).entries == 2
+    await move_cursor_back(world.database, world.clock, chain.taken.lease, (BLOCKS - 1, "0x6"))
+    assert (await drop_above(world.database, world.clock, chain.taken.lease, BLOCKS - 1)).entries == 2

@@ -2,14 +2,14 @@
 
 import pytest
 
-from api.access import AccessError, orgs
-from api.chain import watches
-from api.chain.watching import read_watched
-from api.language.codec import decode
-from api.language.keccak import topic
+from api.auth import AccessError, keys
+from api.chain import watch
+from api.chain.watch import read_watches
 from tests.chain.anvil import OWNER, Anvil, Token
 from tests.chain.conftest import ANN, BOB
 from tests.chain.world import TRANSFER, World
+from workbench.language.abi import event_topic
+from workbench.language.codec import decode
 
 
 async def test_a_log_becomes_a_message_to_the_wallet_in_it(world: World, anvil: Anvil, token: Token) -> None:
@@ -102,7 +102,7 @@ async def test_texts_and_arrays_are_decoded(world: World, anvil: Anvil, token: T
     (row,) = await world.logs("args")
     assert decode(row[0]) == {
         "author": OWNER,
-        "tag": topic("a tag"),
+        "tag": event_topic("a tag"),
         "text": "köstlich",
         "numbers": ["1", str(-(2**126))],
     }
@@ -124,8 +124,8 @@ async def test_ten_thousand_logs_are_read_in_pages_and_ranges(world: World, anvi
 
 async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil, token: Token) -> None:
     spec = {"chainId": 31337, "contract": token.address, "signature": "Transfer(address,address,uint256)"}
-    kept = await watches.add(world.database.dsn, "chain", spec | {"walletArg": "to"})
-    assert await watches.listed(world.database.dsn, "chain") == [kept]
+    kept = await watch.add_watch(world.database.dsn, "chain", spec | {"walletArg": "to"})
+    assert await watch.list_watches(world.database.dsn, "chain") == [kept]
     await world.take_in({"event": "seen", "contact": {"walletAddress": ANN}, "idempotencyKey": "1"})
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -134,7 +134,7 @@ async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil,
     await world.read_up_to(anvil)
     assert await world.logs("args ->> 'value', contact_id IS NULL") == [("1", False), ("2", True)]
     assert await world.entries() == []
-    await watches.remove(world.database.dsn, "chain", spec)
+    await watch.remove_watch(world.database.dsn, "chain", spec)
     await world.on_chain(token, signature="Approval(address,address,uint256)", walletArg="owner")
     token.mint(ANN, 3)
     await world.read_up_to(anvil)
@@ -147,17 +147,17 @@ async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil,
         ({"chainId": 0}, "chain id"),
         ({"contract": "0x1"}, "must be an address"),
         ({"signature": "Transfer("}, "not complete"),
-        ({"walletArg": "value"}, "no address called 'value'"),
+        ({"walletArg": "value"}, "no address parameter 'value'"),
     ],
 )
 async def test_what_is_wrong_with_a_watch_is_said(changes: dict[str, object], said: str) -> None:
     spec = {"chainId": 1, "contract": ANN, "signature": "Transfer(address,address,uint256)", "walletArg": "to"}
     with pytest.raises(AccessError, match=said):
-        await watches.add("postgresql://nowhere", "chain", spec | changes)
+        await watch.add_watch("postgresql://nowhere", "chain", spec | changes)
 
 
 async def test_several_organizations_follow_one_contract(world: World, anvil: Anvil, token: Token) -> None:
-    other_id = await orgs.create(world.database.dsn, "other")
+    other_id = await keys.create_org(world.database.dsn, "other")
     other = World(world.database, other_id, world.ways)
     await world.on_chain(token)
     await other.on_chain(token, confirmations=1)
@@ -201,10 +201,10 @@ async def test_a_paused_automation_keeps_its_logs_and_takes_none_in(
     nodes = [{"id": "t", "type": "onchain_event", "data": {}}, {"id": "g", "type": "add_tag", "data": {"tag": "x"}}]
     await world.automation(nodes, [("t", "g")], version, trigger)
     async with world.database.transaction() as tx:
-        assert [each.active is None for each in (await read_watched(tx, 1)).watches] == [False]
+        assert [each.active is None for each in (await read_watches(tx, 1)).watches] == [False]
     await world.execute("UPDATE automations SET paused_at = now()")
     async with world.database.transaction() as tx:
-        watched = await read_watched(tx, 1)
+        watched = await read_watches(tx, 1)
     assert [each.active is None for each in watched.watches] == followed
     assert watched.contracts == ["0x" + "ab" * 20] * len(followed)
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from api.chain import beginning
-from api.chain.reading import NEAR
-from api.language.codec import encode
+from api.chain import follow as chain_follow
+from api.chain.read import NEAR_BLOCKS
 from tests.chain.scripted import CONTRACT, TRANSFER, ScriptedNode, scripted
 from tests.chain.world import World
+from workbench.language.codec import encode
 
 BLOCKS = 500
 
@@ -23,7 +23,7 @@ def node() -> Iterator[ScriptedNode]:
 
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(chain_follow, "POLL_INTERVAL_S", 0.02)
 
 
 async def follow(world: World, node: ScriptedNode, block: int) -> None:
@@ -68,15 +68,15 @@ async def asked_in_a_while(node: ScriptedNode) -> int:
 async def test_blocks_of_before_anything_was_followed_are_passed_over(world: World, node: ScriptedNode) -> None:
     await world.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', 0)", node.chain_id)
     await world.execute("INSERT INTO chain_blocks VALUES (%s, 0, %s)", node.chain_id, f"0x{0:064x}")
-    await follow(world, node, BLOCKS - NEAR - 20)
+    await follow(world, node, BLOCKS - NEAR_BLOCKS - 20)
     world.follow(node.url)
     await world.until("SELECT block_number FROM chains", (BLOCKS,))
     read = await world.fetch("SELECT count(*), min(block_number) FROM onchain_events")
-    assert read == [(NEAR + 21, BLOCKS - NEAR - 20)]
+    assert read == [(NEAR_BLOCKS + 21, BLOCKS - NEAR_BLOCKS - 20)]
     assert sum(method == "eth_getBlockByNumber" for method, _ in node.asked) < 200
 
 
-async def test_what_was_followed_before_anybody_looked_begins_at_the_head(world: World, node: ScriptedNode) -> None:
+async def test_a_watch_from_before_the_process_started_begins_at_the_head(world: World, node: ScriptedNode) -> None:
     await follow(world, node, 10)
     world.follow(node.url)
     await world.until("SELECT block_number FROM chains", (BLOCKS,))

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from api.chain import follower
-from api.chain.storing import Keeper, LostError, Page
-from api.chain.watching import read_watched
-from api.store.calls import COMMIT, run
-from api.store.chain import LEASE, take_chain
+from api.chain import follow as chain_follow
+from api.chain.store import BlockPage, LostError, PageWriter
+from api.chain.watch import read_watches
+from api.store.chain import LEASE_DURATION, claim_chain
+from api.store.query import COMMIT, run
 from tests.chain.scripted import CONTRACT, TRANSFER, Refusal, ScriptedNode, scripted
 from tests.chain.world import World
 
@@ -25,8 +25,8 @@ def node() -> Iterator[ScriptedNode]:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(follower, "STAND_BY", 0.05)
+    monkeypatch.setattr(chain_follow, "MIN_RETRY_S", 0.02)
+    monkeypatch.setattr(chain_follow, "STANDBY_INTERVAL_S", 0.05)
 
 
 async def publish(world: World, node: ScriptedNode, spots: Iterable[tuple[str, str]] = ((CONTRACT, TRANSFER),)) -> None:
@@ -144,19 +144,22 @@ def _renumbered(value: Any) -> Any:
 async def test_a_follower_that_was_frozen_writes_nothing(world: World, node: ScriptedNode) -> None:
     now = world.clock.now()
     async with world.database.transaction() as tx:
-        taken, _ = await run(tx, take_chain(5, now, now + LEASE), COMMIT)
+        taken, _ = await run(tx, claim_chain(5, now, now + LEASE_DURATION), COMMIT)
     assert taken is not None
     async with world.database.transaction() as tx:
         refused, again, _ = await run(
-            tx, take_chain(5, now, now + LEASE), take_chain(5, now + LEASE, now + 2 * LEASE), COMMIT
+            tx,
+            claim_chain(5, now, now + LEASE_DURATION),
+            claim_chain(5, now + LEASE_DURATION, now + 2 * LEASE_DURATION),
+            COMMIT,
         )
     assert refused is None
     assert again is not None
-    page = Page(0, 1, 1, [], [(1, "0x1")])
+    page = BlockPage(0, 1, 1, [], [(1, "0x1")])
     async with world.database.transaction() as tx:
-        watched = await read_watched(tx, 5)
+        watched = await read_watches(tx, 5)
         with pytest.raises(LostError):
-            await Keeper(world.keyring).keep(tx, taken.lease, now + LEASE, watched, page, now)
+            await PageWriter(world.keyring).write(tx, taken.lease, now + LEASE_DURATION, watched, page, now)
     assert await world.fetch("SELECT block_number, token FROM chains") == [(None, again.lease.token)]
 
 

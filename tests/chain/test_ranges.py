@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from api.chain import follower, reading, rpc
+from api.chain import follow, read, rpc
 from tests.chain.scripted import APPROVAL, CONTRACTS, TRANSFER, Refusal, ScriptedNode, scripted
-from tests.chain.test_nodes import everything_is_read, follow, following, publish
+from tests.chain.test_nodes import everything_is_read, following, publish
+from tests.chain.test_nodes import follow as test_ranges_follow
 from tests.chain.world import World
 
 pytestmark = pytest.mark.chain
@@ -24,15 +25,15 @@ def node() -> Iterator[ScriptedNode]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let little be near the head, which takes two questions a block."""
-    monkeypatch.setattr(reading, "NEAR", 8)
-    monkeypatch.setattr(reading, "NEAR_SECONDS", 96)
+    monkeypatch.setattr(read, "NEAR_BLOCKS", 8)
+    monkeypatch.setattr(read, "NEAR_SECONDS", 96)
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(follower, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(follower, "STAND_BY", 0.02)
+    monkeypatch.setattr(follow, "MIN_RETRY_S", 0.02)
+    monkeypatch.setattr(follow, "MAX_RETRY_S", 0.02)
+    monkeypatch.setattr(follow, "STANDBY_INTERVAL_S", 0.02)
 
 
 async def test_a_neighbour_that_is_behind_hides_nothing(world: World, node: ScriptedNode) -> None:
@@ -53,7 +54,7 @@ async def test_a_node_that_is_away_is_left_alone(world: World, node: ScriptedNod
     await following(world, node)
     await world.until("SELECT trouble IS NOT NULL FROM chains", (True,))
     await world.unfollow()
-    assert len([params for method, params in node.refused if method == "eth_getLogs"]) <= follower.GIVE_UP
+    assert len([params for method, params in node.refused if method == "eth_getLogs"]) <= follow.MAX_NODE_FAILURES
 
 
 async def test_near_is_what_was_just_now_where_blocks_are_fast(world: World, node: ScriptedNode) -> None:
@@ -67,7 +68,7 @@ async def test_near_is_what_was_just_now_where_blocks_are_fast(world: World, nod
         if "toBlock" in params[0]
     ]
     assert ends
-    assert max(ends) <= BLOCKS - reading.NEAR_SECONDS
+    assert max(ends) <= BLOCKS - read.NEAR_SECONDS
 
 
 async def test_what_a_limited_node_said_stays_known(world: World, node: ScriptedNode) -> None:
@@ -75,14 +76,14 @@ async def test_what_a_limited_node_said_stays_known(world: World, node: Scripted
 
     def three_moments_at_a_time(method: str, params: list[Any]) -> Refusal | None:
         nonlocal left
-        if method != "eth_getBlockByNumber" or params[0] == "latest" or int(params[0], 16) > BLOCKS - reading.NEAR:
+        if method != "eth_getBlockByNumber" or params[0] == "latest" or int(params[0], 16) > BLOCKS - read.NEAR_BLOCKS:
             return None
         left = 3 if left == 0 else left - 1
         return None if left else Refusal("too many requests", 429, 429)
 
     node.says = three_moments_at_a_time
-    await following(world, node, BLOCKS - reading.NEAR - 20)
-    await everything_is_read(world, node, BLOCKS - reading.NEAR - 20)
+    await following(world, node, BLOCKS - read.NEAR_BLOCKS - 20)
+    await everything_is_read(world, node, BLOCKS - read.NEAR_BLOCKS - 20)
 
 
 async def test_a_log_of_another_block_than_the_node_has_is_not_kept(world: World, node: ScriptedNode) -> None:
@@ -113,10 +114,10 @@ async def test_what_is_too_much_of_a_block_is_asked_for_in_parts(
     world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch, read: int
 ) -> None:
     node.per_block, node.padding = 8, 2_000
-    monkeypatch.setattr(rpc, "MOST_BYTES", 12_000)  # two logs, of eight
+    monkeypatch.setattr(rpc, "MAX_RESPONSE_BYTES", 12_000)  # two logs, of eight
     node.head = read + 12
     await publish(world, node, [(contract, event) for contract in CONTRACTS for event in (TRANSFER, APPROVAL)])
-    await follow(world, node, read)
+    await test_ranges_follow(world, node, read)
     await everything_is_read(world, node, read)
     assert node.largest > 12_000
 
@@ -125,7 +126,7 @@ async def test_what_cannot_be_had_in_parts_is_read_whole(
     world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.padding = 10_000
-    monkeypatch.setattr(rpc, "MOST_BYTES", 12_000)
+    monkeypatch.setattr(rpc, "MAX_RESPONSE_BYTES", 12_000)
     await following(world, node, BLOCKS - 8)
     await everything_is_read(world, node, BLOCKS - 8)
 
@@ -134,7 +135,7 @@ async def test_a_block_that_is_too_much_for_a_node_is_said(
     world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.padding = 200_000
-    monkeypatch.setattr(rpc, "MOST_BYTES", 12_000)
-    monkeypatch.setattr(rpc, "MOST_BYTES_WHOLE", 24_000)
+    monkeypatch.setattr(rpc, "MAX_RESPONSE_BYTES", 12_000)
+    monkeypatch.setattr(rpc, "MAX_UNDIVIDED_BYTES", 24_000)
     await following(world, node, BLOCKS - 8)
-    await world.until("SELECT trouble FROM chains", ("its node does not say all that is in a block",))
+    await world.until("SELECT trouble FROM chains", ("the node does not return all logs of a block",))

@@ -63,7 +63,7 @@ async def test_what_was_sent_is_not_taken_back(world: World, anvil: Anvil, token
     assert await world.messages() == [(ANN, "5")]
 
 
-async def test_a_log_that_comes_again_in_another_block_goes_on_where_it_was(
+async def test_an_entry_continues_when_its_log_returns_in_another_block(
     world: World, anvil: Anvil, token: Token
 ) -> None:
     await world.on_chain(token, delay=3600)

@@ -17,8 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from api import settings
-from api.chain.answers import NodeError
-from api.chain.rpc import Node
+from api.chain.rpc import EvmNode, NodeError
 from tests.chain.scripted import Refusal, ScriptedNode, scripted
 from tests.chain.world import World
 
@@ -57,7 +56,7 @@ def run(environment: dict[str, str], log: Path) -> None:
         )
         try:
             for _ in range(300):
-                if log.read_text().count("node_trouble") >= 6:
+                if log.read_text().count("node_error") >= 6:
                     break
                 time.sleep(0.1)
         finally:
@@ -88,13 +87,13 @@ async def test_no_log_and_no_table_holds_what_only_the_operator_should_know(
     said = log.read_text() + str(await world.fetch("SELECT c::text FROM chains c"))
     assert not [place for place in (*PLACES, *map(str.upper, PLACES)) if place in said]
     assert "no project" in said
-    assert said.count("node_trouble") >= 6
+    assert said.count("node_error") >= 6
 
 
-async def test_what_a_node_says_is_told_without_its_address(node: ScriptedNode) -> None:
+async def test_errors_of_a_node_do_not_contain_its_url(node: ScriptedNode) -> None:
     for refusal in everything(node):
         node.says = lambda _method, _params, refusal=refusal: refusal
-        asking = Node(node.url)
+        asking = EvmNode(node.url)
         with pytest.raises(NodeError) as caught:
             await asking.head()
         await asking.close()

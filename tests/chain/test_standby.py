@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from api.chain import follower, standby
-from api.chain.standby import PATIENCE, Standby
-from api.store.logs import list_chains
+from api.chain import follow
+from api.chain.follow import STUCK_AFTER_S, Standby
+from api.store.chain import list_chains
 from tests.chain.scripted import ScriptedNode, scripted
 from tests.chain.test_nodes import following
 from tests.chain.world import World
@@ -34,23 +34,23 @@ def node() -> Iterator[ScriptedNode]:
     ],
     ids=["stands", "stands-while-blocks-come", "slow", "one-behind", "catches-up", "gets-on", "own-node-behind"],
 )
-def test_who_does_not_get_on(looks: Sequence[tuple[int, int]], is_stuck: bool) -> None:
+def test_a_follower_without_progress_is_stuck(looks: Sequence[tuple[int, int]], is_stuck: bool) -> None:
     watching = Standby()
-    found = [watching.is_stuck(head, read, number * PATIENCE) for number, (head, read) in enumerate(looks)]
+    found = [watching.is_stuck(head, read, number * STUCK_AFTER_S) for number, (head, read) in enumerate(looks)]
     assert found == [False] * (len(looks) - 1) + [is_stuck]
 
 
-def test_nobody_is_judged_at_once() -> None:
+def test_a_follower_is_not_stuck_at_once() -> None:
     watching = Standby()
     assert not watching.is_stuck(100, 90, 0)
-    assert not watching.is_stuck(110, 90, PATIENCE / 2)
+    assert not watching.is_stuck(110, 90, STUCK_AFTER_S / 2)
 
 
 async def test_a_node_that_stands_still_hands_over(
     world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standby, "PATIENCE", 0.3)
-    monkeypatch.setattr(follower, "STAND_BY", 0.05)
+    monkeypatch.setattr(follow, "STUCK_AFTER_S", 0.3)
+    monkeypatch.setattr(follow, "STANDBY_INTERVAL_S", 0.05)
     with scripted(ScriptedNode(BLOCKS)) as other:
         await following(world, node, BLOCKS - 2)
         await world.until("SELECT block_number FROM chains", (BLOCKS,))
@@ -72,7 +72,7 @@ async def test_a_newest_block_that_is_old_is_said(world: World, node: ScriptedNo
     await world.until("SELECT trouble, block_number FROM chains", (None, BLOCKS + 1))
 
 
-async def test_a_chain_that_nobody_follows_is_not_well(world: World, node: ScriptedNode) -> None:
+async def test_a_chain_without_a_follower_is_reported(world: World, node: ScriptedNode) -> None:
     async def said() -> list[str | None]:
         async with world.database.transaction() as tx:
             return [each.trouble for each in await list_chains(tx, world.clock.now() + timedelta(seconds=6))]
@@ -80,6 +80,6 @@ async def test_a_chain_that_nobody_follows_is_not_well(world: World, node: Scrip
     await following(world, node, BLOCKS - 2)
     await world.until("SELECT trouble, block_number FROM chains", (None, BLOCKS))
     await world.unfollow()
-    assert await said() == ["nobody follows it now"]
+    assert await said() == ["no process follows it now"]
     await world.execute("UPDATE chains SET lease_until = now() + interval '1 hour', block_number = NULL")
-    assert await said() == ["nothing was read yet"]
+    assert await said() == ["no block was read yet"]

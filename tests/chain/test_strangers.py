@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from api.authoring.automations import Author
-from api.contacts.erasure import erase
-from api.language.onchain import NOBODY
-from api.store.strangers import list_strangers
+from api.automations.automations import Author
+from api.contacts.erase import erase
+from api.store.chain import list_unknown_wallets
 from tests.chain.pages import Authored, Chain, later, made_by, transfer, wallet
 from tests.chain.world import World
+from workbench.language.onchain import ZERO_ADDRESS
 
 KNOWN = "SELECT wallet_address FROM contacts WHERE wallet_address IS NOT NULL ORDER BY 1"
 
@@ -15,23 +15,23 @@ KNOWN = "SELECT wallet_address FROM contacts WHERE wallet_address IS NOT NULL OR
 async def counted(world: World) -> dict[str, int]:
     """Return what came up with strangers."""
     async with world.database.transaction() as tx:
-        rows = await list_strangers(tx, world.org_id, world.clock.now() - timedelta(hours=2))
+        rows = await list_unknown_wallets(tx, world.org_id, world.clock.now() - timedelta(hours=2))
     return {what: sum(row.count for row in rows if row.what == what) for what in {row.what for row in rows}}
 
 
-async def test_the_zero_address_is_nobody(world: World) -> None:
-    await world.take_in({"event": "seen", "contact": {"walletAddress": NOBODY}})
+async def test_the_zero_address_has_no_contact(world: World) -> None:
+    await world.take_in({"event": "seen", "contact": {"walletAddress": ZERO_ADDRESS}})
     await Authored.of(world, filters=[{"path": "value", "operator": "neq", "value": "3"}])
     chain = await Chain.of(world)
     at = later(world, 1)
-    await chain.keep(3, transfer(1, NOBODY, at), transfer(2, wallet(2), at), transfer(3, NOBODY, at))
+    await chain.keep(3, transfer(1, ZERO_ADDRESS, at), transfer(2, wallet(2), at), transfer(3, ZERO_ADDRESS, at))
     assert await chain.entered() == [2]
     assert await world.logs("contact_id IS NULL") == [(True,), (False,), (True,)]
-    assert await world.fetch(KNOWN) == [(NOBODY,), (wallet(2),)]
+    assert await world.fetch(KNOWN) == [(ZERO_ADDRESS,), (wallet(2),)]
     assert await counted(world) == {"created": 1, "zero_address": 1}
 
 
-async def test_strangers_are_taken_in_only_by_those_who_say_so(world: World) -> None:
+async def test_only_automations_that_ask_for_it_create_contacts(world: World) -> None:
     await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
     await Authored.of(world, createContacts=False)
     chain = await Chain.of(world)
@@ -44,7 +44,7 @@ async def test_strangers_are_taken_in_only_by_those_who_say_so(world: World) -> 
 
 async def test_an_automation_makes_only_so_many_contacts_an_hour(world: World) -> None:
     await Authored.of(world)
-    chain = await Chain.of(world, most_strangers=3)
+    chain = await Chain.of(world, max_contacts_per_hour=3)
     at = later(world, 1)
     await chain.keep(2, transfer(1, wallet(1), at), transfer(2, wallet(2), at))
     await chain.keep(
@@ -81,7 +81,7 @@ async def test_an_erased_wallet_does_not_come_back_with_a_log(world: World) -> N
     assert await counted(world) == {"erased": 5}
 
 
-async def test_an_erased_wallet_that_comes_with_an_event_is_somebody_new(world: World) -> None:
+async def test_an_event_with_an_erased_wallet_creates_a_new_contact(world: World) -> None:
     await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
     await Authored.of(world)
     chain = await Chain.of(world)

@@ -2,11 +2,12 @@
 
 import pytest
 
-from api.access import orgs
-from api.authoring import automations
-from api.chain import watches
-from api.chain.storing import ChangedError
-from api.chain.watching import NOTHING
+from api.auth import keys
+from api.automations import automations
+from api.automations.body import AutomationEdit
+from api.chain import watch
+from api.chain.store import ChangedError
+from api.chain.watch import NO_WATCHES
 from tests.chain.pages import Authored, Chain, later, transfer, wallet
 from tests.chain.scripted import CONTRACT, TRANSFER
 from tests.chain.world import World
@@ -19,12 +20,12 @@ async def test_a_page_that_was_read_before_an_edit_is_stored(world: World) -> No
     chain = await Chain.of(world)
     asked = await chain.look()
     await tokens.publish(filters=[{"path": "value", "operator": "eq", "value": "2"}])
-    await tokens.let(automations.update, automations.Edit(tokens.row.revision, "Renamed", None, None, None))
+    await tokens.let(automations.update, AutomationEdit(tokens.row.revision, "Renamed", None, None, None))
     at = later(world, 1)
     told = await chain.keep(3, *(transfer(block, wallet(1), at) for block in (1, 2, 3)), asked=asked)
     assert (told.logs, told.entries) == (3, 1)
     assert await chain.entered() == [2]
-    assert (await chain.look()).epoch == told.watched.epoch
+    assert (await chain.look()).epoch == told.watches.epoch
 
 
 async def test_a_page_is_read_again_only_for_what_was_not_asked(world: World) -> None:
@@ -35,7 +36,7 @@ async def test_a_page_is_read_again_only_for_what_was_not_asked(world: World) ->
     with pytest.raises(ChangedError):
         await chain.keep(1, transfer(1, wallet(1), later(world, 1)), asked=asked)
     assert await world.logs() == []
-    assert {contract for contract, _ in (await chain.look()).asked_for} - set(asked.contracts) == {OTHER}
+    assert {contract for contract, _ in (await chain.look()).requested} - set(asked.contracts) == {OTHER}
 
 
 async def test_a_page_is_matched_with_what_is_followed_when_it_is_stored(world: World) -> None:
@@ -147,7 +148,7 @@ async def test_another_contract_begins_when_it_is_published(world: World) -> Non
 
 
 async def test_two_organizations_follow_one_contract_each_for_itself(world: World) -> None:
-    other = World(world.database, await orgs.create(world.database.dsn, "other"), world.ways)
+    other = World(world.database, await keys.create_org(world.database.dsn, "other"), world.ways)
     mine = await Authored.of(world)
     theirs = await Authored.of(other, filters=[{"path": "value", "operator": "eq", "value": "2"}])
     chain = await Chain.of(world)
@@ -182,16 +183,16 @@ async def test_one_contract_on_two_chains_is_two(world: World) -> None:
 
 async def test_what_is_kept_no_longer_and_again_leaves_out_what_was_between(world: World) -> None:
     spec = {"chainId": 5, "contract": CONTRACT, "signature": TRANSFER, "walletArg": "to"}
-    await watches.add(world.database.dsn, "chain", spec)
+    await watch.add_watch(world.database.dsn, "chain", spec)
     chain = await Chain.of(world)
     await chain.keep(1, transfer(1, wallet(1), later(world, 1)))
     asked = await chain.look()
-    await watches.remove(world.database.dsn, "chain", spec)
+    await watch.remove_watch(world.database.dsn, "chain", spec)
     await chain.keep(2, transfer(2, wallet(1), later(world, 1)), asked=asked)
-    assert (await chain.look()).asked_for == frozenset()
-    await watches.add(world.database.dsn, "chain", spec)
+    assert (await chain.look()).requested == frozenset()
+    await watch.add_watch(world.database.dsn, "chain", spec)
     with pytest.raises(ChangedError):
-        await chain.keep(3, transfer(3, wallet(1), later(world, 1)), asked=NOTHING)
+        await chain.keep(3, transfer(3, wallet(1), later(world, 1)), asked=NO_WATCHES)
     await chain.keep(3, transfer(3, wallet(1), later(world, 1)))
     assert await world.logs("block_number") == [(1,), (3,)]
     assert await world.entries() == []

@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 
 from api import settings
-from api.access import orgs
-from api.engine.outside import transports
-from api.language.keccak import topic
+from api.auth import keys
+from api.engine.deliver import open_transports
 from api.store.database import Database
 from bench import postgres
 from tests.chain.anvil import OTHER, Anvil, Token, running
 from tests.chain.world import World
+from workbench.language.abi import event_topic
 
 SECRET = "engine-test-secret-of-forty-characters-x"
 DEEPEST = 4  # blocks of a reorganization
@@ -138,7 +138,7 @@ async def _drive(world: World) -> None:
 async def _judged(world: World, node: Anvil, token: Token) -> Summary:
     wanted = {"fromBlock": "0x0", "toBlock": "latest", "address": token.address}
     logs: list[dict[str, Any]] = await asyncio.to_thread(
-        node.ask, "eth_getLogs", {**wanted, "topics": [topic("Transfer(address,address,uint256)")]}
+        node.ask, "eth_getLogs", {**wanted, "topics": [event_topic("Transfer(address,address,uint256)")]}
     )
     there = {(each["transactionHash"], int(each["logIndex"], 16)) for each in logs}
     rows = await world.fetch("SELECT tx_hash, log_index, removed, id::text FROM onchain_events")
@@ -181,10 +181,10 @@ def main() -> int:
 
 
 async def _run(dsn: str, node: Anvil, folder: Path, args: argparse.Namespace) -> Summary:
-    org_id = await orgs.create(dsn, "torture")
+    org_id = await keys.create_org(dsn, "torture")
     database = Database(dsn, size=4, lock_ms=10_000, hot=True)
     await database.open()
-    ways = transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
+    ways = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
     world = World(database, org_id, ways)
     try:
         return await torture(world, node, folder, args.kills, args.reorgs, random.Random(args.seed))

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from api.chain.follower import Follower
-from api.chain.rpc import Node
-from api.chain.storing import Keeper
+from api.chain.follow import Follower
+from api.chain.rpc import EvmNode
+from api.chain.store import PageWriter
 from tests.chain.anvil import Anvil, Token
 from tests.engine.conftest import Bench
 
@@ -48,9 +48,9 @@ class World(Bench):
         self.task = asyncio.create_task(self._follow(url))
 
     async def _follow(self, url: str) -> None:
-        node = Node(url)
+        node = EvmNode(url)
         try:
-            await Follower(self.database, Keeper(self.keyring), self.clock, node).run()
+            await Follower(self.database, PageWriter(self.keyring), self.clock, node).run()
         finally:
             await node.close()
 

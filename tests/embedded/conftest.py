@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from api.embedded import EmbeddedPostgres, places, processes
+from api.embedded import EmbeddedPostgres, places
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,6 @@ def _sweep(home: Path) -> None:
     found = places.existing(home)
     if found is None:
         return
-    for pid in processes.workers(found.data):
+    for pid in places.workers(found.data):
         os.kill(pid, signal.SIGQUIT)
     shutil.rmtree(found.state, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from api.embedded import EmbeddedPostgres, HomeUnusableError, StartFailedError, WrongVersionError, find, processes
+from api.embedded import EmbeddedPostgres, HomeUnusableError, StartFailedError, WrongVersionError, find, places
 
 Make = Callable[[], EmbeddedPostgres]
 
@@ -36,7 +36,7 @@ def do(dsn: str, statement: str) -> None:
 
 
 def postmaster(postgres: EmbeddedPostgres) -> int:
-    seen = processes.recorded(postgres.data)
+    seen = places.recorded(postgres.data)
     assert seen is not None
     return seen.pid
 
@@ -88,8 +88,8 @@ def test_a_clean_stop_leaves_no_process_and_no_pid_file(embedded: Make) -> None:
     data = postgres.data
     postgres.stop()
     postgres.stop()
-    assert processes.workers(data) == []
-    assert processes.recorded(data) is None
+    assert places.workers(data) == []
+    assert places.recorded(data) is None
     assert find(postgres.home) is None
     assert "database system is shut down" in (postgres.home / "postgres" / "postgres.log").read_text()
 
@@ -138,7 +138,7 @@ def test_a_busy_back_end_of_a_dead_server_is_ended_before_the_data_is_opened_aga
     while postgres.alive():
         pass
     postgres.start()
-    assert pid not in processes.workers(postgres.data)
+    assert pid not in places.workers(postgres.data)
     busy.close()
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from api.embedded import EmbeddedPostgres, HomeUnusableError, binaries, processes
-from api.embedded.account import server_account
+from api.embedded import EmbeddedPostgres, HomeUnusableError, cluster, places
+from api.embedded.places import server_account
 
 STRANGER = pwd.getpwnam("nobody")  # initdb wants a user with a name
 
@@ -52,7 +52,7 @@ def uid_of(path: Path) -> int:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_an_ordinary_user_runs_the_server_as_himself_beside_his_data(public_folder: Path) -> None:
-    programs = binaries.locate(None, server_account()).folder
+    programs = cluster.locate(None, server_account()).folder
 
     def work() -> None:
         postgres = EmbeddedPostgres(public_folder / "home", bin_dir=programs)
@@ -61,14 +61,14 @@ def test_an_ordinary_user_runs_the_server_as_himself_beside_his_data(public_fold
             assert uid_of(postgres.data) == os.geteuid()
             with psycopg.connect(server.dsn) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
-        assert processes.workers(postgres.data) == []
+        assert places.workers(postgres.data) == []
 
     as_stranger(work)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_path_too_long_for_a_socket_still_works(public_folder: Path) -> None:
-    programs = binaries.locate(None, server_account()).folder
+    programs = cluster.locate(None, server_account()).folder
 
     def work() -> None:
         with EmbeddedPostgres(public_folder / ("long" * 25) / "home", bin_dir=programs) as server:
@@ -95,7 +95,7 @@ def test_somebody_elses_home_is_refused(public_folder: Path) -> None:
 def test_root_never_runs_the_server_as_root(home: Path) -> None:
     postgres = EmbeddedPostgres(home)
     with postgres:
-        seen = processes.recorded(postgres.data)
+        seen = places.recorded(postgres.data)
         assert seen is not None
         assert uid_of(Path("/proc") / str(seen.pid)) == server_account().uid != 0
         assert uid_of(postgres.data) == server_account().uid
@@ -104,13 +104,13 @@ def test_root_never_runs_the_server_as_root(home: Path) -> None:
 def test_programs_in_a_folder_only_root_can_enter_are_copied_and_the_folder_stays_closed(tmp_path: Path) -> None:
     private = tmp_path / "closed"
     private.mkdir(mode=0o700)
-    source = binaries.locate(None, server_account()).folder
+    source = cluster.locate(None, server_account()).folder
     package = source.parents[1]
     shutil.copytree(package, private / package.name, symlinks=True)
     libraries = package.with_name(package.name + ".libs")
     if libraries.is_dir():
         shutil.copytree(libraries, private / libraries.name)
-    found = binaries.locate(private / source.relative_to(package.parent), server_account())
+    found = cluster.locate(private / source.relative_to(package.parent), server_account())
     assert found.major >= 15
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     if server_account().switched:

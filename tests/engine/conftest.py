@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from api import settings
-from api.access import orgs
+from api.auth import keys
 from api.clock import Clock, uuid7
+from api.crypto import Keyring
+from api.engine.deliver import Transports, open_transports
 from api.engine.drive import Driver
-from api.engine.outside import Transports, transports
-from api.ingest.arrival import Reader
-from api.ingest.matching import Triggers
-from api.ingest.transaction import store_batch
-from api.keyring import Keyring
-from api.language.codec import encode
-from api.language.retry import uniform
-from api.store.authoring import VersionRow, insert_version
+from api.ingest.match import Triggers
+from api.ingest.parse import EventReader
+from api.ingest.store import store_batch
+from api.store.automations import VersionRow, insert_version
 from api.store.database import Database
+from workbench.language.codec import encode
+from workbench.language.run import uniform_policy
 
 
 class MovedClock(Clock):
@@ -36,8 +36,8 @@ class MovedClock(Clock):
 class Bench:
     """One organization, its automations and events, and a driver."""
 
-    def __init__(self, database: Database, org_id: int, ways: Transports) -> None:
-        self.ways = ways
+    def __init__(self, database: Database, org_id: int, transports: Transports) -> None:
+        self.transports = transports
         self.database = database
         self.org_id = org_id
         self.clock = MovedClock()
@@ -45,7 +45,7 @@ class Bench:
         self.driver = self.new_driver()
 
     def new_driver(self) -> Driver:
-        return Driver(self.database, self.keyring, self.clock, uniform((10.0, 10.0)), self.ways)
+        return Driver(self.database, self.keyring, self.clock, uniform_policy((10.0, 10.0)), self.transports)
 
     async def automation(
         self,
@@ -97,7 +97,7 @@ class Bench:
 
     async def take_in(self, event: dict[str, Any]) -> None:
         event = {"contact": {"walletAddress": "0xA"}} | event
-        arrival = Reader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), encode(event), False)
+        arrival = EventReader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), encode(event), False)
         assert not isinstance(arrival, tuple), arrival
         async with self.database.transaction() as tx:
             await store_batch(tx, [arrival], Triggers(self.keyring), self.clock.now())
@@ -126,11 +126,11 @@ class Bench:
 
 @pytest.fixture
 async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
-    org_id = await orgs.create(database_url, "engine")
+    org_id = await keys.create_org(database_url, "engine")
     database = Database(database_url, size=4, lock_ms=10_000, hot=True)  # tests hold locks for long
     await database.open()
     surroundings = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"}
-    ways = transports(settings.read(surroundings))
-    yield Bench(database, org_id, ways)
-    await ways.close()
+    transports = open_transports(settings.read(surroundings))
+    yield Bench(database, org_id, transports)
+    await transports.close()
     await database.close()

@@ -3,9 +3,8 @@
 from itertools import pairwise
 from typing import Any
 
-from api.authoring import automations
-from api.authoring.automations import Author
-from api.authoring.refusal import Refusal
+from api.automations import automations
+from api.automations.automations import Author, Refusal
 from api.clock import uuid7
 from tests.engine.conftest import Bench
 

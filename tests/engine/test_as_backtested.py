@@ -7,17 +7,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api.clock import from_us
+from api.engine.deliver import Transports
 from api.engine.drive import Driver
-from api.engine.outside import Transports
-from api.language.backtest import Circumstances, Entry, Stored, backtest, prepare
-from api.language.contact import Contact
-from api.language.event import Identifiers
-from api.language.retry import uniform
-from api.language.simulate import Automation
-from api.language.trigger import Trigger
 from tests.engine.conftest import Bench, MovedClock
 from tests.engine.test_as_simulated import StandingClock, Takes
 from tests.language.drawing import EVENTS, graph_of, sound_graphs
+from workbench.language.contact import ContactState
+from workbench.language.event import Identifiers
+from workbench.language.run import uniform_policy
+from workbench.language.simulate import (
+    BacktestSettings,
+    EventRecord,
+    SimulatedAutomation,
+    SimulatedEntry,
+    backtest,
+    prepare_backtest,
+)
+from workbench.language.trigger import Trigger
 
 CASES = 50
 OFFSETS = (
@@ -28,7 +34,7 @@ OFFSETS = (
     500_025,
 )  # no sums of delays lie between two of them, so no two entries are due at one moment
 PERIOD = timedelta(days=9)
-RETRIES = uniform((10.0, 10.0))
+RETRIES = uniform_policy((10.0, 10.0))
 Sent = tuple[int, str, dict[str, Any]]
 
 STREAMS = st.lists(
@@ -72,9 +78,9 @@ async def lived(bench: Bench, clock: StandingClock, who: dict[str, str], stream:
         await bench.drive()
 
 
-async def events(bench: Bench, who: Identifiers) -> list[Stored]:
+async def events(bench: Bench, who: Identifiers) -> list[EventRecord]:
     rows = await bench.fetch("SELECT id::text, event, created_at, payload::text FROM events ORDER BY created_at, id")
-    return [Stored(event_id, name, at, who, payload.encode()) for event_id, name, at, payload in rows]
+    return [EventRecord(event_id, name, at, who, payload.encode()) for event_id, name, at, payload in rows]
 
 
 async def steps(bench: Bench) -> list[tuple[Any, ...]]:
@@ -86,15 +92,15 @@ async def steps(bench: Bench) -> list[tuple[Any, ...]]:
     ]
 
 
-def told(entries: list[Entry]) -> list[tuple[Any, ...]]:
+def told(entries: list[SimulatedEntry]) -> list[tuple[Any, ...]]:
     return [
         (entry.event.id, step.node_id, step.outcome, step.handle, step.attempt, step.at)
         for entry in sorted(entries, key=lambda each: each.event.id)
-        for step in (each.step for each in entry.told)
+        for step in (each.step for each in entry.records)
     ]
 
 
-def ends(entries: list[Entry]) -> set[tuple[Any, ...]]:
+def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     return {(each.event.id, each.run.state.value, each.run.outcome, each.run.node_id) for each in entries}
 
 
@@ -125,8 +131,12 @@ async def test_a_backtest_of_what_was_sent_is_what_happened(
     await lived(bench, clock, who, stream)
     ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
     known = Identifiers(who.get("walletAddress"), who.get("email"))
-    automation = Automation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
+    automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
     stored = await events(bench, known)
-    found = list(backtest(prepare(automation), Contact(contact_id, known), stored, Circumstances(until, RETRIES)))
+    found = list(
+        backtest(
+            prepare_backtest(automation), ContactState(contact_id, known), stored, BacktestSettings(until, RETRIES)
+        )
+    )
     assert told(found) == await steps(bench)
     assert ends(found) == {*map(tuple, await bench.entries("id::text, state, outcome, node_id"))}

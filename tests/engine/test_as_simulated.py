@@ -6,22 +6,19 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from api.channels.outcome import Mail, Outcome, Sent
+from api.channels.webhook import Webhook
 from api.clock import from_us
-from api.delivery.mail import Mail
-from api.delivery.outcome import Outcome, Sent
-from api.delivery.webhook import Hook
+from api.engine.deliver import Transports
 from api.engine.drive import Driver
-from api.engine.outside import Transports
-from api.language.codec import encode
-from api.language.contact import Contact
-from api.language.described import Later
-from api.language.event import Event, Identifiers, read_event
-from api.language.retry import uniform
-from api.language.run import TERMINAL
-from api.language.simulate import Automation, Given, Trace, simulate
-from api.language.trigger import Trigger
 from tests.engine.conftest import Bench, MovedClock
 from tests.language.drawing import EVENTS, graph_of, sound_graphs
+from workbench.language.codec import encode
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers, read_event
+from workbench.language.run import TERMINAL, uniform_policy
+from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, Trace, simulate
+from workbench.language.trigger import Trigger
 
 CASES = 60
 BODIES = st.fixed_dictionaries(
@@ -38,7 +35,7 @@ WHO = st.sampled_from([{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAd
 class Takes:
     """A way out for everything."""
 
-    async def send(self, message: Mail | Hook, *_: Any) -> Outcome:
+    async def send(self, message: Mail | Webhook, *_: Any) -> Outcome:
         return Sent()
 
     async def close(self) -> None:
@@ -74,10 +71,10 @@ def foretold(
     written: dict[str, Any], ids: tuple[str, str, str], events: list[Event], seconds: list[int], began: timedelta
 ) -> Trace:
     automation_id, contact_id, entry_id = ids
-    later = tuple(Later(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
-    given = Given(later=later, retries=uniform((10.0, 10.0)), entry_id=entry_id)
-    automation = Automation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
-    return simulate(automation, events[0], Contact(contact_id, Identifiers()), from_us(0) + began, given)
+    later = tuple(ScheduledEvent(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
+    given = SimulationInput(later=later, retries=uniform_policy((10.0, 10.0)), entry_id=entry_id)
+    automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
+    return simulate(automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + began, given)
 
 
 @settings(
@@ -102,7 +99,7 @@ async def test_the_engine_does_what_was_simulated(
     bench.clock = clock
     takes: Any = Takes()
     ways = Transports(takes, takes, "http://localhost")
-    bench.driver = Driver(bench.database, bench.keyring, clock, uniform((10.0, 10.0)), ways)
+    bench.driver = Driver(bench.database, bench.keyring, clock, uniform_policy((10.0, 10.0)), ways)
     for table in ("entries", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)

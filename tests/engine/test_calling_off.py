@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from api.engine import drive
-from api.engine.leases import LEASE
-from api.engine.walk import advance_some
-from api.store import engine as store
-from api.store.calls import COMMIT, run
-from tests.delivery.conftest import Endpoint, endpoint, status
+from api.engine.claims import LEASE
+from api.engine.decide import advance_slice
+from api.store import entries as store
+from api.store.query import COMMIT, run
+from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
 from tests.engine.pausing import TAG, WAIT, pause, resume, waiting
 
@@ -30,7 +30,7 @@ def hooks(server: Endpoint, *ids: str) -> list[dict[str, Any]]:
     ],
     ids=["it goes no further", "it is not tried again", "it was the last step", "it failed for good"],
 )
-async def test_what_is_being_sent_when_what_came_due_is_cancelled_ends_before_its_next_step(
+async def test_a_delivery_under_way_ends_before_its_next_step_when_overdue_entries_are_cancelled(
     bench: Bench, answer: bytes, nodes: tuple[str, ...], entry: tuple[str, str], message: str
 ) -> None:
     arrived, resumed = asyncio.Event(), asyncio.Event()
@@ -56,14 +56,14 @@ async def test_what_is_being_sent_when_what_came_due_is_cancelled_ends_before_it
     assert await bench.fetch("SELECT status FROM messages") == [(message,)]
 
 
-async def test_what_a_worker_has_in_hand_when_what_came_due_is_cancelled_does_nothing_more(
+async def test_a_claimed_entry_stops_when_overdue_entries_are_cancelled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     decided, resumed = asyncio.Event(), asyncio.Event()
-    loop, held = asyncio.get_running_loop(), advance_some
+    loop, held = asyncio.get_running_loop(), advance_slice
 
     def once_resumed(*values: Any) -> Any:
         done = held(*values)
@@ -72,7 +72,7 @@ async def test_what_a_worker_has_in_hand_when_what_came_due_is_cancelled_does_no
             asyncio.run_coroutine_threadsafe(resumed.wait(), loop).result()
         return done
 
-    monkeypatch.setattr(drive, "advance_some", once_resumed)
+    monkeypatch.setattr(drive, "advance_slice", once_resumed)
     driving = asyncio.create_task(bench.drive())
     await decided.wait()
     await resume(bench, automation_id, cancel_overdue=True)
@@ -84,7 +84,7 @@ async def test_what_a_worker_has_in_hand_when_what_came_due_is_cancelled_does_no
     assert await bench.fetch("SELECT tags FROM contacts") == [([],)]
 
 
-async def test_what_a_worker_that_died_had_in_hand_is_cancelled_too(bench: Bench) -> None:
+async def test_an_entry_claimed_by_a_dead_worker_is_cancelled_too(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -99,7 +99,7 @@ async def test_what_a_worker_that_died_had_in_hand_is_cancelled_too(bench: Bench
     assert await bench.steps() == ["entered", "waiting"]
 
 
-async def test_what_comes_after_a_resume_that_cancels_runs(bench: Bench) -> None:
+async def test_entries_after_a_resume_that_cancels_run(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     await resume(bench, automation_id, cancel_overdue=True)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from api.engine.record import Written
-from api.engine.walk import advance_some
+from api.engine.decide import advance_slice
+from api.engine.record import Recorded
 from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -76,17 +76,17 @@ async def test_an_update_past_the_bounds_of_a_contact_is_dead(bench: Bench) -> N
     assert await bench.steps() == ["entered", "tagged", "failed", "entered", "tagged", "updated"]
 
 
-async def test_an_update_that_others_made_too_large_meanwhile_is_dead_and_hurts_nobody(bench: Bench) -> None:
+async def test_an_update_that_became_too_large_meanwhile_is_dead_alone(bench: Bench) -> None:
     await bench.automation([TRIGGER, update(one=1)], [("t", "u")])
     await bench.send("k1")
     await bench.send("k2", {"walletAddress": "0xB"})
     driver = bench.new_driver()
-    claims = await driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
-    await driver._graphs.learn(bench.org_id, claims)
-    seen = await driver._look(bench.org_id, claims)
-    done = advance_some(bench.org_id, claims, driver._graphs, seen)
+    claims = await driver._claims.take(bench.org_id, "ready", 10)
+    await driver._graphs.load(bench.org_id, claims)
+    seen = await driver._read_facts(bench.org_id, claims)
+    done = advance_slice(bench.org_id, claims, driver._graphs, seen)
     await fill(bench, 1_000)
     assert await driver._record(bench.org_id, done, seen) is None
     for each in done:
-        assert await driver._record(bench.org_id, [each], seen) == Written()
+        assert await driver._record(bench.org_id, [each], seen) == Recorded()
     assert await bench.entries() == [("dead", "invalid_attribute"), ("completed", "completed")]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from api.authoring import automations
-from api.authoring.resting import move_on
-from api.store import authoring
+from api.automations import automations
+from api.automations.entries import move_on
+from api.store import automations as store_automations
 from tests.engine.conftest import Bench
 from tests.engine.pausing import TAG, WAIT, author, pause, resume, waiting
 
@@ -29,7 +29,7 @@ class _KilledError(Exception):
 async def cut_short(bench: Bench, automation_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resume in stretches of two, and be gone after the first."""
     stretches: list[Any] = []
-    resume_entries = authoring.resume_entries
+    resume_entries = store_automations.resume_entries
 
     async def resume_two(*values: Any) -> tuple[int, str | None]:
         if stretches:
@@ -38,12 +38,12 @@ async def cut_short(bench: Bench, automation_id: str, monkeypatch: pytest.Monkey
         return await resume_entries(*values[:-1], 2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(authoring, "resume_entries", resume_two)
+        patched.setattr(store_automations, "resume_entries", resume_two)
         with pytest.raises(_KilledError):
             await resume(bench, automation_id)
 
 
-async def test_what_a_resume_that_was_cut_short_left_goes_on_with_another(
+async def test_entries_left_by_an_interrupted_resume_continue_with_the_next_resume(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     automation_id = await resting(bench, 3)
@@ -54,12 +54,12 @@ async def test_what_a_resume_that_was_cut_short_left_goes_on_with_another(
     assert await bench.entries() == [("completed", "completed")] * 3
 
 
-async def test_what_a_resume_that_was_cut_short_left_goes_on_by_itself(
+async def test_entries_left_by_an_interrupted_resume_continue_without_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     automation_id = await resting(bench, 5)
     await cut_short(bench, automation_id, monkeypatch)
-    monkeypatch.setattr(automations, "_RESUMED_AT_ONCE", 2)
+    monkeypatch.setattr(automations, "_RESUME_BATCH", 2)
     left = await asyncio.gather(
         *(move_on(bench.database, bench.clock) for _ in range(3)), resume(bench, automation_id), return_exceptions=True
     )
@@ -71,14 +71,14 @@ async def test_what_a_resume_that_was_cut_short_left_goes_on_by_itself(
     assert await move_on(bench.database, bench.clock) == 0
 
 
-async def test_what_rests_in_an_automation_that_is_paused_is_left_there(bench: Bench) -> None:
+async def test_entries_of_an_automation_that_is_still_paused_stay_paused(bench: Bench) -> None:
     await resting(bench, 1)
     assert await move_on(bench.database, bench.clock) == 0
     assert await bench.entries("state") == [("paused",)]
 
 
 @pytest.mark.parametrize("stop", [automations.deactivate, automations.archive])
-async def test_what_a_switch_off_that_was_cut_short_left_resting_is_cancelled(
+async def test_paused_entries_left_by_an_interrupted_deactivation_are_cancelled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, stop: Any
 ) -> None:
     automation_id = await resting(bench, 3)
@@ -87,7 +87,7 @@ async def test_what_a_switch_off_that_was_cut_short_left_resting_is_cancelled(
         raise _KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(automations, "_CANCELLED_AT_ONCE", 2)
+        patched.setattr(automations, "_CANCEL_BATCH", 2)
         patched.setattr(automations, "_cancel_more", killed)
         with pytest.raises(_KilledError):
             await stop(bench.database, author(bench), automation_id)

@@ -3,11 +3,11 @@
 import asyncio
 from datetime import timedelta
 
-from api.engine.leases import LEASE
-from api.language.run import message_id
-from api.store.calls import run
-from api.store.engine import renew_leases
+from api.engine.claims import LEASE
+from api.store.entries import renew_leases
+from api.store.query import run
 from tests.engine.conftest import Bench
+from workbench.language.run import message_id
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 TAG = {"id": "tag", "type": "add_tag", "data": {"tag": "vip"}}
@@ -96,12 +96,12 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(bench: Bench) -> None
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.send("k", amountUsd=1)
     frozen = bench.new_driver()
-    claims = await frozen._claim(bench.org_id, "ready", bench.clock.now(), 10)
+    claims = await frozen._claims.take(bench.org_id, "ready", 10)
     bench.clock.ahead += LEASE + timedelta(seconds=1)
     assert await bench.driver.rescue(bench.org_id, 10) == 1
     assert await bench.driver.drive(bench.org_id, "retrying", 10) == 1
     before = await bench.fetch("SELECT state, lease_token, updated_at FROM entries")
-    await frozen._finish(bench.org_id, claims)
+    await frozen._process(bench.org_id, claims)
     assert await bench.fetch("SELECT state, lease_token, updated_at FROM entries") == before
     assert await bench.fetch("SELECT count(*) FROM messages") == [(1,)]
 
@@ -111,7 +111,7 @@ async def test_an_entry_that_kills_its_worker_every_time_is_dead_in_the_end(benc
     await bench.send("k")
     lane = "ready"
     for _ in range(3):
-        assert len(await bench.driver._claim(bench.org_id, lane, bench.clock.now(), 10)) == 1
+        assert len(await bench.driver._claims.take(bench.org_id, lane, 10)) == 1
         bench.clock.ahead += LEASE + timedelta(seconds=1)
         await bench.driver.rescue(bench.org_id, 10)
         lane = "retrying"
@@ -155,7 +155,7 @@ async def test_an_entry_the_database_refuses_dies_alone(bench: Bench) -> None:
 async def test_leases_are_kept_while_entries_wait_for_slow_ones(bench: Bench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.send("k")
-    claims = await bench.driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
+    claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
     async with bench.database.transaction() as tx:
         (kept,) = await run(tx, renew_leases(bench.org_id, claims, bench.clock.now() + 3 * LEASE))
     bench.clock.ahead += 2 * LEASE

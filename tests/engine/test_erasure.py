@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from api.authoring.automations import Author
+from api.automations.automations import Author
 from api.clock import uuid7
-from api.contacts.erasure import LATER, ErasedView, erase, erase_again
-from api.engine.leases import LEASE
-from api.store.inbox import Acknowledged, acknowledge
+from api.contacts.erase import SECOND_ERASURE_DELAY, ErasedView, erase, erase_again
+from api.engine.claims import LEASE
 from api.store.locks import lock_contacts
-from tests.delivery.conftest import endpoint, status
+from api.store.messages import Acknowledgement, acknowledge
+from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -36,7 +36,7 @@ async def forget(bench: Bench, contact_id: str) -> ErasedView:
 
 
 async def look_again(bench: Bench) -> int:
-    return await erase_again(bench.database, bench.clock.now() + LATER + timedelta(seconds=1))
+    return await erase_again(bench.database, bench.clock.now() + SECOND_ERASURE_DELAY + timedelta(seconds=1))
 
 
 async def arrive(bench: Bench, key: str, **more: Any) -> None:
@@ -63,16 +63,16 @@ async def test_c19_live_entries_end_and_nothing_is_sent_afterwards(bench: Bench,
 async def test_b9_a_worker_that_holds_an_entry_writes_nothing_after_the_erasure(bench: Bench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await arrive(bench, "k", attributes={"name": "Ann"})
-    claims = await bench.driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
-    look = bench.driver._look
+    claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
+    look = bench.driver._read_facts
 
     async def look_before_the_erasure(*asked: Any) -> Any:
         seen = await look(*asked)
         await forget(bench, claims[0].contact_id)
         return seen
 
-    bench.driver._look = look_before_the_erasure  # type: ignore[method-assign]
-    await bench.driver._finish(bench.org_id, claims)
+    bench.driver._read_facts = look_before_the_erasure  # type: ignore[method-assign]
+    await bench.driver._process(bench.org_id, claims)
     assert await bench.entries() == [("cancelled", "contact_erased")]
     assert await bench.fetch("SELECT FROM messages") == []
     assert await bench.steps() == []
@@ -96,28 +96,28 @@ async def test_a_message_that_waits_for_another_try_is_skipped(bench: Bench) -> 
     ]
 
 
-async def test_v15_what_waits_for_its_turn_to_leave_does_not_when_the_lease_is_found_void(bench: Bench) -> None:
+async def test_v15_a_waiting_delivery_is_not_sent_once_its_lease_is_void(bench: Bench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await arrive(bench, "k")
-    claims = await bench.driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
-    leases = bench.driver._leases
-    leases.hold(bench.org_id, claims)
-    await leases._renew(bench.org_id, claims)
-    assert leases.is_ours(bench.org_id, claims[0])
+    claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
+    holder = bench.driver._claims
+    holder.hold(bench.org_id, claims)
+    await holder._renew(bench.org_id, claims)
+    assert holder.is_valid(bench.org_id, claims[0])
     await forget(bench, claims[0].contact_id)
-    await leases._renew(bench.org_id, claims)
-    assert not leases.is_ours(bench.org_id, claims[0])
-    leases.release(bench.org_id, claims)
+    await holder._renew(bench.org_id, claims)
+    assert not holder.is_valid(bench.org_id, claims[0])
+    holder.release(bench.org_id, claims)
 
 
-async def test_what_a_wallet_acknowledges_after_the_erasure_changes_nothing(bench: Bench) -> None:
+async def test_an_acknowledgement_after_the_erasure_changes_nothing(bench: Bench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await arrive(bench, "k")
     await bench.drive()
     ((message_id,),) = await bench.fetch("SELECT id FROM messages")
     await forget(bench, await known(bench))
     async with bench.database.transaction() as tx:
-        await acknowledge(tx, [Acknowledged((bench.org_id, "0xa"), str(message_id))], bench.clock.now())
+        await acknowledge(tx, [Acknowledgement((bench.org_id, "0xa"), str(message_id))], bench.clock.now())
     assert await bench.fetch("SELECT status, delivered_at FROM messages") == [("sent", None)]
     assert await bench.fetch("SELECT outcome FROM message_outcomes") == [("sent",)]
 
@@ -184,7 +184,7 @@ async def waiting(bench: Bench, transactions: int) -> None:
                 return
 
 
-async def test_a_newcomer_during_the_erasure_is_somebody_new(bench: Bench) -> None:
+async def test_an_event_after_the_erasure_creates_a_new_contact(bench: Bench) -> None:
     """An event that brings a new identifier takes the contact's lock: after the erasure it finds nobody."""
     await arrive(bench, "before")
     contact_id = await known(bench)
@@ -199,11 +199,11 @@ async def test_a_newcomer_during_the_erasure_is_somebody_new(bench: Bench) -> No
     assert {row[0] for row in await bench.fetch("SELECT contact_id FROM identities")} == {await known(bench)}
 
 
-async def test_an_erasure_that_was_cut_short_is_finished_by_whoever_comes(bench: Bench, monkeypatch: Any) -> None:
+async def test_an_interrupted_erasure_is_finished_by_the_next_process(bench: Bench, monkeypatch: Any) -> None:
     await arrive(bench, "k", payload={"card": "4711"})
     contact_id = await known(bench)
     with monkeypatch.context() as patched:
-        patched.setattr("api.contacts.erasure._clean", _dies)
+        patched.setattr("api.contacts.erase._erase_content", _dies)
         with pytest.raises(CutShortError):
             await forget(bench, contact_id)
     assert await bench.fetch("SELECT payload ->> 'card' FROM events") == [("4711",)]
@@ -217,9 +217,9 @@ async def test_an_erasure_during_the_last_look_of_another_has_a_last_look_of_its
     await arrive(bench, "k")
     contact_id = await known(bench)
     await forget(bench, contact_id)
-    bench.clock.ahead += LATER
+    bench.clock.ahead += SECOND_ERASURE_DELAY
     with monkeypatch.context() as patched:
-        patched.setattr("api.contacts.erasure._clean", lambda *_: forget_again())
+        patched.setattr("api.contacts.erase._erase_content", lambda *_: forget_again())
 
         async def forget_again() -> None:
             patched.undo()
@@ -238,7 +238,7 @@ async def _dies(*_: Any) -> None:
     raise CutShortError
 
 
-async def test_a_dead_entry_of_somebody_erased_does_nothing_when_it_is_replayed(bench: Bench) -> None:
+async def test_replaying_a_dead_entry_of_an_erased_contact_does_nothing(bench: Bench) -> None:
     broken = {"id": "e", "type": "send_email", "data": {"subject": "{{ contact.name }}", "body": "there"}}
     await bench.automation([TRIGGER, broken], [("t", "e")])
     await arrive(bench, "k", attributes={"name": "two\nlines"})

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from api.delivery.guard import Guard
-from api.delivery.webhook import BOUNDS, Webhooks
-from api.engine.send import MOST_UNDER_WAY
-from tests.delivery.conftest import LOOPBACK, Endpoint, endpoint, status
+from api.channels.address_guard import AddressGuard
+from api.channels.webhook import LIMITS, WebhookSender
+from api.engine.deliver import MAX_DELIVERIES
+from tests.channels.conftest import LOOPBACK, Endpoint, endpoint, status
 from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -21,8 +21,8 @@ def hook(name: str, server: Endpoint) -> dict[str, Any]:
 
 
 async def test_a_flood_for_an_endpoint_that_hangs_holds_up_no_other(bench: Bench) -> None:
-    over, patient = asyncio.Event(), Webhooks(Guard(LOOPBACK), patience=600)
-    bench.ways = msgspec.structs.replace(bench.ways, webhooks=patient)
+    over, patient = asyncio.Event(), WebhookSender(AddressGuard(LOOPBACK), stall_timeout_s=600)
+    bench.transports = msgspec.structs.replace(bench.transports, webhooks=patient)
     bench.driver = bench.new_driver()
 
     async def hang(writer: asyncio.StreamWriter) -> None:
@@ -32,12 +32,12 @@ async def test_a_flood_for_an_endpoint_that_hangs_holds_up_no_other(bench: Bench
     async with endpoint(hang) as stuck, endpoint(status(200)) as other:
         nodes = [TRIGGER, SORT, hook("s", stuck), hook("o", other)]
         await bench.automation(nodes, [("t", "c"), ("c", "s", "true"), ("c", "o", "false")])
-        for number in range(MOST_UNDER_WAY + OTHERS):
-            await bench.send(f"{number}", {"externalId": f"{number}"}, hangs=number < MOST_UNDER_WAY)
+        for number in range(MAX_DELIVERIES + OTHERS):
+            await bench.send(f"{number}", {"externalId": f"{number}"}, hangs=number < MAX_DELIVERIES)
         async with asyncio.timeout(20):
             while len(other.requests) < OTHERS:
                 await bench.driver.drive(bench.org_id, "ready", 100)
-        assert len(stuck.requests) == BOUNDS.lane
+        assert len(stuck.requests) == LIMITS.per_endpoint
         over.set()
         await bench.driver.finish_deliveries()
     await patient.close()

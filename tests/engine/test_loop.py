@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from api.clock import Clock
 from api.engine.loop import Engine
-from api.store.wake import Listener
-from tests.delivery.conftest import endpoint, status
+from api.store.engines import Listener
+from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -21,7 +21,7 @@ async def ended(bench: Bench) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_delay_ends_at_its_moment_without_anybody_asking(bench: Bench) -> None:
+async def test_a_delay_ends_on_time_without_a_notification(bench: Bench) -> None:
     clock = Clock()
     await bench.database.calibrate(clock)
     engine = Engine(bench.database, bench.new_driver(), clock, Listener(bench.database.dsn))

@@ -3,10 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
-from api.authoring.automations import Author
+from api.automations.automations import Author
 from api.clock import uuid7
-from api.contacts.merging import MergeView, Pair, UndoneView, merge, undo
-from api.contacts.settling import LATER, settle_due
+from api.contacts.merge import SETTLE_DELAY, MergeView, Pair, UndoneView, merge, settle_due, undo
 from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -37,7 +36,7 @@ async def waiting(bench: Bench) -> None:
     await bench.automation([TRIGGER, WAIT, TAG], [("t", "w"), ("w", "g", "matched")])
 
 
-async def test_an_entry_that_waits_goes_on_with_the_survivor(bench: Bench) -> None:
+async def test_a_waiting_entry_continues_with_the_surviving_contact(bench: Bench) -> None:
     await waiting(bench)
     app = await arrive(bench, APP)
     web = await arrive(bench, WEB, "visit")
@@ -64,7 +63,7 @@ async def test_taken_back_it_waits_for_the_absorbed_contact_again(bench: Bench) 
     assert await bench.fetch("SELECT tags FROM contacts WHERE id = %s", app) == [(["bought"],)]
 
 
-async def test_an_event_that_came_to_the_absorbed_contact_wakes_the_survivor(bench: Bench) -> None:
+async def test_an_event_of_the_absorbed_contact_wakes_entries_of_the_surviving_one(bench: Bench) -> None:
     await waiting(bench)
     app = await arrive(bench, APP)
     web = await arrive(bench, WEB, "visit")
@@ -72,13 +71,13 @@ async def test_an_event_that_came_to_the_absorbed_contact_wakes_the_survivor(ben
     await become_one(bench, web, app)
     await arrive(bench, WEB, "other")
     await bench.execute("UPDATE events SET event = 'purchase', contact_id = %s WHERE event = 'other'", app)
-    bench.clock.ahead += LATER + timedelta(seconds=1)
+    bench.clock.ahead += SETTLE_DELAY + timedelta(seconds=1)
     assert await settle_due(bench.database, bench.clock.now()) == 1
     await bench.drive()
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_who_was_here_before_as_somebody_else_was_here_before(bench: Bench) -> None:
+async def test_entries_of_the_absorbed_contact_count_for_reentry(bench: Bench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "g")], reentry={"policy": "once"})
     app = await arrive(bench, APP)
     await bench.drive()

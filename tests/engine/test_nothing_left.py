@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from tests.delivery.conftest import endpoint, status
+from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 from tests.engine.test_erasure import TRIGGER, forget, known, look_again
 

@@ -3,14 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
-from api.authoring import automations
-from api.authoring.automations import Author
+from api.automations import automations
+from api.automations.automations import Author
 from api.clock import uuid7
-from api.engine.leases import LEASE
-from api.store.delivery import suppress
-from api.store.inbox import Acknowledged, acknowledge
-from api.store.usage import count_sent
-from tests.delivery.conftest import Endpoint, endpoint, status
+from api.engine.claims import LEASE
+from api.store.messages import Acknowledgement, acknowledge, count_sent, suppress
+from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -52,12 +50,12 @@ async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: Bench) -> 
     ((message_id,),) = await bench.fetch("SELECT id FROM messages")
     for _ in range(2):
         async with bench.database.transaction() as tx:
-            got = Acknowledged((bench.org_id, "0xa"), message_id)
+            got = Acknowledgement((bench.org_id, "0xa"), message_id)
             await acknowledge(tx, [got], bench.clock.now())
     assert await outcomes(bench) == [("sent", None), ("delivered", None)]
 
 
-async def test_tries_that_fail_are_told_one_by_one(bench: Bench) -> None:
+async def test_each_failed_attempt_is_recorded(bench: Bench) -> None:
     async with endpoint(status(500), status(503), status(200)) as server:
         await send_one(bench, hook(server))
         for _ in range(2):
@@ -72,12 +70,12 @@ async def test_a_message_that_fails_for_good_says_why(bench: Bench) -> None:
     assert await outcomes(bench) == [("failed", "gone")]
 
 
-async def test_what_a_dead_worker_had_in_hand_is_unknown_when_its_entry_ends(bench: Bench) -> None:
+async def test_a_delivery_of_a_dead_worker_is_unknown_when_its_entry_ends(bench: Bench) -> None:
     async with endpoint(status(200)) as server:
         automation_id = await bench.automation([TRIGGER, hook(server)], [("t", "h")])
         await bench.send("k", ANN)
         dying = bench.new_driver()
-        dying._deliveries._recorded = _dies  # type: ignore[method-assign]
+        dying._deliveries._record = _dies  # type: ignore[method-assign]
         await dying.drive(bench.org_id, "ready", 10)
         await dying.finish_deliveries()
         await bench.execute("UPDATE automations SET active = false WHERE id = %s", automation_id)
@@ -100,7 +98,7 @@ async def cut(bench: Bench, server: Endpoint) -> str:
     return automation_id
 
 
-async def test_v9_what_may_have_arrived_is_not_said_to_have_failed(bench: Bench) -> None:
+async def test_v9_a_message_that_may_have_arrived_is_not_marked_failed(bench: Bench) -> None:
     async with endpoint(NO_HTTP, status(410)) as server:
         await cut(bench, server)
         await bench.drive()
@@ -108,7 +106,7 @@ async def test_v9_what_may_have_arrived_is_not_said_to_have_failed(bench: Bench)
     assert await bench.entries() == [("dead", "gone")]
 
 
-async def test_v9_what_may_have_arrived_is_not_said_to_have_been_skipped(bench: Bench) -> None:
+async def test_v9_a_message_that_may_have_arrived_is_not_marked_skipped(bench: Bench) -> None:
     async with endpoint(NO_HTTP, status(500)) as server:
         automation_id = await cut(bench, server)
         await bench.drive()
@@ -121,7 +119,7 @@ async def test_v9_what_may_have_arrived_is_not_said_to_have_been_skipped(bench: 
     ]
 
 
-async def test_what_may_have_arrived_and_then_did_is_sent(bench: Bench) -> None:
+async def test_an_unknown_message_becomes_sent_by_a_later_success(bench: Bench) -> None:
     async with endpoint(NO_HTTP, status(200)) as server:
         await cut(bench, server)
         await bench.drive()
@@ -137,7 +135,7 @@ async def test_a_capped_message_is_skipped_without_a_text(bench: Bench) -> None:
     assert await bench.fetch("SELECT body FROM messages ORDER BY created_at") == [("for that",), (None,)]
 
 
-async def test_j12_who_opted_out_is_skipped(bench: Bench) -> None:
+async def test_j12_a_contact_that_opted_out_is_skipped(bench: Bench) -> None:
     await bench.send("before", ANN)
     await opt_out(bench, "inapp")
     await send_one(bench, INAPP)
@@ -155,7 +153,7 @@ async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: B
     assert await outcomes(bench) == [("skipped", "opted_out")]
 
 
-async def test_j12_who_unsubscribed_an_address_it_had_once_is_skipped(bench: Bench) -> None:
+async def test_j12_an_address_unsubscribed_earlier_is_skipped(bench: Bench) -> None:
     digest = bench.keyring.of(bench.org_id).digest("email", "old@example.com")
     async with bench.database.transaction() as tx:
         await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
@@ -165,7 +163,7 @@ async def test_j12_who_unsubscribed_an_address_it_had_once_is_skipped(bench: Ben
     assert await outcomes(bench) == [("skipped", "opted_out")]
 
 
-async def test_who_opts_out_between_two_tries_gets_no_second_one(bench: Bench) -> None:
+async def test_an_opt_out_between_attempts_prevents_the_next_attempt(bench: Bench) -> None:
     async with endpoint(status(500)) as server:
         await send_one(bench, hook(server))
         await opt_out(bench, "webhook")
@@ -176,18 +174,18 @@ async def test_who_opts_out_between_two_tries_gets_no_second_one(bench: Bench) -
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_who_opts_out_after_the_decision_gets_nothing_all_the_same(bench: Bench) -> None:
+async def test_an_opt_out_after_the_decision_prevents_the_message(bench: Bench) -> None:
     async with endpoint(status(200)) as server:
         await bench.automation([TRIGGER, hook(server)], [("t", "h")])
         await bench.send("k", ANN)
-        look = bench.driver._look
+        look = bench.driver._read_facts
 
         async def look_too_early(*asked: Any) -> Any:
             seen = await look(*asked)
             await opt_out(bench, "webhook")
             return seen
 
-        bench.driver._look = look_too_early  # type: ignore[method-assign]
+        bench.driver._read_facts = look_too_early  # type: ignore[method-assign]
         await bench.drive()
     assert server.requests == []
     assert await outcomes(bench) == [("skipped", "opted_out")]

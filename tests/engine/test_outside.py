@@ -4,13 +4,13 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from api.delivery.unsubscribe import Unsubscribed
-from api.engine.leases import LEASE
-from api.language.run import message_id
-from api.store import delivery
-from api.store.database import UnavailableError
-from tests.delivery.conftest import Endpoint, endpoint, status
+from api.channels.signing import Unsubscription
+from api.engine.claims import LEASE
+from api.store import messages as store_messages
+from api.store.database import DatabaseUnavailableError
+from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
+from workbench.language.run import message_id
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 TAG = {"id": "a", "type": "add_tag", "data": {"tag": "told"}}
@@ -34,7 +34,7 @@ async def messages(bench: Bench) -> list[tuple[Any, ...]]:
     return await bench.fetch("SELECT channel, status, sent_at IS NOT NULL FROM messages ORDER BY id")
 
 
-async def test_a_webhook_is_posted_under_its_id_and_the_entry_goes_on(bench: Bench) -> None:
+async def test_a_webhook_is_posted_under_its_id_and_the_entry_continues(bench: Bench) -> None:
     async with endpoint(OK) as server:
         await post(bench, server)
     ((entry_id,),) = await bench.entries("id")
@@ -64,7 +64,7 @@ async def test_a_retry_sends_the_stored_text_again(bench: Bench) -> None:
         await bench.drive()
         assert await messages(bench) == [("webhook", "queued", False)]
         assert await bench.entries("state, node_id, attempts, last_error") == [
-            ("retrying", "h", 1, "refused: the receiver said no (HTTP 500)")
+            ("retrying", "h", 1, "refused: rejected by the receiver (HTTP 500)")
         ]
         await bench.take_in({"event": "visit", "attributes": {"plan": "pro"}})
         bench.clock.ahead += timedelta(seconds=13)
@@ -96,11 +96,11 @@ async def test_an_endpoint_that_is_gone_is_closed_for_good(bench: Bench) -> None
     assert await bench.fetch("SELECT host FROM closed_endpoints") == [("127.0.0.1",)]
 
 
-async def test_who_unsubscribed_gets_no_email_and_the_run_goes_on(bench: Bench) -> None:
+async def test_an_unsubscribed_contact_gets_no_email_and_the_run_continues(bench: Bench) -> None:
     await bench.automation([TRIGGER, EMAIL, TAG], [("t", "e"), ("e", "a")])
-    who = Unsubscribed(bench.org_id, bench.keyring.of(bench.org_id).digest("email", "ann@example.com"))
+    who = Unsubscription(bench.org_id, bench.keyring.of(bench.org_id).digest("email", "ann@example.com"))
     async with bench.database.transaction() as tx:
-        await delivery.suppress(tx, bench.org_id, "email", who.address_digest, bench.clock.now())
+        await store_messages.suppress(tx, bench.org_id, "email", who.address_digest, bench.clock.now())
     await bench.send("k", ANN)
     await bench.drive()
     assert await messages(bench) == [("email", "skipped", False)]
@@ -112,7 +112,7 @@ async def test_a_worker_that_dies_after_sending_sends_again_under_the_same_id(be
         await bench.automation([TRIGGER, hook(server)], [("t", "h")])
         await bench.send("k")
         dying = bench.new_driver()
-        dying._deliveries._recorded = _dies  # type: ignore[method-assign]
+        dying._deliveries._record = _dies  # type: ignore[method-assign]
         await dying.drive(bench.org_id, "ready", 10)
         await dying.finish_deliveries()
         assert await messages(bench) == [("webhook", "sending", False)]
@@ -129,12 +129,12 @@ async def _dies(*_: Any) -> None:
     return None
 
 
-async def test_an_outcome_whose_commit_nobody_heard_of_is_written_once(bench: Bench) -> None:
+async def test_an_outcome_with_an_unacknowledged_commit_is_written_once(bench: Bench) -> None:
     async with endpoint(OK) as server:
         await bench.automation([TRIGGER, hook(server), TAG], [("t", "h"), ("h", "a")])
         await bench.send("k")
         deliveries = bench.driver._deliveries
-        write, unheard = deliveries._write, [UnavailableError("the connection broke")]
+        write, unheard = deliveries._write, [DatabaseUnavailableError("the connection broke")]
 
         async def broken_after_commit(*args: Any) -> bool:
             written = await write(*args)
@@ -149,39 +149,39 @@ async def test_an_outcome_whose_commit_nobody_heard_of_is_written_once(bench: Be
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_nothing_leaves_once_the_lease_may_be_somebody_elses(bench: Bench) -> None:
+async def test_nothing_is_sent_once_the_lease_has_expired(bench: Bench) -> None:
     async with endpoint(OK) as server:
         await bench.automation([TRIGGER, hook(server)], [("t", "h")])
         await bench.send("k")
         frozen = bench.new_driver()
-        claims = await frozen._claim(bench.org_id, "ready", bench.clock.now(), 10)
+        claims = await frozen._claims.take(bench.org_id, "ready", 10)
         bench.clock.ahead += LEASE + timedelta(seconds=1)
-        await frozen._finish(bench.org_id, claims)
+        await frozen._process(bench.org_id, claims)
         await frozen.finish_deliveries()
     assert server.requests == []
 
 
-async def test_what_a_process_claimed_again_after_a_freeze_does_not_leave_under_its_claim_before(bench: Bench) -> None:
+async def test_an_older_claim_of_the_same_process_cannot_send(bench: Bench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "a")])
     await bench.send("k")
     driver = bench.new_driver()
-    before = await driver._claim(bench.org_id, "ready", bench.clock.now(), 10)
-    leases = driver._leases
-    leases.hold(bench.org_id, before)
-    assert leases.is_ours(bench.org_id, before[0])
+    before = await driver._claims.take(bench.org_id, "ready", 10)
+    holder = driver._claims
+    holder.hold(bench.org_id, before)
+    assert holder.is_valid(bench.org_id, before[0])
     bench.clock.ahead += LEASE + timedelta(seconds=1)
     assert await driver.rescue(bench.org_id, 10) == 1
-    after = await driver._claim(bench.org_id, "retrying", bench.clock.now(), 10)
-    leases.hold(bench.org_id, after)
-    assert [leases.is_ours(bench.org_id, each) for each in (*before, *after)] == [False, True]
-    await leases._renew(bench.org_id, before)
-    leases.release(bench.org_id, before)
-    assert leases.is_ours(bench.org_id, after[0])
-    leases.release(bench.org_id, after)
-    assert not leases.is_ours(bench.org_id, after[0])
+    after = await driver._claims.take(bench.org_id, "retrying", 10)
+    holder.hold(bench.org_id, after)
+    assert [holder.is_valid(bench.org_id, each) for each in (*before, *after)] == [False, True]
+    await holder._renew(bench.org_id, before)
+    holder.release(bench.org_id, before)
+    assert holder.is_valid(bench.org_id, after[0])
+    holder.release(bench.org_id, after)
+    assert not holder.is_valid(bench.org_id, after[0])
 
 
-async def test_what_was_sent_is_not_sent_again_by_a_replay(bench: Bench) -> None:
+async def test_a_replay_does_not_send_a_sent_message_again(bench: Bench) -> None:
     async with endpoint(OK) as server:
         await post(bench, server)
         await bench.execute(
@@ -193,7 +193,7 @@ async def test_what_was_sent_is_not_sent_again_by_a_replay(bench: Bench) -> None
     assert await bench.steps() == ["entered", "sent", "tagged", "already_sent", "tagged"]
 
 
-async def test_a_receiver_that_hangs_holds_up_nobody(bench: Bench) -> None:
+async def test_a_hanging_endpoint_delays_no_other_entry(bench: Bench) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
     async def hang(writer: asyncio.StreamWriter) -> None:

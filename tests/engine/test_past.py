@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.language.advance import LOOP_LIMIT
 from tests.engine.conftest import Bench
+from workbench.language.advance import LOOP_LIMIT
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 TAG = {"id": "a", "type": "add_tag", "data": {"tag": "vip"}}
@@ -55,7 +55,7 @@ async def test_an_entry_that_died_at_its_first_node_was_one(bench: Bench) -> Non
     assert await bench.entries("state") == [("dead",), ("cancelled",)]
 
 
-async def test_nobody_enters_while_an_entry_is_running(bench: Bench) -> None:
+async def test_no_reentry_while_an_entry_is_running(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], reentry={"policy": "not_while_running"})
     await bench.send("k1")
     await bench.drive()

@@ -5,27 +5,25 @@ from typing import Any
 
 import pytest
 
-from api.authoring import automations
-from api.authoring.draft import read_edit
-from api.authoring.refusal import Refusal
-from api.engine.facts import asked_of, look
-from api.engine.graphs import Graphs
-from api.engine.leases import LEASE
-from api.engine.record import Stale, record
-from api.engine.walk import advance_some
-from api.language.codec import encode
-from api.language.contact import Contact
-from api.language.described import Later
-from api.language.event import Event, Identifiers
-from api.language.graph import Graph, read_graph
-from api.language.retry import uniform
-from api.language.simulate import EARLIEST, Automation, Given, simulate
-from api.language.trigger import Trigger
-from api.store import engine as store
-from api.store.calls import COMMIT, run
-from tests.delivery.conftest import endpoint, status
+from api.automations import automations
+from api.automations.automations import Refusal
+from api.automations.body import read_edit
+from api.engine.claims import LEASE
+from api.engine.decide import advance_slice
+from api.engine.facts import Graphs, facts_request, read_facts
+from api.engine.record import StaleFacts, record
+from api.store import entries as store
+from api.store.query import COMMIT, run
+from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 from tests.engine.pausing import AWAIT, TAG, TRIGGER, WAIT, author, pause, resume, waiting
+from workbench.language.codec import encode
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers
+from workbench.language.graph import Graph, read_graph
+from workbench.language.run import uniform_policy
+from workbench.language.simulate import EARLIEST, ScheduledEvent, SimulatedAutomation, SimulationInput, simulate
+from workbench.language.trigger import Trigger
 
 
 async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again(bench: Bench) -> None:
@@ -38,7 +36,7 @@ async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_what_comes_due_rests_once_and_goes_on_when_resumed(bench: Bench) -> None:
+async def test_a_due_entry_is_paused_once_and_continues_after_resume(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     assert await bench.drive() == 0
@@ -61,8 +59,10 @@ async def test_what_comes_due_rests_once_and_goes_on_when_resumed(bench: Bench) 
 
 
 @pytest.mark.parametrize("overdue", [False, True])
-async def test_many_go_on_in_stretches(bench: Bench, monkeypatch: pytest.MonkeyPatch, overdue: bool) -> None:
-    for name in ("_RESUMED_AT_ONCE", "_CANCELLED_AT_ONCE"):
+async def test_many_entries_are_resumed_in_batches(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, overdue: bool
+) -> None:
+    for name in ("_RESUME_BATCH", "_CANCEL_BATCH"):
         monkeypatch.setattr(automations, name, 2)
     automation_id = await waiting(bench, WAIT, TAG, events=5)
     await pause(bench, automation_id)
@@ -105,7 +105,7 @@ async def test_an_event_that_came_meanwhile_ends_the_wait_for_it(bench: Bench) -
     assert await bench.steps() == ["entered", "waiting", "matched"]
 
 
-async def test_a_message_that_is_tried_again_rests_too_and_keeps_its_id(bench: Bench) -> None:
+async def test_a_retried_message_is_paused_too_and_keeps_its_id(bench: Bench) -> None:
     async with endpoint(status(500), status(200)) as server:
         automation_id = await waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
         await pause(bench, automation_id)
@@ -121,7 +121,7 @@ async def test_a_message_that_is_tried_again_rests_too_and_keeps_its_id(bench: B
 
 
 @pytest.mark.parametrize("stop", [automations.deactivate, automations.archive])
-async def test_switched_off_it_is_no_longer_paused_and_what_rested_is_cancelled(bench: Bench, stop: Any) -> None:
+async def test_deactivating_ends_the_pause_and_cancels_paused_entries(bench: Bench, stop: Any) -> None:
     automation_id = await waiting(bench, WAIT)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -151,25 +151,25 @@ async def test_a_worker_that_died_while_it_was_paused_loses_nothing(bench: Bench
     assert await bench.steps() == ["entered", "waiting", "waited", "tagged"]
 
 
-async def test_an_entry_does_not_come_to_rest_in_an_automation_that_was_resumed_meanwhile(bench: Bench) -> None:
+async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
-    now, graphs, retries = bench.clock.now(), Graphs(bench.database), uniform((10.0,))
+    now, graphs, retries = bench.clock.now(), Graphs(bench.database), uniform_policy((10.0,))
     async with bench.database.transaction() as tx:
         claims, _ = await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
-    await graphs.learn(bench.org_id, claims)
-    asked = [asked_of(bench.org_id, claim, graphs) for claim in claims]
+    await graphs.load(bench.org_id, claims)
+    asked = [facts_request(bench.org_id, claim, graphs) for claim in claims]
     async with bench.database.transaction() as tx:
-        seen = await look(tx, bench.org_id, bench.keyring.of(bench.org_id), asked, retries, now)
-    done = advance_some(bench.org_id, claims, graphs, seen)
+        seen = await read_facts(tx, bench.org_id, bench.keyring.of(bench.org_id), asked, retries, now)
+    done = advance_slice(bench.org_id, claims, graphs, seen)
     assert [each.run.state for each in done] == ["paused"]
     await resume(bench, automation_id)
     async with bench.database.transaction() as tx:
-        assert await record(tx, bench.org_id, bench.keyring, done, seen) == Stale()
+        assert await record(tx, bench.org_id, bench.keyring, done, seen) == StaleFacts()
 
 
-async def test_what_failed_last_is_known_while_an_entry_rests_and_when_it_comes_back(bench: Bench) -> None:
+async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: Bench) -> None:
     async with endpoint(status(500), status(200)) as server:
         automation_id = await waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
         [(_, why)] = await bench.entries("state, last_error")
@@ -197,7 +197,7 @@ async def test_paused_twice_it_is_paused_once(bench: Bench) -> None:
     assert await bench.fetch("SELECT count(*) FROM audit_log WHERE action = 'automation.resume'") == [(1,)]
 
 
-async def test_a_version_that_is_published_meanwhile_is_for_those_who_come_later(bench: Bench) -> None:
+async def test_a_version_published_during_a_pause_applies_to_later_entries(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -222,7 +222,7 @@ async def test_a_version_that_is_published_meanwhile_is_for_those_who_come_later
 
 
 @pytest.mark.parametrize(("minutes", "handle"), [(59, "matched"), (61, "timed_out")])
-async def test_the_time_of_a_wait_goes_on_as_a_simulation_says(bench: Bench, minutes: int, handle: str) -> None:
+async def test_waiting_time_passes_during_a_pause_as_simulated(bench: Bench, minutes: int, handle: str) -> None:
     automation_id = await waiting(bench, AWAIT)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=minutes)
@@ -236,9 +236,13 @@ async def test_the_time_of_a_wait_goes_on_as_a_simulation_says(bench: Bench, min
     assert (await bench.steps())[-1] == handle
     graph, trigger = read_graph({"nodes": [TRIGGER, AWAIT], "edges": [{"source": "t", "target": "w"}]}), Trigger()
     assert isinstance(graph, Graph)
-    later = Later(timedelta(minutes=minutes), Event("bought", Identifiers("0x0")))
+    later = ScheduledEvent(timedelta(minutes=minutes), Event("bought", Identifiers("0x0")))
     trace = simulate(
-        Automation(trigger, graph), Event("deposit", Identifiers("0x0")), Contact("c"), EARLIEST, Given(later=(later,))
+        SimulatedAutomation(trigger, graph),
+        Event("deposit", Identifiers("0x0")),
+        ContactState("c"),
+        EARLIEST,
+        SimulationInput(later=(later,)),
     )
     assert trace.steps[-1].outcome == handle
 

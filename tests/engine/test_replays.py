@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from api.authoring import entries
-from api.authoring.automations import Author
+from api.automations import entries
+from api.automations.automations import Author
 from api.clock import uuid7
-from api.language.run import message_id
-from tests.delivery.conftest import Endpoint, endpoint, status
+from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
+from workbench.language.run import message_id
 
 OK, BROKEN = status(200), status(500)
 TRIES = 3

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from api.authoring import automations, entries
-from api.authoring.automations import Author
+from api.automations import automations, entries
+from api.automations.automations import Author
 from api.clock import uuid7
-from api.engine.leases import LEASE
-from tests.delivery.conftest import Endpoint, endpoint, status
+from api.engine.claims import LEASE
+from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
 
 OK, BROKEN = status(200), status(500)
@@ -85,7 +85,7 @@ async def test_what_was_sent_and_what_failed_stay_what_they_are(bench: Bench) ->
             assert await bench.fetch("SELECT status FROM messages") == [(state,)]
 
 
-async def test_v15_what_came_before_a_rest_takes_no_step_after_it(bench: Bench) -> None:
+async def test_v15_an_entry_of_an_earlier_activation_takes_no_step(bench: Bench) -> None:
     async with endpoint(BROKEN, OK) as server:
         automation_id = await post(bench, server)
         await automations.deactivate(bench.database, author(bench), automation_id)
@@ -97,7 +97,7 @@ async def test_v15_what_came_before_a_rest_takes_no_step_after_it(bench: Bench) 
         assert len(server.requests) == 1
 
 
-async def test_what_is_replayed_after_a_rest_runs(bench: Bench) -> None:
+async def test_an_entry_replayed_after_reactivation_runs(bench: Bench) -> None:
     async with endpoint(BROKEN, OK) as server:
         automation_id = await post(bench, server)
         await bench.execute("UPDATE entries SET state = 'dead', outcome = 'refused'")
@@ -108,7 +108,7 @@ async def test_what_is_replayed_after_a_rest_runs(bench: Bench) -> None:
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_an_event_that_comes_after_a_rest_runs(bench: Bench) -> None:
+async def test_an_event_after_reactivation_runs(bench: Bench) -> None:
     async with endpoint(OK, OK) as server:
         automation_id = await post(bench, server)
         await automations.deactivate(bench.database, author(bench), automation_id)

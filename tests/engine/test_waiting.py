@@ -54,7 +54,7 @@ async def test_an_awaited_event_wakes_the_entry_at_once(bench: Bench) -> None:
     assert (await tags(bench), await bench.entries()) == (["came"], [("completed", "completed")])
 
 
-async def test_events_of_others_and_other_events_wake_nobody(bench: Bench) -> None:
+async def test_other_events_and_events_of_other_contacts_wake_no_entry(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -63,7 +63,7 @@ async def test_events_of_others_and_other_events_wake_nobody(bench: Bench) -> No
     assert await bench.drive() == 0
 
 
-async def test_a_wait_goes_on_after_an_event_that_does_not_pass_its_filters(bench: Bench) -> None:
+async def test_a_wait_continues_after_an_event_that_does_not_match_its_filters(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(filters=[PRO]), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -76,7 +76,7 @@ async def test_a_wait_goes_on_after_an_event_that_does_not_pass_its_filters(benc
     assert await bench.steps() == ["entered", "waiting", "timed_out", "tagged"]
 
 
-async def test_an_event_in_time_counts_though_nobody_looked_in_time(bench: Bench) -> None:
+async def test_an_event_before_the_timeout_counts_even_if_processed_after_it(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()

@@ -10,13 +10,13 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from api.clock import token, uuid7
 from api.embedded import Server
-from api.language.codec import decode, encode
-from api.store.calls import run
-from api.store.engine import MessageRow, add_messages
-from api.store.inbox import announce_messages
+from api.store.entries import InappMessageRow, add_messages
+from api.store.messages import announce_messages
+from api.store.query import run
 from tests.conftest import clone
 from tests.inapp.wallet import Wallet
 from tests.routes.conftest import Org, Service, serving
+from workbench.language.codec import decode, encode
 
 PAGE = "https://app.example.com"
 CONTACT = uuid7(1)
@@ -65,16 +65,16 @@ class Person:
 
     async def receive(self, *titles: str, wallet: str | None = None, body: str = "b") -> list[str]:
         """Have messages stored, as the engine does; return their ids."""
-        now = self.org.service.parts.clock.unique_now_us
+        now = self.org.service.services.clock.unique_now_us
         rows = [
-            MessageRow(
+            InappMessageRow(
                 uuid7(now()), CONTACT, CONTACT, uuid7(now()), "n", wallet or self.wallet.address, title, body, None
             )
             for title in titles
         ]
-        async with self.org.service.parts.service.transaction() as tx:
+        async with self.org.service.services.system_database.transaction() as tx:
             for row in rows:
-                stored = add_messages(self.org.id, [row], self.org.service.parts.clock.now())
+                stored = add_messages(self.org.id, [row], self.org.service.services.clock.now())
                 await run(tx, stored, announce_messages(self.org.id, [row.wallet]))
         return [row.id for row in rows]
 

@@ -8,7 +8,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from api.clock import token
-from api.inapp.feed import INBOXES_AT_ONCE
+from api.inapp.feed import INBOXES_PER_READ
 from tests.inapp.conftest import PAGE, Line, Person
 from tests.inapp.wallet import Wallet
 from tests.routes.conftest import serving
@@ -32,7 +32,7 @@ async def test_what_was_not_acknowledged_comes_from_another_process(ann: Person)
         async with ann.socket(session) as line:
             await ann.receive("1", "2")
             assert await line.take(1) == ["1"]
-            stopping.parts.feed.send_away()
+            stopping.services.feed.drain()
             assert await told(line) == 1.0
         with pytest.raises(InvalidStatus) as refused:
             await ann.dial(PAGE)
@@ -46,15 +46,15 @@ async def test_what_was_not_acknowledged_comes_from_another_process(ann: Person)
 async def test_a_herd_is_told_to_come_back_one_after_the_other(ann: Person) -> None:
     async with serving(ann.org.service.dsn) as ann.org.service:
         lines = await asyncio.gather(*(ann.dial(PAGE) for _ in range(120)))
-        ann.org.service.parts.feed.send_away()
+        ann.org.service.services.feed.drain()
         assert sorted({await told(line) for line in lines}) == [1.0, 1.1, 1.2]
 
 
 async def test_a_herd_that_returns_at_once_is_given_all_that_waits(ann: Person) -> None:
-    sessions = ann.org.service.parts.sessions
+    sessions = ann.org.service.services.sessions
     session = sessions.open(await ann.token())
     assert session is not None
-    people = [Person(ann.org, Wallet(token(32))) for _ in range(INBOXES_AT_ONCE + 10)]
+    people = [Person(ann.org, Wallet(token(32))) for _ in range(INBOXES_PER_READ + 10)]
     for person in people:
         await person.receive(person.wallet.address)
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.inapp.eip4361 import SignIn, read, write
+from api.inapp.sign_in import SignIn, format_message, parse_message
 
 FULL = SignIn(
     scheme="https",
@@ -51,16 +51,16 @@ SHORT = SignIn(
 
 
 def test_a_message_is_written_as_the_standard_says() -> None:
-    assert write(FULL) == TEXT
+    assert format_message(FULL) == TEXT
 
 
 @pytest.mark.parametrize("message", [FULL, SHORT])
 def test_what_was_written_is_read(message: SignIn) -> None:
-    assert read(write(message)) == message
+    assert parse_message(format_message(message)) == message
 
 
 def test_without_a_statement_there_are_two_empty_lines() -> None:
-    assert write(SHORT).startswith(
+    assert format_message(SHORT).startswith(
         f"localhost wants you to sign in with your Ethereum account:\n{SHORT.address}\n\n\nURI: http://localhost\n"
     )
 
@@ -74,7 +74,7 @@ def test_without_a_statement_there_are_two_empty_lines() -> None:
     ],
 )
 def test_dates_may_have_any_form_of_rfc_3339(given: str, meant: datetime) -> None:
-    message = read(write(SHORT).replace("2026-03-30T16:25:24.000Z", given))
+    message = parse_message(format_message(SHORT).replace("2026-03-30T16:25:24.000Z", given))
     assert message is not None
     assert message.issued_at == meant
 
@@ -123,19 +123,19 @@ def test_dates_may_have_any_form_of_rfc_3339(given: str, meant: datetime) -> Non
 )
 def test_what_deviates_is_no_message(old: str, new: str) -> None:
     assert old in TEXT
-    assert read(TEXT.replace(old, new)) is None
+    assert parse_message(TEXT.replace(old, new)) is None
 
 
 @pytest.mark.parametrize(
     ("late", "holds"), [(timedelta(0), True), (timedelta(minutes=-6), False), (timedelta(minutes=6), False)]
 )
 def test_a_message_holds_only_around_the_moment_it_was_written(late: timedelta, holds: bool) -> None:
-    assert SHORT.holds(SHORT.issued_at + late) is holds
+    assert SHORT.is_valid_at(SHORT.issued_at + late) is holds
 
 
 def test_a_message_holds_between_its_own_bounds() -> None:
     assert FULL.expires_at is not None
     assert FULL.not_before is not None
-    assert FULL.holds(FULL.not_before)
-    assert not FULL.holds(FULL.not_before - timedelta(seconds=1))
-    assert not FULL.holds(FULL.expires_at)
+    assert FULL.is_valid_at(FULL.not_before)
+    assert not FULL.is_valid_at(FULL.not_before - timedelta(seconds=1))
+    assert not FULL.is_valid_at(FULL.expires_at)

@@ -10,11 +10,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
-from api.access import keys
+from api.auth import keys
 from api.clock import token
-from api.language.codec import decode, encode
 from tests.acceptance.conftest import Api, House
 from tests.inapp.wallet import Wallet
+from workbench.language.codec import decode, encode
 
 WALLET = Wallet(token(32))
 GRAPH = {

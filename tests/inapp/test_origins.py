@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from api.__main__ import main
-from api.access import AccessError, orgs
-from api.inapp.origins import add_origin, is_loopback, list_origins, may_ask, read_origin, remove_origin
+from api.auth import AccessError, keys
+from api.inapp.sign_in import add_origin, is_loopback, is_origin_allowed, list_origins, parse_origin, remove_origin
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from api.inapp.origins import add_origin, is_loopback, list_origins, may_ask, re
     ],
 )
 def test_an_origin_has_one_form(text: str, origin: str) -> None:
-    assert read_origin(text) == origin
+    assert parse_origin(text) == origin
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_an_origin_has_one_form(text: str, origin: str) -> None:
      "https://*.b", "https://a..b", "https://a.b:123456", "https://a.b\n", "https://bücher.example", "https://" + "a" * 300],
 )  # fmt: skip
 def test_what_is_no_origin(text: str) -> None:
-    assert read_origin(text) is None
+    assert parse_origin(text) is None
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_what_is_no_origin(text: str) -> None:
     ],
 )
 def test_only_listed_pages_and_ones_own_machine_may_ask(origin: str, may: bool) -> None:
-    assert may_ask(origin, ("https://app.example.com",)) is may
+    assert is_origin_allowed(origin, ("https://app.example.com",)) is may
     assert is_loopback(origin) is (may and "example" not in origin)
 
 
 async def test_origins_are_added_once_and_removed(database_url: str) -> None:
-    await orgs.create(database_url, "acme")
+    await keys.create_org(database_url, "acme")
     for text in ("https://b.example", "https://A.example/", "https://a.example"):
         await add_origin(database_url, "acme", text)
     assert await list_origins(database_url, "acme") == ("https://b.example", "https://a.example")

@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 
-from api.inapp.sockets import Patience
+from api.inapp.sockets import SocketTimeouts
 from tests.inapp.conftest import PAGE, Person
 from tests.routes.conftest import Org, serving
 
@@ -162,7 +162,7 @@ async def test_who_does_not_read_is_dropped_and_catches_up(ann: Person, bob: Per
         await bob.receive("not held up")
         assert await other.take(1) == ["not held up"]
         async with asyncio.timeout(15):
-            while len(ann.org.service.parts.feed.sockets) > 1:
+            while len(ann.org.service.services.feed.sockets) > 1:
                 await asyncio.sleep(0.05)
         writer.close()
         with suppress(ConnectionError):
@@ -173,8 +173,8 @@ async def test_who_does_not_read_is_dropped_and_catches_up(ann: Person, bob: Per
 
 async def test_who_vanished_without_a_word_is_dropped_and_loses_nothing(ann: Person) -> None:
     async with serving(ann.org.service.dsn) as ann.org.service:
-        sockets = ann.org.service.parts.feed.sockets
-        sockets.patience = Patience(ping=0.5, silent=2)
+        sockets = ann.org.service.services.feed.sockets
+        sockets.timeouts = SocketTimeouts(ping=0.5, silent=2)
         async with ann.socket() as line:
             _, writer = await _raw(ann)  # answers no ping from here on, and closes nothing
             await ann.receive("1")
@@ -191,7 +191,7 @@ async def test_who_vanished_without_a_word_is_dropped_and_loses_nothing(ann: Per
 
 
 async def test_the_number_of_sockets_goes_back_to_what_it_was(ann: Person) -> None:
-    sockets = ann.org.service.parts.feed.sockets
+    sockets = ann.org.service.services.feed.sockets
     async with ann.socket() as line:
         await ann.receive("1")
         await line.take(1)

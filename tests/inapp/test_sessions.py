@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from api.clock import to_us
-from api.inapp.sessions import RENEWED_BEFORE, SESSION_LIFE, SIGNATURE_LIFE, Session
+from api.inapp.sessions import RENEWAL_LEAD, SESSION_LIFETIME, SIGNATURE_LIFETIME, InappSession
 from tests.inapp.conftest import PAGE, Person
 
 SOON = timedelta(seconds=2)
@@ -12,37 +12,37 @@ SOON = timedelta(seconds=2)
 
 async def sealed(person: Person, left: timedelta, since: timedelta = timedelta(hours=1)) -> str:
     """Return the token of a session that has so much time left, and whose wallet signed so long ago."""
-    parts = person.org.service.parts
+    parts = person.org.service.services
     session = parts.sessions.open(await person.token())
     assert session is not None
     now = parts.clock.now()
-    ends = Session(session.org_id, session.key_id, session.wallet, PAGE, to_us(now - since), to_us(now + left))
+    ends = InappSession(session.org_id, session.key_id, session.wallet, PAGE, to_us(now - since), to_us(now + left))
     return parts.sessions.seal(ends)
 
 
-def session_of(person: Person, frame: dict[str, Any]) -> Session:
+def session_of(person: Person, frame: dict[str, Any]) -> InappSession:
     """Return the session that a frame brings."""
-    session = person.org.service.parts.sessions.open(frame["token"])
+    session = person.org.service.services.sessions.open(frame["token"])
     assert frame.keys() == {"type", "token", "expiresAt"}
     assert session is not None
     return session
 
 
 async def test_a_session_that_is_about_to_end_is_renewed_over_its_socket(ann: Person) -> None:
-    async with ann.socket(await sealed(ann, RENEWED_BEFORE - SOON)) as line:
+    async with ann.socket(await sealed(ann, RENEWAL_LEAD - SOON)) as line:
         frame = await line.hear()
     assert frame["type"] == "SESSION"
     async with ann.socket(frame["token"]) as line:
         await ann.receive("1")
         assert await line.take(1) == ["1"]  # no other frame came before: it has enough time now
-    left = session_of(ann, frame).ends_us - ann.org.service.parts.clock.now_us()
-    assert SESSION_LIFE - timedelta(minutes=1) < timedelta(microseconds=left) <= SESSION_LIFE
+    left = session_of(ann, frame).ends_us - ann.org.service.services.clock.now_us()
+    assert SESSION_LIFETIME - timedelta(minutes=1) < timedelta(microseconds=left) <= SESSION_LIFETIME
 
 
 async def test_a_week_after_the_signature_the_wallet_signs_again(ann: Person) -> None:
-    async with ann.socket(await sealed(ann, SOON, SIGNATURE_LIFE - 2 * SOON)) as line:
+    async with ann.socket(await sealed(ann, SOON, SIGNATURE_LIFETIME - 2 * SOON)) as line:
         last = session_of(ann, await line.hear())
-        assert last.ends_us - last.signed_us == SIGNATURE_LIFE // timedelta(microseconds=1)
+        assert last.ends_us - last.signed_us == SIGNATURE_LIFETIME // timedelta(microseconds=1)
         assert await line.code() == 4401
 
 

@@ -8,27 +8,26 @@ from typing import Any
 
 import pytest
 
-from api.authoring import automations
-from api.authoring.automations import Author
-from api.authoring.draft import read_draft
+from api.automations import automations
+from api.automations.automations import Author
+from api.automations.body import read_draft
 from api.clock import Clock, token, uuid7
+from api.crypto import Keyring
 from api.embedded import Server
-from api.ingest.arrival import Arrival, Reader
-from api.ingest.matching import Triggers
-from api.ingest.notices import Notices
-from api.ingest.outcome import Outcome
-from api.ingest.past import Past, Piece, claim, store_expected, store_rest
-from api.ingest.past_arrival import PastEvents
+from api.imports.chunk import BatchResult, ImportTarget, claim_keys, store_early, store_in_turn
+from api.imports.rows import PastEvents
+from api.ingest.match import Triggers
+from api.ingest.parse import EventReader, Outcome, ParsedEvent
 from api.ingest.pipeline import Pipeline
-from api.ingest.rate import Buckets
-from api.ingest.transaction import store_batch
-from api.keyring import Keyring
-from api.language.codec import decode, encode
+from api.ingest.queue import TokenBuckets
+from api.ingest.rejected import Notices
+from api.ingest.store import store_batch
 from api.store.access import insert_organization
-from api.store.authoring import AutomationRow
-from api.store.calls import run
+from api.store.automations import AutomationRow
 from api.store.database import Database, Transaction
+from api.store.query import run
 from tests.conftest import clone
+from workbench.language.codec import decode, encode
 
 _numbers = count(1)
 
@@ -43,7 +42,7 @@ class Intake:
         self.keyring = Keyring("a secret of the tests of ingest")
         self.notices = Notices(self.database, self.clock)
         hot = Database(dsn, size=2, lock_ms=500, hot=True)
-        self.pipeline = Pipeline(hot, self.keyring, self.clock, Buckets(0, 1), self.notices)
+        self.pipeline = Pipeline(hot, self.keyring, self.clock, TokenBuckets(0, 1), self.notices)
         self._triggers = Triggers(self.keyring)
 
     async def start(self) -> None:
@@ -63,7 +62,7 @@ class Intake:
         assert org_id is not None
         return Org(self, org_id)
 
-    async def write(self, *arrivals: Arrival) -> list[Outcome]:
+    async def write(self, *arrivals: ParsedEvent) -> list[Outcome]:
         """Write arrivals of any organizations as one micro-batch."""
         async with self.database.transaction() as tx:
             return await store_batch(tx, list(arrivals), self._triggers, self.clock.now())
@@ -82,7 +81,7 @@ class Org:
     def __init__(self, intake: Intake, org_id: int) -> None:
         self.intake, self.id = intake, org_id
         self.keys = self.org_keys = intake.keyring.of(org_id)
-        self._reader = Reader(intake.clock, token(8).hex())
+        self._reader = EventReader(intake.clock, token(8).hex())
 
     async def send(self, *events: dict[str, Any], test: bool = False, through: Pipeline | None = None) -> list[Outcome]:
         """Send events as one request; return their outcomes."""
@@ -92,10 +91,10 @@ class Org:
         """Send every event as a request of its own, all at once."""
         return [outcome for outcomes in await asyncio.gather(*map(self.send, events)) for outcome in outcomes]
 
-    def arrival(self, sent: dict[str, Any]) -> Arrival:
+    def arrival(self, sent: dict[str, Any]) -> ParsedEvent:
         """Return a valid event as the pipeline would have read it."""
         read = self._reader.read(self.id, self.keys, encode(sent), test_key=False)
-        assert isinstance(read, Arrival), read
+        assert isinstance(read, ParsedEvent), read
         return read
 
     async def automate(self, name: str = "", *filters: dict[str, Any], publish: bool = True) -> str:
@@ -175,10 +174,12 @@ async def globex(intake: Intake) -> Org:
     return await intake.organization()
 
 
-async def store_past(tx: Transaction, past: Past, given: PastEvents, at: datetime, *, ahead: bool = False) -> Piece:
+async def store_past(
+    tx: Transaction, target: ImportTarget, events: PastEvents, at: datetime, *, ahead: bool = False
+) -> BatchResult:
     """Store events as an import does, in one transaction; `ahead`: those of people met before ahead of their turn."""
-    claimed = await claim(tx, past, given, at)
-    expected = await store_expected(tx, past, claimed) if ahead else [""] * len(claimed.events)
-    piece = await store_rest(tx, past, given, claimed, expected, at)
-    await run(tx, *piece.writes)
-    return piece
+    claimed = await claim_keys(tx, target, events, at)
+    expected = await store_early(tx, target, claimed) if ahead else [""] * len(claimed.events)
+    result = await store_in_turn(tx, target, events, claimed, expected, at)
+    await run(tx, *result.writes)
+    return result

@@ -1,15 +1,15 @@
-"""trust.md A12: the attributes of a contact are bounded, and what would pass the bounds is refused without a trace."""
+"""The attributes of a contact are bounded. An event that would exceed the bounds is rejected without a trace."""
 
 from pathlib import Path
 from typing import Any
 
-from api.ingest.files.sources import How, find_sources
-from api.ingest.history import import_history
-from api.ingest.outcome import Rejected, Stored
-from api.ingest.rejects import Rejects, beside
-from api.language.codec import encode
-from api.language.problem import Problem
+from api.imports.errors import Rejects, default_rejects_path
+from api.imports.formats import ReadOptions, find_sources
+from api.imports.importer import import_history
+from api.ingest.parse import AcceptedEvent, Rejected
 from tests.ingest.conftest import Intake, Org, event
+from workbench.language.codec import encode
+from workbench.language.problem import Problem
 
 OVERFULL = Rejected(
     (Problem("attributes", "the contact would have more than 1,000 attributes, or more than 256 KB of them"),)
@@ -35,32 +35,32 @@ async def held(org: Org) -> list[int]:
 
 async def test_a12_a_contact_has_at_most_a_thousand_attributes(acme: Org) -> None:
     await fill(acme, 999)
-    assert await acme.send(event("fits", **some(999, 1))) == [Stored("fits")]
+    assert await acme.send(event("fits", **some(999, 1))) == [AcceptedEvent("fits")]
     before = await acme.traces()
     assert await acme.send(event("more", **some(1000, 1))) == [OVERFULL]
     assert (await held(acme), await acme.traces()) == ([1000], before)
-    assert await acme.send(event("again", **some(0, 50, 2))) == [Stored("again")]  # those it has may change
+    assert await acme.send(event("again", **some(0, 50, 2))) == [AcceptedEvent("again")]  # those it has may change
 
 
 async def test_a12_a_contact_has_at_most_256_kb_of_attributes(acme: Org) -> None:
     most = 262_144 // (1_000 + len('"k0000": "", '))
     await fill(acme, most, 1_000)
     assert await acme.send(event("more", **some(most, 1, 1_000))) == [OVERFULL]
-    assert await acme.send(event("little", **some(most, 1, 1))) == [Stored("little")]
+    assert await acme.send(event("little", **some(most, 1, 1))) == [AcceptedEvent("little")]
     assert await held(acme) == [most + 1]
 
 
 async def test_a12_the_neighbours_of_a_refused_event_are_stored(acme: Org) -> None:
     await fill(acme, 1_000)
     sent = [event("before", external_id="u2"), event("bad", **some(1_000, 1)), event("after", external_id="u3")]
-    assert await acme.send(*sent) == [Stored("before"), OVERFULL, Stored("after")]
+    assert await acme.send(*sent) == [AcceptedEvent("before"), OVERFULL, AcceptedEvent("after")]
     assert {key for (key,) in await acme.rows("idempotency_key", "events")} >= {"before", "after"}
     assert "bad" not in {key for (key,) in await acme.rows("idempotency_key", "events")}
 
 
 async def test_a12_many_events_at_once_cannot_make_a_new_contact_too_large(acme: Org) -> None:
     outcomes = await acme.send(*[event(str(n), **some(n * 50)) for n in range(30)])
-    assert outcomes == [*[Stored(str(n)) for n in range(20)], *[OVERFULL] * 10]
+    assert outcomes == [*[AcceptedEvent(str(n)) for n in range(20)], *[OVERFULL] * 10]
     assert await held(acme) == [1000]
 
 
@@ -69,7 +69,7 @@ async def test_a12_an_import_keeps_to_the_bounds(acme: Org, intake: Intake, tmp_
     lines = [event(str(n), occurredAt=f"2025-03-04T05:06:{n:02}Z", **some(n * 50)) for n in range(22)]
     path.write_bytes(b"\n".join(map(encode, lines)))
     ((name,),) = await intake.rows("SELECT name FROM organizations WHERE id = %(id)s", id=acme.id)
-    with Rejects(beside(path)) as rejects:
-        report = await import_history(intake.dsn, intake.keyring, name, find_sources([path], How())[0], rejects)
+    with Rejects(default_rejects_path(path)) as rejects:
+        report = await import_history(intake.dsn, intake.keyring, name, find_sources([path], ReadOptions())[0], rejects)
     assert (report.stored, report.rejected, report.refusals[0].problems) == (20, 2, OVERFULL.problems)
     assert await held(acme) == [1000]

@@ -8,19 +8,19 @@ from random import Random
 
 import pytest
 
+from api.catalog import counts
+from api.catalog.counts import count_events
 from api.clock import uuid7
-from api.ingest import counting
-from api.ingest.arrival import Arrival
-from api.ingest.counting import count_events
-from api.ingest.matching import Triggers
-from api.ingest.past import Past
-from api.ingest.past_arrival import PastEvents, PastReader
-from api.ingest.returning import Memory
-from api.ingest.transaction import store_batch
-from api.language.codec import encode
-from api.store import catalog
+from api.imports.chunk import ImportTarget
+from api.imports.contact_cache import ContactCache
+from api.imports.rows import PastEvents, PastReader
+from api.ingest.match import Triggers
+from api.ingest.parse import ParsedEvent
+from api.ingest.store import store_batch
+from api.store import events
 from api.store.database import Database, Transaction
 from tests.ingest.conftest import Intake, Org, event, store_past
+from workbench.language.codec import encode
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ROWS = (
@@ -35,10 +35,10 @@ class Organization:
     def __init__(self, org: Org) -> None:
         self.org, self.intake = org, org.intake
         self.now = org.intake.clock.now()
-        self.past = Past(org.id, Memory(org.id), most_locks=1_000, source=uuid7(1))
+        self.target = ImportTarget(org.id, ContactCache(org.id), max_locks=1_000, source=uuid7(1))
         self._triggers = Triggers(org.intake.keyring)
 
-    def arrivals(self, *names: str) -> list[Arrival]:
+    def arrivals(self, *names: str) -> list[ParsedEvent]:
         """Return valid events that nobody has sent before."""
         keys = (uuid7(self.intake.clock.unique_now_us()) for _ in names)
         return [
@@ -65,7 +65,7 @@ class Organization:
     async def load(self, *dated: tuple[str, datetime], database: Database | None = None) -> None:
         """Store events as an import does."""
         async with (database or self.intake.database).transaction() as tx:
-            await store_past(tx, self.past, self.dated(*dated), self.now)
+            await store_past(tx, self.target, self.dated(*dated), self.now)
 
     async def counted(self, now: datetime | None = None, database: Database | None = None) -> None:
         await count_events(database or self.intake.database, now or self.now)
@@ -74,21 +74,21 @@ class Organization:
         """Return what the catalog says by event and day; both its statements, and the rows themselves, must say the same."""
         async with self.intake.database.transaction() as tx:
             await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            said = by_day(await catalog.count_events(tx, self.org.id, since, "", 200))
+            said = by_day(await events.count_events(tx, self.org.id, since, "", 200))
             rows = await (await tx.execute(ROWS, {"org_id": self.org.id, "since": since})).fetchall()
             assert said == {(name, day): count for name, day, count in rows}
             assert said == await self._one_by_one(tx, since, {name for name, _ in said})
         return said
 
     async def _one_by_one(self, tx: Transaction, since: datetime, names: set[str]) -> dict[tuple[str, datetime], int]:
-        return by_day([await catalog.count_event(tx, self.org.id, name, since) for name in names])
+        return by_day([await events.count_event(tx, self.org.id, name, since) for name in names])
 
     async def kept(self, *tables: str) -> list[int]:
         """Return the sums of counts that are kept in tables."""
         return [(await self.org.rows("coalesce(sum(count), 0)::int", table))[0][0] for table in tables]
 
 
-def by_day(counted: list[catalog.Counted]) -> dict[tuple[str, datetime], int]:
+def by_day(counted: list[events.CountedEvent]) -> dict[tuple[str, datetime], int]:
     found = {(each.event, day): count for each in counted for day, count in each.days.items()}
     assert sum(found.values()) == sum(each.count for each in counted)
     return found
@@ -143,7 +143,7 @@ async def test_a_transaction_that_began_before_an_hour_was_closed_is_waited_for(
 
     async def store_slowly() -> None:
         async with second.transaction() as tx:
-            await store_past(tx, acme.past, acme.dated(("a", at)), acme.now)
+            await store_past(tx, acme.target, acme.dated(("a", at)), acme.now)
             slow.set()
             await go_on.wait()
 
@@ -162,10 +162,10 @@ async def test_a_transaction_that_began_before_an_hour_was_closed_is_waited_for(
     assert sum((await acme.catalog(at - HOUR)).values()) == 2
 
 
-async def test_whoever_died_in_the_middle_is_followed_by_another(acme: Organization, second: Database) -> None:
+async def test_another_process_continues_after_one_that_died(acme: Organization, second: Database) -> None:
     await acme.store(acme.now - HOUR, "a")
     async with acme.intake.database.transaction() as tx:
-        await counting.store.close_hours(tx, acme.now - DAY, acme.now)
+        await counts.store.close_hours(tx, acme.now - DAY, acme.now)
     await acme.store(acme.now - HOUR, "a", "b")
     await asyncio.gather(acme.counted(database=second), acme.counted())
     await acme.counted()  # what each of the two left because the other was at it
@@ -173,13 +173,13 @@ async def test_whoever_died_in_the_middle_is_followed_by_another(acme: Organizat
     await acme.catalog(acme.now - DAY)
 
 
-async def test_hours_that_nobody_asks_for_any_more_are_forgotten(acme: Organization) -> None:
+async def test_hours_older_than_the_catalog_shows_are_deleted(acme: Organization) -> None:
     await acme.load(("a", acme.now - 30 * DAY), ("a", acme.now - HOUR))
     await acme.counted()
     assert await acme.kept("event_hours", "event_days") == [2, 2]
     later = acme.now + 5 * DAY
     await acme.counted(later)
-    await counting.forget_counts(acme.intake.database, acme.org.id, later)
+    await counts.delete_old_counts(acme.intake.database, acme.org.id, later)
     assert await acme.kept("event_hours", "event_days") == [1, 1]
     await acme.catalog(later - 30 * DAY)
 
@@ -245,7 +245,7 @@ async def test_an_import_notes_an_hour_once_however_many_pieces_it_has(acme: Org
 
 
 @pytest.mark.parametrize(("limit", "tried"), [("statement_ms", [60, 30, 15, 5]), ("lock_ms", [])])
-async def test_one_that_takes_too_long_holds_nobody_up(
+async def test_a_slow_organization_does_not_delay_the_others(
     intake: Intake, acme: Organization, second: Database, limit: str, tried: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     other = Organization(await intake.organization())
@@ -253,7 +253,7 @@ async def test_one_that_takes_too_long_holds_nobody_up(
         await each.store(acme.now - HOUR, "a")
     async with second.transaction() as tx:
         first = acme.now.replace(minute=0, second=0, microsecond=0) - DAY
-        await counting.store.close_hours(tx, first, acme.now)
+        await counts.store.close_hours(tx, first, acme.now)
     hasty = Database(intake.dsn, size=2, **{limit: 100})
     await hasty.open()
     async with second.transaction() as tx:  # so acme's count waits until its time is over

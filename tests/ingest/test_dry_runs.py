@@ -1,10 +1,10 @@
-"""Dry runs say what a live event would do, and do nothing: contract §4.4 and design §3."""
+"""Dry runs report what a live event would do, without doing it (docs/contract.md 4.4)."""
 
 from typing import Any
 
 import pytest
 
-from api.ingest.outcome import DryRun, Outcome, Stored
+from api.ingest.parse import AcceptedEvent, DryRun, Outcome
 from tests.ingest.conftest import Intake, Org, event
 
 IS_ANN = {"path": "email", "operator": "eq", "value": "ann@example.com"}
@@ -14,7 +14,7 @@ HAS_ID = {"path": "externalId", "operator": "exists"}
 def matched(outcome: Outcome) -> int:
     """Return how many automations a dry run would have entered, or a live event has."""
     match outcome:
-        case DryRun(matched=number) | Stored(entries=number):
+        case DryRun(matched=number) | AcceptedEvent(entries=number):
             return number
     raise AssertionError(outcome)
 
@@ -45,11 +45,11 @@ async def test_a_stored_contact_lends_what_the_event_does_not_say(acme: Org) -> 
     assert (matched(dry), matched(live)) == (2, 2)
 
 
-async def test_beside_live_events_that_make_contacts_a_dry_run_still_finds_its_own(acme: Org) -> None:
+async def test_a_dry_run_finds_its_contact_in_a_batch_with_live_events_of_new_contacts(acme: Org) -> None:
     await acme.automate("deposit", IS_ANN)
     await acme.send(event("0", wallet="0xA", email="ann@example.com"))
     live, dry = await acme.send(event("1", wallet="0xNew"), event("2", wallet="0xA", test=True))
-    assert (live, dry) == (Stored("1", 0), DryRun("2", 1, False))
+    assert (live, dry) == (AcceptedEvent("1", 0), DryRun("2", 1, False))
 
 
 async def test_a_dry_run_sees_the_contacts_of_its_own_batch(acme: Org) -> None:
@@ -67,7 +67,7 @@ async def test_dry_runs_and_live_events_of_several_organizations_share_a_micro_b
         globex.arrival(event("1", wallet="0xA", test=True)),
         globex.arrival(event("2")),
     ]
-    assert await intake.write(*arrivals) == [Stored("1", 0), DryRun("1", 1, False), Stored("2", 1)]
+    assert await intake.write(*arrivals) == [AcceptedEvent("1", 0), DryRun("1", 1, False), AcceptedEvent("2", 1)]
     assert await acme.traces() == dict.fromkeys(("events", "idempotency_keys", "contacts", "identities"), 1)
     assert (await globex.traces())["dry_runs"] == 1
 

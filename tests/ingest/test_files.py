@@ -1,4 +1,4 @@
-"""How files are read: whose records, what columns and cells mean, and what cannot be read is said."""
+"""ReadOptions files are read: whose records, what columns and cells mean, and what cannot be read is said."""
 
 import gzip
 import json
@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from api.ingest.files.row import UnreadableFileError
-from api.ingest.files.sources import How, Source, find_sources
-from api.language.codec import decode
+from api.imports.formats import HistoryFile, ReadOptions, find_sources
+from api.imports.row import UnreadableFileError
+from workbench.language.codec import decode
 
 ORDERS = """\
 ts;event;customer;contact.email;total;zip;note
@@ -32,13 +32,13 @@ def read(path: Path, after: int = 0, **how: Any) -> list[tuple[int, Any]]:
     """Return the rows of a file or folder: events as values, refusals as their reasons."""
     rows = []
     for source in sources(path, **how):
-        with source.opened(after) as opened:
+        with source.open(after) as opened:
             rows += [(line, str(bad[0]) if bad else decode(text)) for line, text, bad in opened]
     return rows
 
 
-def sources(path: Path, **how: Any) -> list[Source]:
-    return find_sources([path], How(**how))[0]
+def sources(path: Path, **how: Any) -> list[HistoryFile]:
+    return find_sources([path], ReadOptions(**how))[0]
 
 
 def test_columns_of_csv_go_where_they_are_sent(tmp_path: Path) -> None:
@@ -80,19 +80,19 @@ def test_cells_are_what_they_look_like_or_what_was_said(tmp_path: Path, column: 
     assert (found if isinstance(found, str) else found["payload"]["x"]) == value
 
 
-def test_a_row_that_is_none_costs_no_other_row(tmp_path: Path) -> None:
+def test_an_invalid_row_affects_no_other_row(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'event,email\na,x\nb\n"c,never closed\nd,\xff\ne,z\n')
     assert [(line, row if isinstance(row, str) else row["event"]) for line, row in read(tmp_path / "a.csv")] == [
         (2, "a"),
         (3, "has 1 cells, the header has 2"),
-        (4, "is no row of CSV: unexpected end of data"),
+        (4, "is not a row of CSV: unexpected end of data"),
         (5, "is not UTF-8: invalid start byte at byte 3"),
         (6, "e"),
     ]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.ndjson", "a.parquet", "a.csv.gz", "a.ndjson.zst"])
-def test_reading_goes_on_behind_any_line(tmp_path: Path, name: str) -> None:
+def test_reading_resumes_after_any_line(tmp_path: Path, name: str) -> None:
     write(tmp_path / name, 5_000)
     whole = read(tmp_path / name)
     assert len(whole) == 5_000
@@ -138,8 +138,8 @@ def test_segment_is_recognised_and_its_names_are_made_to_fit(tmp_path: Path) -> 
         {"type": "page", "anonymousId": "an2", "name": "Home", "messageId": "m3"},
     ]
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, records)))
-    (source,), names = find_sources([tmp_path / "a.json"], How())
-    with source.opened() as rows:
+    (source,), names = find_sources([tmp_path / "a.json"], ReadOptions())
+    with source.open() as rows:
         events = [decode(text) for _, text, _ in rows]
     assert source.dialect == "segment"
     assert names.changed == {"Order Completed": "order_completed"}
@@ -201,9 +201,9 @@ def test_a_folder_is_all_files_in_it_in_the_order_of_their_paths(tmp_path: Path)
         (
             "a.csv",
             b"event,amount\n",
-            "nothing is known of column 'amount'; say where it goes, like --map 'amount=payload.amount'",
+            "column 'amount' has no known meaning; map it to a field, like --map 'amount=payload.amount'",
         ),
-        ("a.csv", b"name\n", "nothing is known of column 'name'"),
+        ("a.csv", b"name\n", "column 'name' has no known meaning"),
         ("a.csv", b"email\n", "has no column named event"),
         ("a.csv", b"event,email,contact.email\n", "two columns go to contact.email"),
         ("a.csv", b"", "is empty"),

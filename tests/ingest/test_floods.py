@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from api.ingest.pipeline import MOST_WAITING, Pipeline
-from api.ingest.rate import Buckets
-from api.ingest.writers import MOST_PER_BATCH
+from api.ingest.batch_writer import MAX_BATCH_WEIGHT
+from api.ingest.pipeline import QUEUE_CAPACITY, Pipeline
+from api.ingest.queue import TokenBuckets
 from api.store.database import Database, Transaction
 from tests.ingest.conftest import Intake, Org, event
 
-REQUESTS = MOST_WAITING // 100
+REQUESTS = QUEUE_CAPACITY // 100
 
 
 class Gated(Database):
@@ -33,7 +33,7 @@ class Gated(Database):
 async def gated(intake: Intake) -> AsyncIterator[tuple[Pipeline, asyncio.Event]]:
     """A pipeline whose writer is held up until the event is set."""
     database = Gated(intake.dsn)
-    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers=1)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     yield pipeline, database.gate
     database.gate.set()
@@ -58,6 +58,6 @@ async def test_an_organization_that_floods_is_refused_at_once_and_the_others_are
     await asyncio.sleep(0)  # it joins the queue
     gate.set()
     await asyncio.gather(*flood, quiet)
-    before = answered.index("quiet Stored") - refused
+    before = answered.index("quiet AcceptedEvent") - refused
     assert REQUESTS // 3 < refused < REQUESTS
-    assert before <= 2 * MOST_PER_BATCH // 100  # those of the batch that was being written, and of its own
+    assert before <= 2 * MAX_BATCH_WEIGHT // 100  # those of the batch that was being written, and of its own

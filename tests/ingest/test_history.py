@@ -12,18 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from api.ingest.files.row import UnreadableFileError
-from api.ingest.files.sources import How, find_sources
-from api.ingest.history import UnknownOrganizationError, import_history
-from api.ingest.identifiers import keys_of
-from api.ingest.rejects import Rejects, beside
-from api.ingest.report import ImportReport, Refusal
-from api.keyring import Keyring
-from api.language.codec import encode
-from api.language.event import Identifiers
-from api.language.identity import Key, Kind, resolve
-from api.language.problem import Problem
-from api.store.database import libpq_dsn, seeing_everybody
+from api.crypto import Keyring
+from api.imports.errors import ImportReport, RejectedRow, Rejects, default_rejects_path
+from api.imports.formats import ReadOptions, find_sources
+from api.imports.importer import UnknownOrganizationError, import_history
+from api.imports.row import UnreadableFileError
+from api.ingest.parse import keys_of
+from api.store.database import libpq_dsn, seeing_all_organizations
+from workbench.language.codec import encode
+from workbench.language.contact import IdentifierKey, IdentifierKind, resolve_identity
+from workbench.language.event import Identifiers
+from workbench.language.problem import Problem
 
 KEYRING = Keyring("a secret of the tests")
 PARTITION = r"regexp_replace(tableoid::regclass::text, '^workbench\.|_\d{6,}$', '', 'g')"  # on Citus that of a shard
@@ -46,12 +45,12 @@ class History:
         return await self.run(path)
 
     async def run(self, *paths: Path, org: str = "acme", **how: Any) -> ImportReport:
-        sources, _ = find_sources(paths, How(**how))
-        with Rejects(beside(paths[0])) as rejects:
+        sources, _ = find_sources(paths, ReadOptions(**how))
+        with Rejects(default_rejects_path(paths[0])) as rejects:
             return await import_history(self.dsn, KEYRING, org, sources, rejects)
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
-        async with seeing_everybody(self._connection):
+        async with seeing_all_organizations(self._connection):
             return await (await self._connection.execute(query)).fetchall()
 
 
@@ -123,9 +122,9 @@ async def test_an_event_of_history_needs_its_moment(history: History) -> None:
         read=3,
         rejected=3,
         refusals=(
-            Refusal(1, (Problem("occurredAt", "is required in an import"),)),
-            Refusal(2, (Problem("test", "a dry run is not history"),)),
-            Refusal(3, (Problem("occurredAt", "is more than 5 minutes in the future"),)),
+            RejectedRow(1, (Problem("occurredAt", "is required in an import"),)),
+            RejectedRow(2, (Problem("test", "a dry run is not history"),)),
+            RejectedRow(3, (Problem("occurredAt", "is more than 5 minutes in the future"),)),
         ),
     )
 
@@ -159,7 +158,7 @@ async def test_every_text_comes_back_as_it_was_sent(history: History) -> None:
     assert await history.rows("SELECT external_id, idempotency_key, payload FROM events") == [(odd, odd, {"text": odd})]
 
 
-async def test_months_whose_rows_lie_outside_take_more(history: History) -> None:
+async def test_rows_of_a_month_without_partition_stay_in_the_default_partition(history: History) -> None:
     await history.rows(
         "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key) VALUES "
         "(9, gen_random_uuid(), gen_random_uuid(), 'old', '2025-03-09Z', '2025-03-09Z', 'k') RETURNING 1"
@@ -265,16 +264,20 @@ class Fold:
 
     def __init__(self, history: History) -> None:
         self._org_keys = history.org_keys
-        self._owners: dict[Key, str] = {}
-        self._columns: dict[str, dict[Kind, str]] = {}
+        self._owners: dict[IdentifierKey, str] = {}
+        self._columns: dict[str, dict[IdentifierKind, str]] = {}
         self._events: dict[str, set[str]] = {}
 
     def take(self, sent: dict[str, Any]) -> None:
         contact = sent["contact"]
         who = Identifiers(contact.get("walletAddress"), contact.get("email"), contact.get("externalId"))
-        values = {Kind.WALLET: who.wallet, Kind.EMAIL: who.email, Kind.EXTERNAL_ID: who.external_id}
+        values = {
+            IdentifierKind.WALLET: who.wallet,
+            IdentifierKind.EMAIL: who.email,
+            IdentifierKind.EXTERNAL_ID: who.external_id,
+        }
         has = {contact_id: frozenset(columns) for contact_id, columns in self._columns.items()}
-        resolution = resolve(keys_of(self._org_keys, who), self._owners, has)
+        resolution = resolve_identity(keys_of(self._org_keys, who), self._owners, has)
         contact_id = resolution.contact_id or f"contact {len(self._columns)}"
         for key in resolution.gained:
             former = self._columns.get(self._owners.get(key, ""), {})
@@ -287,7 +290,7 @@ class Fold:
     def contacts(self) -> set[tuple[Any, ...]]:
         return {
             (
-                *(self._columns[contact_id].get(kind) for kind in Kind),
+                *(self._columns[contact_id].get(kind) for kind in IdentifierKind),
                 frozenset((int(kind), digest) for (kind, digest), owner in self._owners.items() if owner == contact_id),
                 frozenset(self._events[contact_id]),
             )

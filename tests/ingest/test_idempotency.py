@@ -1,11 +1,11 @@
-"""Every event once: contract §4.6 and trust.md C1-C7."""
+"""Every event is stored once (docs/contract.md 4.6)."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from api.ingest.outcome import DryRun, Duplicate, Outcome, Stored
+from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, Outcome
 from tests.ingest.conftest import Intake, Org, event
 
 
@@ -27,7 +27,7 @@ async def mismatches(org: Org) -> list[str]:
 
 async def test_c1_a_hundred_times_the_same_at_once_is_one_event(acme: Org) -> None:
     await acme.automate("deposit")
-    assert kinds(await acme.send_at_once(*[event("k")] * 100)) == {"Stored": 1, "Duplicate": 99}
+    assert kinds(await acme.send_at_once(*[event("k")] * 100)) == {"AcceptedEvent": 1, "Duplicate": 99}
     assert await acme.traces() == dict.fromkeys(("events", "idempotency_keys", "contacts", "identities", "entries"), 1)
     assert await mismatches(acme) == []
 
@@ -35,7 +35,7 @@ async def test_c1_a_hundred_times_the_same_at_once_is_one_event(acme: Org) -> No
 async def test_c2_of_different_bodies_under_one_key_the_first_stays(acme: Org) -> None:
     bodies = [event("k", payload={"n": n}, external_id=f"u{n}", attributes={"n": n}) for n in range(50)]
     outcomes = await acme.send_at_once(*bodies)
-    (winner,) = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Stored)]
+    (winner,) = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, AcceptedEvent)]
     assert await acme.rows("payload", "events") == [({"n": winner},)]
     assert await acme.contacts() == [{"external_id": f"u{winner}", "attributes": {"n": winner}}]
     assert await mismatches(acme) == ["k"] * 49
@@ -50,20 +50,20 @@ async def test_a_key_that_comes_back_with_another_body_is_kept_for_the_debugger(
 
 async def test_c3_c6_keys_of_two_organizations_have_nothing_to_do_with_each_other(acme: Org, globex: Org) -> None:
     mine, theirs = await acme.send(event("k")), await globex.send(event("k"))
-    assert [*mine, *theirs] == [Stored("k"), Stored("k")]
+    assert [*mine, *theirs] == [AcceptedEvent("k"), AcceptedEvent("k")]
 
 
 async def test_c6_without_a_key_and_a_moment_every_event_counts(acme: Org, intake: Intake) -> None:
     bare = event()
     outcomes = await acme.send_at_once(*[bare] * 100) + await acme.send(*[bare] * 100)
-    assert kinds(outcomes) == {"Stored": 200}
+    assert kinds(outcomes) == {"AcceptedEvent": 200}
     assert len({key for (key,) in await acme.rows("idempotency_key", "events")}) == 200
 
 
 async def test_c7_without_a_key_the_same_moment_counts_once(acme: Org) -> None:
     dated = event(occurredAt=(acme.intake.clock.now() - timedelta(hours=1)).isoformat())
     assert kinds(await acme.send_at_once(*[dated] * 60) + await acme.send(*[dated] * 40)) == {
-        "Stored": 1,
+        "AcceptedEvent": 1,
         "Duplicate": 99,
     }
 
@@ -97,11 +97,11 @@ async def test_a_derived_key_stands_for_name_contact_and_moment(acme: Org, chang
 async def test_one_moment_in_two_zones_is_one_key(acme: Org) -> None:
     at = (acme.intake.clock.now() - timedelta(hours=1)).replace(microsecond=0, tzinfo=None)
     forms = [f"{at.isoformat()}Z", f"{at.isoformat()}.000+00:00", f"{(at + timedelta(hours=2)).isoformat()}+02:00"]
-    assert kinds(await acme.send(*[event(occurredAt=form) for form in forms])) == {"Stored": 1, "Duplicate": 2}
+    assert kinds(await acme.send(*[event(occurredAt=form) for form in forms])) == {"AcceptedEvent": 1, "Duplicate": 2}
 
 
 async def test_a_dry_run_takes_no_key_from_a_live_event_nor_the_other_way_round(acme: Org) -> None:
     dry, live, again = await acme.send(event("k", test=True), event("k"), event("k", test=True))
-    assert (dry, live, again) == (DryRun("k", 0, False), Stored("k"), DryRun("k", 0, True))
+    assert (dry, live, again) == (DryRun("k", 0, False), AcceptedEvent("k"), DryRun("k", 0, True))
     assert await acme.send(event("k", test=True)) == [DryRun("k", 0, True)]
     assert await acme.send(event("k")) == [Duplicate("k")]

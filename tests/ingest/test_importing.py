@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from api.ingest import reading
-from api.ingest.files.sources import How, find_sources
-from api.ingest.history import Status, import_history
-from api.ingest.rejects import Rejects, UnwritableError, beside
-from api.ingest.report import ImportReport
-from api.language.codec import decode, encode
+from api.imports import reader
+from api.imports.errors import ImportReport, Rejects, UnwritableError, default_rejects_path
+from api.imports.formats import ReadOptions, find_sources
+from api.imports.importer import ImportStatus, import_history
 from tests.ingest.conftest import Org, event
+from workbench.language.codec import decode, encode
 
 LINES = 400
 
@@ -30,8 +29,8 @@ class StoppedError(Exception):
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chunks of an import so small that a short file has many."""
-    monkeypatch.setattr(reading, "CHUNK", 50)
-    monkeypatch.setattr(reading, "STEP", 10)
+    monkeypatch.setattr(reader, "CHUNK_ROWS", 50)
+    monkeypatch.setattr(reader, "MAX_STEP_ROWS", 10)
 
 
 async def name_of(org: Org) -> str:
@@ -42,12 +41,12 @@ async def name_of(org: Org) -> str:
 async def load(org: Org, *paths: Path, stop_at: int | None = None, again: bool = False) -> ImportReport:
     """Import files; raise StoppedError once so many rows have been read."""
 
-    def listener(status: Status) -> None:
+    def listener(status: ImportStatus) -> None:
         if stop_at is not None and status.report.read >= stop_at:
             raise StoppedError
 
-    with Rejects(beside(paths[0])) as rejects:
-        sources, _ = find_sources(paths, How(again=again))
+    with Rejects(default_rejects_path(paths[0])) as rejects:
+        sources, _ = find_sources(paths, ReadOptions(restart=again))
         intake = org.intake
         return await import_history(intake.dsn, intake.keyring, await name_of(org), sources, rejects, listener)
 
@@ -75,7 +74,7 @@ async def stored(org: Org) -> list[int]:
 
 
 @pytest.mark.usefixtures("small")
-async def test_an_import_that_broke_off_goes_on_where_it_was(acme: Org, tmp_path: Path) -> None:
+async def test_an_interrupted_import_resumes_where_it_stopped(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", bad_every=40)
     for stop_at in (50, 100, 50):
         with pytest.raises(StoppedError):
@@ -83,10 +82,10 @@ async def test_an_import_that_broke_off_goes_on_where_it_was(acme: Org, tmp_path
     last = await load(acme, path)
     assert (last.before, last.read, last.stored, last.duplicates, last.rejected) == (200, 200, 195, 0, 5)
     assert await stored(acme) == [number for number in range(LINES) if number % 40 != 3]
-    assert len(beside(path).read_bytes().splitlines()) == 10
+    assert len(default_rejects_path(path).read_bytes().splitlines()) == 10
     assert await load(acme, path) == ImportReport(before=LINES)
     assert (await load(acme, path, again=True)).duplicates == LINES - 10
-    assert len(beside(path).read_bytes().splitlines()) == 10
+    assert len(default_rejects_path(path).read_bytes().splitlines()) == 10
 
 
 @pytest.mark.usefixtures("small")
@@ -108,7 +107,7 @@ async def test_a_key_that_comes_again_in_the_very_next_piece_counts_once(acme: O
 async def test_a_piece_that_fails_takes_the_next_one_back_with_it(
     acme: Org, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK", 7)
+    monkeypatch.setattr(reader, "CHUNK_ROWS", 7)
     path = write(tmp_path / "events.ndjson", count=60)
     await acme.send(*(event(f"k{number}", payload={"n": number}) for number in (20, 21, 40)))  # keys that others hold
     report = await load(acme, path)
@@ -121,27 +120,29 @@ async def test_what_was_refused_is_mended_and_imported(acme: Org, tmp_path: Path
     path.write_bytes(path.read_bytes() + b"\n{no json")
     first = await load(acme, path)
     assert (first.stored, first.rejected) == (7, 3)
-    refused = [decode(line) for line in beside(path).read_bytes().splitlines()]
+    refused = [decode(line) for line in default_rejects_path(path).read_bytes().splitlines()]
     assert [each["rejected"]["line"] for each in refused] == [4, 8, 10]
     assert refused[0]["rejected"]["reason"].startswith("contact: ")
     assert refused[2]["rejected"]["text"] == "{no json"
-    beside(path).write_bytes(b"\n".join(encode(each | {"contact": {"externalId": "u1"}}) for each in refused[:2]))
-    assert await load(acme, beside(path)) == ImportReport(read=2, stored=2)
+    default_rejects_path(path).write_bytes(
+        b"\n".join(encode(each | {"contact": {"externalId": "u1"}}) for each in refused[:2])
+    )
+    assert await load(acme, default_rejects_path(path)) == ImportReport(read=2, stored=2)
     assert await stored(acme) == list(range(9))
 
 
 async def test_refusals_are_added_below_a_line_that_was_cut_off(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
     await load(acme, path)
-    first, second = beside(path).read_bytes().splitlines(keepends=True)
-    beside(path).write_bytes(first + second[:20])
+    first, second = default_rejects_path(path).read_bytes().splitlines(keepends=True)
+    default_rejects_path(path).write_bytes(first + second[:20])
     await load(acme, path, again=True)
-    assert beside(path).read_bytes().splitlines(keepends=True) == [first, second[:20] + b"\n", second]
+    assert default_rejects_path(path).read_bytes().splitlines(keepends=True) == [first, second[:20] + b"\n", second]
 
 
 async def test_refusals_that_cannot_be_kept_stop_an_import(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
-    beside(path).mkdir()
+    default_rejects_path(path).mkdir()
     with pytest.raises(UnwritableError, match="--rejects PATH"):
         await load(acme, path)
 
@@ -150,7 +151,7 @@ async def test_refusals_that_cannot_be_kept_stop_an_import(acme: Org, tmp_path: 
 async def test_a_value_that_postgres_refuses_is_refused_alone(
     acme: Org, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK", chunk)
+    monkeypatch.setattr(reader, "CHUNK_ROWS", chunk)
     path = tmp_path / "events.ndjson"
     event: dict[str, Any] = {"event": "e", "contact": {"externalId": "u1"}, "occurredAt": "2025-03-04T05:06:07Z"}
     many = [
@@ -201,7 +202,7 @@ async def test_ctrl_c_leaves_the_bar_and_says_how_to_go_on(acme: Org, tmp_path: 
                 interrupted = True
     assert process.returncode == 130
     assert b"events.ndjson" in said
-    assert b"stopped; what is stored stays, and the same command goes on from there" in said
+    assert b"stopped; imported events are kept; run the same command again to continue" in said
 
 
 def until_closed(terminal: int) -> Iterator[bytes]:

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from api.clock import Clock
-from api.ingest.outcome import Rejected, Stored, Unavailable
-from api.ingest.pipeline import MOST_WAITING, Pipeline
-from api.ingest.rate import Buckets
-from api.language.problem import Problem
-from api.store.database import Database, Transaction
-from api.store.statements import load
+from api.ingest.parse import AcceptedEvent, Rejected, Unavailable
+from api.ingest.pipeline import QUEUE_CAPACITY, Pipeline
+from api.ingest.queue import TokenBuckets
+from api.store.database import Database, Transaction, load
 from tests.ingest.conftest import Intake, Org, event
+from workbench.language.problem import Problem
 
 REFUSED = Rejected((Problem("", "cannot be stored"),))
 
@@ -34,8 +33,8 @@ async def test_a_poisoned_event_fails_alone(alone: Intake) -> None:
     first = acme.send(event("1"), event("2", event="poison", external_id="new"), event("3"), event("1"))
     second = globex.send(event("1"), event("2", event="poison"))
     assert await asyncio.gather(first, second) == [
-        [Stored("1"), REFUSED, Stored("3"), *(await acme.send(event("1")))],
-        [Stored("1"), REFUSED],
+        [AcceptedEvent("1"), REFUSED, AcceptedEvent("3"), *(await acme.send(event("1")))],
+        [AcceptedEvent("1"), REFUSED],
     ]
     assert await acme.traces() == {"events": 2, "idempotency_keys": 2, "contacts": 1, "identities": 1}
     assert await acme.rows("external_id", "contacts") == [("u1",)]
@@ -45,7 +44,7 @@ async def test_a_poisoned_dry_run_fails_alone(alone: Intake) -> None:
     acme = await alone.organization()
     await alone.rows("ALTER TABLE dry_runs ADD CONSTRAINT healthy CHECK (event <> 'poison')")
     live, dry = await acme.send(event("1"), event("2", event="poison", test=True))
-    assert (live, dry) == (Stored("1"), REFUSED)
+    assert (live, dry) == (AcceptedEvent("1"), REFUSED)
 
 
 class UnforeseenError(Exception):
@@ -68,9 +67,9 @@ class Buggy(Database):
 
 async def test_a_bug_that_one_batch_meets_is_answered_and_the_events_are_tried_alone(alone: Intake) -> None:
     acme = await alone.organization()
-    pipeline = Pipeline(Buggy(alone.dsn, size=1), alone.keyring, Clock(), Buckets(0, 1), alone.notices, writers=1)
+    pipeline = Pipeline(Buggy(alone.dsn, size=1), alone.keyring, Clock(), TokenBuckets(0, 1), alone.notices, writers=1)
     await pipeline.start()
-    assert await acme.send(event("1"), event("2"), through=pipeline) == [Stored("1"), Stored("2")]
+    assert await acme.send(event("1"), event("2"), through=pipeline) == [AcceptedEvent("1"), AcceptedEvent("2")]
     assert pipeline.alive
     await pipeline.stop()
 
@@ -82,7 +81,7 @@ async def test_outcomes_are_in_the_order_of_the_events(acme: Org) -> None:
         for n, key in enumerate(keys)
     ]
     outcomes = await acme.send(*sent)
-    expected = ["Stored" if n % 3 else "Rejected" if n % 2 else "DryRun" for n in range(97)]
+    expected = ["AcceptedEvent" if n % 3 else "Rejected" if n % 2 else "DryRun" for n in range(97)]
     assert [type(each).__name__ for each in outcomes] == expected
     assert [getattr(each, "idempotency_key", key) for each, key in zip(outcomes, keys, strict=True)] == keys
     stored = await acme.rows("idempotency_key", "events", "id")  # ids grow in the order of arrival
@@ -138,7 +137,7 @@ async def test_a_batch_costs_the_same_few_round_trips_whatever_its_size(
 ) -> None:
     await acme.automate("deposit")
     database = Counting(intake.dsn)
-    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers=1)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     await acme.send(*regulars(10, 0), through=pipeline)
     database.counts.clear()
@@ -151,7 +150,7 @@ async def test_a_batch_costs_the_same_few_round_trips_whatever_its_size(
 
 async def test_requests_that_come_while_a_batch_is_written_go_together_in_the_next(acme: Org, intake: Intake) -> None:
     database = Counting(intake.dsn)
-    pipeline = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers=1)
+    pipeline = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     await acme.send(event("first"), through=pipeline)
     database.counts.clear()
@@ -162,14 +161,16 @@ async def test_requests_that_come_while_a_batch_is_written_go_together_in_the_ne
 
 async def test_a_full_queue_refuses_at_once_and_what_waits_is_written(acme: Org, intake: Intake) -> None:
     pipeline = Pipeline(
-        Database(intake.dsn, size=1), intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers=1
+        Database(intake.dsn, size=1), intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1
     )
     await pipeline.start()
-    requests = [[event(f"{n}-{m}") for m in range(100)] for n in range(MOST_WAITING // 100 + 2)]
+    requests = [[event(f"{n}-{m}") for m in range(100)] for n in range(QUEUE_CAPACITY // 100 + 2)]
     answers = await asyncio.gather(*[acme.send(*request, through=pipeline) for request in requests])
     await pipeline.stop()
     refused = [outcomes for outcomes in answers if isinstance(outcomes[0], Unavailable)]
-    stored = {outcome.idempotency_key for outcomes in answers for outcome in outcomes if isinstance(outcome, Stored)}
+    stored = {
+        outcome.idempotency_key for outcomes in answers for outcome in outcomes if isinstance(outcome, AcceptedEvent)
+    }
     assert len(refused) >= 1
     assert {key for (key,) in await acme.rows("idempotency_key", "events")} >= stored
 
@@ -177,7 +178,7 @@ async def test_a_full_queue_refuses_at_once_and_what_waits_is_written(acme: Org,
 @pytest.mark.parametrize("writers", [1, 2, 3])
 async def test_stopping_writes_what_waits_and_refuses_what_comes_later(acme: Org, intake: Intake, writers: int) -> None:
     pipeline = Pipeline(
-        Database(intake.dsn, size=3), intake.keyring, intake.clock, Buckets(0, 1), intake.notices, writers
+        Database(intake.dsn, size=3), intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers
     )
     await pipeline.start()
     await acme.send(event("first"), through=pipeline)
@@ -187,26 +188,26 @@ async def test_stopping_writes_what_waits_and_refuses_what_comes_later(acme: Org
         await asyncio.sleep(0)
     async with asyncio.timeout(5):
         await pipeline.stop()
-    assert [await each for each in waiting] == [[Stored(str(n))] for n in range(20)]
+    assert [await each for each in waiting] == [[AcceptedEvent(str(n))] for n in range(20)]
     (late,) = await acme.send(event("late"), through=pipeline)
     assert isinstance(late, Unavailable)
     assert not pipeline.alive
 
 
-async def test_whoever_gave_up_waiting_harms_nobody(acme: Org) -> None:
+async def test_an_abandoned_request_does_not_affect_others(acme: Org) -> None:
     leaving = [asyncio.create_task(acme.send(event(f"left {n}"))) for n in range(20)]
     staying = [asyncio.create_task(acme.send(event(f"stays {n}"))) for n in range(20)]
     await asyncio.sleep(0)
     for each in leaving:
         each.cancel()
-    assert [await each for each in staying] == [[Stored(f"stays {n}")] for n in range(20)]
+    assert [await each for each in staying] == [[AcceptedEvent(f"stays {n}")] for n in range(20)]
     await asyncio.gather(*leaving, return_exceptions=True)
-    assert await acme.send(event("after")) == [Stored("after")]
+    assert await acme.send(event("after")) == [AcceptedEvent("after")]
 
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
 HOT: dict[str, tuple[str, dict[str, Any]]] = {
-    "remember_keys": (
+    "claim_keys": (
         "",
         {
             "org_ids": "{1}",
@@ -216,7 +217,7 @@ HOT: dict[str, tuple[str, dict[str, Any]]] = {
             "created_at": "now",
         },
     ),
-    "find_holders": ("idempotency_keys_pkey", {"org_ids": "{1}", "key_digests": f"{{{NOBODY}}}"}),
+    "find_key_holders": ("idempotency_keys_pkey", {"org_ids": "{1}", "key_digests": f"{{{NOBODY}}}"}),
     "find_owners": (
         "identities_pkey contacts_pkey",
         {"org_ids": "{1}", "kinds": "{1}", "digests": f"{{{NOBODY}}}", "attributes": ""},
@@ -225,8 +226,8 @@ HOT: dict[str, tuple[str, dict[str, Any]]] = {
         "contacts_pkey",
         {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "attributes": ['{"a": 1}'], "updated_at": "now"},
     ),
-    "lose_emails": ("contacts_pkey", {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "updated_at": "now"}),
-    "fill_contacts": (
+    "remove_emails": ("contacts_pkey", {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "updated_at": "now"}),
+    "add_contact_identifiers": (
         "contacts_pkey",
         dict.fromkeys(("emails", "email_domains", "wallets", "raw_wallets", "external_ids"))
         | {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "updated_at": "now"},
@@ -253,7 +254,7 @@ async def test_hot_statements_go_by_primary_key_and_need_no_statistics(alone: In
     await database.open()
     for name, (indexes, values) in HOT.items():
         async with database.transaction() as tx:
-            rows = await (await tx.execute("EXPLAIN " + load("ingest")[name], values)).fetchall()
+            rows = await (await tx.execute("EXPLAIN " + load("events")[name], values)).fetchall()
         plan = "\n".join(line for (line,) in rows)
         assert "Seq Scan" not in plan, plan
         assert all(f"Index Scan using {index}" in plan for index in indexes.split()), plan

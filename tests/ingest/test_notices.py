@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from api.ingest import notices, upkeep
-from api.ingest.notices import MOST_BODY, SHARE, Notices
-from api.ingest.outcome import DryRun, Duplicate, Rejected
+from api.catalog import maintenance
+from api.ingest import rejected
+from api.ingest.parse import DryRun, Duplicate, Rejected
 from api.ingest.pipeline import Pipeline
-from api.ingest.rate import Buckets
-from api.language.codec import encode
-from api.language.problem import Problem
-from api.store.database import Database, Transaction, UnavailableError
+from api.ingest.queue import TokenBuckets
+from api.ingest.rejected import MAX_BODY_BYTES, ORG_SHARE, Notices
+from api.store.database import Database, DatabaseUnavailableError, Transaction
 from tests.ingest.conftest import Intake, Org, event
+from workbench.language.codec import encode
+from workbench.language.problem import Problem
 
 CANARY = "canary-7d1f"
 WHY = (Problem("contact", "is required"), Problem("event", "is required"))
@@ -31,7 +32,7 @@ def kept(intake: Intake) -> Notices:
 @pytest.fixture
 async def pipeline(intake: Intake, kept: Notices) -> AsyncIterator[Pipeline]:
     database = Database(intake.dsn, size=1, hot=True)
-    started = Pipeline(database, intake.keyring, intake.clock, Buckets(0, 1), kept, writers=1)
+    started = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), kept, writers=1)
     await started.start()
     yield started
     await started.stop()
@@ -94,26 +95,28 @@ async def test_what_only_the_store_refuses_is_noted_too(acme: Org, pipeline: Pip
 
 
 async def test_a_flood_of_one_organization_hides_nothing_of_another(acme: Org, globex: Org, kept: Notices) -> None:
-    for number in range(10 * SHARE):
+    for number in range(10 * ORG_SHARE):
         kept.note_rejected(acme.id, encode(event(f"k{number}")), WHY)
     kept.note_rejected(globex.id, encode(event("only")), WHY)
     await flush(kept)
-    assert [key for (key,) in await noticed(acme, "idempotency_key")] == [f"k{9 * SHARE + n}" for n in range(SHARE)]
+    assert [key for (key,) in await noticed(acme, "idempotency_key")] == [
+        f"k{9 * ORG_SHARE + n}" for n in range(ORG_SHARE)
+    ]
     assert await noticed(globex, "idempotency_key") == [("only",)]
-    assert kept.dropped == 9 * SHARE
+    assert kept.dropped == 9 * ORG_SHARE
 
 
 async def test_many_organizations_that_flood_fill_a_bounded_buffer(acme: Org, kept: Notices) -> None:
     for number in range(10_000):
-        kept.note_rejected(-number, b"{}" + b" " * MOST_BODY, WHY)
-        kept.note_rejected(-number, b"{}" + b" " * (MOST_BODY - 2), WHY)
-    assert kept.dropped == 20_000 - notices.MOST_WAITING
+        kept.note_rejected(-number, b"{}" + b" " * MAX_BODY_BYTES, WHY)
+        kept.note_rejected(-number, b"{}" + b" " * (MAX_BODY_BYTES - 2), WHY)
+    assert kept.dropped == 20_000 - rejected.MAX_NOTICES
     held = [notice.raw for share in kept._shares.values() for notice in share]
-    assert sum(map(len, held)) <= notices.MOST_BODIES
+    assert sum(map(len, held)) <= rejected.MAX_BUFFERED_BYTES
 
 
 async def test_of_a_huge_body_only_the_reason_is_kept(acme: Org, kept: Notices) -> None:
-    kept.note_rejected(acme.id, encode(event("huge", payload={"x": "y" * MOST_BODY})), WHY)
+    kept.note_rejected(acme.id, encode(event("huge", payload={"x": "y" * MAX_BODY_BYTES})), WHY)
     await flush(kept)
     assert await noticed(acme, "field, reason, body") == [("contact", "is required", None)]
 
@@ -131,7 +134,7 @@ class Fickle(Database):
     async def transaction(self) -> AsyncIterator[Transaction]:
         self.tries += 1
         if self.tries <= 3:
-            raise UnavailableError("gone fishing")
+            raise DatabaseUnavailableError("gone fishing")
         async with super().transaction() as tx:
             yield tx
         self.written.set()
@@ -140,26 +143,28 @@ class Fickle(Database):
 async def test_while_the_database_is_away_the_newest_wait_and_one_line_says_so(
     acme: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notices, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(rejected, "RETRY_INTERVAL_S", 0.01)
     database = Fickle(intake.dsn)
     await database.open()
     kept = Notices(database, intake.clock)
-    for number in range(3 * SHARE):
+    for number in range(3 * ORG_SHARE):
         kept.note_rejected(acme.id, encode(event(f"k{number}")), WHY)
     await kept.start()
     await asyncio.wait_for(database.written.wait(), 10)
     await kept.stop()
     await database.close()
-    assert [key for (key,) in await noticed(acme, "idempotency_key")] == [f"k{2 * SHARE + n}" for n in range(SHARE)]
+    assert [key for (key,) in await noticed(acme, "idempotency_key")] == [
+        f"k{2 * ORG_SHARE + n}" for n in range(ORG_SHARE)
+    ]
     (line,) = [vars(each) for each in caplog.records if each.message == "notices_behind"]
-    assert (line["dropped"], line["waiting"], line["reason"]) == (2 * SHARE, SHARE, "gone fishing")
+    assert (line["dropped"], line["waiting"], line["reason"]) == (2 * ORG_SHARE, ORG_SHARE, "gone fishing")
 
 
 async def test_notices_are_forgotten_after_seven_days(acme: Org, globex: Org, intake: Intake, kept: Notices) -> None:
     for org in (acme, globex):
         kept.note_rejected(org.id, b"{}", WHY)
     await flush(kept)
-    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=6, hours=23))
+    await maintenance.delete_expired(intake.database, acme.id, intake.clock.now() + timedelta(days=6, hours=23))
     assert len(await noticed(acme)) == 1
-    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=7, seconds=1))
+    await maintenance.delete_expired(intake.database, acme.id, intake.clock.now() + timedelta(days=7, seconds=1))
     assert (len(await noticed(acme)), len(await noticed(globex))) == (0, 1)

@@ -54,7 +54,7 @@ def test_nothing_is_lost_doubled_or_overtaken_by_its_own(moves: list[tuple[int, 
 
 @unhurried
 @given(st.lists(st.lists(weights, min_size=30, max_size=30), min_size=2, max_size=5), takes)
-def test_whoever_has_enough_waiting_gets_the_same_share(lines: list[list[int]], most: int) -> None:
+def test_organizations_with_a_backlog_get_equal_shares(lines: list[list[int]], most: int) -> None:
     queue: Queue[Item] = Queue(1_000_000)
     left = {org_id: sum(line) for org_id, line in enumerate(lines)}
     got = Counter(dict.fromkeys(left, 0))
@@ -112,7 +112,7 @@ def test_turns_follow_the_order_of_arrival() -> None:
     assert queue.take(MOST) == ["a", "b", "c", "a", "b"]
 
 
-def test_a_batch_may_end_within_a_turn_and_the_turn_goes_on() -> None:
+def test_a_turn_continues_in_the_next_batch() -> None:
     queue: Queue[int] = Queue(MOST)
     for org_id in (1, 2):
         for _ in range(2 * QUANTUM):

@@ -1,4 +1,4 @@
-"""Buckets that several processes share: one limit for all of them."""
+"""Token buckets that several processes share: one limit for all of them."""
 
 import subprocess
 import sys
@@ -9,13 +9,13 @@ from typing import BinaryIO
 
 import pytest
 
-from api.ingest.rate import SIZE, Buckets
+from api.ingest.queue import BUCKETS_FILE_BYTES, TokenBuckets
 
 SECOND = 1_000_000_000
 TAKING = """
 import sys, time
-from api.ingest.rate import Buckets
-buckets, taken, until = Buckets(1_000, 100, int(sys.argv[1])), 0, time.monotonic() + 0.5
+from api.ingest.queue import TokenBuckets
+buckets, taken, until = TokenBuckets(1_000, 100, int(sys.argv[1])), 0, time.monotonic() + 0.5
 while time.monotonic() < until:
     taken += buckets.take(7, 1, time.monotonic_ns())
 print(taken)
@@ -25,25 +25,25 @@ print(taken)
 @pytest.fixture
 def shared() -> Iterator[BinaryIO]:
     with tempfile.TemporaryFile() as file:
-        file.truncate(SIZE)
+        file.truncate(BUCKETS_FILE_BYTES)
         yield file
 
 
 def test_what_one_takes_the_others_miss(shared: BinaryIO) -> None:
-    one, other = (Buckets(50, 100, shared.fileno()) for _ in range(2))
+    one, other = (TokenBuckets(50, 100, shared.fileno()) for _ in range(2))
     assert [one.take(1, 70, 0), other.take(1, 70, 0), one.take(1, 1, 0), other.take(2, 70, 0)] == [70, 30, 0, 70]
     assert [other.take(1, 5, SECOND // 50), one.take(1, 5, SECOND // 50)] == [1, 0]
 
 
 def test_a5_each_instance_has_a_rate_of_its_own() -> None:
-    one, other = Buckets(50, 100), Buckets(50, 100)
+    one, other = TokenBuckets(50, 100), TokenBuckets(50, 100)
     assert [one.take(1, 120, 0), other.take(1, 120, 0)] == [100, 100]
     assert [one.take(1, 120, SECOND), other.take(1, 120, SECOND)] == [50, 50]
 
 
-def test_who_starts_later_finds_what_was_taken(shared: BinaryIO) -> None:
-    assert Buckets(50, 100, shared.fileno()).take(1, 100, 0) == 100
-    assert Buckets(50, 100, shared.fileno()).take(1, 100, SECOND) == 50
+def test_a_process_that_starts_later_sees_the_tokens_taken(shared: BinaryIO) -> None:
+    assert TokenBuckets(50, 100, shared.fileno()).take(1, 100, 0) == 100
+    assert TokenBuckets(50, 100, shared.fileno()).take(1, 100, SECOND) == 50
 
 
 def test_processes_that_take_all_the_time_get_one_rate_together(shared: BinaryIO) -> None:

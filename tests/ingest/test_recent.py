@@ -6,23 +6,22 @@ from typing import Any
 
 import pytest
 
+from api.catalog import tail as catalog_tail
+from api.catalog.tail import Cursor, Followers, Tail, TailItem, TooManyFollowersError, read_cursor
 from api.clock import to_us, uuid7
-from api.ingest import recent
-from api.ingest.notices import Notices
-from api.ingest.outcome import Stored
-from api.ingest.recent import Cursor, Followers, Given, Tail, TooManyFollowersError, read_cursor
-from api.language.codec import decode, encode
-from api.language.problem import Problem
-from api.store.database import Database
-from api.store.statements import load
+from api.ingest.parse import AcceptedEvent
+from api.ingest.rejected import Notices
+from api.store.database import Database, load
 from tests.ingest.conftest import Intake, Org, event
+from workbench.language.codec import decode, encode
+from workbench.language.problem import Problem
 
 
 def tail_of(org: Org, *outcomes: str) -> Tail:
-    return Tail(org.intake.database, org.intake.clock, org.id, outcomes or recent.OUTCOMES)
+    return Tail(org.intake.database, org.intake.clock, org.id, outcomes or catalog_tail.OUTCOMES)
 
 
-def keys(given: list[Given]) -> list[str | None]:
+def keys(given: list[TailItem]) -> list[str | None]:
     return [each.idempotency_key for each, _ in given]
 
 
@@ -30,7 +29,7 @@ async def write(org: Org, key: str, ago: timedelta = timedelta()) -> str:
     """Commit an event whose id was made some time ago; return the id."""
     arrival = org.arrival(event(key))
     arrival.event_id = uuid7(to_us(org.intake.clock.now() - ago))
-    assert await org.intake.write(arrival) == [Stored(key)]
+    assert await org.intake.write(arrival) == [AcceptedEvent(key)]
     return arrival.event_id
 
 
@@ -157,14 +156,14 @@ async def test_a_cursor_from_another_age_is_taken_for_the_nearest_that_makes_sen
     "text",
     ["", "x", "1", "00000000-0000-4000-8000-000000000000", "00000000-0000-7000-8000-000000000000.1", "' OR 1=1"],
 )
-def test_what_is_no_cursor_is_none(text: str) -> None:
+def test_a_text_that_is_not_a_cursor_returns_none(text: str) -> None:
     assert read_cursor(text) is None
 
 
 async def test_a_tail_that_begins_within_a_flood_has_seen_what_was_there(
     acme: Org, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent, "_MOST_SEEN", 10)
+    monkeypatch.setattr(catalog_tail, "_MAX_OVERLAP_IDS", 10)
     await acme.send(*[event(str(number)) for number in range(25)])
     tail = tail_of(acme)
     assert keys(await tail.begin(2)) == ["23", "24"]
@@ -192,15 +191,15 @@ async def explained(org: Org) -> str:
         "outcomes": "{accepted,rejected}",
         "after": uuid7(org.intake.clock.now_us()),
         "since": org.intake.clock.now() - timedelta(seconds=6),
-        "seen": "{}",
-        "most": 500,
+        "exclude": "{}",
+        "limit": 500,
     }
-    rows = await org.intake.rows("EXPLAIN " + load("recent")["ids_after"], **values)
+    rows = await org.intake.rows("EXPLAIN " + load("events")["list_ids_after"], **values)
     return "\n".join(line for (line,) in rows)
 
 
-async def test_followers_are_few_and_all_leave_when_they_are_told(acme: Org) -> None:
-    followers = Followers(of_organization=2, in_all=3)
+async def test_followers_are_limited_and_all_stop_when_ended_is_set(acme: Org) -> None:
+    followers = Followers(max_per_org=2, max_total=3)
     tail = tail_of(acme)
     await tail.begin(0)
     with followers.join(1), followers.join(1), followers.join(2):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.ingest.redaction import MOST_BYTES, Excerpt, excerpt, readable
-from api.language.codec import decode, encode
+from api.ingest.rejected import MAX_EXCERPT_BYTES, Excerpt, excerpt, readable
+from workbench.language.codec import decode, encode
 
 CANARY = "canary-7d1f"
 
@@ -72,7 +72,7 @@ def test_an_unreadable_body_leaves_nothing() -> None:
 def test_what_is_nested_without_end_is_still_read() -> None:
     deep = b'{"event": "x", "payload": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
     assert excerpt(deep).event == "x"
-    assert len(excerpt(deep).body or "") <= MOST_BYTES
+    assert len(excerpt(deep).body or "") <= MAX_EXCERPT_BYTES
 
 
 def test_a_long_text_of_addresses_keeps_none_of_them() -> None:
@@ -93,7 +93,9 @@ def test_no_value_is_kept_and_the_excerpt_stays_small(sent: dict[str, Any]) -> N
     kept = excerpt(encode(sent)).body
     assert kept is not None
     assert CANARY not in kept
-    assert len(kept.replace('":', '": ').replace(",", ", ").encode()) <= MOST_BYTES  # at least as Postgres writes it
+    assert (
+        len(kept.replace('":', '": ').replace(",", ", ").encode()) <= MAX_EXCERPT_BYTES
+    )  # at least as Postgres writes it
 
 
 @given(st.binary(max_size=200))

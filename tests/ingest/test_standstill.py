@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from api.ingest.arrival import Arrival
-from api.ingest.outcome import Outcome, Rejected, Stored, Unavailable
-from api.ingest.pipeline import MOST_WAITING, Pipeline
-from api.ingest.rate import Buckets
+from api.ingest.parse import AcceptedEvent, Outcome, ParsedEvent, Rejected, Unavailable
+from api.ingest.pipeline import QUEUE_CAPACITY, Pipeline
+from api.ingest.queue import TokenBuckets
 from api.store.database import Database, Transaction, libpq_dsn
 from tests.ingest.conftest import Intake, Org, event
 from tests.servers import acting
@@ -36,21 +35,23 @@ class Leaving:
     def __init__(self) -> None:
         self.client: asyncio.Task[Any] | None = None
 
-    def note_outcome(self, arrival: Arrival, outcome: Outcome) -> None:
+    def note_outcome(self, arrival: ParsedEvent, outcome: Outcome) -> None:
         if self.client is not None:
             self.client.cancel()
 
 
 async def test_a_client_that_leaves_while_it_is_answered_ends_no_writer(acme: Org, intake: Intake) -> None:
     leaving: Any = Leaving()
-    pipeline = Pipeline(Database(intake.dsn, size=1), intake.keyring, intake.clock, Buckets(0, 1), leaving, writers=1)
+    pipeline = Pipeline(
+        Database(intake.dsn, size=1), intake.keyring, intake.clock, TokenBuckets(0, 1), leaving, writers=1
+    )
     await pipeline.start()
     await acme.send(event("left"), through=pipeline)
     leaving.client = asyncio.create_task(acme.send(event("left"), through=pipeline))  # a duplicate, which is told
     await asyncio.gather(leaving.client, return_exceptions=True)
     assert leaving.client.cancelled()
     leaving.client = None
-    assert await acme.send(event("after"), through=pipeline) == [Stored("after")]
+    assert await acme.send(event("after"), through=pipeline) == [AcceptedEvent("after")]
     assert pipeline.alive
     await pipeline.stop()
 
@@ -59,7 +60,7 @@ async def test_one_refused_event_costs_the_others_a_few_transactions(alone: Inta
     acme, globex = await alone.organization(), await alone.organization()
     await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
     database = Counting(alone.dsn, size=1, hot=True)
-    pipeline = Pipeline(database, alone.keyring, alone.clock, Buckets(0, 1), alone.notices, writers=1)
+    pipeline = Pipeline(database, alone.keyring, alone.clock, TokenBuckets(0, 1), alone.notices, writers=1)
     await pipeline.start()
     await globex.send(event("warm"), through=pipeline)
     database.count = 0
@@ -67,7 +68,7 @@ async def test_one_refused_event_costs_the_others_a_few_transactions(alone: Inta
     others = [globex.send(event(f"g{n}"), through=pipeline) for n in range(128)]
     outcomes = [outcome for (outcome,) in await asyncio.gather(*poisoned, *others)]
     assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [30]
-    assert sum(isinstance(outcome, Stored) for outcome in outcomes) == 191
+    assert sum(isinstance(outcome, AcceptedEvent) for outcome in outcomes) == 191
     assert database.count <= 1 + 2 + 2 * 6 + 4  # together, by organization, halves of 64; and what gathered meanwhile
     await pipeline.stop()
 
@@ -77,7 +78,7 @@ async def test_an_event_of_a_batch_that_is_refused_leaves_its_neighbours(alone: 
     await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
     outcomes = await acme.send(*[event(f"{n}", event="poison" if n in (3, 70) else "fine") for n in range(100)])
     assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [3, 70]
-    assert sum(isinstance(outcome, Stored) for outcome in outcomes) == 98
+    assert sum(isinstance(outcome, AcceptedEvent) for outcome in outcomes) == 98
 
 
 @contextmanager
@@ -95,16 +96,16 @@ async def test_a_lock_stops_only_the_organization_that_waits_for_it(alone: Intak
     with key_held(alone, acme, "held"):
         waiting = asyncio.create_task(acme.send(event("held")))
         await asyncio.sleep(0.05)
-        assert [await globex.send(event(f"g{n}")) for n in range(3)] == [[Stored(f"g{n}")] for n in range(3)]
+        assert [await globex.send(event(f"g{n}")) for n in range(3)] == [[AcceptedEvent(f"g{n}")] for n in range(3)]
         together = await asyncio.gather(acme.send(event("held")), *[globex.send(event(f"t{n}")) for n in range(20)])
-        assert together[1:] == [[Stored(f"t{n}")] for n in range(20)]
+        assert together[1:] == [[AcceptedEvent(f"t{n}")] for n in range(20)]
         assert isinstance((await waiting)[0], Unavailable)
-    assert await acme.send(event("held")) == [Stored("held")]
+    assert await acme.send(event("held")) == [AcceptedEvent("held")]
 
 
 async def test_stopping_does_not_wait_for_a_backend_that_stands_still(alone: Intake) -> None:
     acme = await alone.organization()
-    pipeline = Pipeline(Database(alone.dsn, size=1), alone.keyring, alone.clock, Buckets(0, 1), alone.notices, 1)
+    pipeline = Pipeline(Database(alone.dsn, size=1), alone.keyring, alone.clock, TokenBuckets(0, 1), alone.notices, 1)
     await pipeline.start()
     await acme.send(event("1"), through=pipeline)
     pids = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query = 'COMMIT'"
@@ -129,7 +130,7 @@ async def test_the_queue_is_bounded_in_bytes_too(alone: Intake) -> None:
     with key_held(alone, acme, "held"):
         sending = [asyncio.create_task(acme.send(event("held"))) for _ in range(2)]  # one for each writer
         await asyncio.sleep(0.05)
-        sending += [asyncio.create_task(acme.send(event(f"{n}", payload=large))) for n in range(MOST_WAITING // 4)]
+        sending += [asyncio.create_task(acme.send(event(f"{n}", payload=large))) for n in range(QUEUE_CAPACITY // 4)]
         done, _ = await asyncio.wait(sending, timeout=0.5)
         assert any(isinstance(each.result()[0], Unavailable) for each in done)
         await asyncio.gather(*sending)

@@ -1,14 +1,13 @@
-"""Every accepted live event enters every automation active at that moment, once (trust.md V5)."""
+"""Every accepted live event enters every automation that is active at that moment, once."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from api.authoring import automations
-from api.ingest.directory import Known
-from api.ingest.matching import Triggers
-from api.ingest.outcome import Stored
+from api.automations import automations
+from api.ingest.match import Triggers
+from api.ingest.parse import AcceptedEvent
 from tests.ingest.conftest import Intake, Org, event
 
 
@@ -26,7 +25,7 @@ async def entered(org: Org) -> set[tuple[str, str]]:
 async def test_an_event_enters_what_names_it_and_every_wildcard(acme: Org, globex: Org) -> None:
     named, everything, _ = await acme.automate("Deposit"), await acme.automate(), await acme.automate("other")
     await globex.automate()
-    assert await acme.send(event("1"), event("2", event="withdrawal")) == [Stored("1", 2), Stored("2", 1)]
+    assert await acme.send(event("1"), event("2", event="withdrawal")) == [AcceptedEvent("1", 2), AcceptedEvent("2", 1)]
     assert await entered(acme) == {(named, "1"), (everything, "1"), (everything, "2")}
     assert await entered(globex) == set()
 
@@ -73,9 +72,9 @@ async def test_a_change_of_automations_is_seen_by_the_next_event_of_every_proces
     outcomes = [
         await acme.send(event(str(n)), through=each) for n, each in enumerate((intake.pipeline, other.pipeline))
     ]
-    assert outcomes == [[Stored("0", 1)], [Stored("1", 1)]]
+    assert outcomes == [[AcceptedEvent("0", 1)], [AcceptedEvent("1", 1)]]
     assert not isinstance(await automations.deactivate(intake.database, acme.author, automation_id), tuple)
-    assert await acme.send(event("2"), through=other.pipeline) == [Stored("2", 0)]
+    assert await acme.send(event("2"), through=other.pipeline) == [AcceptedEvent("2", 0)]
     await other.stop()
 
 
@@ -87,12 +86,12 @@ async def test_a_batch_keeps_the_triggers_it_read_whatever_other_writers_read_me
     ((epoch,),) = await acme.rows("epoch", "automation_epochs")
     arrival = acme.arrival(event("1"))
     async with intake.database.transaction() as tx:
-        before = await triggers.at(tx, {acme.id: epoch})
+        before = await triggers.matcher(tx, {acme.id: epoch})
     await automations.deactivate(intake.database, acme.author, automation_id)
     async with intake.database.transaction() as tx:
-        after = await triggers.at(tx, {acme.id: epoch + 1})
-        await triggers.at(tx, {acme.id: epoch})  # a slower writer, which read the epoch earlier
-    assert [len(each.matches(arrival, Known())) for each in (before, after)] == [1, 0]
+        after = await triggers.matcher(tx, {acme.id: epoch + 1})
+        await triggers.matcher(tx, {acme.id: epoch})  # a slower writer, which read the epoch earlier
+    assert [len(each.matches(arrival, {})) for each in (before, after)] == [1, 0]
 
 
 async def test_events_that_come_while_automations_change_have_each_entry_once(acme: Org) -> None:
@@ -102,7 +101,7 @@ async def test_events_that_come_while_automations_change_have_each_entry_once(ac
     outcomes, made = await asyncio.gather(acme.send_at_once(*[event(str(n)) for n in range(200)]), change())
     pairs = await entered(acme)
     for number, outcome in enumerate(outcomes):
-        assert isinstance(outcome, Stored)
+        assert isinstance(outcome, AcceptedEvent)
         assert len([1 for automation_id in made if (automation_id, str(number)) in pairs]) == outcome.entries
 
 

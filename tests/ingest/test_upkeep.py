@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from api.ingest import upkeep
-from api.store import upkeep as store
+from api.catalog import maintenance
+from api.store import events as store
 from tests.ingest.conftest import Intake, Org, event
 
 
@@ -50,12 +50,12 @@ async def test_a_table_that_was_emptied_is_left_alone(acme: Org, intake: Intake)
 async def test_old_dry_runs_are_forgotten_batch_by_batch(
     acme: Org, globex: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(maintenance, "DELETE_BATCH_ROWS", 2)
     for org in (acme, globex):
         await org.send(*[event(str(n)) for n in range(5)], test=True)
-    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=6))
+    await maintenance.delete_expired(intake.database, acme.id, intake.clock.now() + timedelta(days=6))
     assert (await acme.traces(), await globex.traces()) == ({"dry_runs": 5}, {"dry_runs": 5})
-    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(days=8))
+    await maintenance.delete_expired(intake.database, acme.id, intake.clock.now() + timedelta(days=8))
     assert (await acme.traces(), await globex.traces()) == ({}, {"dry_runs": 5})
 
 
@@ -65,14 +65,14 @@ async def test_what_a_wallet_never_signed_is_forgotten(acme: Org, globex: Org, i
             "INSERT INTO inapp_challenges VALUES (%(org_id)s, 'n', '0xa', gen_random_uuid(), 'https://a.example', 1, now())",
             org_id=org.id,
         )
-    await upkeep.forget(intake.database, acme.id, intake.clock.now() + timedelta(minutes=1))
+    await maintenance.delete_expired(intake.database, acme.id, intake.clock.now() + timedelta(minutes=1))
     assert await intake.rows("SELECT org_id FROM inapp_challenges") == [(globex.id,)]
 
 
 async def test_a_test_that_no_wallet_took_is_forgotten_within_the_hour_after_a_day(
     acme: Org, globex: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(maintenance, "DELETE_BATCH_ROWS", 2)
     for org, ages in ((acme, (30, 29, 28, 23)), (globex, (25, 1))):
         for hours in ages:
             await intake.rows(
@@ -81,8 +81,8 @@ async def test_a_test_that_no_wallet_took_is_forgotten_within_the_hour_after_a_d
                 org_id=org.id,
                 hours=hours,
             )
-    await upkeep.forget_tests(intake.database, intake.clock.now())
+    await maintenance.delete_test_messages(intake.database, intake.clock.now())
     assert sorted(await intake.rows("SELECT org_id FROM test_pushes")) == [(acme.id,), (globex.id,)]
-    await upkeep.forget_tests(intake.database, intake.clock.now() + timedelta(hours=2))
+    await maintenance.delete_test_messages(intake.database, intake.clock.now() + timedelta(hours=2))
     assert await intake.rows("SELECT org_id FROM test_pushes") == [(globex.id,)]
-    assert timedelta(hours=1).total_seconds() == upkeep.HOURLY
+    assert timedelta(hours=1).total_seconds() == maintenance.TEST_MESSAGES_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Whatever the language accepts Postgres stores and gives back, to the last digit and character (trust.md D7)."""
+"""Every value that the language accepts is stored and returned by Postgres to the last digit and character."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from api.ingest.outcome import Rejected, Stored
-from api.language.codec import decode, encode, json_equal
+from api.ingest.parse import AcceptedEvent, Rejected
 from tests.ingest.conftest import Org, event
+from workbench.language.codec import decode, encode, json_equal
 
 ODD = [*"aé\"\\'{},\t\n\r\x01\x7f\x85\u200b\u2028\ufeff\ufffe\uffff", "🎉", "\U0010ffff", "e\u0301", "NULL"]
 NUMBERS = (0, -1, 2**64, 10**308, *map(Decimal, ("-0", "0E-300", "1e308", "5e-307", "1.0", "100.00", "-1E+10")))
@@ -49,11 +49,11 @@ async def test_what_is_accepted_is_stored_as_it_was_sent(acme: Org, seed: int) -
         for n in range(100)
     ]
     outcomes = await acme.send(*sent)
-    assert {type(each) for each in outcomes} <= {Stored, Rejected}
+    assert {type(each) for each in outcomes} <= {AcceptedEvent, Rejected}
     assert "cannot be stored" not in str(outcomes)
     stored = dict(await acme.rows("idempotency_key, payload", "events"))
     attributes = {name: kept for (row,) in await acme.rows("attributes", "contacts") for name, kept in row.items()}
-    assert len(stored) == sum(isinstance(each, Stored) for each in outcomes) > 60
+    assert len(stored) == sum(isinstance(each, AcceptedEvent) for each in outcomes) > 60
     for each in sent:
         if each["idempotencyKey"] in stored:
             assert json_equal(stored[each["idempotencyKey"]], decode(encode(each["payload"])))

@@ -5,11 +5,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from api.language.codec import encode, normalise
-from api.language.contact import Contact
-from api.language.described import Later
-from api.language.event import Event, Identifiers, read_event
-from api.language.graph import Graph, read_graph
+from workbench.language.codec import encode, normalise
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers, read_event
+from workbench.language.graph import Graph, read_graph
+from workbench.language.simulate import ScheduledEvent
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 EVENTS = ("paid", "bought", "sold")
@@ -141,7 +141,7 @@ contacts = st.tuples(
         lambda known: st.sampled_from([known, known | {"timezone": "Asia/Tokyo"}])
     ),
     st.lists(TAGS, max_size=2, unique=True).map(tuple),
-).map(lambda parts: Contact(*parts))  # fmt: skip
+).map(lambda parts: ContactState(*parts))  # fmt: skip
 
 
 @st.composite
@@ -161,4 +161,4 @@ def events(draw: st.DrawFn) -> Event:
 
 
 offsets = st.sampled_from([1, 59, 60, 3_600, 90_000, 500_000]).map(lambda seconds: timedelta(seconds=seconds))
-later = st.lists(st.tuples(offsets, events()).map(lambda parts: Later(*parts)), max_size=4)
+later = st.lists(st.tuples(offsets, events()).map(lambda parts: ScheduledEvent(*parts)), max_size=4)

@@ -4,29 +4,40 @@ import json
 
 import pytest
 
-from api.language.abi import Array, Declared, Parameter, Text, Tuple, Word, read_abi, read_signature
-from api.language.keccak import checksummed, topic, unfit_address
+from workbench.language.abi import (
+    AbiArray,
+    AbiBytes,
+    AbiEvent,
+    AbiParameter,
+    AbiTuple,
+    AbiWord,
+    address_problem,
+    checksum_address,
+    event_topic,
+    read_abi,
+    read_signature,
+)
 
-ADDRESS = Word("address", 20)
+ADDRESS = AbiWord("address", 20)
 
 
-def declared(text: str) -> Declared:
+def declared(text: str) -> AbiEvent:
     found = read_signature(text)
-    assert isinstance(found, Declared), found
+    assert isinstance(found, AbiEvent), found
     return found
 
 
 def test_a_signature_says_names_and_what_is_indexed() -> None:
     found = declared("event Transfer(address indexed from, address indexed to, uint value);")
-    assert found == Declared(
+    assert found == AbiEvent(
         "Transfer",
         (
-            Parameter("from", ADDRESS, True),
-            Parameter("to", ADDRESS, True),
-            Parameter("value", Word("uint", 256), False),
+            AbiParameter("from", ADDRESS, True),
+            AbiParameter("to", ADDRESS, True),
+            AbiParameter("value", AbiWord("uint", 256), False),
         ),
     )
-    assert topic(found.canonical) == "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+    assert event_topic(found.canonical) == "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
 
 def test_a_bare_signature_has_the_names_of_its_standard_or_numbers() -> None:
@@ -37,9 +48,9 @@ def test_a_bare_signature_has_the_names_of_its_standard_or_numbers() -> None:
 
 def test_tuples_and_arrays_in_each_other() -> None:
     found = declared("Filled((address maker, uint8[2][] parts) order, string[] notes)")
-    parts = Array(Array(Word("uint", 8), 2), None)
-    order = Tuple((Parameter("maker", ADDRESS), Parameter("parts", parts)))
-    assert [each.type for each in found.parameters] == [order, Array(Text("string"), None)]
+    parts = AbiArray(AbiArray(AbiWord("uint", 8), 2), None)
+    order = AbiTuple((AbiParameter("maker", ADDRESS), AbiParameter("parts", parts)))
+    assert [each.type for each in found.parameters] == [order, AbiArray(AbiBytes("string"), None)]
     assert found.canonical == "Filled((address,uint8[2][]),string[])"
     assert declared(found.full) == found
 
@@ -92,9 +103,9 @@ def test_what_is_no_abi_is_refused(value: object) -> None:
 
 def test_mixed_case_of_an_address_has_to_fit() -> None:
     mixed = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
-    assert checksummed(mixed.lower()) == mixed
+    assert checksum_address(mixed.lower()) == mixed
     for fine in (mixed, mixed.lower(), "0x" + mixed[2:].upper()):
-        assert unfit_address(fine) is None
-    assert "checksum" in str(unfit_address(mixed.replace("aAe", "aae")))
+        assert address_problem(fine) is None
+    assert "checksum" in str(address_problem(mixed.replace("aAe", "aae")))
     for other in (None, 5, "", "0x12", mixed[2:], mixed + "0", "ada.eth"):
-        assert "must be an address" in str(unfit_address(other))
+        assert "must be an address" in str(address_problem(other))

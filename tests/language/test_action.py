@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from api.language.action import (
-    KINDS,
+from workbench.language.actions import (
+    NODE_KINDS,
     AddTag,
     Branch,
     Condition,
     Delay,
-    Entered,
     Exit,
-    Invalid,
+    InvalidAction,
     RemoveTag,
     SendEmail,
     SendInapp,
     SendWebhook,
     Split,
+    TriggerNode,
     UpdateContact,
     WaitForEvent,
     read_action,
-    texts_of,
+    templates_in,
 )
-from api.language.filter import Filter
+from workbench.language.filter import Filter
 
 HALVES = [{"handle": "a", "percent": 50}, {"handle": "b", "percent": 50}]
 HOOK = "https://example.com/hook"
@@ -34,8 +34,8 @@ HOOK = "https://example.com/hook"
 @pytest.mark.parametrize(
     ("kind", "data", "action"),
     [
-        ("app_event", {}, Entered()),
-        ("onchain_event", {}, Entered()),
+        ("app_event", {}, TriggerNode()),
+        ("onchain_event", {}, TriggerNode()),
         ("send_inapp", {"title": "t", "body": "b", "data": {"k": 1}}, SendInapp("t", "b", {"k": 1})),
         ("send_email", {"subject": "s", "body": "b"}, SendEmail("s", "b")),
         ("send_webhook", {"url": HOOK}, SendWebhook(HOOK)),
@@ -55,7 +55,7 @@ def test_each_kind_is_read_as_its_action(kind: str, data: dict[str, Any], action
 
 
 def test_every_kind_has_a_test_of_its_own_above() -> None:
-    assert KINDS == (
+    assert NODE_KINDS == (
         "app_event",
         "onchain_event",
         "send_inapp",
@@ -80,7 +80,7 @@ def test_every_kind_has_a_test_of_its_own_above() -> None:
         (WaitForEvent("e", (), timedelta(1)), ("matched", "timeout")),
         (Split((Branch("a", 1), Branch("b", 99))), ("a", "b")),
         (Exit(), ()),
-        (Invalid(()), (None,)),
+        (InvalidAction(()), (None,)),
     ],
 )
 def test_an_action_knows_its_ways_out(action: Any, ways: tuple[str | None, ...]) -> None:
@@ -135,7 +135,7 @@ def split(*percents: Any) -> dict[str, Any]:
 )
 def test_what_is_wrong_is_named_by_its_field(kind: str, data: dict[str, Any], fields: list[str]) -> None:
     action = read_action(kind, data, "n")
-    assert isinstance(action, Invalid)
+    assert isinstance(action, InvalidAction)
     assert [problem.field for problem in action.problems] == fields
 
 
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_named_by_its_field(kind: str, data: dict[str, Any], fi
     ],
 )
 def test_k7_a_webhook_goes_to_a_fixed_host_over_http(url: str, valid: bool) -> None:
-    assert isinstance(read_action("send_webhook", {"url": url}, "n"), SendWebhook if valid else Invalid)
+    assert isinstance(read_action("send_webhook", {"url": url}, "n"), SendWebhook if valid else InvalidAction)
 
 
 def test_a_body_that_begins_with_a_tag_is_html() -> None:
@@ -175,7 +175,7 @@ def test_a_body_that_begins_with_a_tag_is_html() -> None:
 
 def test_the_texts_of_an_action_are_all_that_is_filled_in() -> None:
     hook = SendWebhook(HOOK, {"a": ["x", 1, {"b": "y"}], "{{ not a text }}": None})
-    assert [*texts_of(hook)] == [HOOK, "x", "y"]
-    assert [*texts_of(UpdateContact({"a": "x", "b": 1}))] == ["x"]
-    assert [*texts_of(SendEmail("s", "b"))] == ["s", "b"]
-    assert [*texts_of(AddTag("{{ x }}"))] == []
+    assert [*templates_in(hook)] == [HOOK, "x", "y"]
+    assert [*templates_in(UpdateContact({"a": "x", "b": 1}))] == ["x"]
+    assert [*templates_in(SendEmail("s", "b"))] == ["s", "b"]
+    assert [*templates_in(AddTag("{{ x }}"))] == []

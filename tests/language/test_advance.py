@@ -8,34 +8,43 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.action import Action, AddTag, Condition, Entered, Exit, Invalid, SendInapp
-from api.language.advance import advance, walk
-from api.language.contact import Contact, identifiers_of
-from api.language.decision import Decision
-from api.language.effect import Effect, InappMessage, TagAdded
-from api.language.event import Identifiers
-from api.language.facts import Facts, after, full_context
-from api.language.filter import Filter
-from api.language.graph import Edge, Graph, Node
-from api.language.problem import Problem
-from api.language.retry import RetryPolicy, delay_after
-from api.language.run import MOVES, Run, State, Step, message_id
+from workbench.language.actions import Action, AddTag, Condition, Exit, InvalidAction, SendInapp, TriggerNode
+from workbench.language.advance import advance, walk
+from workbench.language.contact import ContactState, merge_identifiers
+from workbench.language.decision import Decision
+from workbench.language.event import Identifiers
+from workbench.language.facts import Facts, apply_effects, full_context
+from workbench.language.filter import Filter
+from workbench.language.graph import Edge, Graph, Node
+from workbench.language.problem import Problem
+from workbench.language.run import (
+    TRANSITIONS,
+    Effect,
+    InappMessage,
+    RetryPolicy,
+    Run,
+    State,
+    Step,
+    TagAdded,
+    delay_after,
+    message_id,
+)
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
-ANN = Contact("c1", Identifiers("0xc", "ann@b.co", "u1"), {"tier": "gold"}, ("old",), ("whales",))
+ANN = ContactState("c1", Identifiers("0xc", "ann@b.co", "u1"), {"tier": "gold"}, ("old",), ("whales",))
 FACTS = Facts("paid", Identifiers(), {"amount": Decimal("2.50")}, ANN)
 START = Run("e1", "a1").claimed()
 
 
 def line(*actions: Action) -> Graph:
     """Return trigger > first action > second …, with ids `0`, `1`, `2` …"""
-    nodes = [Node(str(index), _kind(action), action) for index, action in enumerate((Entered(), *actions))]
+    nodes = [Node(str(index), _kind(action), action) for index, action in enumerate((TriggerNode(), *actions))]
     edges = [Edge("", str(index), str(index + 1), _handle(nodes[index])) for index in range(len(actions))]
     return Graph(tuple(nodes), tuple(edges))
 
 
 def _kind(action: Action) -> str:
-    kinds = {Entered: "app_event", SendInapp: "send_inapp", AddTag: "add_tag", Condition: "condition", Exit: "exit"}
+    kinds = {TriggerNode: "app_event", SendInapp: "send_inapp", AddTag: "add_tag", Condition: "condition", Exit: "exit"}
     return kinds.get(type(action), "odd")
 
 
@@ -56,8 +65,8 @@ def test_a_tag_is_an_effect_that_later_nodes_see() -> None:
     decision = advance(line(AddTag("vip")), at("1"), FACTS, NOW)
     done = Run("e1", "a1", State.COMPLETED, "1", 2, 1, "completed")
     assert decision == Decision(done, Step("1", "add_tag", NOW, "tagged", detail={"tag": "vip"}), (TagAdded("vip"),))
-    assert after(FACTS, decision.effects, NOW).contact.tags == ("old", "vip")
-    assert after(FACTS, (TagAdded("old"),), NOW) is FACTS
+    assert apply_effects(FACTS, decision.effects, NOW).contact.tags == ("old", "vip")
+    assert apply_effects(FACTS, (TagAdded("old"),), NOW) is FACTS
 
 
 def test_a_condition_leaves_by_true_or_false_and_notes_its_verdicts() -> None:
@@ -108,7 +117,7 @@ def test_i7_the_wallet_of_the_event_wins() -> None:
 
 
 def test_i6_without_a_wallet_the_step_is_tried_again_and_then_dead() -> None:
-    facts = Facts("paid", Identifiers(), {}, Contact("c1"), retries=RetryPolicy((10, 60)))
+    facts = Facts("paid", Identifiers(), {}, ContactState("c1"), retries=RetryPolicy((10, 60)))
     graph = line(SendInapp("t", "b"))
     first = advance(graph, at("1"), facts, NOW)
     assert first.run.state is State.RETRYING
@@ -155,7 +164,7 @@ def test_attempts_that_never_came_back_run_out() -> None:
 
 
 def test_a_node_that_cannot_run_is_dead_unless_it_stands_in_for_the_trigger() -> None:
-    invalid = Invalid((Problem("f", "is odd"),))
+    invalid = InvalidAction((Problem("f", "is odd"),))
     assert advance(line(invalid), at("1"), FACTS, NOW).run.error == "node_invalid: f: is odd"
     stand_in = Graph((Node("a", "my_trigger", invalid), Node("b", "exit", Exit())), (Edge("", "a", "b"),))
     assert advance(stand_in, START, FACTS, NOW).run.node_id == "b"
@@ -209,13 +218,13 @@ def test_conditions_and_texts_see_the_flat_context_and_the_real_contact() -> Non
 
 
 def test_attributes_cannot_pass_for_identifiers() -> None:
-    contact = Contact("c1", Identifiers(email="ann@b.co"), {"email": "x", "id": "y", "tags": "z", "segments": 1})
+    contact = ContactState("c1", Identifiers(email="ann@b.co"), {"email": "x", "id": "y", "tags": "z", "segments": 1})
     seen = full_context(Facts("paid", Identifiers(), {}, contact))["contact"]
     assert seen == {"email": "ann@b.co", "id": "c1", "tags": [], "segments": []}
 
 
 def test_identifiers_of_the_event_come_first() -> None:
-    found = identifiers_of(Identifiers("w", None, None, "W"), Identifiers("v", "e", "x", "V"))
+    found = merge_identifiers(Identifiers("w", None, None, "W"), Identifiers("v", "e", "x", "V"))
     assert found == Identifiers("w", "e", "x")
 
 
@@ -227,7 +236,7 @@ actions = st.one_of(
         st.tuples(st.builds(Filter, st.sampled_from(["amount", "contact.tags"]), st.just("contains"), st.just("a"))),
     ),
     st.just(Exit()),
-    st.just(Invalid((Problem("f", "is odd"),))),
+    st.just(InvalidAction((Problem("f", "is odd"),))),
 )
 
 
@@ -235,7 +244,7 @@ actions = st.one_of(
 def acyclic_graphs(draw: st.DrawFn) -> Graph:
     """Return any graph whose edges lead forward."""
     chosen = draw(st.lists(actions, max_size=8))
-    nodes = [Node(str(index), _kind(action), action) for index, action in enumerate([Entered(), *chosen])]
+    nodes = [Node(str(index), _kind(action), action) for index, action in enumerate([TriggerNode(), *chosen])]
     pairs = [(low, high) for high in range(len(nodes)) for low in range(high)]
     edges = draw(st.lists(st.sampled_from(pairs), max_size=12)) if pairs else []
     handles = st.sampled_from([None, "true", "false"])
@@ -246,7 +255,7 @@ def acyclic_graphs(draw: st.DrawFn) -> Graph:
 def facts(draw: st.DrawFn) -> Facts:
     """Return what may be known at some step."""
     sent = draw(st.sampled_from([Identifiers(), Identifiers("0xe")]))
-    contact = draw(st.sampled_from([ANN, Contact("c2"), Contact("c3", tags=("a",))]))
+    contact = draw(st.sampled_from([ANN, ContactState("c2"), ContactState("c3", tags=("a",))]))
     cancelled = draw(st.sampled_from([None, None, None, "automation_inactive"]))
     return Facts("paid", sent, {"amount": Decimal("2.50")}, contact, cancelled)
 
@@ -255,7 +264,7 @@ def facts(draw: st.DrawFn) -> Facts:
 def test_a_walk_ends_in_a_legal_state_along_the_edges(graph: Graph, known: Facts) -> None:
     run, decisions = START, list(walk(graph, START, known, NOW))
     for decision in decisions:
-        assert decision.run.state is State.RUNNING or (run.state, decision.run.state) in MOVES
+        assert decision.run.state is State.RUNNING or (run.state, decision.run.state) in TRANSITIONS
         assert run.step <= decision.run.step <= run.step + 1
         run = decision.run
     assert run.state not in (State.RUNNING, State.PENDING)
@@ -263,7 +272,7 @@ def test_a_walk_ends_in_a_legal_state_along_the_edges(graph: Graph, known: Facts
     steps = [decision.step for decision in decisions if decision.step]
     assert len(steps) <= len(graph.nodes)
     for step, following in pairwise(steps):
-        assert graph.following[step.node_id, step.handle] == following.node_id
+        assert graph.next_node_ids[step.node_id, step.handle] == following.node_id
 
 
 @given(acyclic_graphs(), facts())
@@ -283,6 +292,6 @@ def test_a_step_resumed_from_its_record_goes_on_as_if_never_stopped(graph: Graph
     while run.state is State.RUNNING:
         decision = advance(graph, Run(*(getattr(run, name) for name in Run.__struct_fields__)), current, NOW)
         seen += decision.effects
-        run, current = decision.run, after(current, decision.effects, NOW)
+        run, current = decision.run, apply_effects(current, decision.effects, NOW)
     assert run == whole[-1].run
     assert seen == [effect for decision in whole for effect in decision.effects]

@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.abi import Declared, Type, Word, read_abi, read_signature
-from api.language.arguments import as_decoded, bounds, unfit_argument, unfit_value
-from api.language.onchain import NOBODY, OnChain, read_sample, read_source
-from api.language.problem import Problem
+from workbench.language.abi import (
+    AbiEvent,
+    AbiType,
+    AbiWord,
+    argument_problem,
+    integer_bounds,
+    normalise_argument,
+    read_abi,
+    read_signature,
+    value_problem,
+)
+from workbench.language.onchain import ZERO_ADDRESS, LogSource, read_log_sample, read_log_source
+from workbench.language.problem import Problem
 
 ANN = "0x" + "ab" * 20
 SIGNATURE = (
@@ -36,18 +45,18 @@ JSON = st.recursive(
 )
 
 
-def source() -> OnChain:
+def source() -> LogSource:
     problems: list[Problem] = []
     spec = {"chainId": 1, "contract": ANN, "signature": SIGNATURE, "walletArg": "to"}
-    found = read_source(spec, "", problems)
+    found = read_log_source(spec, "", problems)
     assert found is not None, problems
     return found
 
 
 def test_what_a_log_has_is_fine() -> None:
-    assert not isinstance(read_sample({"args": FINE}, source()), tuple)
+    assert not isinstance(read_log_sample({"args": FINE}, source()), tuple)
     typed = FINE | {"small": "255", "wide": 5, "to": ANN.upper().replace("X", "x"), "sort": "0x0102ABCD"}
-    assert not isinstance(read_sample({"args": typed}, source()), tuple)
+    assert not isinstance(read_log_sample({"args": typed}, source()), tuple)
 
 
 @pytest.mark.parametrize(
@@ -73,31 +82,31 @@ def test_what_a_log_has_is_fine() -> None:
         ("two", [1, 256], "two: [1] is uint8, whose values are 0 to 255"),
         ("pairs", [{"x": 1}], "pairs: [0] is (uint8,address), whose values are objects with x, y"),
         ("pairs", [{"x": 1, "y": "0x1"}], "pairs: [0] .y is address, whose values are 0x and 40 digits"),
-        ("to", NOBODY, "to: is the zero address, which is nobody"),
+        ("to", ZERO_ADDRESS, "to: is the zero address, which is nobody"),
         ("to", 5, "to: must be an address"),
     ],
 )
 def test_what_no_log_has_is_said(name: str, value: Any, said: str) -> None:
-    found = read_sample({"args": FINE | {name: value}}, source())
+    found = read_log_sample({"args": FINE | {name: value}}, source())
     assert isinstance(found, tuple)
     assert [f"event.args.{said}" in str(each) for each in found] == [True]
 
 
 @given(JSON, st.sampled_from(sorted(FINE)))
 def test_no_value_breaks_a_sample_and_what_passes_is_as_a_log_has_it(value: Any, name: str) -> None:
-    read_sample({"args": FINE | {name: value}}, source())
-    parameter = source().declared.parameter(name)
+    read_log_sample({"args": FINE | {name: value}}, source())
+    parameter = source().abi_event.parameter(name)
     assert parameter is not None
-    fit = as_decoded(parameter.type, value)
-    if unfit_argument(parameter, fit) is None:
-        assert as_decoded(parameter.type, fit) == fit
+    fit = normalise_argument(parameter.type, value)
+    if argument_problem(parameter, fit) is None:
+        assert normalise_argument(parameter.type, fit) == fit
 
 
 @given(st.sampled_from(["uint", "int"]), st.integers(1, 32), st.integers(-(2**256), 2**257))
 def test_numbers_are_held_to_the_bounds_of_their_type(kind: str, size: int, number: int) -> None:
-    word = Word(kind, 8 * size)
-    least, greatest = bounds(word)
-    assert (unfit_value(word, as_decoded(word, number)) is None) == (least <= number <= greatest)
+    word = AbiWord(kind, 8 * size)
+    least, greatest = integer_bounds(word)
+    assert (value_problem(word, normalise_argument(word, number)) is None) == (least <= number <= greatest)
 
 
 ENTRY = st.fixed_dictionaries(
@@ -138,7 +147,7 @@ def test_no_abi_breaks_its_reader_and_what_it_reads_can_be_written(value: Any) -
     found = read_abi(value)
     for each in () if isinstance(found, str) else found:
         again = read_signature(each.full)
-        assert isinstance(again, Declared), (each.full, again)
+        assert isinstance(again, AbiEvent), (each.full, again)
         assert (again.canonical, [one.name for one in again.parameters]) == (
             each.canonical,
             [one.name for one in each.parameters],
@@ -189,11 +198,11 @@ def test_what_is_wrong_with_an_abi_is_said_with_its_place(inputs: list[Any], sai
 def test_anonymous_events_are_left_out() -> None:
     events = [{"type": "event", "name": "LogNote", "inputs": [], "anonymous": True}, {"type": "event", "name": "F"}]
     found = read_abi(events)
-    assert [each.name for each in found if isinstance(each, Declared)] == ["F"]
+    assert [each.name for each in found if isinstance(each, AbiEvent)] == ["F"]
     assert read_abi(events[:1]) == "has only anonymous events, like LogNote: their logs do not say what they are"
 
 
 def test_types_are_told_from_what_they_hold() -> None:
-    kind: Type = Word("uint", 8)
-    assert unfit_value(kind, "5") == "is uint8, whose values are numbers: write 5"
-    assert unfit_value(Word("uint", 256), 5) == "is uint256, whose values are texts of all their digits: write '5'"
+    kind: AbiType = AbiWord("uint", 8)
+    assert value_problem(kind, "5") == "is uint8, whose values are numbers: write 5"
+    assert value_problem(AbiWord("uint", 256), 5) == "is uint256, whose values are texts of all their digits: write '5'"

@@ -8,40 +8,51 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.backtest import Circumstances, Entry, Stored, backtest, prepare
-from api.language.codec import encode
-from api.language.contact import Contact
-from api.language.described import Later
-from api.language.event import Event, Identifiers
-from api.language.filter import Filter
-from api.language.simulate import Automation, Given, simulate
-from api.language.trigger import Trigger, read_trigger
 from tests.language.drawing import EVENTS, SECONDS, contacts, graph_of, sound_graphs
 from tests.language.test_waiting import MESSAGE, NO, WAIT, YES, automation, node
+from workbench.language.codec import encode
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers
+from workbench.language.filter import Filter
+from workbench.language.simulate import (
+    BacktestSettings,
+    EventRecord,
+    ScheduledEvent,
+    SimulatedAutomation,
+    SimulatedEntry,
+    SimulationInput,
+    backtest,
+    prepare_backtest,
+    simulate,
+)
+from workbench.language.trigger import Trigger, read_trigger
 
 BEGIN = datetime(2026, 11, 1, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-ANN = Contact("ann", Identifiers("0xa", "ann@b.co"))
+ANN = ContactState("ann", Identifiers("0xa", "ann@b.co"))
 DELAY = node("d", "delay", seconds=2 * 86_400)
 
 
-def events(*coming: tuple[timedelta, str]) -> list[Stored]:
+def events(*coming: tuple[timedelta, str]) -> list[EventRecord]:
     numbers = count()
     return [
-        Stored(f"e{next(numbers)}", name, BEGIN + after, ANN.identifiers, b'{"plan": "pro"}') for after, name in coming
+        EventRecord(f"e{next(numbers)}", name, BEGIN + after, ANN.identifiers, b'{"plan": "pro"}')
+        for after, name in coming
     ]
 
 
-def lived(what: Automation, *coming: tuple[timedelta, str], until: timedelta = 30 * DAY, **more: Any) -> list[Entry]:
-    found = backtest(prepare(what), ANN, events(*coming), Circumstances(BEGIN + until, **more))
+def lived(
+    what: SimulatedAutomation, *coming: tuple[timedelta, str], until: timedelta = 30 * DAY, **more: Any
+) -> list[SimulatedEntry]:
+    found = backtest(prepare_backtest(what), ANN, events(*coming), BacktestSettings(BEGIN + until, **more))
     return sorted(found, key=lambda each: each.event.id)
 
 
-def told(entry: Entry) -> list[tuple[str, str, timedelta]]:
-    return [(each.step.node_id, each.step.outcome, each.step.at - BEGIN) for each in entry.told]
+def told(entry: SimulatedEntry) -> list[tuple[str, str, timedelta]]:
+    return [(each.step.node_id, each.step.outcome, each.step.at - BEGIN) for each in entry.records]
 
 
-def outcomes(entries: list[Entry]) -> list[tuple[str, str | None]]:
+def outcomes(entries: list[SimulatedEntry]) -> list[tuple[str, str | None]]:
     return [(each.run.state.value, each.run.outcome) for each in entries]
 
 
@@ -59,9 +70,9 @@ def test_every_event_that_fires_has_an_entry_at_its_own_moment() -> None:
 
 def test_the_filters_of_the_trigger_see_the_event_alone() -> None:
     what = automation(MESSAGE)
-    asks = Automation(Trigger(frozenset({"paid"}), _filters("contact.plan")), what.graph)
+    asks = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("contact.plan")), what.graph)
     assert lived(asks, (HOUR, "paid")) == []
-    asks = Automation(Trigger(frozenset({"paid"}), _filters("plan")), what.graph)
+    asks = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("plan")), what.graph)
     assert len(lived(asks, (HOUR, "paid"), (HOUR, "sold"))) == 1
 
 
@@ -90,7 +101,7 @@ def test_what_one_entry_did_to_the_contact_the_next_one_sees() -> None:
 
 def test_an_event_wakes_everybody_who_waits_for_it() -> None:
     what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
-    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
     entries = lived(what, *paid(HOUR, 2 * HOUR), (DAY, "bought"), *paid(2 * DAY))
     assert [told(each)[-1] for each in entries] == [
         ("yes", "tagged", DAY),
@@ -108,14 +119,14 @@ def test_an_event_that_wakes_and_starts_wakes_first() -> None:
 
 def test_an_event_comes_before_what_is_due_at_its_moment() -> None:
     what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
-    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
     (entry,) = lived(what, (HOUR, "paid"), (2 * DAY + HOUR, "bought"))
     assert told(entry)[-1] == ("yes", "tagged", 2 * DAY + HOUR)
 
 
 def test_the_goal_ends_every_entry_that_began_before_it() -> None:
     what = automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
-    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
     entries = lived(what, (HOUR, "bought"), *paid(2 * HOUR, 3 * HOUR), (DAY, "bought"), *paid(2 * DAY))
     assert outcomes(entries) == [("exited", "goal"), ("exited", "goal"), ("completed", "completed")]
 
@@ -145,7 +156,9 @@ def test_the_cap_counts_messages_of_all_entries_and_of_other_automations() -> No
     sends = [told(each)[-1][1] for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY))]
     assert sends == ["sent", "sent", "skipped", "sent"]
     others = [BEGIN - HOUR, BEGIN + 90 * timedelta(minutes=1), BEGIN + 5 * HOUR]
-    sends = [told(each)[-1][1] for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), others_at=others)]
+    sends = [
+        told(each)[-1][1] for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), other_messages_at=others)
+    ]
     assert sends == ["sent", "skipped", "skipped", "sent"]
 
 
@@ -162,22 +175,25 @@ def test_a_loop_of_entries_is_stopped() -> None:
 
 
 def test_opting_out_and_missing_addresses_are_told_as_the_engine_tells_them() -> None:
-    bob = Contact("bob", Identifiers(external_id="b"), opted_out=("email",))
+    bob = ContactState("bob", Identifiers(external_id="b"), opted_out=("email",))
     mail = node("e", "send_email", subject="Hi", body="Hi")
-    sent = Stored("e0", "paid", BEGIN, Identifiers(external_id="b"), b"{}")
-    (entry,) = backtest(prepare(automation(mail, MESSAGE)), bob, [sent], Circumstances(BEGIN + DAY))
+    sent = EventRecord("e0", "paid", BEGIN, Identifiers(external_id="b"), b"{}")
+    (entry,) = backtest(prepare_backtest(automation(mail, MESSAGE)), bob, [sent], BacktestSettings(BEGIN + DAY))
     assert told(entry)[1][:2] == ("e", "skipped")
     assert (entry.run.state.value, entry.run.outcome) == ("dead", "no_wallet")
-    assert [each.step.attempt for each in entry.told if each.step.outcome == "failed"] == [1, 2, 3, 4, 5, 6]
+    assert [each.step.attempt for each in entry.records if each.step.outcome == "failed"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_unpublished_automation_lets_everybody_in_and_does_nothing() -> None:
-    entries = lived(Automation(Trigger(), None), *paid(HOUR))
+    entries = lived(SimulatedAutomation(Trigger(), None), *paid(HOUR))
     assert (outcomes(entries), told(entries[0])) == ([("completed", "no_published_version")], [])
 
 
 def test_the_events_that_matter_beside_the_trigger_are_those_of_waits_and_of_the_goal() -> None:
-    assert {*prepare(automation(WAIT, edges="t>w", settings={"goal": {"event": "sold"}})).awaited} == {"bought", "sold"}
+    assert {*prepare_backtest(automation(WAIT, edges="t>w", settings={"goal": {"event": "sold"}})).awaited} == {
+        "bought",
+        "sold",
+    }
 
 
 @pytest.mark.parametrize("path", ["plan", "contact.plan"])
@@ -198,7 +214,7 @@ def test_many_events_that_nobody_waits_for_wake_nobody_or_change_nothing(path: s
 def test_an_event_that_did_not_pass_may_pass_when_the_contact_has_changed() -> None:
     goal = {"event": "bought", "filters": [{"path": "contact.tags", "operator": "contains", "value": "yes"}]}
     what = automation(node("e", "delay", seconds=3_600), YES, DELAY, MESSAGE, settings={"goal": goal})
-    what = Automation(Trigger(frozenset({"paid"})), what.graph)
+    what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
     (entry,) = lived(what, (timedelta(), "paid"), (HOUR / 2, "bought"))
     assert entry.run.outcome == "goal"
 
@@ -208,38 +224,38 @@ later = st.lists(st.tuples(SECONDS, st.sampled_from(EVENTS)), max_size=4, unique
 
 @given(written=sound_graphs(), contact=contacts, coming=later)
 def test_one_entry_alone_is_what_a_simulation_foretells(
-    written: dict[str, Any], contact: Contact, coming: list[tuple[int, str]]
+    written: dict[str, Any], contact: ContactState, coming: list[tuple[int, str]]
 ) -> None:
-    what = Automation(Trigger(frozenset({"deposit"})), graph_of(written), "a")
-    stored = [Stored("e0", "deposit", BEGIN, Identifiers(), b'{"plan":"pro"}')]
+    what = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), "a")
+    stored = [EventRecord("e0", "deposit", BEGIN, Identifiers(), b'{"plan":"pro"}')]
     stored += [
-        Stored(f"e{number}", name, BEGIN + timedelta(seconds=seconds), Identifiers(), b'{"size":1}')
+        EventRecord(f"e{number}", name, BEGIN + timedelta(seconds=seconds), Identifiers(), b'{"size":1}')
         for number, (seconds, name) in enumerate(sorted(coming), 1)
     ]
     foretold = tuple(
-        Later(each.at - BEGIN, Event(each.name, Identifiers(), {}, encode({"size": 1}))) for each in stored[1:]
+        ScheduledEvent(each.at - BEGIN, Event(each.name, Identifiers(), {}, encode({"size": 1}))) for each in stored[1:]
     )
     trace = simulate(
         what,
         Event("deposit", Identifiers(), {}, stored[0].payload),
         contact,
         BEGIN,
-        Given(later=foretold, entry_id="e0"),
+        SimulationInput(later=foretold, entry_id="e0"),
     )
-    (entry,) = backtest(prepare(what), contact, stored, Circumstances(BEGIN + 3_650 * DAY))
-    without_ids = [(each.step.node_id, each.step.outcome, each.step.handle, each.step.at) for each in entry.told]
+    (entry,) = backtest(prepare_backtest(what), contact, stored, BacktestSettings(BEGIN + 3_650 * DAY))
+    without_ids = [(each.step.node_id, each.step.outcome, each.step.handle, each.step.at) for each in entry.records]
     assert without_ids == [(step.node_id, step.outcome, step.handle, step.at) for step in trace.steps]
     assert (entry.run.state, entry.run.outcome) == (trace.state, trace.outcome)
-    assert [each for one in entry.told for each in one.effects if each in trace.messages] == [*trace.messages]
+    assert [each for one in entry.records for each in one.effects if each in trace.messages] == [*trace.messages]
 
 
 TOKEN = "0x" + "c0" * 20
 
 
-def log(after: timedelta, value: str, wallet: str = "0xa", signature: str = "deposit(address,uint256)") -> Stored:
+def log(after: timedelta, value: str, wallet: str = "0xa", signature: str = "deposit(address,uint256)") -> EventRecord:
     """Return a log as one that may start an entry."""
     payload = encode({"chainId": 1, "args": {"to": wallet, "value": value}})
-    return Stored(f"l{value}", "deposit", BEGIN + after, Identifiers(wallet), payload, f"1:{TOKEN}:{signature}")
+    return EventRecord(f"l{value}", "deposit", BEGIN + after, Identifiers(wallet), payload, f"1:{TOKEN}:{signature}")
 
 
 def test_logs_start_what_starts_from_them_and_end_waits_by_their_own_name() -> None:
@@ -253,11 +269,11 @@ def test_logs_start_what_starts_from_them_and_end_waits_by_their_own_name() -> N
     trigger = read_trigger(spec)
     assert isinstance(trigger, Trigger)
     what = automation(node("w", "wait_for_event", event=f"{TOKEN}:deposit", timeoutSeconds=86_400))
-    awaited = Stored("l9", f"{TOKEN}:deposit", BEGIN + 2 * HOUR, Identifiers(), b"{}")
+    awaited = EventRecord("l9", f"{TOKEN}:deposit", BEGIN + 2 * HOUR, Identifiers(), b"{}")
     came = [log(HOUR, "1"), log(HOUR, "2", wallet="0xb"), log(HOUR, "3", signature="deposit(address)"), awaited]
-    around = Circumstances(BEGIN + 30 * DAY)
-    (entry,) = backtest(prepare(Automation(trigger, what.graph)), ANN, came, around)
+    around = BacktestSettings(BEGIN + 30 * DAY)
+    (entry,) = backtest(prepare_backtest(SimulatedAutomation(trigger, what.graph)), ANN, came, around)
     assert told(entry)[-1] == ("w", "matched", 2 * HOUR)
     assert entry.event.id == "l1"
-    by_name = Automation(Trigger(frozenset({"deposit"})), what.graph)
-    assert [*backtest(prepare(by_name), ANN, came, around)] == []
+    by_name = SimulatedAutomation(Trigger(frozenset({"deposit"})), what.graph)
+    assert [*backtest(prepare_backtest(by_name), ANN, came, around)] == []

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.language.catalog import Chained, Seen, check_against, events_of, is_on_chain, segments_of
-from api.language.codec import normalise
-from api.language.filter import Filter
-from api.language.graph import Graph, read_graph
-from api.language.trigger import Trigger, read_trigger
+from workbench.language.check import CatalogFacts, ChainFacts, check_against, events_of, segments_of, uses_chain
+from workbench.language.codec import normalise
+from workbench.language.filter import Filter
+from workbench.language.graph import Graph, read_graph
+from workbench.language.trigger import Trigger, read_trigger
 
-SEEN = Seen(
+SEEN = CatalogFacts(
     ("deposit", "purchase", "trade"),
     {"deposit": frozenset({"amountUsd", "order.total", "items"}), "purchase": frozenset({"plan"})},
 )
@@ -28,7 +28,7 @@ def graph(*nodes: dict[str, Any], **settings: Any) -> Graph:
     return found
 
 
-def said(trigger: Trigger, shape: Graph, seen: Seen = SEEN) -> list[tuple[str | None, str | None, str]]:
+def said(trigger: Trigger, shape: Graph, seen: CatalogFacts = SEEN) -> list[tuple[str | None, str | None, str]]:
     return [(remark.node_id, remark.field, remark.message) for remark in check_against(seen, trigger, shape)]
 
 
@@ -85,7 +85,7 @@ def test_a_value_that_was_never_sent_is_said_with_the_nearest() -> None:
         *((str(number), None, message) for number in range(4)),
     ]
     assert said(trigger("deposit", "qqq"), graph()) == [
-        (None, "triggerSpec.filters", "'qqq' was never seen in deposit; wb.catalog[\"deposit\"] shows what was")
+        (None, "triggerSpec.filters", "'qqq' was never seen in deposit; wb.catalog[\"deposit\"] shows its properties")
     ]
 
 
@@ -97,7 +97,7 @@ def test_a_wait_and_a_goal_are_judged_by_their_own_event() -> None:
     goal = {"event": "purchase", "filters": asked("plann")}
     assert said(trigger(), graph(wait, goal=goal)) == [
         (None, "graph.settings.goal.filters", "'plann' was never seen in purchase: did you mean 'plan'?"),
-        ("0", None, "'amountUsd' was never seen in purchase; wb.catalog[\"purchase\"] shows what was"),
+        ("0", None, "'amountUsd' was never seen in purchase; wb.catalog[\"purchase\"] shows its properties"),
     ]
 
 
@@ -114,12 +114,12 @@ def test_several_events_together_have_the_paths_of_each() -> None:
         (Filter("plan", "exists"), Filter("amountUsd", "exists"), Filter("x", "exists")),
     )
     assert [message for _, _, message in said(both, graph())] == [
-        "'x' was never seen in deposit or purchase; wb.catalog[\"deposit\"] shows what was"
+        "'x' was never seen in deposit or purchase; wb.catalog[\"deposit\"] shows its properties"
     ]
 
 
 def test_a_key_of_the_payload_that_hides_a_built_in_is_said_where_it_is_used() -> None:
-    seen = Seen(("deposit",), {"deposit": frozenset({"email", "event.id"})})
+    seen = CatalogFacts(("deposit",), {"deposit": frozenset({"email", "event.id"})})
     nodes = [{"type": "send_inapp", "data": {"title": "{{ email }}", "body": "{{ contact.email }} {{ event }}"}}]
     message = "'email' is a key of deposit's payload, which hides the built-in value"
     assert said(trigger("deposit", "email"), graph(*nodes), seen) == [
@@ -142,8 +142,8 @@ def test_a_segment_that_nobody_defined_is_said_with_the_nearest() -> None:
     seen = msgspec.structs.replace(SEEN, segments=("whales",))
     shape = graph(asks_for("wales"), asks_for("whales"), asks_for("x"), asks_for(5))
     assert said(trigger(), shape, seen) == [
-        ("0", None, "nobody has defined the segment 'wales'; did you mean 'whales'?"),
-        ("2", None, "nobody has defined the segment 'x': no contact is in it"),
+        ("0", None, "there is no segment 'wales'; did you mean 'whales'?"),
+        ("2", None, "there is no segment 'x': no contact is in it"),
     ]
     assert said(trigger(), shape) == []  # nobody knows which there are
     assert segments_of(shape) == ("wales", "whales", "x")
@@ -169,9 +169,9 @@ def test_chains_that_nobody_reads_and_logs_that_nobody_keeps() -> None:
     waits = graph(
         {"type": "wait_for_event", "data": {"event": f"{TOKEN}:B", "timeoutSeconds": 1}}, goal={"event": f"{TOKEN}:A"}
     )
-    assert is_on_chain(trigger(), waits)
-    assert not is_on_chain(trigger(), graph(WAIT))
-    seen = Seen(("deposit",), chained=Chained(frozenset({1}), frozenset()))
+    assert uses_chain(trigger(), waits)
+    assert not uses_chain(trigger(), graph(WAIT))
+    seen = CatalogFacts(("deposit",), chain=ChainFacts(frozenset({1}), frozenset()))
     assert [(node, field) for node, field, _ in said(on_chain(5), waits, seen)] == [
         (None, "triggerSpec.chainId"),
         ("0", None),
@@ -180,5 +180,5 @@ def test_chains_that_nobody_reads_and_logs_that_nobody_keeps() -> None:
         (None, "graph.settings.goal"),
         ("0", None),
     ]
-    kept = Seen(("deposit",), chained=Chained(frozenset({1}), frozenset({f"{TOKEN}:a", f"{TOKEN}:b"})))
+    kept = CatalogFacts(("deposit",), chain=ChainFacts(frozenset({1}), frozenset({f"{TOKEN}:a", f"{TOKEN}:b"})))
     assert said(on_chain(), waits, kept) == []

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from api.language.action import AddTag, Condition, Entered, Exit, SendInapp
-from api.language.check import Remark, check, errors
-from api.language.filter import Filter
-from api.language.graph import Edge, Graph, Node, read_graph
-from api.language.trigger import Trigger
+from workbench.language.actions import AddTag, Condition, Exit, SendInapp, TriggerNode
+from workbench.language.check import Diagnostic, check, errors
+from workbench.language.filter import Filter
+from workbench.language.graph import Edge, Graph, Node, read_graph
+from workbench.language.trigger import Trigger
 
 PAID = Trigger(frozenset({"paid"}))
 T: dict[str, Any] = {"id": "t", "type": "app_event"}
@@ -118,18 +118,18 @@ def test_duplicate_ids_are_refused() -> None:
 @pytest.mark.parametrize(
     ("edge", "node_id", "part"),
     [
-        ("tag>nowhere", "tag", "leads to a node 'nowhere'"),
-        ("nowhere>tag", "tag", "comes from a node 'nowhere'"),
-        ("nowhere>away", None, "comes from a node 'nowhere'"),
-        ("tag:true>x", "tag", "carries no sourceHandle"),
-        ("t:a>x", "t", "carries no sourceHandle"),
+        ("tag>nowhere", "tag", "leads to node 'nowhere'"),
+        ("nowhere>tag", "tag", "starts at node 'nowhere'"),
+        ("nowhere>away", None, "starts at node 'nowhere'"),
+        ("tag:true>x", "tag", "has no sourceHandle"),
+        ("t:a>x", "t", "has no sourceHandle"),
         ("x>tag", "x", "no edge leaves it"),
         ("c>x", "c", "without sourceHandle"),
-        ("c:maybe>x", "c", "no way out called 'maybe'"),
-        ("t>x", "t", "two edges from the same way out"),
-        ("w>x", "w", "has an edge without sourceHandle: its ways out are matched and timeout"),
-        ("w:true>x", "w", "no way out called 'true'"),
-        ("s:c>x", "s", "no way out called 'c': its ways out are a and b"),
+        ("c:maybe>x", "c", "has no branch 'maybe'"),
+        ("t>x", "t", "two edges from the same handle"),
+        ("w>x", "w", "has an edge without sourceHandle: its branches are matched and timeout"),
+        ("w:true>x", "w", "has no branch 'true'"),
+        ("s:c>x", "s", "has no branch 'c': its branches are a and b"),
     ],
 )
 def test_edges_lead_from_a_way_out_to_a_node(edge: str, node_id: str | None, part: str) -> None:
@@ -141,13 +141,13 @@ def test_edges_lead_from_a_way_out_to_a_node(edge: str, node_id: str | None, par
 def test_a_condition_may_use_one_way_out_but_not_none() -> None:
     nodes = [T, condition("c", ("a", "exists", None)), EXIT]
     assert remarks(nodes, "t>c", "c:false>x") == []
-    assert found(remarks(nodes, "t>c"), "error", "c", "leads nowhere")
+    assert found(remarks(nodes, "t>c"), "error", "c", "connect true or false to a step")
 
 
 @pytest.mark.parametrize(("node", "ways"), [(WAIT, "matched or timeout"), (SPLIT, "a or b")])
 def test_whatever_branches_leads_somewhere(node: dict[str, Any], ways: str) -> None:
     said = remarks([T, node], f"t>{node['id']}")
-    assert said == [("error", node["id"], f"leads nowhere: connect {ways}")]
+    assert said == [("error", node["id"], f"connect {ways} to a step")]
 
 
 def test_what_cannot_be_reached_is_refused() -> None:
@@ -194,7 +194,7 @@ def test_a_wildcard_trigger_is_said() -> None:
 def test_a_name_that_no_event_can_have_is_said() -> None:
     trigger = Trigger(frozenset({"first deposit", "paid"}))
     said = remarks([T, TAG], "t>tag", trigger=trigger)
-    assert said == [("warning", None, "no event can be called 'first deposit'")]
+    assert said == [("warning", None, "'first deposit' is not a valid event name")]
 
 
 def test_an_operator_that_will_be_dropped_is_said_where_it_stands() -> None:
@@ -274,11 +274,11 @@ def test_errors_come_first_and_are_those_that_refuse() -> None:
     levels = [remark.level for remark in check(Trigger(), graph)]
     assert levels == sorted(levels)
     assert {remark.level for remark in errors(check(Trigger(), graph))} == {"error"}
-    assert str(Remark("error", "is odd", "n")) == "n: is odd"
+    assert str(Diagnostic("error", "is odd", "n")) == "n: is odd"
 
 
 def test_ten_thousand_nodes_in_a_row_are_checked() -> None:
-    nodes = (Node("0", "app_event", Entered()), *(Node(str(n), "add_tag", AddTag("a")) for n in range(1, 10_000)))
+    nodes = (Node("0", "app_event", TriggerNode()), *(Node(str(n), "add_tag", AddTag("a")) for n in range(1, 10_000)))
     edges = tuple(Edge("", str(n), str(n + 1)) for n in range(9_999))
     assert check(PAID, Graph(nodes, edges)) == ()
     ring = check(PAID, Graph(nodes, (*edges, Edge("", "9999", "0"))))
@@ -297,7 +297,7 @@ def test_an_adversarial_graph_is_checked_in_one_go() -> None:
 
 
 def test_a_list_of_the_contact_is_asked_what_it_contains() -> None:
-    said = "contact.segments is a list: ask whether it contains a value"
+    said = "contact.segments is a list: test whether it contains a value"
     for operator, value in (("eq", "whales"), ("neq", "whales"), ("in", ["whales"])):
         node = condition("c", ("contact.segments", operator, value))
         assert remarks([T, node, TAG], "t>c", "c:true>tag") == [("warning", "c", said)]

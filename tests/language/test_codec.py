@@ -4,15 +4,15 @@ from decimal import Decimal
 
 import pytest
 
-from api.language.codec import (
+from workbench.language.codec import (
     MalformedJsonError,
     compact,
     decode,
     encode,
     json_equal,
-    mend_surrogates,
     normalise,
-    unfit,
+    replace_lone_surrogates,
+    storage_problem,
 )
 
 
@@ -34,7 +34,7 @@ def test_a_number_is_read_and_written_back_exactly(number: str) -> None:
     value = decode(number.encode())
     assert Decimal(value) == Decimal(number)
     assert decode(encode(value)) == value
-    assert unfit(value) is None
+    assert storage_problem(value) is None
 
 
 def test_minus_zero_is_zero() -> None:
@@ -43,17 +43,17 @@ def test_minus_zero_is_zero() -> None:
 
 @pytest.mark.parametrize("number", [b"1e309", b"-1e309", b"1e-309", b"1e400", b"1e130000", b"0e130000", b"0e-20000"])
 def test_a_number_past_1e308_is_unfit_whatever_its_form(number: bytes) -> None:
-    assert "number outside" in (unfit(decode(number)) or "")
+    assert "number outside" in (storage_problem(decode(number)) or "")
 
 
 @pytest.mark.parametrize(("digits", "fits"), [(308, True), (309, True), (310, False), (4_000, False)])
 def test_a_long_integer_is_judged_by_its_value(digits: int, fits: bool) -> None:
-    assert (unfit(decode(b"9" * digits)) is None) is fits
+    assert (storage_problem(decode(b"9" * digits)) is None) is fits
 
 
 @pytest.mark.parametrize(("digits", "fits"), [(399, True), (400, True), (401, False), (9_000, False)])
 def test_a_decimal_has_at_most_400_digits(digits: int, fits: bool) -> None:
-    assert (unfit(decode(b"0." + b"1" * digits)) is None) is fits
+    assert (storage_problem(decode(b"0." + b"1" * digits)) is None) is fits
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_nesting_without_end_is_malformed_and_harmless(opening: bytes, depth: in
 
 @pytest.mark.parametrize(("depth", "fits"), [(31, True), (32, True), (33, False), (500, False)])
 def test_values_are_at_most_32_levels_deep(depth: int, fits: bool) -> None:
-    assert (unfit(decode(b"[" * depth + b"]" * depth)) is None) is fits
-    assert (unfit(decode(b'{"a":' * depth + b"1" + b"}" * depth)) is None) is fits
+    assert (storage_problem(decode(b"[" * depth + b"]" * depth)) is None) is fits
+    assert (storage_problem(decode(b'{"a":' * depth + b"1" + b"}" * depth)) is None) is fits
 
 
 @pytest.mark.parametrize("value", ["\0", {"\0": 1}, [[{"a": "x\0"}]], "\ud800"])
 def test_nul_and_lone_surrogates_are_unfit_at_any_depth(value: object) -> None:
-    assert unfit(value) == "contains U+0000 or an unpaired surrogate"  # type: ignore[arg-type]
+    assert storage_problem(value) == "contains U+0000 or an unpaired surrogate"  # type: ignore[arg-type]
 
 
 def test_duplicate_keys_keep_the_last_value() -> None:
@@ -115,7 +115,7 @@ def test_duplicate_keys_keep_the_last_value() -> None:
     ],
 )
 def test_unpaired_surrogate_escapes_are_mended_and_nothing_else(raw: bytes, mended: bytes) -> None:
-    assert mend_surrogates(raw) == mended
+    assert replace_lone_surrogates(raw) == mended
 
 
 def test_a_compact_text_keeps_decimals_as_they_were_written() -> None:

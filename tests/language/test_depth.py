@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from api.language import codec
-from api.language.codec import DEEP, cut_depth
-from api.language.event import read_event
-from api.language.problem import Problem
+from workbench.language import codec
+from workbench.language.codec import CUT_DEPTH, truncate_depth
+from workbench.language.event import read_event
+from workbench.language.problem import Problem
 
 ODD = ("a[{", '"', "\\", "}]", '\\"[', "")
 
@@ -34,22 +34,22 @@ def cut(value: Any, levels: int) -> Any:
 
 @pytest.mark.parametrize("levels", [1, 2, 5])
 def test_only_what_is_too_deep_is_cut(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "DEEP", levels)
+    monkeypatch.setattr(codec, "CUT_DEPTH", levels)
     chance = Random(levels)
     for _ in range(500):
         value = nested(chance, 7)
         for text in (json.dumps(value), json.dumps(value, indent=1)):
-            assert json.loads(cut_depth(text.encode())) == cut(value, levels)
+            assert json.loads(truncate_depth(text.encode())) == cut(value, levels)
 
 
 @pytest.mark.parametrize(
     "text", [b'"' + b'\\"' * 300_000, b'"\\' * 200_000, b"[" * 400_000, b"]" * 400_000, b'{"a":' * 50_000]
 )
 def test_what_is_no_json_is_gone_through_once(text: bytes) -> None:
-    assert len(cut_depth(text)) <= len(text) + 4
+    assert len(truncate_depth(text)) <= len(text) + 4
 
 
-@pytest.mark.parametrize("depth", [33, DEEP - 2, DEEP, 1_025, 5_000, 40_000])
+@pytest.mark.parametrize("depth", [33, CUT_DEPTH - 2, CUT_DEPTH, 1_025, 5_000, 40_000])
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_d10_a_payload_of_any_depth_is_refused_by_its_name(depth: int, opening: bytes, closing: bytes) -> None:
     payload = b'{"x":' + opening * depth + b"1" + closing * depth + b"}"

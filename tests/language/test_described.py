@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import normalise
-from api.language.described import Later, read_later
-from api.language.event import Event, Identifiers
-from api.language.problem import Problem
+from workbench.language.codec import normalise
+from workbench.language.event import Event, Identifiers
+from workbench.language.problem import Problem
+from workbench.language.simulate import ScheduledEvent, read_scheduled_events
 
 NOW_US = round(datetime(2026, 11, 20, 10, tzinfo=UTC).timestamp() * 1_000_000)
 BOUGHT = {"event": "Bought", "contact": {"externalId": "u"}, "payload": {"size": 2.50}}
 
 
-def read(value: Any) -> tuple[tuple[Later, ...], list[str]]:
+def read(value: Any) -> tuple[tuple[ScheduledEvent, ...], list[str]]:
     problems: list[Problem] = []
-    found = read_later(normalise(value), NOW_US, "events", problems)
+    found = read_scheduled_events(normalise(value), NOW_US, "events", problems)
     return found, [problem.field for problem in problems]
 
 
@@ -25,7 +25,7 @@ def test_later_events_are_read_as_they_would_be_posted() -> None:
     event = Event("bought", Identifiers(external_id="u"), payload=b'{"size":2.5}')
     half = {"afterSeconds": Decimal("0.5"), "event": BOUGHT}
     assert read([{"afterSeconds": 7_200, "event": BOUGHT}, half]) == (
-        (Later(timedelta(hours=2), event), Later(timedelta(seconds=0.5), event)),
+        (ScheduledEvent(timedelta(hours=2), event), ScheduledEvent(timedelta(seconds=0.5), event)),
         [],
     )
     assert read(None) == read([]) == ((), [])

@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-from api.language.diagram import page, state_diagram
-from api.language.run import MOVES, State
+from workbench.language.run import TRANSITIONS, State, entry_states_page, state_diagram
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert (DOCS / "entry-states.md").read_text() == page(), "run: python docs/entry_states.py"
+    assert (DOCS / "entry-states.md").read_text() == entry_states_page(), "run: python docs/entry_states.py"
 
 
 def test_every_state_and_every_move_is_drawn_once() -> None:
     drawn = [line.split(":")[0].split() for line in state_diagram().splitlines()[1:]]
     moves = [(old, new) for old, arrow, new in drawn if arrow == "-->" and "[*]" not in (old, new)]
-    assert sorted(moves) == sorted((old.value, new.value) for old, new in MOVES)
+    assert sorted(moves) == sorted((old.value, new.value) for old, new in TRANSITIONS)
     assert {state for line in drawn for state in (line[0], line[2])} - {"[*]"} == {state.value for state in State}

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.language.drift import Change, Part, changes
-from api.language.shape import Frequent, paths_of
+from workbench.language.payload_schema import Frequency, FrequentValue, SchemaChange, schema_changes, summarise_paths
 
 Payload = dict[str, Any]
 
@@ -18,21 +17,21 @@ def times(number: int, **payload: Any) -> list[Payload]:
 def test_paths_and_types_that_are_new_or_gone_are_said_with_the_counts_of_both_sides() -> None:
     before = times(100, usd=5, asset="a", old={"x": 1})
     recent = times(60, usd="5", asset="a", plan="pro")
-    assert changes(before, recent) == (
-        Change("old.x", "gone", Part(100, 100), Part(0, 60)),
-        Change("plan", "new", Part(0, 100), Part(60, 60)),
-        Change("usd", "gone", Part(100, 100), Part(0, 60), "number"),
-        Change("usd", "new", Part(0, 100), Part(60, 60), "string"),
+    assert schema_changes(before, recent) == (
+        SchemaChange("old.x", "gone", Frequency(100, 100), Frequency(0, 60)),
+        SchemaChange("plan", "new", Frequency(0, 100), Frequency(60, 60)),
+        SchemaChange("usd", "gone", Frequency(100, 100), Frequency(0, 60), "number"),
+        SchemaChange("usd", "new", Frequency(0, 100), Frequency(60, 60), "string"),
     )
 
 
 def test_what_became_clearly_more_or_less_frequent_is_said() -> None:
     before = times(180, usd=5, coupon="x") + times(20, usd=None)
     recent = times(90, usd=5) + times(100, usd=None, coupon="x")
-    assert changes(before, recent) == (
-        Change("coupon", "less", Part(180, 200), Part(100, 190)),
-        Change("usd", "more", Part(20, 200), Part(100, 190), "null"),
-        Change("usd", "less", Part(180, 200), Part(90, 190), "number"),
+    assert schema_changes(before, recent) == (
+        SchemaChange("coupon", "less", Frequency(180, 200), Frequency(100, 190)),
+        SchemaChange("usd", "more", Frequency(20, 200), Frequency(100, 190), "null"),
+        SchemaChange("usd", "less", Frequency(180, 200), Frequency(90, 190), "number"),
     )
 
 
@@ -49,7 +48,7 @@ def test_what_became_clearly_more_or_less_frequent_is_said() -> None:
     ],
 )
 def test_small_samples_and_rare_values_are_not_said(before: list[Payload], recent: list[Payload]) -> None:
-    assert changes(before, recent) == ()
+    assert schema_changes(before, recent) == ()
 
 
 def test_two_samples_of_the_same_traffic_show_no_drift() -> None:
@@ -61,12 +60,12 @@ def test_two_samples_of_the_same_traffic_show_no_drift() -> None:
             for _ in range(number)
         ]
 
-    assert [found for _ in range(20) if (found := changes(sample(500), sample(chance.randint(20, 500))))] == []
+    assert [found for _ in range(20) if (found := schema_changes(sample(500), sample(chance.randint(20, 500))))] == []
 
 
 def test_a_path_says_how_often_it_is_missing_null_and_what_is_in_it_most() -> None:
     payloads = [{"a": "x", "b": 1}, {"a": "x", "b": True}, {"a": None, "b": 1}, {"b": 1.5}, {"a": "y" * 201, "b": "1"}]
-    a, b = paths_of(payloads)
+    a, b = summarise_paths(payloads)
     assert (a.count, a.missing, a.missing_rate, a.nulls, a.null_rate) == (4, 1, 0.2, 1, 0.25)
-    assert (a.shares, a.top_values, a.distinct) == ({"string": 0.75, "null": 0.25}, (Frequent("x", 2),), 2)
-    assert (b.types, b.top_values, b.distinct) == ({"number": 3, "boolean": 1, "string": 1}, (Frequent(1, 2),), 4)
+    assert (a.shares, a.top_values, a.distinct) == ({"string": 0.75, "null": 0.25}, (FrequentValue("x", 2),), 2)
+    assert (b.types, b.top_values, b.distinct) == ({"number": 3, "boolean": 1, "string": 1}, (FrequentValue(1, 2),), 4)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import decode
-from api.language.event import Event, read_event
-from api.language.problem import Problem
+from workbench.language.codec import decode
+from workbench.language.event import Event, read_event
+from workbench.language.problem import Problem
 
 NOW_US = 1_795_000_000_000_000
 NUL = "contains U+0000 or an unpaired surrogate"

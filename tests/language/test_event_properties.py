@@ -8,12 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.codec import MalformedJsonError, decode, encode, mend_surrogates, unfit
-from api.language.email import normal_email
-from api.language.event import Event, read_event
-from api.language.history import read_history, read_past_event
-from api.language.moment import read_moment, read_moments
-from api.language.problem import Problem
+from workbench.language.codec import MalformedJsonError, decode, encode, replace_lone_surrogates, storage_problem
+from workbench.language.event import Event, normalise_email, parse_timestamp, parse_timestamps, read_event
+from workbench.language.event_batch import read_history, read_past_event
+from workbench.language.problem import Problem
 
 NOW_US = 1_795_000_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,8 +58,8 @@ def test_a_body_is_an_event_or_at_least_one_problem(body: dict[str, Any], ascii_
     raw = json.dumps(body, ensure_ascii=ascii_only).encode(errors="surrogatepass")
     found = read_event(raw, NOW_US)
     if isinstance(found, Event):
-        assert unfit(decode(found.payload)) is None
-        assert unfit(found.attributes) is None
+        assert storage_problem(decode(found.payload)) is None
+        assert storage_problem(found.attributes) is None
         encode(found)
     else:
         assert found
@@ -103,7 +101,13 @@ odd_texts = [
 def test_many_at_once_are_judged_like_each_alone(raws: list[bytes]) -> None:
     found, problems = read_history(raws, NOW_US)
     events = map(
-        Event, found.names, found.identifiers, found.attributes, found.payloads, found.idempotency_keys, found.ats_us
+        Event,
+        found.names,
+        found.identifiers,
+        found.attributes,
+        found.payloads,
+        found.idempotency_keys,
+        found.occurred_at_us,
     )
     together = [problems.get(position) or next(events) for position in range(len(raws))]
     assert together == [read_past_event(raw, NOW_US) for raw in raws]
@@ -117,7 +121,7 @@ def test_many_at_once_are_judged_like_each_alone(raws: list[bytes]) -> None:
 def test_a_moment_is_what_python_says_it_is(moment: datetime, zone: timezone, precision: str) -> None:
     text = moment.replace(tzinfo=zone).isoformat(timespec=precision)
     moment_us = (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
-    assert read_moment(text) == (moment_us if FIRST_US <= moment_us <= LAST_US else None)
+    assert parse_timestamp(text) == (moment_us if FIRST_US <= moment_us <= LAST_US else None)
 
 
 moments = st.sampled_from(
@@ -144,7 +148,7 @@ odd_moments = st.sampled_from(
 )
 def test_moments_are_read_together_as_each_alone(usual: list[str], odd: list[str | None]) -> None:
     texts = [*usual, *odd]
-    assert read_moments(texts) == [None if text is None else read_moment(text) for text in texts]
+    assert parse_timestamps(texts) == [None if text is None else parse_timestamp(text) for text in texts]
 
 
 @given(st.binary(max_size=200))
@@ -156,7 +160,7 @@ def test_any_bytes_are_judged_without_raising(raw: bytes) -> None:
 def test_a_payload_that_is_stored_unread_can_be_read(part: bytes, around: bytes) -> None:
     found = read_event(around % part, NOW_US)
     if isinstance(found, Event):
-        assert unfit(decode(found.payload)) is None
+        assert storage_problem(decode(found.payload)) is None
 
 
 @given(bodies, st.sampled_from(["event", "idempotencyKey", "occurredAt", "test"]))
@@ -183,16 +187,16 @@ def test_numbers_in_a_payload_keep_their_value(number: int | Decimal) -> None:
 def test_an_accepted_payload_keeps_its_value(payload: dict[str, Any]) -> None:
     raw = json.dumps({"event": "e", "contact": {"externalId": "u"}, "payload": payload}).encode()
     found = read_event(raw, NOW_US)
-    sent = decode(mend_surrogates(json.dumps(payload).encode()))
+    sent = decode(replace_lone_surrogates(json.dumps(payload).encode()))
     if isinstance(found, Event):
         assert decode(found.payload) == sent
     else:
-        assert unfit(sent) is not None
+        assert storage_problem(sent) is not None
 
 
 @given(values)
 def test_json_goes_out_as_it_came_in(value: Any) -> None:
-    raw = mend_surrogates(json.dumps(value).encode())
+    raw = replace_lone_surrogates(json.dumps(value).encode())
     try:
         read = decode(raw)
     except MalformedJsonError:
@@ -202,9 +206,9 @@ def test_json_goes_out_as_it_came_in(value: Any) -> None:
 
 @given(st.text(max_size=30), st.sampled_from(["@b.co", "@Bücher.example", "@ΑΣ.example", ""]))
 def test_the_normal_form_of_an_address_is_its_own_normal_form(local: str, domain: str) -> None:
-    normal = normal_email(local + domain)
+    normal = normalise_email(local + domain)
     if normal is not None:
-        assert normal_email(normal) == normal
+        assert normalise_email(normal) == normal
         assert normal == normal.lower()
 
 

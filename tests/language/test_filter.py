@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.codec import decode
-from api.language.filter import MISSING, OPERATORS, Filter, Verdict, explain, find, matches, passes
+from workbench.language.codec import decode
+from workbench.language.filter import MISSING, OPERATORS, Filter, Verdict, explain, matches, passes, value_at
 
 CONTEXT = decode(
     b"""{"text": "Premium plan", "one": 1, "half": 0.5, "yes": true, "no": false, "nothing": null, "list": [1, "a", null],
@@ -144,7 +144,7 @@ def test_all_filters_must_pass_and_none_is_all() -> None:
     ],
 )
 def test_a_path_is_a_literal_key_and_then_dots_into_objects(path: str, value: Any) -> None:
-    assert find(path, CONTEXT) == value
+    assert value_at(path, CONTEXT) == value
 
 
 def test_verdicts_tell_what_was_found() -> None:

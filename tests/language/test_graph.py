@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.action import AddTag, Condition, Entered, Exit, Invalid, SendInapp
-from api.language.filter import Filter
-from api.language.graph import Edge, Graph, Node, read_graph
+from workbench.language.actions import AddTag, Condition, Exit, InvalidAction, SendInapp, TriggerNode
+from workbench.language.filter import Filter
+from workbench.language.graph import Edge, Graph, Node, read_graph
 
 
 def graph(value: Any) -> Graph:
@@ -29,7 +29,7 @@ def only_action(kind: str, data: Any = None) -> Any:
 
 def reasons(kind: str, data: Any = None) -> list[str]:
     action = only_action(kind, data)
-    assert isinstance(action, Invalid), action
+    assert isinstance(action, InvalidAction), action
     return [problem.field for problem in action.problems]
 
 
@@ -58,14 +58,14 @@ def test_the_contracts_in_app_flow_is_read() -> None:
         }
     )
     assert found == Graph(
-        (Node("t", "app_event", Entered()), Node("m", "send_inapp", SendInapp("Hi", "You paid"))),
+        (Node("t", "app_event", TriggerNode()), Node("m", "send_inapp", SendInapp("Hi", "You paid"))),
         (Edge("e", "t", "m"),),
     )
 
 
 @pytest.mark.parametrize("kind", ["app_event", "custom_event", "app-event", "custom-event", "appevent"])
 def test_trigger_nodes_know_all_aliases(kind: str) -> None:
-    assert only_action(kind) == Entered()
+    assert only_action(kind) == TriggerNode()
 
 
 def test_each_kind_has_its_action() -> None:
@@ -136,7 +136,7 @@ def test_null_is_absent() -> None:
 
 def test_the_start_is_the_trigger_or_else_the_first_node() -> None:
     first, trigger = {"id": "a", "type": "exit"}, {"id": "t", "type": "app_event"}
-    assert graph({"nodes": [first, trigger]}).start == Node("t", "app_event", Entered())
+    assert graph({"nodes": [first, trigger]}).start == Node("t", "app_event", TriggerNode())
     assert graph({"nodes": [first]}).start == Node("a", "exit", Exit())
     assert Graph().start is None
 

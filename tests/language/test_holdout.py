@@ -4,16 +4,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from api.language.advance import advance
-from api.language.check import check
-from api.language.contact import Contact
-from api.language.event import Event, Identifiers, read_event
-from api.language.facts import Facts
-from api.language.graph import Graph, read_graph
-from api.language.run import Run, State
-from api.language.simulate import Automation, simulate
-from api.language.split import HOLDOUT, share
-from api.language.trigger import Trigger
+from workbench.language.advance import advance
+from workbench.language.check import check
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers, read_event
+from workbench.language.facts import Facts
+from workbench.language.graph import Graph, read_graph
+from workbench.language.nodes import HOLDOUT_NODE_ID, bucket
+from workbench.language.run import Run, State
+from workbench.language.simulate import SimulatedAutomation, simulate
+from workbench.language.trigger import Trigger
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 NODES = [{"id": "t", "type": "app_event"}, {"id": "g", "type": "add_tag", "data": {"tag": "seen"}}]
@@ -33,34 +33,36 @@ def event() -> Event:
 
 def outcome(contact_id: str, holdout: int) -> str | None:
     run = Run("e", "a", State.RUNNING, attempt=1)
-    return advance(graph(holdout=holdout), run, Facts("paid", Identifiers(), {}, Contact(contact_id)), NOW).run.outcome
+    return advance(
+        graph(holdout=holdout), run, Facts("paid", Identifiers(), {}, ContactState(contact_id)), NOW
+    ).run.outcome
 
 
 def test_the_contacts_with_the_smallest_numbers_are_held_out_and_stay_so_when_it_grows() -> None:
     contacts = [str(number) for number in range(1_000)]
     held = {each for each in contacts if outcome(each, 10) == "holdout"}
-    assert held == {each for each in contacts if share("a", HOLDOUT, each) < 10}
+    assert held == {each for each in contacts if bucket("a", HOLDOUT_NODE_ID, each) < 10}
     assert 70 < len(held) < 130
     assert held < {each for each in contacts if outcome(each, 20) == "holdout"}
 
 
 def test_who_is_held_out_gets_nothing_and_counts_as_let_in() -> None:
-    contact = next(str(number) for number in range(100) if share("a", HOLDOUT, str(number)) < 50)
-    trace = simulate(Automation(Trigger(), graph(holdout=50), "a"), event(), Contact(contact), NOW)
+    contact = next(str(number) for number in range(100) if bucket("a", HOLDOUT_NODE_ID, str(number)) < 50)
+    trace = simulate(SimulatedAutomation(Trigger(), graph(holdout=50), "a"), event(), ContactState(contact), NOW)
     assert (trace.state, trace.outcome, trace.tags) == (State.COMPLETED, "holdout", ())
     assert [(step.node_id, step.outcome) for step in trace.steps] == [("t", "held_out")]
     run = Run("e", "a", State.RUNNING, attempt=1)
-    assert advance(graph(holdout=50), run, Facts("paid", Identifiers(), {}, Contact(contact)), NOW).run.step == 1
+    assert advance(graph(holdout=50), run, Facts("paid", Identifiers(), {}, ContactState(contact)), NOW).run.step == 1
 
 
 def test_a_described_contact_that_is_nobody_is_not_held_out() -> None:
-    automations = [Automation(Trigger(), graph(holdout=50), str(number)) for number in range(20)]
-    nobody = Contact("00000000-0000-8000-8000-000000000000")
+    automations = [SimulatedAutomation(Trigger(), graph(holdout=50), str(number)) for number in range(20)]
+    nobody = ContactState("00000000-0000-8000-8000-000000000000")
     assert {simulate(each, event(), nobody, NOW).outcome for each in automations} == {"completed"}
 
 
 def test_nobody_is_held_out_of_what_has_begun() -> None:
-    facts = Facts("paid", Identifiers(), {}, Contact("6"))
+    facts = Facts("paid", Identifiers(), {}, ContactState("6"))
     begun = Run("e", "a", State.RUNNING, "g", step=1, attempt=1)
     assert advance(graph(holdout=50), begun, facts, NOW).run.outcome == "completed"
 
@@ -80,9 +82,9 @@ def test_without_a_goal_there_is_nothing_to_compare() -> None:
 
 def test_a_paused_run_rests_where_it_is_without_using_up_an_attempt() -> None:
     run = Run("e", "a", State.RUNNING, "g", step=1, attempt=2, since=NOW)
-    facts = Facts("paid", Identifiers(), {}, Contact("c"), paused=True)
+    facts = Facts("paid", Identifiers(), {}, ContactState("c"), paused=True)
     assert advance(graph(), run, facts, NOW).run == Run("e", "a", State.PAUSED, "g", step=1, attempt=1, since=NOW)
-    stopped = Facts("paid", Identifiers(), {}, Contact("c"), cancelled="automation_inactive", paused=True)
+    stopped = Facts("paid", Identifiers(), {}, ContactState("c"), cancelled="automation_inactive", paused=True)
     assert advance(graph(), run, stopped, NOW).run.state is State.CANCELLED
 
 
@@ -90,9 +92,10 @@ def test_who_is_held_out_is_so_even_when_every_attempt_was_cut_short() -> None:
     spent = Run("e", "a", State.RUNNING, attempt=20)
     contacts = [str(number) for number in range(100)]
     ends = {
-        each: advance(graph(holdout=50), spent, Facts("paid", Identifiers(), {}, Contact(each)), NOW).run.outcome
+        each: advance(graph(holdout=50), spent, Facts("paid", Identifiers(), {}, ContactState(each)), NOW).run.outcome
         for each in contacts
     }
     assert ends == {
-        each: outcome(each, 50) if share("a", HOLDOUT, each) < 50 else "attempts_exhausted" for each in contacts
+        each: outcome(each, 50) if bucket("a", HOLDOUT_NODE_ID, each) < 50 else "attempts_exhausted"
+        for each in contacts
     }

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.hours import quiet_until, zone_of
-from api.language.settings import QuietHours
+from workbench.language.graph import QuietHours
+from workbench.language.nodes import quiet_until, time_zone
 
 NIGHT = QuietHours(time(22), time(8))
 LUNCH = QuietHours(time(12), time(13, 30))
@@ -63,11 +63,11 @@ def test_nights_in_which_clocks_change_end_too(end: time, now: str, until: str) 
      "Europe/Zurich\0", "UTC+1", "tzdata", "a/b/c/d", "\ud800", "x" * 10_000, 5, True, ["UTC"]],
 )  # fmt: skip
 def test_what_is_no_time_zone_is_utc(name: Any) -> None:
-    assert zone_of(name) is UTC
+    assert time_zone(name) is UTC
 
 
 def test_a_time_zone_is_found_by_its_name() -> None:
-    assert zone_of("Europe/Zurich") == ZoneInfo("Europe/Zurich")
+    assert time_zone("Europe/Zurich") == ZoneInfo("Europe/Zurich")
 
 
 clocks = st.builds(time, st.integers(0, 23), st.integers(0, 59))

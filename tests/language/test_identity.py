@@ -3,91 +3,97 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.identity import Conflict, Key, Kind, Resolution, resolve
+from workbench.language.contact import Conflict, IdentifierKey, IdentifierKind, Resolution, resolve_identity
 
-WALLET, EMAIL, EXTERNAL = (Kind.WALLET, "w"), (Kind.EMAIL, "e"), (Kind.EXTERNAL_ID, "x")
-OTHER_EMAIL = (Kind.EMAIL, "e2")
+WALLET, EMAIL, EXTERNAL = (IdentifierKind.WALLET, "w"), (IdentifierKind.EMAIL, "e"), (IdentifierKind.EXTERNAL_ID, "x")
+OTHER_EMAIL = (IdentifierKind.EMAIL, "e2")
 
 
-def has(**kinds: set[Kind]) -> dict[str, frozenset[Kind]]:
+def has(**kinds: set[IdentifierKind]) -> dict[str, frozenset[IdentifierKind]]:
     return {contact: frozenset(known) for contact, known in kinds.items()}
 
 
 def test_nobody_known_is_a_new_contact_with_all_identifiers() -> None:
-    assert resolve((EXTERNAL, WALLET), {}, {}) == Resolution(None, (WALLET, EXTERNAL))
+    assert resolve_identity((EXTERNAL, WALLET), {}, {}) == Resolution(None, (WALLET, EXTERNAL))
 
 
 def test_h4_a_wallet_alone_is_a_contact() -> None:
-    assert resolve((WALLET,), {}, {}) == Resolution(None, (WALLET,))
+    assert resolve_identity((WALLET,), {}, {}) == Resolution(None, (WALLET,))
 
 
 def test_the_first_match_wins_in_the_order_wallet_email_external_id() -> None:
     owners = {WALLET: "a", EMAIL: "b", EXTERNAL: "c"}
-    kinds = has(a={Kind.WALLET}, b={Kind.EMAIL}, c={Kind.EXTERNAL_ID})
-    assert resolve((EXTERNAL, EMAIL, WALLET), owners, kinds).contact_id == "a"
-    assert resolve((EXTERNAL, EMAIL), owners, kinds).contact_id == "b"
-    assert resolve((EXTERNAL,), owners, kinds).contact_id == "c"
+    kinds = has(a={IdentifierKind.WALLET}, b={IdentifierKind.EMAIL}, c={IdentifierKind.EXTERNAL_ID})
+    assert resolve_identity((EXTERNAL, EMAIL, WALLET), owners, kinds).contact_id == "a"
+    assert resolve_identity((EXTERNAL, EMAIL), owners, kinds).contact_id == "b"
+    assert resolve_identity((EXTERNAL,), owners, kinds).contact_id == "c"
 
 
 def test_h1_an_email_moves_to_the_contact_of_the_wallet_it_came_with() -> None:
-    found = resolve((WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, has(a={Kind.WALLET}, b={Kind.EMAIL}))
+    found = resolve_identity(
+        (WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, has(a={IdentifierKind.WALLET}, b={IdentifierKind.EMAIL})
+    )
     assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"),))
 
 
 def test_h2_an_email_with_a_matching_wallet_replaces_the_own_one() -> None:
-    found = resolve((WALLET, EMAIL), {WALLET: "a"}, has(a={Kind.WALLET, Kind.EMAIL}))
+    found = resolve_identity((WALLET, EMAIL), {WALLET: "a"}, has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL}))
     assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "replaced", None),))
 
 
 def test_h2_a_moved_email_that_replaces_one_leaves_both_facts() -> None:
-    kinds = has(a={Kind.WALLET, Kind.EMAIL}, b={Kind.EMAIL})
-    found = resolve((WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, kinds)
+    kinds = has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL}, b={IdentifierKind.EMAIL})
+    found = resolve_identity((WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, kinds)
     assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"), Conflict(EMAIL, "replaced", None)))
 
 
 def test_h3_an_external_id_is_not_overwritten() -> None:
-    found = resolve((WALLET, EXTERNAL), {WALLET: "a"}, has(a={Kind.WALLET, Kind.EXTERNAL_ID}))
+    found = resolve_identity(
+        (WALLET, EXTERNAL), {WALLET: "a"}, has(a={IdentifierKind.WALLET, IdentifierKind.EXTERNAL_ID})
+    )
     assert found == Resolution("a", (), (Conflict(EXTERNAL, "kept", None),))
 
 
 def test_an_external_id_of_another_contact_is_left_there() -> None:
     owners = {WALLET: "a", EXTERNAL: "b"}
-    found = resolve((WALLET, EXTERNAL), owners, has(a={Kind.WALLET}, b={Kind.EXTERNAL_ID}))
+    found = resolve_identity((WALLET, EXTERNAL), owners, has(a={IdentifierKind.WALLET}, b={IdentifierKind.EXTERNAL_ID}))
     assert found == Resolution("a", (), (Conflict(EXTERNAL, "left", "b"),))
 
 
 def test_a_new_wallet_does_not_replace_that_of_the_contact_its_email_matched() -> None:
-    found = resolve((WALLET, EMAIL), {EMAIL: "a"}, has(a={Kind.EMAIL, Kind.WALLET}))
+    found = resolve_identity((WALLET, EMAIL), {EMAIL: "a"}, has(a={IdentifierKind.EMAIL, IdentifierKind.WALLET}))
     assert found == Resolution("a", (), (Conflict(WALLET, "kept", None),))
 
 
 def test_another_email_beside_a_matching_external_id_is_kept_out() -> None:
-    found = resolve((OTHER_EMAIL, EXTERNAL), {EXTERNAL: "a"}, has(a={Kind.EMAIL, Kind.EXTERNAL_ID}))
+    found = resolve_identity(
+        (OTHER_EMAIL, EXTERNAL), {EXTERNAL: "a"}, has(a={IdentifierKind.EMAIL, IdentifierKind.EXTERNAL_ID})
+    )
     assert found == Resolution("a", (), (Conflict(OTHER_EMAIL, "kept", None),))
 
 
 def test_missing_identifiers_are_filled_in() -> None:
-    found = resolve((WALLET, EMAIL, EXTERNAL), {EMAIL: "a"}, has(a={Kind.EMAIL}))
+    found = resolve_identity((WALLET, EMAIL, EXTERNAL), {EMAIL: "a"}, has(a={IdentifierKind.EMAIL}))
     assert found == Resolution("a", (WALLET, EXTERNAL))
     assert not found.settled
 
 
 def test_a_contact_that_has_everything_is_settled() -> None:
     owners = {WALLET: "a", EMAIL: "a"}
-    assert resolve((WALLET, EMAIL), owners, has(a={Kind.WALLET, Kind.EMAIL})).settled
+    assert resolve_identity((WALLET, EMAIL), owners, has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL})).settled
 
 
-keys = st.sampled_from([(kind, name) for kind in Kind for name in "pqr"])
+keys = st.sampled_from([(kind, name) for kind in IdentifierKind for name in "pqr"])
 arrivals = st.lists(st.lists(keys, min_size=1, max_size=3, unique_by=lambda key: key[0]).map(tuple), max_size=25)
 
 
 @given(arrivals)
-def test_an_identifier_has_one_owner_and_the_first_match_wins(events: list[tuple[Key, ...]]) -> None:
-    owners: dict[Key, str] = {}
-    kinds: dict[str, frozenset[Kind]] = {}
+def test_an_identifier_has_one_owner_and_the_first_match_wins(events: list[tuple[IdentifierKey, ...]]) -> None:
+    owners: dict[IdentifierKey, str] = {}
+    kinds: dict[str, frozenset[IdentifierKind]] = {}
     for number, sent in enumerate(events):
         before = dict(owners)
-        found = resolve(sent, before, kinds)
+        found = resolve_identity(sent, before, kinds)
         contact = found.contact_id or f"c{number}"
         owners.update(dict.fromkeys(found.gained, contact))
         kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in found.gained}
@@ -100,23 +106,23 @@ def test_an_identifier_has_one_owner_and_the_first_match_wins(events: list[tuple
 
 
 @given(arrivals)
-def test_the_same_event_again_changes_nothing(events: list[tuple[Key, ...]]) -> None:
-    owners: dict[Key, str] = {}
-    kinds: dict[str, frozenset[Kind]] = {}
+def test_the_same_event_again_changes_nothing(events: list[tuple[IdentifierKey, ...]]) -> None:
+    owners: dict[IdentifierKey, str] = {}
+    kinds: dict[str, frozenset[IdentifierKind]] = {}
     for number, sent in enumerate(events):
         for _ in range(2):
-            found = resolve(sent, owners, kinds)
+            found = resolve_identity(sent, owners, kinds)
             contact = found.contact_id or f"c{number}"
             owners.update(dict.fromkeys(found.gained, contact))
             kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in found.gained}
-        assert resolve(sent, owners, kinds).settled
+        assert resolve_identity(sent, owners, kinds).settled
 
 
-def _kept(key: Key, found: Resolution) -> bool:
+def _kept(key: IdentifierKey, found: Resolution) -> bool:
     return any(conflict.key == key and conflict.outcome == "kept" for conflict in found.conflicts)
 
 
-def _moved_ones_are_emails(found: Resolution, before: dict[Key, str], contact: str) -> bool:
+def _moved_ones_are_emails(found: Resolution, before: dict[IdentifierKey, str], contact: str) -> bool:
     taken = {key for key in found.gained if before.get(key) not in (None, contact)}
     moved = {conflict.key for conflict in found.conflicts if conflict.outcome == "moved"}
-    return taken == moved and all(key[0] is Kind.EMAIL for key in moved)
+    return taken == moved and all(key[0] is IdentifierKind.EMAIL for key in moved)

@@ -7,25 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.graph import Graph, read_graph
-from api.language.horizon import SET_BACK, horizon, longest_wait
-from api.language.lift import Lift, Side, interval, lift, wilson
-from api.language.retry import uniform
+from workbench.language.advance import MAX_CLOCK_SETBACK, attribution_window, max_duration
+from workbench.language.graph import Graph, read_graph
+from workbench.language.run import uniform_policy
+from workbench.language.uplift import Lift, UpliftGroup, lift, newcombe_interval, wilson_interval
 
-SIDES = st.integers(1, 500).flatmap(lambda n: st.integers(0, n).map(lambda reached: Side(n, reached)))
+SIDES = st.integers(1, 500).flatmap(lambda n: st.integers(0, n).map(lambda reached: UpliftGroup(n, reached)))
 
 
 @pytest.mark.parametrize(
     ("left", "right", "published"),
     [  # Newcombe 1998, table II, method 10
-        (Side(70, 56), Side(80, 48), (0.0524, 0.3339)),
-        (Side(10, 9), Side(10, 3), (0.1705, 0.8090)),
-        (Side(56, 5), Side(29, 0), (-0.0381, 0.1926)),
-        (Side(10, 10), Side(10, 0), (0.6075, 1.0)),
+        (UpliftGroup(70, 56), UpliftGroup(80, 48), (0.0524, 0.3339)),
+        (UpliftGroup(10, 9), UpliftGroup(10, 3), (0.1705, 0.8090)),
+        (UpliftGroup(56, 5), UpliftGroup(29, 0), (-0.0381, 0.1926)),
+        (UpliftGroup(10, 10), UpliftGroup(10, 0), (0.6075, 1.0)),
     ],
 )
-def test_intervals_are_those_of_the_paper(left: Side, right: Side, published: tuple[float, float]) -> None:
-    assert interval(left, right) == pytest.approx(published, abs=5e-5)
+def test_intervals_are_those_of_the_paper(
+    left: UpliftGroup, right: UpliftGroup, published: tuple[float, float]
+) -> None:
+    assert newcombe_interval(left, right) == pytest.approx(published, abs=5e-5)
 
 
 def test_the_interval_by_hand() -> None:
@@ -34,30 +36,34 @@ def test_the_interval_by_hand() -> None:
     Wilson, 50: (0.5 ± 1.96 sqrt(0.25/100 + 3.8415/40000) shifted) = 0.40383 to 0.59617; 30: 0.21895 to 0.39585.
     Below: sqrt((0.5 - 0.40383)² + (0.39585 - 0.3)²) = 0.13578; above: sqrt(0.09617² + (0.3 - 0.21895)²) = 0.12577.
     """
-    assert wilson(Side(100, 50)) == pytest.approx((0.40383, 0.59617), abs=5e-6)
-    assert wilson(Side(100, 30)) == pytest.approx((0.21895, 0.39585), abs=5e-6)
-    assert interval(Side(100, 50), Side(100, 30)) == pytest.approx((0.2 - 0.13578, 0.2 + 0.12577), abs=1e-5)
+    assert wilson_interval(UpliftGroup(100, 50)) == pytest.approx((0.40383, 0.59617), abs=5e-6)
+    assert wilson_interval(UpliftGroup(100, 30)) == pytest.approx((0.21895, 0.39585), abs=5e-6)
+    assert newcombe_interval(UpliftGroup(100, 50), UpliftGroup(100, 30)) == pytest.approx(
+        (0.2 - 0.13578, 0.2 + 0.12577), abs=1e-5
+    )
 
 
 @given(SIDES, SIDES)
-def test_an_interval_holds_the_difference_and_turns_round_with_the_sides(left: Side, right: Side) -> None:
-    low, high = interval(left, right)
+def test_an_interval_holds_the_difference_and_turns_round_with_the_sides(left: UpliftGroup, right: UpliftGroup) -> None:
+    low, high = newcombe_interval(left, right)
     assert -1 - 1e-9 <= low <= left.rate - right.rate <= high <= 1 + 1e-9
-    assert interval(right, left) == pytest.approx((-high, -low))
+    assert newcombe_interval(right, left) == pytest.approx((-high, -low))
 
 
 @pytest.mark.parametrize(
     ("treated", "held_out", "verdict"),
     [
-        (Side(1_000, 500), Side(29, 0), "too_few"),
-        (Side(1_000, 4), Side(1_000, 0), "too_few"),
-        (Side(), Side(), "too_few"),
-        (Side(1_000, 100), Side(100, 9), "no_difference"),
-        (Side(1_000, 200), Side(1_000, 100), "more"),
-        (Side(1_000, 100), Side(1_000, 200), "fewer"),
+        (UpliftGroup(1_000, 500), UpliftGroup(29, 0), "too_few"),
+        (UpliftGroup(1_000, 4), UpliftGroup(1_000, 0), "too_few"),
+        (UpliftGroup(), UpliftGroup(), "too_few"),
+        (UpliftGroup(1_000, 100), UpliftGroup(100, 9), "no_difference"),
+        (UpliftGroup(1_000, 200), UpliftGroup(1_000, 100), "more"),
+        (UpliftGroup(1_000, 100), UpliftGroup(1_000, 200), "fewer"),
     ],
 )
-def test_a_verdict_is_given_only_where_there_is_enough(treated: Side, held_out: Side, verdict: str) -> None:
+def test_a_verdict_is_given_only_where_there_is_enough(
+    treated: UpliftGroup, held_out: UpliftGroup, verdict: str
+) -> None:
     found = lift(treated, held_out)
     assert found.verdict == verdict
     assert (found == Lift("too_few")) is (verdict == "too_few")
@@ -73,10 +79,10 @@ def waiting(edges: list[tuple[str, str]], **seconds: int) -> Graph:
 
 def test_the_horizon_is_the_longest_way_and_a_week() -> None:
     graph = waiting([("t", "a"), ("a", "c"), ("t", "b"), ("b", "c")], a=10, b=30, c=5, unreached=1_000)
-    assert longest_wait(graph) == timedelta(seconds=35)
-    assert horizon(graph) == timedelta(days=7, seconds=35)
-    assert longest_wait(waiting([("t", "a"), ("a", "a")], a=10)) == timedelta(seconds=10)
-    assert longest_wait(Graph()) == timedelta()
+    assert max_duration(graph) == timedelta(seconds=35)
+    assert attribution_window(graph) == timedelta(days=7, seconds=35)
+    assert max_duration(waiting([("t", "a"), ("a", "a")], a=10)) == timedelta(seconds=10)
+    assert max_duration(Graph()) == timedelta()
 
 
 def test_the_longest_wait_has_quiet_hours_and_tries_of_messages() -> None:
@@ -85,7 +91,9 @@ def test_the_longest_wait_has_quiet_hours_and_tries_of_messages() -> None:
     plain, quiet = (read_graph({"nodes": nodes, "edges": edges, "settings": each}) for each in ({}, night))
     assert isinstance(plain, Graph)
     assert isinstance(quiet, Graph)
-    assert longest_wait(plain, uniform(())) == timedelta()
-    assert longest_wait(plain, uniform((100.0, 50.0))) == timedelta(seconds=180)
-    assert longest_wait(quiet, uniform(())) == timedelta(hours=10) + SET_BACK
-    assert longest_wait(quiet, uniform((100.0,))) == timedelta(seconds=120) + 2 * (timedelta(hours=10) + SET_BACK)
+    assert max_duration(plain, uniform_policy(())) == timedelta()
+    assert max_duration(plain, uniform_policy((100.0, 50.0))) == timedelta(seconds=180)
+    assert max_duration(quiet, uniform_policy(())) == timedelta(hours=10) + MAX_CLOCK_SETBACK
+    assert max_duration(quiet, uniform_policy((100.0,))) == timedelta(seconds=120) + 2 * (
+        timedelta(hours=10) + MAX_CLOCK_SETBACK
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.language.action import (
+from workbench.language.actions import (
     Action,
     Branch,
     Delay,
@@ -21,29 +21,37 @@ from api.language.action import (
     UpdateContact,
     WaitForEvent,
 )
-from api.language.advance import advance
-from api.language.codec import decode
-from api.language.contact import Contact
-from api.language.decision import Decision
-from api.language.effect import ContactUpdated, EmailMessage, InappMessage, TagRemoved, WebhookMessage
-from api.language.event import Identifiers
-from api.language.facts import Arrival, Facts, Past, after
-from api.language.filter import Filter
-from api.language.graph import Edge, Graph, Node
-from api.language.moves import TABLE
-from api.language.retry import EMAIL, delay_after
-from api.language.run import Run, State, Step, message_id
-from api.language.settings import NO_SETTINGS, FrequencyCap, QuietHours, Settings
-from api.language.split import share
+from workbench.language.advance import advance
+from workbench.language.codec import decode
+from workbench.language.contact import ContactState
+from workbench.language.decision import Decision
+from workbench.language.event import Identifiers
+from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_effects
+from workbench.language.filter import Filter
+from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Edge, FrequencyCap, Graph, Node, QuietHours
+from workbench.language.nodes import HANDLERS, bucket
+from workbench.language.run import (
+    EMAIL_DELAYS_S,
+    ContactUpdated,
+    EmailMessage,
+    InappMessage,
+    Run,
+    State,
+    Step,
+    TagRemoved,
+    WebhookMessage,
+    delay_after,
+    message_id,
+)
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-ANN = Contact("c1", Identifiers("0xc", "ann@b.co"), {"tier": "gold", "timezone": "Asia/Tokyo"}, ("old",))
+ANN = ContactState("c1", Identifiers("0xc", "ann@b.co"), {"tier": "gold", "timezone": "Asia/Tokyo"}, ("old",))
 FACTS = Facts("paid", Identifiers(), {"amount": Decimal("2.50"), "evil": "a\r\nBcc: x@y.co", "html": "<b>"}, ANN)
 AT = Run("e1", "a1", State.RUNNING, "n", 1, 1)
 
 
-def around(action: Action, settings: Settings = NO_SETTINGS) -> Graph:
+def around(action: Action, settings: AutomationSettings = DEFAULT_SETTINGS) -> Graph:
     """Return a graph in which every way out of the node `n` leads to a node named after the way."""
     ways = action.handles
     nodes = [Node(str(way), "exit", Exit()) for way in ways]
@@ -52,7 +60,11 @@ def around(action: Action, settings: Settings = NO_SETTINGS) -> Graph:
 
 
 def at(
-    action: Action, facts: Facts = FACTS, now: datetime = NOW, run: Run = AT, settings: Settings = NO_SETTINGS
+    action: Action,
+    facts: Facts = FACTS,
+    now: datetime = NOW,
+    run: Run = AT,
+    settings: AutomationSettings = DEFAULT_SETTINGS,
 ) -> Decision:
     return advance(around(action, settings), run, facts, now)
 
@@ -63,7 +75,7 @@ def detail(decision: Decision) -> dict[str, Any]:
 
 
 def test_the_table_has_a_row_for_every_action() -> None:
-    assert set(TABLE) == set(typing.get_args(Action))
+    assert set(HANDLERS) == set(typing.get_args(Action))
 
 
 def test_an_email_goes_to_the_contact_with_its_texts_filled_in() -> None:
@@ -87,13 +99,13 @@ def test_m7_values_stand_escaped_in_html_and_as_they_are_in_text() -> None:
 
 
 def test_without_an_email_address_the_step_is_tried_again_by_the_schedule_of_emails() -> None:
-    facts = Facts("paid", Identifiers(), {}, Contact("c1"))
+    facts = Facts("paid", Identifiers(), {}, ContactState("c1"))
     decision = at(SendEmail("s", "b"), facts)
     assert (decision.run.state, decision.run.error) == (
         State.RETRYING,
         "no_email: neither the event nor the contact has an email address",
     )
-    assert decision.run.due_at == NOW + (delay_after(EMAIL, 1, "e1") or timedelta())
+    assert decision.run.due_at == NOW + (delay_after(EMAIL_DELAYS_S, 1, "e1") or timedelta())
     last = at(SendEmail("s", "b"), facts, run=msgspec.structs.replace(AT, attempt=7))
     assert (last.run.state, last.run.outcome) == (State.DEAD, "no_email")
 
@@ -175,8 +187,8 @@ def test_a_tag_is_taken_off_and_later_nodes_see_it() -> None:
         Step("n", "kind", NOW, "untagged", detail={"tag": "old"}),
         (TagRemoved("old"),),
     )
-    assert after(FACTS, decision.effects, NOW).contact.tags == ()
-    assert after(FACTS, (TagRemoved("other"),), NOW) is FACTS
+    assert apply_effects(FACTS, decision.effects, NOW).contact.tags == ()
+    assert apply_effects(FACTS, (TagRemoved("other"),), NOW) is FACTS
 
 
 def test_attributes_are_merged_and_later_nodes_see_them() -> None:
@@ -186,11 +198,13 @@ def test_attributes_are_merged_and_later_nodes_see_them() -> None:
         (ContactUpdated(values),),
         {"attributes": ["tier", "paid", "said", "n"]},
     )
-    assert after(FACTS, decision.effects, NOW).contact.attributes == {"timezone": "Asia/Tokyo"} | values
+    assert apply_effects(FACTS, decision.effects, NOW).contact.attributes == {"timezone": "Asia/Tokyo"} | values
 
 
 def test_a_contact_with_too_many_attributes_gets_no_more() -> None:
-    full = Facts("paid", Identifiers(), {}, Contact("c1", attributes={str(number): number for number in range(1_000)}))
+    full = Facts(
+        "paid", Identifiers(), {}, ContactState("c1", attributes={str(number): number for number in range(1_000)})
+    )
     assert at(UpdateContact({"1": 2}), full).run.state is State.RUNNING
     assert at(UpdateContact({"more": 2}), full).run.outcome == "invalid_attribute"
 
@@ -210,12 +224,12 @@ WAIT = WaitForEvent("bought", (Filter("plan", "eq", "pro"), Filter("contact.tier
 WAITING = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW)
 
 
-def bought(after: timedelta, plan: str = "pro", event: str = "bought") -> Arrival:
-    return Arrival(NOW + after, event, Identifiers(), {"plan": plan}, "v1")
+def bought(apply_effects: timedelta, plan: str = "pro", event: str = "bought") -> LaterEvent:
+    return LaterEvent(NOW + apply_effects, event, Identifiers(), {"plan": plan}, "v1")
 
 
-def waited(now: datetime, *arrivals: Arrival) -> Decision:
-    return at(WAIT, msgspec.structs.replace(FACTS, arrivals=arrivals), now, WAITING.claimed())
+def waited(now: datetime, *arrivals: LaterEvent) -> Decision:
+    return at(WAIT, msgspec.structs.replace(FACTS, later_events=arrivals), now, WAITING.claimed())
 
 
 def test_a_wait_begins_when_it_is_reached() -> None:
@@ -234,7 +248,7 @@ def test_the_event_that_passes_the_filters_is_a_match() -> None:
     [bought(HOUR, "free"), bought(HOUR, event="sold"), bought(timedelta()), bought(-HOUR)],
     ids=["not the filters", "another event", "the moment it began", "before it began"],
 )
-def test_another_event_changes_nothing_and_is_not_told(arrival: Arrival) -> None:
+def test_another_event_changes_nothing_and_is_not_told(arrival: LaterEvent) -> None:
     assert waited(NOW + 2 * HOUR, arrival) == Decision(WAITING)
 
 
@@ -252,14 +266,14 @@ def test_what_counts_is_when_the_event_came_not_when_somebody_looks() -> None:
 
 def test_a_split_follows_the_contacts_share() -> None:
     branches = Split((Branch("a", 50), Branch("b", 50)))
-    number = share("a1", "n", "c1")
+    number = bucket("a1", "n", "c1")
     way = "a" if number < 50 else "b"
     assert at(branches) == Decision(
         AT.at(way), Step("n", "kind", NOW, "branched", handle=way, detail={"share": number})
     )
 
 
-NIGHT = Settings(quiet_hours=QuietHours(time(22), time(8)))  # in Tokyo, nine hours ahead, it is 19:00
+NIGHT = AutomationSettings(quiet_hours=QuietHours(time(22), time(8)))  # in Tokyo, nine hours ahead, it is 19:00
 LATE = datetime(2026, 11, 20, 13, 30, tzinfo=UTC)  # half past ten in Tokyo
 MORNING = datetime(2026, 11, 20, 23, tzinfo=UTC)
 
@@ -285,11 +299,11 @@ def test_systems_do_not_sleep() -> None:
     assert at(SendWebhook("https://a.co"), now=LATE, settings=NIGHT).run.node_id == "None"
 
 
-CAP = Settings(frequency_cap=FrequencyCap(2, DAY))
+CAP = AutomationSettings(frequency_cap=FrequencyCap(2, DAY))
 
 
 def sent_at(*moments: datetime) -> Facts:
-    return msgspec.structs.replace(FACTS, past=Past(messages_at=moments))
+    return msgspec.structs.replace(FACTS, history=ContactHistory(messages_at=moments))
 
 
 @pytest.mark.parametrize("action", [SendInapp("t", "b"), SendEmail("s", "b")])
@@ -306,13 +320,15 @@ def test_the_period_of_the_cap_moves_with_the_clock() -> None:
 
 def test_the_messages_of_a_run_count_too_but_not_its_webhooks() -> None:
     facts = sent_at()
-    facts = after(facts, (WebhookMessage("w", "n", "https://a.co", ""),), NOW)
-    facts = after(facts, (InappMessage("m", "n", "0xc", "t", "b"), EmailMessage("k", "n", "a@b.co", "s", "b")), NOW)
-    assert facts.past.messages_at == (NOW, NOW)
+    facts = apply_effects(facts, (WebhookMessage("w", "n", "https://a.co", ""),), NOW)
+    facts = apply_effects(
+        facts, (InappMessage("m", "n", "0xc", "t", "b"), EmailMessage("k", "n", "a@b.co", "s", "b")), NOW
+    )
+    assert facts.history.messages_at == (NOW, NOW)
     assert at(SendWebhook("https://a.co"), facts, settings=CAP).effects
     assert not at(SendInapp("t", "b"), facts, settings=CAP).effects
 
 
 def test_whom_nothing_reaches_is_skipped_before_it_fails() -> None:
-    nobody = msgspec.structs.replace(sent_at(NOW, NOW), contact=Contact("c1"))
+    nobody = msgspec.structs.replace(sent_at(NOW, NOW), contact=ContactState("c1"))
     assert at(SendInapp("t", "b"), nobody, settings=CAP).run.state is State.RUNNING

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from api.language.check import check
-from api.language.codec import decode
-from api.language.contact import Contact
-from api.language.event import Event
-from api.language.graph import Graph, read_graph
-from api.language.onchain import OnChain, read_sample
-from api.language.simulate import Automation, simulate
-from api.language.trigger import Trigger, fires, read_trigger
+from workbench.language.check import check
+from workbench.language.codec import decode
+from workbench.language.contact import ContactState
+from workbench.language.event import Event
+from workbench.language.graph import Graph, read_graph
+from workbench.language.onchain import LogSource, read_log_sample
+from workbench.language.simulate import SimulatedAutomation, simulate
+from workbench.language.trigger import Trigger, fires, read_trigger
 
 CONTRACT = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 SPEC: dict[str, Any] = {
@@ -32,7 +32,7 @@ def trigger(**changes: Any) -> Trigger:
     return found
 
 
-def source() -> OnChain:
+def source() -> LogSource:
     found = trigger().source
     assert found is not None
     return found
@@ -77,8 +77,8 @@ def test_what_is_wrong_is_said(changes: dict[str, Any], said: str) -> None:
 def test_custom_events_of_the_same_name_are_something_else() -> None:
     minted = trigger(signature="mint(address to)")
     assert not fires(minted, "mint", {})
-    assert minted.names_event("mint", on_chain=True)
-    assert not Trigger().names_event("mint", on_chain=True)
+    assert minted.matches_event("mint", on_chain=True)
+    assert not Trigger().matches_event("mint", on_chain=True)
 
 
 def test_filters_that_can_never_pass_are_remarked_on() -> None:
@@ -93,7 +93,7 @@ def test_filters_that_can_never_pass_are_remarked_on() -> None:
 
 
 def test_a_sample_becomes_what_a_log_has() -> None:
-    found = read_sample({"type": "onchain_event", "args": {"to": ANN, "value": 10**30}}, source())
+    found = read_log_sample({"type": "onchain_event", "args": {"to": ANN, "value": 10**30}}, source())
     assert isinstance(found, Event)
     assert (found.name, found.identifiers.wallet, found.on_chain) == ("Transfer", ANN.lower(), True)
     payload = decode(found.payload)
@@ -110,14 +110,14 @@ def test_a_sample_becomes_what_a_log_has() -> None:
     ],
 )
 def test_what_no_contract_logs_is_refused(sample: dict[str, Any], said: str) -> None:
-    found = read_sample(sample, source())
+    found = read_log_sample(sample, source())
     assert isinstance(found, tuple)
     assert said in "; ".join(map(str, found))
 
 
 def test_a_log_that_was_kept_is_a_sample_whatever_others_call_its_parameters() -> None:
     kept = {"signature": "Transfer(address,address,uint256)", "args": {"to": ANN, "value": "5", "amount": "5"}}
-    found = read_sample(kept, source())
+    found = read_log_sample(kept, source())
     assert isinstance(found, Event)
     assert "amount" not in decode(found.payload)
 
@@ -129,8 +129,8 @@ def test_a_sample_is_simulated_like_any_event() -> None:
     ]
     graph = read_graph({"nodes": nodes, "edges": [{"source": "t", "target": "n"}]})
     assert isinstance(graph, Graph)
-    sample = read_sample({"args": {"to": ANN, "value": "7"}}, source())
+    sample = read_log_sample({"args": {"to": ANN, "value": "7"}}, source())
     assert isinstance(sample, Event)
-    trace = simulate(Automation(trigger(), graph), sample, Contact("c"), NOW)
+    trace = simulate(SimulatedAutomation(trigger(), graph), sample, ContactState("c"), NOW)
     assert trace.matched
     assert [(each.title, each.body) for each in trace.messages] == [("7", ANN.lower())]  # type: ignore[union-attr]

@@ -6,15 +6,14 @@ from datetime import UTC, datetime, time
 import msgspec
 import pytest
 
-from api.language.action import Action, SendEmail, SendInapp, SendWebhook
-from api.language.advance import advance
-from api.language.contact import Contact
-from api.language.described import contact_of
-from api.language.event import Identifiers
-from api.language.facts import Facts
-from api.language.graph import Edge, Graph, Node
-from api.language.run import Run, State
-from api.language.settings import NO_SETTINGS, QuietHours
+from workbench.language.actions import Action, SendEmail, SendInapp, SendWebhook
+from workbench.language.advance import advance
+from workbench.language.contact import ContactState
+from workbench.language.event import Identifiers
+from workbench.language.facts import Facts
+from workbench.language.graph import DEFAULT_SETTINGS, Edge, Graph, Node, QuietHours
+from workbench.language.run import Run, State
+from workbench.language.simulate import contact_from
 
 MIDNIGHT = datetime(2026, 11, 20, tzinfo=UTC)
 CHANNELS: dict[str, Action] = {
@@ -22,12 +21,14 @@ CHANNELS: dict[str, Action] = {
     "email": SendEmail("Hi", "there"),
     "webhook": SendWebhook("https://acme.example/hook"),
 }
-ANN = Contact("c1", Identifiers("0xc", "ann@b.co"))
+ANN = ContactState("c1", Identifiers("0xc", "ann@b.co"))
 
 
-def sent_to(contact: Contact, action: Action, hours: QuietHours | None = None) -> tuple[str, dict[str, object], int]:
+def sent_to(
+    contact: ContactState, action: Action, hours: QuietHours | None = None
+) -> tuple[str, dict[str, object], int]:
     """Return the step's outcome and detail, and how many effects it has."""
-    settings = msgspec.structs.replace(NO_SETTINGS, quiet_hours=hours)
+    settings = msgspec.structs.replace(DEFAULT_SETTINGS, quiet_hours=hours)
     graph = Graph((Node("n", "send", action),), (Edge("", "n", "gone"),), settings)
     facts = Facts("paid", Identifiers(), {}, contact)
     decision = advance(graph, Run("e1", "a1", State.RUNNING, "n", 0, 1), facts, MIDNIGHT)
@@ -55,15 +56,15 @@ def test_nobody_waits_for_the_morning_to_skip_a_message() -> None:
 
 
 def test_whom_nothing_reaches_is_skipped_before_it_fails() -> None:
-    nobody = Contact("c2", Identifiers(), opted_out=("inapp", "email"))
+    nobody = ContactState("c2", Identifiers(), opted_out=("inapp", "email"))
     assert {sent_to(nobody, CHANNELS[channel])[0] for channel in ("inapp", "email")} == {"skipped"}
 
 
 def test_a_described_contact_may_have_opted_out() -> None:
-    assert contact_of({"email": "ann@b.co", "optedOut": ["email"]}).opted_out == ("email",)
+    assert contact_from({"email": "ann@b.co", "optedOut": ["email"]}).opted_out == ("email",)
     for wrong, reason in (
         ("email", "must be an array of strings"),
         (["fax"], "must hold some of inapp, email, webhook"),
     ):
         with pytest.raises(ValueError, match=re.escape(f"contact.optedOut: {reason}")):
-            contact_of({"optedOut": wrong})
+            contact_from({"optedOut": wrong})

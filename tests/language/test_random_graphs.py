@@ -8,20 +8,17 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.advance import Needs, advance, needs
-from api.language.check import check, errors
-from api.language.codec import decode
-from api.language.contact import Contact, meeting
-from api.language.described import Later
-from api.language.event import Event, Identifiers
-from api.language.facts import Arrival, Facts, Past, after
-from api.language.graph import Graph
-from api.language.horizon import horizon, longest_wait
-from api.language.retry import DEFAULT_POLICY, uniform
-from api.language.run import MOVES, TERMINAL, Run, State, Step
-from api.language.simulate import Automation, Given, Trace, simulate
-from api.language.trigger import Trigger
 from tests.language.drawing import NOW, any_graphs, contacts, events, graph_of, later, sound_graphs
+from workbench.language.advance import RequiredFacts, advance, attribution_window, max_duration, required_facts
+from workbench.language.check import check, errors
+from workbench.language.codec import decode
+from workbench.language.contact import ContactState, apply_event
+from workbench.language.event import Event, Identifiers
+from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_effects
+from workbench.language.graph import Graph
+from workbench.language.run import DEFAULT_POLICY, TERMINAL, TRANSITIONS, Run, State, Step, uniform_policy
+from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, Trace, simulate
+from workbench.language.trigger import Trigger
 
 ANY = Trigger()
 CANNOT_RUN = {"node_missing", "node_invalid", "loop"}
@@ -33,31 +30,31 @@ pasts = st.tuples(
     st.booleans(),
     st.sampled_from([0, 0, 99, 100]),
     st.lists(st.sampled_from([NOW - HOUR, NOW - 30 * HOUR]), max_size=2).map(tuple),
-).map(lambda parts: Past(*parts))
+).map(lambda parts: ContactHistory(*parts))
 
 
-def ran(graph: Graph, event: Event, contact: Contact, coming: list[Later], past: Past) -> Trace:
-    return simulate(Automation(ANY, graph), event, contact, NOW, Given(past, tuple(coming)))
+def ran(graph: Graph, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory) -> Trace:
+    return simulate(SimulatedAutomation(ANY, graph), event, contact, NOW, SimulationInput(past, tuple(coming)))
 
 
 def is_legal(graph: Graph, steps: tuple[Step, ...]) -> bool:
     """Whether every step is at a node of the graph, after the one before it in time and along an edge."""
     known = all(step.node_id in graph.by_id for step in steps)
     for step, following in pairwise(steps):
-        target = step.node_id if step.outcome in STAYING else graph.following.get((step.node_id, step.handle))
+        target = step.node_id if step.outcome in STAYING else graph.next_node_ids.get((step.node_id, step.handle))
         known = known and target == following.node_id and step.at <= following.at
     return known
 
 
 @given(any_graphs() | sound_graphs(), events(), contacts, later, pasts)
 def test_a_simulation_ends_along_the_edges(
-    written: object, event: Event, contact: Contact, coming: list[Later], past: Past
+    written: object, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
 ) -> None:
     graph = graph_of(written)  # type: ignore[arg-type]
     trace = ran(graph, event, contact, coming, past)
     assert trace.state in TERMINAL
     assert is_legal(graph, trace.steps)
-    most = DEFAULT_POLICY.most_attempts("webhook")
+    most = DEFAULT_POLICY.max_attempts("webhook")
     assert len(trace.steps) <= len(graph.nodes) * (most + 1) + 1
     ids = [message.id for message in trace.messages]
     assert len(ids) == len(set(ids))
@@ -65,7 +62,7 @@ def test_a_simulation_ends_along_the_edges(
 
 @given(any_graphs() | sound_graphs(), events(), contacts, later, pasts)
 def test_check_refuses_what_could_not_run(
-    written: object, event: Event, contact: Contact, coming: list[Later], past: Past
+    written: object, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
 ) -> None:
     graph = graph_of(written)  # type: ignore[arg-type]
     trace = ran(graph, event, contact, coming, past)
@@ -81,13 +78,15 @@ def test_check_lets_sound_graphs_through(written: object) -> None:
 class Miser:
     """A driver like the engine: reads only what `needs` names, keeps a run only as its fields, looks at every event that wakes it."""
 
-    def __init__(self, graph: Graph, event: Event, contact: Contact, coming: list[Later], past: Past) -> None:
-        self.graph, self.event, self.past = graph, event, past
+    def __init__(
+        self, graph: Graph, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
+    ) -> None:
+        self.graph, self.event, self.history = graph, event, past
         self.coming = sorted(coming, key=lambda each: each.after)
-        self.contact = meeting(contact, event)
+        self.contact = apply_event(contact, event)
         self.now = NOW
         self.run = Run("00000000-0000-8000-8000-000000000000", "00000000-0000-8000-8000-000000000000")
-        self.met: list[Arrival] = []
+        self.met: list[LaterEvent] = []
         self.messages_at = list(past.messages_at)
         self.steps: list[Step] = []
 
@@ -96,47 +95,50 @@ class Miser:
             due_at = self.run.due_at or self.now
             if self.coming and NOW + self.coming[0].after <= due_at:
                 self.meet(self.coming.pop(0))
-                woken = self.run.state is State.WAITING and self.met[-1].event in needs(self.graph, self.run).arrivals
+                woken = (
+                    self.run.state is State.WAITING
+                    and self.met[-1].event in required_facts(self.graph, self.run).later_events
+                )
                 due_at = self.met[-1].at
                 if not woken:
                     continue
             self.now = max(self.now, due_at)
             self.claim()
 
-    def meet(self, later: Later) -> None:
+    def meet(self, later: ScheduledEvent) -> None:
         event = later.event
-        self.contact = meeting(self.contact, event)
-        self.met.append(Arrival(NOW + later.after, event.name, event.identifiers, decode(event.payload)))
+        self.contact = apply_event(self.contact, event)
+        self.met.append(LaterEvent(NOW + later.after, event.name, event.identifiers, decode(event.payload)))
 
     def claim(self) -> None:
         before = self.run
         self.run = Run(**msgspec.structs.asdict(before)).claimed()
-        facts = self.facts(needs(self.graph, self.run))
+        facts = self.facts(required_facts(self.graph, self.run))
         while self.run.state is State.RUNNING:
             decision = advance(self.graph, self.run, facts, self.now)
-            facts = after(facts, decision.effects, self.now)
+            facts = apply_effects(facts, decision.effects, self.now)
             self.run = decision.run
             self.steps += [decision.step] if decision.step else []
-        assert (State.RUNNING, self.run.state) in MOVES
+        assert (State.RUNNING, self.run.state) in TRANSITIONS
         self.contact = facts.contact
-        self.messages_at += facts.past.messages_at[len(self.recent(needs(self.graph, before))) :]
+        self.messages_at += facts.history.messages_at[len(self.recent(required_facts(self.graph, before))) :]
 
-    def facts(self, wanted: Needs) -> Facts:
-        past = Past(
-            self.past.entered_at if wanted.entries else None,
-            self.past.running if wanted.entries else False,
-            self.past.recent if wanted.recent else 0,
+    def facts(self, wanted: RequiredFacts) -> Facts:
+        past = ContactHistory(
+            self.history.entered_at if wanted.entries else None,
+            self.history.running if wanted.entries else False,
+            self.history.recent if wanted.recent else 0,
             self.recent(wanted),
         )
         arrivals = [
             each
             for each in self.met
-            if each.event in wanted.arrivals and (wanted.since is None or each.at > wanted.since)
+            if each.event in wanted.later_events and (wanted.since is None or each.at > wanted.since)
         ]
         sent, payload = self.event.identifiers, decode(self.event.payload)
-        return Facts(self.event.name, sent, payload, self.contact, past=past, arrivals=tuple(arrivals))
+        return Facts(self.event.name, sent, payload, self.contact, history=past, later_events=tuple(arrivals))
 
-    def recent(self, wanted: Needs) -> tuple[datetime, ...]:
+    def recent(self, wanted: RequiredFacts) -> tuple[datetime, ...]:
         if wanted.messages is None:
             return ()
         return tuple(at for at in self.messages_at if at > self.now - wanted.messages)
@@ -144,7 +146,7 @@ class Miser:
 
 @given(sound_graphs(), events(), contacts, later, pasts)
 def test_what_is_needed_is_enough(
-    written: object, event: Event, contact: Contact, coming: list[Later], past: Past
+    written: object, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
 ) -> None:
     graph = graph_of(written)  # type: ignore[arg-type]
     miser = Miser(graph, event, contact, coming, past)
@@ -169,10 +171,18 @@ NIGHTS = st.sampled_from(
 
 @given(sound_graphs(), events(), st.booleans(), later, STARTS, ZONES, NIGHTS)
 def test_no_simulation_ends_later_than_its_horizon(
-    written: dict[str, Any], event: Event, known: bool, coming: list[Later], now: datetime, zone: str | None, night: Any
+    written: dict[str, Any],
+    event: Event,
+    known: bool,
+    coming: list[ScheduledEvent],
+    now: datetime,
+    zone: str | None,
+    night: Any,
 ) -> None:
     graph = graph_of(written | {"settings": night})
-    contact = Contact("c", Identifiers("0xa", "ann@b.co") if known else Identifiers(), {"timezone": zone})
-    for retries in (DEFAULT_POLICY, uniform((10.0, 40_000.0))):
-        trace = simulate(Automation(ANY, graph), event, contact, now, Given(later=tuple(coming), retries=retries))
-        assert trace.steps[-1].at - now <= longest_wait(graph, retries) < horizon(graph, retries)
+    contact = ContactState("c", Identifiers("0xa", "ann@b.co") if known else Identifiers(), {"timezone": zone})
+    for retries in (DEFAULT_POLICY, uniform_policy((10.0, 40_000.0))):
+        trace = simulate(
+            SimulatedAutomation(ANY, graph), event, contact, now, SimulationInput(later=tuple(coming), retries=retries)
+        )
+        assert trace.steps[-1].at - now <= max_duration(graph, retries) < attribution_window(graph, retries)

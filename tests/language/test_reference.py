@@ -6,26 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from api.language.action import KINDS
-from api.language.settings import Settings, read_settings
+from workbench.language.actions import NODE_KINDS
+from workbench.language.graph import AutomationSettings, read_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "automation-language.md").read_text()
-LANGUAGE = Path(__file__).parents[2] / "api" / "language"
+LANGUAGE = Path(__file__).parents[2] / "workbench" / "language"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NODE_KINDS)
 def test_every_kind_of_node_is_in_the_table(kind: str) -> None:
     assert re.search(rf"^\| .*`{kind}`", PAGE, re.MULTILINE)
 
 
 def test_every_word_for_what_happened_is_explained() -> None:
-    source = (
-        (LANGUAGE / "moves.py").read_text()
-        + (LANGUAGE / "advance.py").read_text()
-        + (LANGUAGE / "decision.py").read_text()
-    )
-    outcomes = set(re.findall(r'told\(here, "(\w+)"', source))
-    causes = set(re.findall(r'(?:die\(here|Failure)\(?, ?"(\w+)"', source)) - {
+    source = "".join((LANGUAGE / name).read_text() for name in ("nodes.py", "advance.py", "decision.py"))
+    outcomes = set(re.findall(r'record_step\(ctx, "(\w+)"', source))
+    causes = set(re.findall(r'(?:fail_permanently\(ctx|Failure)\(?, ?"(\w+)"', source)) - {
         "attempts_exhausted",
         "loop",
         "node_invalid",
@@ -39,5 +35,7 @@ def test_the_example_of_settings_is_valid_and_whole() -> None:
     found = read_settings(json.loads(example), "settings")
     assert found.problems == ()
     assert all(
-        getattr(found, name) != getattr(Settings(), name) for name in Settings.__struct_fields__ if name != "problems"
+        getattr(found, name) != getattr(AutomationSettings(), name)
+        for name in AutomationSettings.__struct_fields__
+        if name != "problems"
     )

@@ -6,36 +6,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.retry import DEFAULT_POLICY, IN_APP, JITTER, RetryPolicy, delay_after, uniform
+from workbench.language.run import DEFAULT_POLICY, INAPP_DELAYS_S, JITTER, RetryPolicy, delay_after, uniform_policy
 
 
 def test_in_app_messages_are_tried_six_times_over_seven_hours() -> None:
-    assert IN_APP == (10, 60, 600, 3_600, 21_600)
-    assert DEFAULT_POLICY.most_attempts("inapp") == 6
+    assert INAPP_DELAYS_S == (10, 60, 600, 3_600, 21_600)
+    assert DEFAULT_POLICY.max_attempts("inapp") == 6
 
 
 @pytest.mark.parametrize(("attempt", "left"), [(1, True), (4, True), (5, True), (6, False), (7, False), (1_000, False)])
 def test_after_the_last_delay_no_try_is_left(attempt: int, left: bool) -> None:
-    assert (delay_after(IN_APP, attempt, "e") is not None) is left
+    assert (delay_after(INAPP_DELAYS_S, attempt, "e") is not None) is left
 
 
 def test_no_delays_mean_one_attempt() -> None:
     assert delay_after((), 1, "e") is None
-    assert RetryPolicy(()).most_attempts("inapp") == 1
+    assert RetryPolicy(()).max_attempts("inapp") == 1
 
 
 def test_one_schedule_can_be_used_for_every_channel() -> None:
-    assert uniform((1.5, 3)) == RetryPolicy((1.5, 3), (1.5, 3), (1.5, 3))
+    assert uniform_policy((1.5, 3)) == RetryPolicy((1.5, 3), (1.5, 3), (1.5, 3))
 
 
 @given(st.integers(1, 5), st.text())
 def test_jitter_stays_within_a_fifth_and_never_changes(attempt: int, entry_id: str) -> None:
     entry_id = entry_id.encode(errors="ignore").decode()
-    delay = delay_after(IN_APP, attempt, entry_id)
+    delay = delay_after(INAPP_DELAYS_S, attempt, entry_id)
     assert delay is not None
-    plain = timedelta(seconds=IN_APP[attempt - 1])
+    plain = timedelta(seconds=INAPP_DELAYS_S[attempt - 1])
     assert plain * (1 - JITTER) <= delay <= plain * (1 + JITTER)
-    assert delay == delay_after(IN_APP, attempt, entry_id)
+    assert delay == delay_after(INAPP_DELAYS_S, attempt, entry_id)
 
 
 def test_jitter_spreads_entries_evenly() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from api.language.run import MOVES, TERMINAL, IllegalMoveError, Run, State, Step, message_id
+from workbench.language.run import TERMINAL, TRANSITIONS, IllegalTransitionError, Run, State, Step, message_id
 
 SQL = Path(__file__).parents[2] / "sql"
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -37,31 +37,31 @@ def test_the_database_knows_the_moves(schema: str) -> None:
     check = check_after(schema, "entry_transitions", "CONSTRAINT known_move")
     found = re.findall(r"\('(\w+)', *'(\w+)'\)", check)
     assert len(found) == len(set(found))
-    assert set(found) == {(old.value, new.value) for old, new in MOVES}
+    assert set(found) == {(old.value, new.value) for old, new in TRANSITIONS}
 
 
 @pytest.mark.parametrize("new", list(State))
 @pytest.mark.parametrize("old", list(State))
 def test_only_moves_of_the_table_can_be_made(old: State, new: State) -> None:
     run = Run("e", "a", old)
-    if (old, new) in MOVES:
+    if (old, new) in TRANSITIONS:
         assert run.to(new).state is new
     else:
-        with pytest.raises(IllegalMoveError):
+        with pytest.raises(IllegalTransitionError):
             run.to(new)
 
 
 def test_a_terminal_state_is_left_only_by_a_replay_or_by_a_log_that_is_back() -> None:
     left = {(State.DEAD, State.PENDING), (State.CANCELLED, State.PENDING)}
-    assert {(old, new) for old, new in MOVES if old in TERMINAL} == left
+    assert {(old, new) for old, new in TRANSITIONS if old in TERMINAL} == left
 
 
 def test_every_state_can_be_reached_from_pending_and_end() -> None:
     reached = {State.PENDING}
     for _ in State:
-        reached |= {new for old, new in MOVES if old in reached}
+        reached |= {new for old, new in TRANSITIONS if old in reached}
     assert reached == set(State)
-    assert {old for old, _ in MOVES} >= set(State) - TERMINAL
+    assert {old for old, _ in TRANSITIONS} >= set(State) - TERMINAL
 
 
 def test_a_claim_is_an_attempt() -> None:

@@ -8,18 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.language.codec import encode
-from api.language.contact import Contact
-from api.language.described import Later, contact_of
-from api.language.email import mask_email
-from api.language.event import Event, Identifiers
-from api.language.graph import Graph, read_graph
-from api.language.run import State
-from api.language.simulate import EARLIEST, NOTHING, Automation, Given, Trace, simulate
-from api.language.trigger import Trigger, read_trigger
+from workbench.language.codec import encode
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers, mask_email
+from workbench.language.graph import Graph, read_graph
+from workbench.language.run import State
+from workbench.language.simulate import (
+    EARLIEST,
+    NO_INPUT,
+    ScheduledEvent,
+    SimulatedAutomation,
+    SimulationInput,
+    Trace,
+    contact_from,
+    simulate,
+)
+from workbench.language.trigger import Trigger, read_trigger
 
 EMAIL = "zqq'qq&qqq@example.com"  # no answer has a q of its own
-ANN = contact_of({"id": "ann", "email": EMAIL, "walletAddress": "0xa", "attributes": {"tier": "gold"}})
+ANN = contact_from({"id": "ann", "email": EMAIL, "walletAddress": "0xa", "attributes": {"tier": "gold"}})
 MASKED = replace(ANN, identifiers=replace(ANN.identifiers, email=mask_email(EMAIL)))
 EVENT = Event("a", Identifiers(wallet="0xa"))
 
@@ -40,11 +47,11 @@ def traced(
     )
     assert isinstance(graph, Graph)
     assert isinstance(trigger, Trigger)
-    world: Given = replace(NOTHING, **more)
-    automation = Automation(trigger, graph)
+    world: SimulationInput = replace(NO_INPUT, **more)
+    automation = SimulatedAutomation(trigger, graph)
     return (
         simulate(automation, EVENT, ANN, EARLIEST, world),
-        simulate(automation, EVENT, ANN, EARLIEST, replace(world, seen_as=MASKED)),
+        simulate(automation, EVENT, ANN, EARLIEST, replace(world, visible_contact=MASKED)),
     )
 
 
@@ -118,7 +125,7 @@ def test_what_would_be_otherwise_with_the_mask_is_not_told() -> None:
 def test_verdicts_of_the_trigger_and_of_waits_tell_of_the_mask() -> None:
     filters = [{"path": "email", "operator": "contains", "value": "qqq@"}]
     wait = {"type": "wait_for_event", "data": {"event": "b", "timeoutSeconds": 60, "filters": filters}}
-    later = Later(timedelta(seconds=5), Event("b", Identifiers()))
+    later = ScheduledEvent(timedelta(seconds=5), Event("b", Identifiers()))
     true, told = traced(wait, filters=filters, later=(later,))
     assert (told.matched, told.steps[-1].outcome) == (true.matched, "matched")
     assert [(each.passed, each.actual) for each in told.verdicts] == [(True, mask_email(EMAIL))]
@@ -130,4 +137,4 @@ def test_verdicts_of_the_trigger_and_of_waits_tell_of_the_mask() -> None:
 def test_who_may_see_everything_is_told_everything() -> None:
     true, _ = traced({"type": "send_inapp", "data": {"title": "{{ contact.email }}", "body": "-"}})
     assert true.messages[0].title == EMAIL
-    assert isinstance(ANN, Contact)
+    assert isinstance(ANN, ContactState)

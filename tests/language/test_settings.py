@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.filter import Filter
-from api.language.graph import Graph, read_graph
-from api.language.settings import FrequencyCap, Goal, QuietHours, Reentry, Settings, read_settings
+from workbench.language.filter import Filter
+from workbench.language.graph import (
+    AutomationSettings,
+    FrequencyCap,
+    Goal,
+    Graph,
+    QuietHours,
+    Reentry,
+    read_graph,
+    read_settings,
+)
 
 
 def test_settings_stand_beside_nodes_and_edges() -> None:
@@ -21,7 +29,7 @@ def test_settings_stand_beside_nodes_and_edges() -> None:
     }
     graph = read_graph({"nodes": [], "edges": [], "settings": written})
     assert isinstance(graph, Graph)
-    assert graph.settings == Settings(
+    assert graph.settings == AutomationSettings(
         Reentry("once_per", 7),
         Goal("paid", (Filter("plan", "eq", "pro"),)),
         QuietHours(time(22), time(8), "tz"),
@@ -31,7 +39,7 @@ def test_settings_stand_beside_nodes_and_edges() -> None:
 
 @pytest.mark.parametrize("written", [None, {}, {"goal": None}, {"reentry": {"policy": "always"}}])
 def test_nothing_said_means_that_every_event_enters(written: Any) -> None:
-    assert read_settings(written, "s") == Settings()
+    assert read_settings(written, "s") == AutomationSettings()
 
 
 @pytest.mark.parametrize("policy", ["once", "not_while_running"])
@@ -69,7 +77,7 @@ def test_the_attribute_with_the_zone_is_called_timezone() -> None:
 def test_what_is_wrong_is_named_and_left_out(written: Any, fields: list[str]) -> None:
     found = read_settings(written, "s")
     assert [problem.field for problem in found.problems] == fields
-    assert found == Settings(problems=found.problems)
+    assert found == AutomationSettings(problems=found.problems)
 
 
 values = st.recursive(
@@ -84,4 +92,4 @@ values = st.recursive(
 
 @given(values)
 def test_reading_settings_never_raises(value: Any) -> None:
-    assert isinstance(read_settings(value, "s"), Settings)
+    assert isinstance(read_settings(value, "s"), AutomationSettings)

@@ -7,23 +7,30 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import decode, encode, normalise
-from api.language.contact import Contact, meeting
-from api.language.described import SIMULATED, contact_of, read_contact
-from api.language.effect import InappMessage
-from api.language.event import Event, Identifiers, read_event
-from api.language.filter import Verdict
-from api.language.graph import Graph, read_graph
-from api.language.problem import Problem
-from api.language.retry import IN_APP, RetryPolicy, delay_after
-from api.language.run import State, message_id
-from api.language.simulate import Automation, Given, Trace, simulate
-from api.language.trigger import Trigger, read_trigger
+from workbench.language.codec import decode, encode, normalise
+from workbench.language.contact import ContactState, apply_event
+from workbench.language.event import Event, Identifiers, read_event
+from workbench.language.filter import Verdict
+from workbench.language.graph import Graph, read_graph
+from workbench.language.problem import Problem
+from workbench.language.run import INAPP_DELAYS_S, InappMessage, RetryPolicy, State, delay_after, message_id
+from workbench.language.simulate import (
+    SIMULATED_ID,
+    SimulatedAutomation,
+    SimulationInput,
+    Trace,
+    contact_from,
+    read_contact,
+    simulate,
+)
+from workbench.language.trigger import Trigger, read_trigger
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
-def automation(filters: list[dict[str, Any]] | None = None, title: str = "Hi {{ contact.tier }}") -> Automation:
+def automation(
+    filters: list[dict[str, Any]] | None = None, title: str = "Hi {{ contact.tier }}"
+) -> SimulatedAutomation:
     """Return: paid > amount at least there? > true: tag, message, exit; false: nothing."""
     trigger = read_trigger(normalise({"type": "app_event", "event": "Paid", "filters": filters or []}))
     graph = read_graph(
@@ -45,7 +52,7 @@ def automation(filters: list[dict[str, Any]] | None = None, title: str = "Hi {{ 
     )
     assert isinstance(trigger, Trigger)
     assert isinstance(graph, Graph)
-    return Automation(trigger, graph)
+    return SimulatedAutomation(trigger, graph)
 
 
 def event(name: str = "paid", payload: Any = None, contact: Any = None, attributes: Any = None) -> Event:
@@ -60,14 +67,14 @@ def words(trace: Trace) -> list[tuple[str, str]]:
 
 
 def test_a_matching_event_runs_to_the_end() -> None:
-    trace = simulate(automation(), event(payload={"amount": 2.5}, attributes={"tier": "gold"}), contact_of(None), NOW)
+    trace = simulate(automation(), event(payload={"amount": 2.5}, attributes={"tier": "gold"}), contact_from(None), NOW)
     assert words(trace) == [("t", "entered"), ("c", "branched"), ("tag", "tagged"), ("m", "sent"), ("x", "exited")]
-    assert trace.messages == (InappMessage(message_id(SIMULATED, "m"), "m", "0xa", "Hi gold", "2.5"),)
+    assert trace.messages == (InappMessage(message_id(SIMULATED_ID, "m"), "m", "0xa", "Hi gold", "2.5"),)
     assert (trace.matched, trace.tags, trace.state, trace.outcome) == (True, ("payer",), State.EXITED, "exit")
 
 
 def test_the_other_branch_ends_the_entry() -> None:
-    trace = simulate(automation(), event(), contact_of(None), NOW)
+    trace = simulate(automation(), event(), contact_from(None), NOW)
     assert words(trace) == [("t", "entered"), ("c", "branched")]
     assert (trace.steps[1].handle, trace.state, trace.outcome) == ("false", State.COMPLETED, "completed")
 
@@ -77,7 +84,7 @@ def test_no_match_tells_which_filter_and_what_was_there() -> None:
         {"path": "amount", "operator": "eq", "value": 2.5},
         {"path": "email", "operator": "exists"},
     ]
-    trace = simulate(automation(filters), event(payload={"amount": "2.5"}), contact_of(None), NOW)
+    trace = simulate(automation(filters), event(payload={"amount": "2.5"}), contact_from(None), NOW)
     assert trace == Trace(
         False,
         (
@@ -88,42 +95,42 @@ def test_no_match_tells_which_filter_and_what_was_there() -> None:
 
 
 def test_another_name_does_not_match_though_its_filters_pass() -> None:
-    trace = simulate(automation(), event("refund"), contact_of(None), NOW)
+    trace = simulate(automation(), event("refund"), contact_from(None), NOW)
     assert (trace.matched, trace.name_matched, trace.steps, trace.state) == (False, False, (), None)
 
 
 def test_trigger_filters_see_the_contact_completed_by_the_event() -> None:
     filters = [{"path": "email", "operator": "eq", "value": "ann@b.co"}]
-    contact = contact_of({"email": "Ann@B.co"})
+    contact = contact_from({"email": "Ann@B.co"})
     assert simulate(automation(filters), event(), contact, NOW).matched
 
 
 def test_without_a_wallet_retries_pass_on_the_virtual_clock_and_the_entry_is_dead() -> None:
     found = event(payload={"amount": 1}, contact={"externalId": "u"}, attributes={"tier": "gold"})
-    trace = simulate(automation(), found, contact_of(None), NOW)
+    trace = simulate(automation(), found, contact_from(None), NOW)
     failed = trace.steps[3:]
     assert [(step.node_id, step.outcome, step.attempt) for step in failed] == [("m", "failed", n) for n in range(1, 7)]
     at = NOW
     for step, number in zip(failed, range(1, 7), strict=True):
         assert step.at == at
-        at += delay_after(IN_APP, number, SIMULATED) or at - at
+        at += delay_after(INAPP_DELAYS_S, number, SIMULATED_ID) or at - at
     assert (trace.state, trace.outcome, trace.messages) == (State.DEAD, "no_wallet", ())
 
 
 def test_another_retry_policy_is_obeyed() -> None:
     found = event(payload={"amount": 1}, contact={"externalId": "u"}, attributes={"tier": "gold"})
-    trace = simulate(automation(), found, contact_of(None), NOW, Given(retries=RetryPolicy(())))
+    trace = simulate(automation(), found, contact_from(None), NOW, SimulationInput(retries=RetryPolicy(())))
     assert [step.attempt for step in trace.steps if step.outcome == "failed"] == [1]
 
 
 def test_a_failing_text_is_dead_and_names_the_missing_value() -> None:
-    trace = simulate(automation(), event(payload={"amount": 1}), contact_of(None), NOW)
+    trace = simulate(automation(), event(payload={"amount": 1}), contact_from(None), NOW)
     assert (trace.state, trace.outcome) == (State.DEAD, "template_error")
     assert trace.error == "template_error: there is no 'tier' in what comes before it"
 
 
 def test_i2_an_unpublished_automation_matches_and_sends_nothing() -> None:
-    trace = simulate(Automation(Trigger(), None), event(), contact_of(None), NOW)
+    trace = simulate(SimulatedAutomation(Trigger(), None), event(), contact_from(None), NOW)
     assert (trace.matched, trace.steps, trace.state, trace.outcome) == (
         True,
         (),
@@ -133,20 +140,22 @@ def test_i2_an_unpublished_automation_matches_and_sends_nothing() -> None:
 
 
 def test_the_event_leaves_its_attributes_and_identifiers_on_the_contact() -> None:
-    contact = Contact("c1", Identifiers(email="a@b.co"), {"tier": "gold", "age": 3})
-    found = meeting(contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}, attributes={"tier": "iron"}))
-    assert found == Contact("c1", Identifiers("0xa", "a@b.co"), {"tier": "iron", "age": 3})
+    contact = ContactState("c1", Identifiers(email="a@b.co"), {"tier": "gold", "age": 3})
+    found = apply_event(
+        contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}, attributes={"tier": "iron"})
+    )
+    assert found == ContactState("c1", Identifiers("0xa", "a@b.co"), {"tier": "iron", "age": 3})
 
 
 def test_an_email_follows_the_wallet_it_came_with() -> None:
-    contact = Contact("c1", Identifiers("0xa", "a@b.co"))
-    found = meeting(contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}))
+    contact = ContactState("c1", Identifiers("0xa", "a@b.co"))
+    found = apply_event(contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}))
     assert found.identifiers == Identifiers("0xa", "x@y.co")
 
 
 def test_a_trace_is_json_with_exact_numbers() -> None:
     filters = [{"path": "amount", "operator": "eq", "value": 2.50}]
-    trace = simulate(automation(filters), event(payload={"amount": 2.5}), contact_of(None), NOW)
+    trace = simulate(automation(filters), event(payload={"amount": 2.5}), contact_from(None), NOW)
     read = decode(encode(trace))
     assert read["verdicts"][0] == {
         "path": "amount",
@@ -170,10 +179,10 @@ def test_a_described_contact_is_taken_as_the_service_would_store_it() -> None:
         "tags": ["a"],
         "segments": ["s"],
     }
-    assert contact_of(described) == Contact(
+    assert contact_from(described) == ContactState(
         "c1", Identifiers("0xab", "ann@example.com", "U1", "0xAb"), {"score": Decimal("0.1")}, ("a",), ("s",)
     )
-    assert contact_of(None) == contact_of({}) == Contact(SIMULATED)
+    assert contact_from(None) == contact_from({}) == ContactState(SIMULATED_ID)
 
 
 @pytest.mark.parametrize(
@@ -201,4 +210,4 @@ def test_an_odd_description_names_its_field(described: Any, field: str) -> None:
     assert all(isinstance(problem, Problem) for problem in found)
     assert [problem.field for problem in found] == [field]
     with pytest.raises(ValueError, match=field):
-        contact_of(described)
+        contact_from(described)

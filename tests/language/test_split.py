@@ -7,42 +7,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language import split
-from api.language.action import Branch
-from api.language.split import branch_of, share
+from workbench.language.actions import Branch
+from workbench.language.nodes import branch_for, bucket
 
 
 def test_the_numbers_never_change() -> None:
-    assert [share("a", "n", str(contact)) for contact in range(8)] == [28, 48, 63, 96, 46, 14, 21, 0]
-    assert share("0198c0de-0000-7000-8000-000000000001", "über", "c") == 44
+    assert [bucket("a", "n", str(contact)) for contact in range(8)] == [28, 48, 63, 96, 46, 14, 21, 0]
+    assert bucket("0198c0de-0000-7000-8000-000000000001", "über", "c") == 44
 
 
 def test_an_analyst_finds_the_same_number_in_sql(database_url: str) -> None:
     ids = [("a", "n", str(contact)) for contact in range(100)] + [("ä/b", "über", "日本")]
-    _, _, formula = split.__doc__.rpartition("In SQL:\n")
+    _, _, formula = (bucket.__doc__ or "").rpartition("In SQL:\n")
     with psycopg.connect(database_url) as connection:
         said = [
             connection.execute(f"SELECT {formula.strip().strip('`.')} FROM (VALUES (%s, %s, %s)) AS v (a, n, c)", each)
             for each in ids
         ]
-        assert [cursor.fetchone() for cursor in said] == [(share(*each),) for each in ids]
+        assert [cursor.fetchone() for cursor in said] == [(bucket(*each),) for each in ids]
 
 
 def test_each_of_the_three_ids_matters() -> None:
     names = [(a, n, c) for a in ("x", "y") for n in ("x", "y") for c in ("x", "y")]
-    assert len({share(*each) for each in names}) > 4
+    assert len({bucket(*each) for each in names}) > 4
 
 
 def test_contacts_are_spread_as_the_percentages_say() -> None:
     branches = (Branch("a", 50), Branch("b", 30), Branch("c", 20))
-    counts = Counter(branch_of(branches, share("a", "n", f"contact-{number}")) for number in range(10_000))
+    counts = Counter(branch_for(branches, bucket("a", "n", f"contact-{number}")) for number in range(10_000))
     assert [round(counts[name] / 100) for name in "abc"] == [50, 30, 20]
 
 
 @given(st.text(), st.text(), st.text())
 def test_a_share_is_a_number_below_a_hundred(automation: str, node: str, contact: str) -> None:
     parts = [part.encode(errors="ignore").decode() for part in (automation, node, contact)]
-    assert 0 <= share(*parts) < 100
+    assert 0 <= bucket(*parts) < 100
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=20))
@@ -52,10 +51,10 @@ def test_every_number_has_its_branch(percents: list[int]) -> None:
         branches.append(Branch(str(index), min(percent, 100 - total)))
         total += branches[-1].percent
     branches.append(Branch("rest", 100 - total))
-    taken = Counter(branch_of(branches, number) for number in range(100))
+    taken = Counter(branch_for(branches, number) for number in range(100))
     assert dict(taken) == {branch.handle: branch.percent for branch in branches if branch.percent}
 
 
 def test_branches_that_do_not_reach_a_hundred_are_a_bug() -> None:
     with pytest.raises(ValueError, match="50 percent"):
-        branch_of((Branch("a", 50),), 50)
+        branch_for((Branch("a", 50),), 50)

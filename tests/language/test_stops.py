@@ -6,36 +6,34 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.language.action import AddTag, Delay, Entered, SendEmail, SendInapp, SendWebhook, WaitForEvent
-from api.language.advance import LOOP_LIMIT, Needs, advance, failed, needs
-from api.language.contact import Contact
-from api.language.decision import Decision, Failure
-from api.language.event import Identifiers
-from api.language.facts import Arrival, Facts, Past
-from api.language.filter import Filter
-from api.language.graph import Edge, Graph, Node
-from api.language.retry import WEBHOOK, RetryPolicy, delay_after
-from api.language.run import Run, State, Step
-from api.language.settings import FrequencyCap, Goal, Policy, Reentry, Settings
+from workbench.language.actions import AddTag, Delay, SendEmail, SendInapp, SendWebhook, TriggerNode, WaitForEvent
+from workbench.language.advance import LOOP_LIMIT, RequiredFacts, advance, effect_failed, required_facts
+from workbench.language.contact import ContactState
+from workbench.language.decision import Decision, Failure
+from workbench.language.event import Identifiers
+from workbench.language.facts import ContactHistory, Facts, LaterEvent
+from workbench.language.filter import Filter
+from workbench.language.graph import AutomationSettings, Edge, FrequencyCap, Goal, Graph, Node, Reentry, ReentryPolicy
+from workbench.language.run import WEBHOOK_DELAYS_S, RetryPolicy, Run, State, Step, delay_after
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 DAY = timedelta(days=1)
-FACTS = Facts("paid", Identifiers(), {}, Contact("c1"))
+FACTS = Facts("paid", Identifiers(), {}, ContactState("c1"))
 START = Run("e1", "a1").claimed()
 TAG = AddTag("x")
 HOOK = SendWebhook("https://a.co")
 
 
 def graph(action: Any = TAG, **settings: Any) -> Graph:
-    nodes = (Node("t", "app_event", Entered()), Node("n", "kind", action))
-    return Graph(nodes, (Edge("", "t", "n"),), Settings(**settings))
+    nodes = (Node("t", "app_event", TriggerNode()), Node("n", "kind", action))
+    return Graph(nodes, (Edge("", "t", "n"),), AutomationSettings(**settings))
 
 
-def knowing(*arrivals: Arrival, **past: Any) -> Facts:
-    return msgspec.structs.replace(FACTS, past=Past(**past), arrivals=arrivals)
+def knowing(*arrivals: LaterEvent, **past: Any) -> Facts:
+    return msgspec.structs.replace(FACTS, history=ContactHistory(**past), later_events=arrivals)
 
 
-def enters(policy: Policy, days: int = 0, **past: Any) -> bool:
+def enters(policy: ReentryPolicy, days: int = 0, **past: Any) -> bool:
     decision = advance(graph(reentry=Reentry(policy, days)), START, knowing(**past), NOW)
     return decision.run.state is State.RUNNING
 
@@ -54,7 +52,7 @@ def enters(policy: Policy, days: int = 0, **past: Any) -> bool:
         ("not_while_running", {"entered_at": NOW - 99 * DAY, "running": True}, False),
     ],
 )
-def test_a_contact_enters_again_as_the_policy_says(policy: Policy, past: dict[str, Any], may: bool) -> None:
+def test_a_contact_enters_again_as_the_policy_says(policy: ReentryPolicy, past: dict[str, Any], may: bool) -> None:
     assert enters(policy, 7 if policy == "once_per" else 0, **past) is may
 
 
@@ -83,8 +81,8 @@ def test_without_a_webhook_there_is_no_loop_to_guard_against() -> None:
 GOAL = Goal("bought", (Filter("plan", "eq", "pro"), Filter("contact.id", "exists")))
 
 
-def bought(plan: str = "pro", event: str = "bought", event_id: str | None = "v1") -> Arrival:
-    return Arrival(NOW, event, Identifiers(), {"plan": plan}, event_id)
+def bought(plan: str = "pro", event: str = "bought", event_id: str | None = "v1") -> LaterEvent:
+    return LaterEvent(NOW, event, Identifiers(), {"plan": plan}, event_id)
 
 
 @pytest.mark.parametrize("run", [START, Run("e1", "a1", State.RUNNING, "n", 1, 2, since=NOW)])
@@ -102,7 +100,7 @@ def test_the_goal_ends_an_entry_wherever_it_is(run: Run) -> None:
 
 
 @pytest.mark.parametrize("arrival", [bought("free"), bought(event="sold")])
-def test_another_event_is_no_goal(arrival: Arrival) -> None:
+def test_another_event_is_no_goal(arrival: LaterEvent) -> None:
     assert advance(graph(goal=GOAL), START, knowing(arrival), NOW).run.state is State.RUNNING
 
 
@@ -126,31 +124,35 @@ CAP = FrequencyCap(3, DAY)
 @pytest.mark.parametrize(
     ("shape", "run", "wanted"),
     [
-        (None, START, Needs()),
-        (graph(), START, Needs()),
-        (graph(reentry=Reentry("once")), START, Needs(entries=True)),
-        (graph(reentry=Reentry("once")), AT_N, Needs()),
-        (graph(HOOK), START, Needs(recent=True)),
-        (graph(HOOK), AT_N, Needs()),
-        (graph(SendInapp("t", "b"), frequency_cap=CAP), START, Needs(messages=DAY)),
-        (graph(SendEmail("s", "b"), frequency_cap=CAP), AT_N, Needs(messages=DAY, unsubscribed=True)),
-        (graph(HOOK, frequency_cap=CAP), AT_N, Needs()),
-        (graph(goal=GOAL), START, Needs(arrivals=frozenset({"bought"}))),
-        (graph(WaitForEvent("sold", (), DAY)), START, Needs()),
-        (graph(WaitForEvent("sold", (), DAY)), WAITING, Needs(arrivals=frozenset({"sold"}), since=NOW)),
-        (graph(WaitForEvent("sold", (), DAY), goal=GOAL), WAITING, Needs(arrivals=frozenset({"sold", "bought"}))),
-        (graph(Delay(DAY), goal=GOAL), WAITING, Needs(arrivals=frozenset({"bought"}))),
-        (graph(Delay(DAY)), WAITING, Needs(since=NOW)),
-        (graph(), Run("e1", "a1", State.RUNNING, "gone", 1, 1), Needs()),
+        (None, START, RequiredFacts()),
+        (graph(), START, RequiredFacts()),
+        (graph(reentry=Reentry("once")), START, RequiredFacts(entries=True)),
+        (graph(reentry=Reentry("once")), AT_N, RequiredFacts()),
+        (graph(HOOK), START, RequiredFacts(recent=True)),
+        (graph(HOOK), AT_N, RequiredFacts()),
+        (graph(SendInapp("t", "b"), frequency_cap=CAP), START, RequiredFacts(messages=DAY)),
+        (graph(SendEmail("s", "b"), frequency_cap=CAP), AT_N, RequiredFacts(messages=DAY, unsubscribed=True)),
+        (graph(HOOK, frequency_cap=CAP), AT_N, RequiredFacts()),
+        (graph(goal=GOAL), START, RequiredFacts(later_events=frozenset({"bought"}))),
+        (graph(WaitForEvent("sold", (), DAY)), START, RequiredFacts()),
+        (graph(WaitForEvent("sold", (), DAY)), WAITING, RequiredFacts(later_events=frozenset({"sold"}), since=NOW)),
+        (
+            graph(WaitForEvent("sold", (), DAY), goal=GOAL),
+            WAITING,
+            RequiredFacts(later_events=frozenset({"sold", "bought"})),
+        ),
+        (graph(Delay(DAY), goal=GOAL), WAITING, RequiredFacts(later_events=frozenset({"bought"}))),
+        (graph(Delay(DAY)), WAITING, RequiredFacts(since=NOW)),
+        (graph(), Run("e1", "a1", State.RUNNING, "gone", 1, 1), RequiredFacts()),
     ],
 )
-def test_only_what_can_matter_is_asked_for(shape: Graph | None, run: Run, wanted: Needs) -> None:
-    assert needs(shape, run) == wanted
+def test_only_what_can_matter_is_asked_for(shape: Graph | None, run: Run, wanted: RequiredFacts) -> None:
+    assert required_facts(shape, run) == wanted
 
 
 def test_a_failure_outside_takes_the_place_of_the_decision_that_asked_for_it() -> None:
-    decision = failed(graph(HOOK), AT_N, Failure("http_500", "the receiver answered 500"), FACTS, NOW)
-    delay = delay_after(WEBHOOK, 1, "e1")
+    decision = effect_failed(graph(HOOK), AT_N, Failure("http_500", "the receiver answered 500"), FACTS, NOW)
+    delay = delay_after(WEBHOOK_DELAYS_S, 1, "e1")
     assert delay is not None
     error = "http_500: the receiver answered 500"
     step = Step("n", "kind", NOW, "failed", detail={"cause": "http_500", "error": "the receiver answered 500"})
@@ -158,13 +160,13 @@ def test_a_failure_outside_takes_the_place_of_the_decision_that_asked_for_it() -
 
 
 def test_a_failure_for_good_is_not_tried_again() -> None:
-    decision = failed(graph(HOOK), AT_N, Failure("gone", "410", for_good=True), FACTS, NOW)
+    decision = effect_failed(graph(HOOK), AT_N, Failure("gone", "410", permanent=True), FACTS, NOW)
     assert (decision.run.state, decision.run.outcome, decision.run.error) == (State.DEAD, "gone", "gone: 410")
 
 
 @pytest.mark.parametrize(("asked", "waits"), [(timedelta(hours=2), timedelta(hours=2)), (30 * DAY, DAY)])
 def test_a_receiver_may_ask_for_patience_up_to_a_day(asked: timedelta, waits: timedelta) -> None:
-    decision = failed(graph(HOOK), AT_N, Failure("http_429", "too many", not_before=asked), FACTS, NOW)
+    decision = effect_failed(graph(HOOK), AT_N, Failure("http_429", "too many", retry_after=asked), FACTS, NOW)
     assert decision.run.due_at == NOW + waits
 
 
@@ -173,12 +175,12 @@ def test_a_receiver_may_ask_for_patience_up_to_a_day(asked: timedelta, waits: ti
 )
 def test_each_channel_has_its_own_number_of_attempts(action: Any, most: int) -> None:
     run = msgspec.structs.replace(AT_N, attempt=most)
-    assert failed(graph(action), run, Failure("x", "y"), FACTS, NOW).run.state is State.DEAD
-    assert failed(graph(action), AT_N, Failure("x", "y"), FACTS, NOW).run.state is State.RETRYING
+    assert effect_failed(graph(action), run, Failure("x", "y"), FACTS, NOW).run.state is State.DEAD
+    assert effect_failed(graph(action), AT_N, Failure("x", "y"), FACTS, NOW).run.state is State.RETRYING
     spent = msgspec.structs.replace(run, attempt=most + 1)
     assert advance(graph(action), spent, FACTS, NOW).run.outcome == "attempts_exhausted"
 
 
 def test_no_schedule_means_one_attempt() -> None:
     once = msgspec.structs.replace(FACTS, retries=RetryPolicy((), (), ()))
-    assert failed(graph(HOOK), AT_N, Failure("x", "y"), once, NOW).run.state is State.DEAD
+    assert effect_failed(graph(HOOK), AT_N, Failure("x", "y"), once, NOW).run.state is State.DEAD

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import decode
-from api.language.template import MAX_OUTPUT, Budget, TemplateError, compile_template, evaluate, render
+from workbench.language.codec import decode
+from workbench.language.template import MAX_OUTPUT, RenderBudget, TemplateError, compile_template, evaluate, render
 
 CONTEXT = decode(
     b"""{"name": "Ann", "amount": 0.1, "whole": 12345678901234567890123, "large": 123456789012345678901234567890.125,
@@ -260,7 +260,7 @@ def test_floats_of_python_are_printed_as_the_numbers_they_show() -> None:
 )
 def test_a_text_that_is_nothing_but_a_value_is_that_value(source: str, value: Any) -> None:
     context = {"amount": Decimal("2.50"), "flag": True, "nothing": None, "list": [1, {"a": "b"}], "name": "ann"}
-    found = evaluate(source, context, Budget())
+    found = evaluate(source, context, RenderBudget())
     assert (found, type(found)) == (value, type(value))
 
 
@@ -275,11 +275,11 @@ def test_a_text_that_is_nothing_but_a_value_is_that_value(source: str, value: An
 )
 def test_a_value_that_cannot_be_kept_is_refused(source: str, reason: str) -> None:
     with pytest.raises(TemplateError, match=reason):
-        evaluate(source, {"amount": 10**200, "text": "x" * 262_144}, Budget())
+        evaluate(source, {"amount": 10**200, "text": "x" * 262_144}, RenderBudget())
 
 
 def test_texts_that_share_a_budget_share_its_output() -> None:
-    budget, context = Budget(), {"text": "x" * 100_000}
+    budget, context = RenderBudget(), {"text": "x" * 100_000}
     evaluate("{{ text }}", context, budget)
     evaluate("> {{ text }}", context, budget)
     with pytest.raises(TemplateError, match="makes more than"):
@@ -306,7 +306,7 @@ def test_m7_html_escapes_values_once_and_texts_escape_nothing() -> None:
 def test_m7_a_value_with_braces_is_not_filled_in_again() -> None:
     context = {"name": "{{ secret }}", "secret": "s"}
     assert render("{{ name }}", context) == render("{{ name }}", context, html=True) == "{{ secret }}"
-    assert evaluate("{{ name }}", context, Budget()) == "{{ secret }}"
+    assert evaluate("{{ name }}", context, RenderBudget()) == "{{ secret }}"
 
 
 def test_values_can_stand_in_an_address() -> None:

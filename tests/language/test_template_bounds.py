@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.codec import encode
-from api.language.contact import Contact
-from api.language.event import Identifiers
-from api.language.facts import Facts, full_context
-from api.language.template import FILTERS, TESTS, Budget, TemplateError, compile_template, evaluate, render
+from workbench.language.codec import encode
+from workbench.language.contact import ContactState
+from workbench.language.event import Identifiers
+from workbench.language.facts import Facts, full_context
+from workbench.language.template import FILTERS, TESTS, RenderBudget, TemplateError, compile_template, evaluate, render
 
 SECONDS = 2.0  # a bomb would take minutes or gigabytes; what is left takes up to 0.1 s on an idle machine
 CONTEXT = full_context(
@@ -28,7 +28,7 @@ CONTEXT = full_context(
             "words": ["a" * 100] * 100,
             "nothing": None,
         },
-        Contact("c1", attributes={"tier": "gold"}, tags=("vip",)),
+        ContactState("c1", attributes={"tier": "gold"}, tags=("vip",)),
     )
 )
 
@@ -194,7 +194,7 @@ def as_html(source: str) -> str:
 
 def as_value(source: str) -> str:
     try:
-        value = evaluate(source, CONTEXT, Budget())
+        value = evaluate(source, CONTEXT, RenderBudget())
     except TemplateError as error:
         return f"refused: {error}"
     return value if isinstance(value, str) else encode(value).decode()  # what is no JSON raises here

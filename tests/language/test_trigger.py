@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from api.language.event import Identifiers
-from api.language.filter import Filter
-from api.language.trigger import Trigger, fires, flat_context, needs_email, read_trigger
+from workbench.language.event import Identifiers
+from workbench.language.filter import Filter
+from workbench.language.trigger import Trigger, fires, flat_context, needs_email, read_trigger
 
 WHO = Identifiers("0xa", "ann@b.co", "u1", "0xA")
 

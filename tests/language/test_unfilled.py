@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.language.action import Action, Exit, SendEmail, SendInapp, SendWebhook
-from api.language.unfilled import Texts, unfilled
+from workbench.language.actions import Action, Exit, SendEmail, SendInapp, SendWebhook
+from workbench.language.simulate import MessageTexts, redact_texts
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ from api.language.unfilled import Texts, unfilled
     ],
 )
 def test_a_text_is_told_unless_its_template_looks_at_an_address(template: str, tells: bool) -> None:
-    told = unfilled(SendInapp(template, "plain"), Texts("filled in", "plain"))
-    assert told == Texts(template if tells else "filled in", "plain")
-    assert unfilled(SendEmail("plain", template), Texts("plain", "filled in")).body == told.subject
+    told = redact_texts(SendInapp(template, "plain"), MessageTexts("filled in", "plain"))
+    assert told == MessageTexts(template if tells else "filled in", "plain")
+    assert redact_texts(SendEmail("plain", template), MessageTexts("plain", "filled in")).body == told.subject
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,21 @@ def test_a_text_is_told_unless_its_template_looks_at_an_address(template: str, t
 )
 def test_bodies_of_webhooks_are_told_in_the_same_way(body: object, told: str) -> None:
     url = "https://x.example/{{ email | urlencode }}"
-    assert unfilled(SendWebhook(url, body), Texts(None, "as sent", "https://x.example/a")) == Texts(None, told, url)
+    assert redact_texts(SendWebhook(url, body), MessageTexts(None, "as sent", "https://x.example/a")) == MessageTexts(
+        None, told, url
+    )
 
 
 def test_an_event_that_was_sent_on_as_it_came_has_its_address_masked() -> None:
     sent = '{"type":"a","data":{"contactId":"c","email":"ann@example.com","payload":{"n":1.50}}}'
-    told = unfilled(SendWebhook("https://x.example/"), Texts(None, sent, "https://x.example/"))
+    told = redact_texts(SendWebhook("https://x.example/"), MessageTexts(None, sent, "https://x.example/"))
     assert told.body == sent.replace("ann@", "a•••@")
 
 
 @pytest.mark.parametrize("action", [None, Exit()])
 def test_nothing_is_told_of_a_message_whose_template_nobody_knows(action: Action | None) -> None:
-    assert unfilled(action, Texts("s", None, None)) == Texts("•••", None, None)
+    assert redact_texts(action, MessageTexts("s", None, None)) == MessageTexts("•••", None, None)
 
 
 def test_what_was_erased_stays_away() -> None:
-    assert unfilled(SendInapp("{{ email }}", "{{ email }}"), Texts(None, None)) == Texts(None, None)
+    assert redact_texts(SendInapp("{{ email }}", "{{ email }}"), MessageTexts(None, None)) == MessageTexts(None, None)

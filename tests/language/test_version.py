@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from api.language import version
-from api.language.version import OLDEST_SERVED, VERSION, misfit, served
+from workbench.language import version
+from workbench.language.version import OLDEST_SERVED, VERSION, incompatibility, supported_range
 
 
 @pytest.fixture
@@ -19,13 +19,13 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_code_has_the_version_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["version"] == VERSION
-    assert misfit(VERSION) is misfit(OLDEST_SERVED) is None
+    assert incompatibility(VERSION) is incompatibility(OLDEST_SERVED) is None
 
 
 @pytest.mark.usefixtures("later")
 @pytest.mark.parametrize("notebook", ["0.9", "0.9.0", "0.10.4", "0.12", "0.12.99", "0.12.0.dev1+g12", "0.12rc1"])
 def test_a_server_serves_notebooks_of_its_own_version_and_of_those_it_promises(notebook: str) -> None:
-    assert (served(), misfit(notebook)) == (("0.9", "0.12"), None)
+    assert (supported_range(), incompatibility(notebook)) == (("0.9", "0.12"), None)
 
 
 @pytest.mark.usefixtures("later")
@@ -45,4 +45,4 @@ def test_a_server_serves_notebooks_of_its_own_version_and_of_those_it_promises(n
     ],
 )
 def test_others_are_told_what_to_do(notebook: str, why: str) -> None:
-    assert why in (misfit(notebook) or "")
+    assert why in (incompatibility(notebook) or "")

@@ -6,14 +6,22 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import decode, encode, normalise
-from api.language.described import Later, contact_of
-from api.language.event import Event, read_event
-from api.language.facts import Past
-from api.language.graph import Graph, read_graph
-from api.language.run import State
-from api.language.simulate import EARLIEST, LATEST, Automation, Given, Trace, simulate
-from api.language.trigger import Trigger
+from workbench.language.codec import decode, encode, normalise
+from workbench.language.event import Event, read_event
+from workbench.language.facts import ContactHistory
+from workbench.language.graph import Graph, read_graph
+from workbench.language.run import State
+from workbench.language.simulate import (
+    EARLIEST,
+    LATEST,
+    ScheduledEvent,
+    SimulatedAutomation,
+    SimulationInput,
+    Trace,
+    contact_from,
+    simulate,
+)
+from workbench.language.trigger import Trigger
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -26,7 +34,7 @@ def event(name: str = "paid", **fields: Any) -> Event:
     return found
 
 
-def automation(*nodes: dict[str, Any], edges: str = "", settings: Any = None) -> Automation:
+def automation(*nodes: dict[str, Any], edges: str = "", settings: Any = None) -> SimulatedAutomation:
     """Return the nodes in a row behind a trigger, or joined as `a>b a:handle>b` says."""
     ids = ["t", *(node["id"] for node in nodes)]
     written = edges.split() or [f"{source}>{target}" for source, target in pairwise(ids)]
@@ -38,7 +46,7 @@ def automation(*nodes: dict[str, Any], edges: str = "", settings: Any = None) ->
     value = {"nodes": [{"id": "t", "type": "app_event"}, *nodes], "edges": joined, "settings": settings}
     graph = read_graph(normalise(value))
     assert isinstance(graph, Graph), graph
-    return Automation(ANY, graph)
+    return SimulatedAutomation(ANY, graph)
 
 
 def node(name: str, kind: str, **data: Any) -> dict[str, Any]:
@@ -52,8 +60,8 @@ MESSAGE = node("m", "send_inapp", title="Hi", body="{{ contact.plan | default('?
 BRANCHED = automation(DELAY, WAIT, YES, NO, edges="t>d d>w w:matched>yes w:timeout>no")
 
 
-def ran(what: Automation, *later: Later, now: datetime = NOW, **given: Any) -> Trace:
-    return simulate(what, event(), contact_of(None), now, Given(later=later, **given))
+def ran(what: SimulatedAutomation, *later: ScheduledEvent, now: datetime = NOW, **given: Any) -> Trace:
+    return simulate(what, event(), contact_from(None), now, SimulationInput(later=later, **given))
 
 
 def told(trace: Trace) -> list[tuple[str, str, float]]:
@@ -77,7 +85,7 @@ def test_a_wait_that_nothing_ends_times_out() -> None:
 
 
 def test_an_event_that_comes_later_ends_it_at_its_moment() -> None:
-    trace = ran(BRANCHED, Later(4 * DAY, event("bought")))
+    trace = ran(BRANCHED, ScheduledEvent(4 * DAY, event("bought")))
     assert told(trace)[3:] == [("w", "waiting", 3), ("w", "matched", 4), ("yes", "tagged", 4)]
 
 
@@ -87,11 +95,16 @@ def test_an_event_that_comes_later_ends_it_at_its_moment() -> None:
     ids=["before the wait", "as it begins", "after it began", "as it ends", "after it ended"],
 )
 def test_only_events_within_the_wait_count(after: timedelta, tag: str) -> None:
-    assert ran(BRANCHED, Later(after, event("bought"))).tags == (tag,)
+    assert ran(BRANCHED, ScheduledEvent(after, event("bought"))).tags == (tag,)
 
 
 def test_events_may_be_described_in_any_order_and_others_are_passed_over() -> None:
-    trace = ran(BRANCHED, Later(9 * DAY, event("x")), Later(4 * DAY, event("bought")), Later(HOUR, event("sold")))
+    trace = ran(
+        BRANCHED,
+        ScheduledEvent(9 * DAY, event("x")),
+        ScheduledEvent(4 * DAY, event("bought")),
+        ScheduledEvent(HOUR, event("sold")),
+    )
     assert trace.tags == ("yes",)
 
 
@@ -103,24 +116,24 @@ def test_filters_of_a_wait_see_the_event_that_came_and_the_contact_it_left() -> 
     what = automation(wait, YES, NO, edges="t>w w:matched>yes w:timeout>no")
     small, other = event("bought", payload={"size": 1}), event("bought", payload={"size": 2})
     right = event("bought", payload={"size": 2}, attributes={"plan": "pro"})
-    trace = ran(what, Later(HOUR, small), Later(2 * HOUR, other), Later(3 * HOUR, right))
+    trace = ran(what, ScheduledEvent(HOUR, small), ScheduledEvent(2 * HOUR, other), ScheduledEvent(3 * HOUR, right))
     assert told(trace)[1:3] == [("w", "waiting", 0), ("w", "matched", 1 / 8)]
 
 
 def test_later_events_leave_their_mark_on_the_contact() -> None:
-    trace = ran(automation(DELAY, MESSAGE), Later(DAY, event("x", attributes={"plan": "pro"})))
+    trace = ran(automation(DELAY, MESSAGE), ScheduledEvent(DAY, event("x", attributes={"plan": "pro"})))
     assert [message.body for message in trace.messages] == ["pro"]  # type: ignore[union-attr]
 
 
 def test_texts_go_on_seeing_the_event_that_started_the_entry() -> None:
     message = node("m", "send_inapp", title="{{ event }}", body="b")
-    trace = ran(automation(WAIT, message, edges="t>w w:matched>m"), Later(DAY, event("bought")))
+    trace = ran(automation(WAIT, message, edges="t>w w:matched>m"), ScheduledEvent(DAY, event("bought")))
     assert [message.title for message in trace.messages] == ["paid"]  # type: ignore[union-attr]
 
 
 def test_the_goal_ends_the_entry_early() -> None:
     what = automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
-    trace = ran(what, Later(DAY, event("other")), Later(2 * DAY, event("bought")))
+    trace = ran(what, ScheduledEvent(DAY, event("other")), ScheduledEvent(2 * DAY, event("bought")))
     assert told(trace)[2:] == [("d", "goal", 2)]
     assert (trace.state, trace.outcome, trace.messages) == (State.EXITED, "goal", ())
 
@@ -128,12 +141,12 @@ def test_the_goal_ends_the_entry_early() -> None:
 def test_an_event_that_is_not_quite_the_goal_leaves_the_delay_as_it_was() -> None:
     goal = {"event": "bought", "filters": [{"path": "plan", "operator": "eq", "value": "pro"}]}
     what = automation(DELAY, YES, settings={"goal": goal})
-    assert told(ran(what, Later(DAY, event("bought")))) == told(ran(what))
+    assert told(ran(what, ScheduledEvent(DAY, event("bought")))) == told(ran(what))
 
 
 def test_a_message_in_the_night_goes_out_in_the_morning() -> None:
     what = automation(MESSAGE, YES, settings={"quietHours": {"from": "22:00", "to": "08:00"}})
-    trace = simulate(what, event(attributes={"timezone": "Asia/Tokyo"}), contact_of(None), NOW + 4 * HOUR)
+    trace = simulate(what, event(attributes={"timezone": "Asia/Tokyo"}), contact_from(None), NOW + 4 * HOUR)
     assert told(trace) == [
         ("t", "entered", 4 / 24),
         ("m", "waiting", 4 / 24),
@@ -146,12 +159,12 @@ def test_the_cap_counts_what_was_sent_before_and_what_the_run_sends() -> None:
     messages = [MESSAGE | {"id": f"m{number}"} for number in range(3)]
     what = automation(*messages, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
     assert [step.outcome for step in ran(what).steps] == ["entered", "sent", "sent", "skipped"]
-    before = Past(messages_at=(NOW - HOUR,))
-    assert [step.outcome for step in ran(what, past=before).steps] == ["entered", "sent", "skipped", "skipped"]
+    before = ContactHistory(messages_at=(NOW - HOUR,))
+    assert [step.outcome for step in ran(what, history=before).steps] == ["entered", "sent", "skipped", "skipped"]
 
 
 def test_the_past_decides_who_enters() -> None:
-    trace = ran(automation(YES, settings={"reentry": {"policy": "once"}}), past=Past(entered_at=NOW))
+    trace = ran(automation(YES, settings={"reentry": {"policy": "once"}}), history=ContactHistory(entered_at=NOW))
     assert (trace.matched, trace.state, trace.outcome, trace.tags) == (True, State.CANCELLED, "reentry", ())
 
 
@@ -177,7 +190,7 @@ def test_a_trace_tells_messages_apart_by_their_channel() -> None:
         node("e", "send_email", subject="s", body="b"),
         node("h", "send_webhook", url="https://a.co", body={"n": 1}),
     )
-    trace = simulate(what, event(contact={"walletAddress": "0xA", "email": "a@b.co"}), contact_of(None), NOW)
+    trace = simulate(what, event(contact={"walletAddress": "0xA", "email": "a@b.co"}), contact_from(None), NOW)
     written = [
         {key: each[key] for key in each if key not in ("id", "nodeId")} for each in decode(encode(trace))["messages"]
     ]

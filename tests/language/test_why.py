@@ -4,32 +4,44 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.language.described import contact_of
-from api.language.event import Event, Identifiers
-from api.language.facts import Past
-from api.language.filter import Filter
-from api.language.graph import read_graph
-from api.language.simulate import Automation, Given, simulate
-from api.language.trigger import Trigger
-from api.language.why import Came, Change, Entered, Standing, active_at, why_imagined, why_stored
+from workbench.language.event import Event, Identifiers
+from workbench.language.explain import (
+    ActivationChange,
+    AutomationState,
+    ObservedEvent,
+    StartedEntry,
+    explain_simulated_event,
+    explain_stored_event,
+    was_active_at,
+)
+from workbench.language.facts import ContactHistory
+from workbench.language.filter import Filter
+from workbench.language.graph import read_graph
+from workbench.language.simulate import SimulatedAutomation, SimulationInput, contact_from, simulate
+from workbench.language.trigger import Trigger
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 LARGE = Trigger(frozenset({"deposit"}), (Filter("amount", "eq", 100),))
-ON = Standing()
+ON = AutomationState()
 
 
 def reasons(
-    standing: Standing = ON, name: str = "deposit", *, amount: object = 100, dry: bool = False, removed: bool = False
+    standing: AutomationState = ON,
+    name: str = "deposit",
+    *,
+    amount: object = 100,
+    dry: bool = False,
+    removed: bool = False,
 ) -> tuple[str, ...]:
-    came = Came(LARGE.names_event(name), {"amount": amount}, dry, removed)
-    return why_stored(LARGE, standing, came, None).reasons
+    came = ObservedEvent(LARGE.matches_event(name), {"amount": amount}, dry, removed)
+    return explain_stored_event(LARGE, standing, came, None).reasons
 
 
 def test_every_reason_is_named() -> None:
     assert reasons(name="trade", amount="100") == ("other_event", "filters")
-    assert reasons(Standing(active=False)) == ("inactive",)
-    assert reasons(Standing(active=False, archived=True)) == ("archived",)
-    assert reasons(Standing(exists=False), amount=1) == ("not_there_yet", "filters")
+    assert reasons(AutomationState(active=False)) == ("inactive",)
+    assert reasons(AutomationState(active=False, archived=True)) == ("archived",)
+    assert reasons(AutomationState(exists=False), amount=1) == ("not_there_yet", "filters")
     assert reasons(dry=True) == ("dry_run",)
     assert reasons(removed=True) == ("dropped",)
     assert reasons() == ("no_entry",)
@@ -46,22 +58,26 @@ def test_every_reason_is_named() -> None:
     ],
 )
 def test_an_entry_speaks_for_itself(outcome: str | None, expected: tuple[str, ...]) -> None:
-    entry = Entered("e", "completed", outcome, "once")
-    why = why_stored(LARGE, Standing(active=False), Came(True, {"amount": 1}), entry)
+    entry = StartedEntry("e", "completed", outcome, "once")
+    why = explain_stored_event(LARGE, AutomationState(active=False), ObservedEvent(True, {"amount": 1}), entry)
     assert (why.matched, why.reasons, why.cause) == (True, expected, "once")
 
 
 def test_the_verdicts_tell_what_was_found() -> None:
-    (verdict,) = why_stored(LARGE, ON, Came(True, {"amount": "100"}), None).verdicts
+    (verdict,) = explain_stored_event(LARGE, ON, ObservedEvent(True, {"amount": "100"}), None).verdicts
     assert (verdict.passed, verdict.present, verdict.actual) == (False, True, "100")
 
 
 def test_whether_it_was_on_is_told_by_its_switches() -> None:
     hour = timedelta(hours=1)
-    switches = [Change(NOON, True), Change(NOON + hour, False), Change(NOON + 2 * hour, True)]
+    switches = [
+        ActivationChange(NOON, True),
+        ActivationChange(NOON + hour, False),
+        ActivationChange(NOON + 2 * hour, True),
+    ]
     asked = [NOON - hour, NOON, NOON + 1.5 * hour, NOON + 3 * hour]
-    assert [active_at(switches, at, now=True) for at in asked] == [False, True, False, True]
-    assert active_at([], NOON, now=False) is False
+    assert [was_active_at(switches, at, now=True) for at in asked] == [False, True, False, True]
+    assert was_active_at([], NOON, now=False) is False
 
 
 def test_what_has_not_happened_is_simulated_with_what_did() -> None:
@@ -71,11 +87,11 @@ def test_what_has_not_happened_is_simulated_with_what_did() -> None:
     assert not isinstance(graph, tuple)
     event = Event("deposit", Identifiers(external_id="u"), payload=b'{"amount": 100}')
 
-    def imagined(standing: Standing, past: Past) -> tuple[bool, tuple[str, ...], str | None]:
-        trace = simulate(Automation(LARGE, graph), event, contact_of(None), NOON, Given(past))
-        why = why_imagined(standing, trace)
+    def imagined(standing: AutomationState, past: ContactHistory) -> tuple[bool, tuple[str, ...], str | None]:
+        trace = simulate(SimulatedAutomation(LARGE, graph), event, contact_from(None), NOON, SimulationInput(past))
+        why = explain_simulated_event(standing, trace)
         return why.matched, why.reasons, why.cause
 
-    assert imagined(ON, Past()) == (True, (), None)
-    assert imagined(ON, Past(entered_at=NOON)) == (True, ("reentry",), "once")
-    assert imagined(Standing(active=False), Past(entered_at=NOON))[:2] == (False, ("inactive",))
+    assert imagined(ON, ContactHistory()) == (True, (), None)
+    assert imagined(ON, ContactHistory(entered_at=NOON)) == (True, ("reentry",), "once")
+    assert imagined(AutomationState(active=False), ContactHistory(entered_at=NOON))[:2] == (False, ("inactive",))

@@ -92,13 +92,13 @@ def test_the_catalog(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "order.price" in cells["event"]
         assert {"limit", "market"} <= set(re.findall(r"\w+", cells["values"]))
         assert "theme is new" in cells["drift"]
-        assert "1 accepted, 0 known before, 1 not stored" in cells["send"]
+        assert "1 accepted, 0 duplicates, 1 not stored" in cells["send"]
         assert "not a valid email address" in cells["send"]
         assert "order.price" in cells["frame"]
         assert "Events of the last 30 days" in cells["text"]
     first, again = runs["02"]
     assert "30 accepted" in first["drift-send"]
-    assert "30 known before" in again["drift-send"]
+    assert "30 duplicates" in again["drift-send"]
     assert "contact.email: not a valid email address" in again["rejected"]
 
 
@@ -130,7 +130,7 @@ def test_segments(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "wallet_address" in cells["members"]
         assert "big_depositors" in cells["sql"]
         assert "BTC-USD" in cells["report"]
-        assert "An audience: frozen" in cells["audience"]
+        assert "An audience, which does not change" in cells["audience"]
         assert "contact is in the segment" in cells["automation"]
         assert "Your account manager is one tap away." in cells["member"]
         assert "Would add the tag" in cells["other"]
@@ -153,8 +153,8 @@ def test_testing_before_sending(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "Your 250 USD in USDC are waiting." in cells["silent"]
         assert "With premium you trade at a lower fee." in cells["premium"]
         assert "Never taken: if_plan → send_email (yes)." in cells["month"]
-        assert re.search(r"! \d+ entries failed for good: the contact has no wallet", cells["month"])
-        assert re.search(r"failed for good +0 +[1-9]", cells["compare"])
+        assert re.search(r"! \d+ entries failed permanently: the contact has no wallet", cells["month"])
+        assert re.search(r"failed permanently +0 +[1-9]", cells["compare"])
         assert re.search(r"\([1-9]\d*, 0\)", cells["gains"])
         assert "@example." in cells["who"]
         assert "Would have started" in cells["segment"]
@@ -177,7 +177,7 @@ def test_publishing_and_watching(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "paused" in cells["pause"]
         assert re.search(r"(\d+) entries: \1 completed\.", cells["paused"])
         assert "1 difference from version" in cells["change"]
-        assert "against the one before" in cells["back"]
+        assert "against the previous" in cells["back"]
         assert "automation: rollback" in cells["audit"]
     first, again = runs["07"]
     assert "new, nothing is published yet" in first["plan"]
@@ -193,7 +193,7 @@ def test_automations_in_git(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "nothing was changed, because" in cells["conflict-here"]
         assert "updated: thanks-for-the-friend.json" in cells["conflict-solved"]
         assert "updated: thanks-for-the-friend.json" in cells["conflict-applied"]
-        assert "Beside the words" not in cells["sentences"]
+        assert "Extra fields" not in cells["sentences"]
         assert '.add_tag("brought-a-friend")' in cells["python"]
 
 

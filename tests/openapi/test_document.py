@@ -1,4 +1,4 @@
-"""The document has every route, and says the truth about whose keys may call it."""
+"""The document has every route and names the keys that may call it; the page shows the same."""
 
 import json
 import re
@@ -6,49 +6,54 @@ from typing import Any, get_args
 
 import pytest
 
-from api.access.format import Kind
-from api.access.scopes import WORKBENCH
-from api.openapi.document import described
+from api.auth.key_format import WORKBENCH, Kind
+from api.openapi.document import documented_routes
 from api.openapi.operations import OPERATIONS
 from tests.routes.conftest import Org, Service
 
-NOWHERE = "00000000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 
 
 async def document(service: Service) -> dict[str, Any]:
     answer = await service.client.get(f"http://127.0.0.1:{service.port}/openapi.json")
     assert answer.status_code == 200
-    found: dict[str, Any] = answer.json()
-    return found
+    parsed: dict[str, Any] = answer.json()
+    return parsed
 
 
-async def test_every_route_is_there_and_described(service: Service) -> None:
-    routes = described(service.app.router.routes)
+async def test_the_document_has_every_route(service: Service) -> None:
+    routes = documented_routes(service.app.router.routes)
     assert sorted(routes) == sorted(OPERATIONS), "describe the routes that are missing in api/openapi/operations.py"
-    found = await document(service)
-    operations = [each for methods in found["paths"].values() for each in methods.values()]
-    assert sorted(each["operationId"] for each in operations) == sorted(routes)
-    assert all(re.match(r"[A-Z].*[.:]$|[A-Z].*", each["summary"]) for each in operations)
-    assert len(found["paths"]) == len({route.path for route in routes.values()})
+    parsed = await document(service)
+    operations = [operation for methods in parsed["paths"].values() for operation in methods.values()]
+    assert sorted(operation["operationId"] for operation in operations) == sorted(routes)
+    assert all(re.match(r"[A-Z].*[.:]$|[A-Z].*", operation["summary"]) for operation in operations)
+    assert len(parsed["paths"]) == len({route.path for route in routes.values()})
 
 
-async def test_every_reference_leads_somewhere(service: Service) -> None:
-    found = await document(service)
-    for reference in set(re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(found))):
-        place: Any = found
+async def test_every_reference_can_be_resolved(service: Service) -> None:
+    parsed = await document(service)
+    for reference in set(re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(parsed))):
+        target: Any = parsed
         for step in reference.split("/"):
-            place = place[step]
-        assert place
+            target = target[step]
+        assert target
+
+
+async def test_components_are_named_after_what_users_see(service: Service) -> None:
+    names = (await document(service))["components"]["schemas"]
+    assert {"Automation", "Contact", "Entry", "EventResponse", "Key"} <= set(names)
+    assert [name for name in names if name.endswith(("View", "Row", "Schema"))] == []
 
 
 PROTECTED = sorted(name for name, operation in OPERATIONS.items() if operation.access.kinds)
 
 
 @pytest.mark.parametrize("name", PROTECTED)
-async def test_a_route_lets_in_those_whom_the_document_names(acme: Org, name: str) -> None:
-    route, access = described(acme.service.app.router.routes)[name], OPERATIONS[name].access
+async def test_a_route_accepts_exactly_the_keys_that_the_document_names(acme: Org, name: str) -> None:
+    route, access = documented_routes(acme.service.app.router.routes)[name], OPERATIONS[name].access
     (method,) = route.methods
-    path = "/" + re.sub(r"<\w+:\w+>", NOWHERE, route.path)
+    path = "/" + re.sub(r"<\w+:\w+>", UNKNOWN_ID, route.path)
 
     async def status(kind: Kind, *scopes: str) -> int:
         headers = {"authorization": f"Bearer {await acme.key(kind, *scopes)}", "accept": "application/json"}
@@ -67,7 +72,7 @@ async def test_a_route_lets_in_those_whom_the_document_names(acme: Org, name: st
     assert (await acme.service.client.request(method, url)).status_code == 401
 
 
-async def test_the_page_shows_every_route_and_needs_nothing_from_elsewhere(service: Service) -> None:
+async def test_the_page_shows_every_route_and_loads_no_external_resource(service: Service) -> None:
     answer = await service.client.get(f"http://127.0.0.1:{service.port}/docs")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in answer.headers["content-security-policy"]

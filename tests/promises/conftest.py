@@ -17,7 +17,7 @@ import httpx
 import psycopg
 import pytest
 
-from api.store.database import libpq_dsn, seeing_everybody
+from api.store.database import libpq_dsn, seeing_all_organizations
 from tests.acceptance.conftest import Api, House
 from tests.ingest.test_identity import ASTRAY
 
@@ -146,7 +146,7 @@ async def until(holds: Callable[[], bool], seconds: float = 20) -> None:
 async def query(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
     async with await psycopg.AsyncConnection.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET search_path = workbench")
-        async with seeing_everybody(connection):
+        async with seeing_all_organizations(connection):
             cursor = await connection.execute(statement, values)  # type: ignore[arg-type]
             return await cursor.fetchall() if cursor.description else []
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.embedded import Server
-from api.store.checkup import must_be_fit
+from api.store.migrate import require_fit_server
 from tests.acceptance.conftest import House
 from tests.conftest import clone
 from tests.promises.conftest import Load, automate, query, until
@@ -61,7 +61,7 @@ async def test_a_backup_of_a_house_at_rest_comes_back_whole(
         assert (done.returncode, done.stderr) == (0, "")
         assert "; no contradictions" in done.stdout
         assert await query(other, TOTALS) == [(20, 20, 0)]
-        await must_be_fit(other)
+        await require_fit_server(other)
         assert without_brackets(catalog(other)) == without_brackets(catalog(house.dsn))
         moved = House(other, tmp_path)
         try:

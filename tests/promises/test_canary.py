@@ -15,8 +15,8 @@ import httpx
 import psycopg
 import pytest
 
-from api.access import keys
-from api.access.scopes import WORKBENCH
+from api.auth import keys
+from api.auth.key_format import WORKBENCH
 from api.embedded import EmbeddedPostgres
 from api.store.migrate import migrate
 from tests.acceptance.conftest import SECRET, Api, House, until

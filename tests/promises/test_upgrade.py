@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import psycopg
 
-from api.language.version import VERSION
 from api.store.database import libpq_dsn
 from tests.acceptance.conftest import Api, House
 from tests.promises.conftest import Load, automate, check_promises, query, until
 from tests.promises.test_workers import ask, gone, workers
 from workbench import Workbench
+from workbench.language.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 GROW = """
@@ -36,20 +36,22 @@ ALTER TABLE workbench.engines DROP COLUMN next_due_at;
 
 def next_version(folder: Path) -> dict[str, str]:
     """Write the code of a version to come, which uses a new column and no longer an old one; return its environment."""
-    for each in ("api", "sql"):
-        shutil.copytree(ROOT / each, folder / each)  # compiled modules, too: compiling takes longer than all else
+    for package in ("api", "sql", "workbench"):
+        shutil.copytree(
+            ROOT / package, folder / package, ignore=shutil.ignore_patterns("canvas_src")
+        )  # compiled modules, too: compiling takes longer than all else
     for name, text in {"0002_grow": GROW, "0003_index": INDEX, "0004_shrink": SHRINK}.items():
         (folder / "sql" / "migrations" / f"{name}.sql").write_text(text)
     for path, old, new in (
-        ("api/language/version.py", f'"{VERSION}"', '"0.2.0"'),
-        ("sql/queries/health.sql", "seen_at, next_due_at)", "seen_at, note)"),
+        ("workbench/language/version.py", f'"{VERSION}"', '"0.2.0"'),
+        ("sql/queries/engines.sql", "seen_at, next_due_at)", "seen_at, note)"),
         (
-            "sql/queries/health.sql",
+            "sql/queries/engines.sql",
             ":now, :now, :next_due_at)",
             ":now, :now, coalesce(:next_due_at ::timestamptz::text, ''))",
         ),
-        ("sql/queries/health.sql", "next_due_at = excluded.next_due_at", "note = excluded.note"),
-        ("sql/queries/health.sql", "SELECT seen_at, next_due_at", "SELECT seen_at, nullif(note, '')::timestamptz"),
+        ("sql/queries/engines.sql", "next_due_at = excluded.next_due_at", "note = excluded.note"),
+        ("sql/queries/engines.sql", "SELECT seen_at, next_due_at", "SELECT seen_at, nullif(note, '')::timestamptz"),
     ):
         text = (folder / path).read_text()
         assert old in text

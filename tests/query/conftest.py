@@ -10,11 +10,11 @@ import msgspec
 import psycopg
 import pytest
 
-from api.access import keys, orgs
 from api.app import App, create_app
+from api.auth import keys
 from api.clock import token
+from api.crypto import Keyring
 from api.embedded import Server
-from api.keyring import Keyring
 from api.settings import Settings
 from api.store.database import Database
 from tests.conftest import clone
@@ -92,7 +92,7 @@ def keyring() -> Keyring:
 @pytest.fixture(scope="module")
 async def filled(module_database: str, keyring: Keyring) -> dict[str, int]:
     """Organizations a and b, each with one row in every table; their ids by name."""
-    ids = {name: await orgs.create(module_database, name) for name in ("a", "b")}
+    ids = {name: await keys.create_org(module_database, name) for name in ("a", "b")}
     with acting(module_database, cursor_factory=psycopg.ClientCursor) as connection:
         for name, org_id in ids.items():
             email = keyring.of(org_id).seal_email(f"{name}nn@example.com")

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from api.query.run import Gateway, Question
-from api.store.database import Database, UnavailableError
+from api.query.gateway import AnalystQuery, Gateway
+from api.store.database import Database, DatabaseUnavailableError
 from tests.query.conftest import until_a_query_works
 from tests.road import Road
 
@@ -20,12 +20,12 @@ async def test_a_connection_that_breaks_between_two_fetches(filled, keyring, mod
     async with road.open() as dsn:
         database = Database(dsn)
         await database.open()
-        async with Gateway(database, keyring).ask(Question(1, _STUCK, None, clear_emails=False)) as answer:
+        async with Gateway(database, keyring).run(AnalystQuery(1, _STUCK, None, clear_emails=False)) as answer:
             batches = answer.batches()
             assert (await anext(batches)).rows == 16
             await until_a_query_works(postgres, module_database)
             road.cut()
             await asyncio.sleep(0.1)  # the fetch under way breaks; nothing was told of it yet
-            with pytest.raises(UnavailableError, match="the connection to the database broke"):
+            with pytest.raises(DatabaseUnavailableError, match="the connection to the database broke"):
                 await anext(batches)
         await database.close()

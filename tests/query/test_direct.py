@@ -12,13 +12,13 @@ import pytest
 from psycopg import errors
 from sqlalchemy import create_engine, make_url
 
-from api.access import AccessError, direct
-from api.access.watch import end
-from api.commands import database as commands
+from api.auth import AccessError, sql_logins
+from api.auth.sql_logins import end
+from api.cli import database as commands
+from api.crypto import Keyring
 from api.embedded import Server
-from api.keyring import Keyring
-from api.store.direct import Bounds
 from api.store.migrate import migrate
+from api.store.sql_roles import SessionLimits
 from tests.query.test_isolation import CANARIES
 
 pytestmark = pytest.mark.plain
@@ -32,11 +32,11 @@ async def address(world: Any, keyring: Keyring, postgres: Server) -> AsyncIterat
     with pytest.raises(
         AccessError, match="the server is not hardened"
     ):  # nor is a clone: rights to a database stay behind
-        await direct.create(world.dsn, keyring, "a")
+        await sql_logins.create(world.dsn, keyring, "a")
     await migrate(world.dsn, admin_dsn=urlsplit(postgres.admin_dsn)._replace(path=urlsplit(world.dsn).path).geturl())
     await world.ben.rows("SELECT 1")  # whose role is there now
-    yield await direct.create(world.dsn, keyring, "a")
-    await direct.revoke(world.dsn, keyring, "a")
+    yield await sql_logins.create(world.dsn, keyring, "a")
+    await sql_logins.revoke(world.dsn, keyring, "a")
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ async def test_a_statement_without_an_end_is_ended(login: Connection, database: 
     asking = asyncio.create_task(asyncio.to_thread(login.execute, ENDLESS))
     while not asking.done():
         await asyncio.sleep(0.02)
-        await end(database, Bounds(statement_seconds=0.1))
+        await end(database, SessionLimits(statement_seconds=0.1))
     with pytest.raises(errors.AdminShutdown):
         await asking
 
@@ -159,27 +159,27 @@ async def test_a_statement_without_an_end_is_ended(login: Connection, database: 
 async def test_a_transaction_that_is_left_open_is_ended(login: Connection, database: Any) -> None:
     login.execute("BEGIN")
     login.execute("SELECT 1")
-    await end(database, Bounds())
+    await end(database, SessionLimits())
     assert login.execute("SELECT 1").fetchone() == (1,)
-    await end(database, Bounds(transaction_seconds=0))
+    await end(database, SessionLimits(transaction_seconds=0))
     assert "terminating connection" in reason(login)
 
 
 async def test_a_session_that_makes_others_wait_is_ended(login: Connection, database: Any) -> None:
     login.execute("BEGIN")
     login.execute("ALTER ROLE CURRENT_USER SET work_mem = '2GB'")  # whoever revokes it would wait
-    await end(database, Bounds())
+    await end(database, SessionLimits())
     assert "terminating connection" in reason(login)
 
 
 async def test_many_locks_are_too_many(login: Connection, database: Any) -> None:
     login.execute("BEGIN")
     login.execute("SELECT * FROM app_events")
-    await end(database, Bounds(locks=2))
+    await end(database, SessionLimits(locks=2))
     assert "terminating connection" in reason(login)
 
 
-async def test_nobody_stays_in_a_transaction_while_the_queue_of_notifications_fills_up(
+async def test_idle_transactions_end_while_the_notification_queue_fills_up(
     address: str, login: Connection, database: Any
 ) -> None:
     login.execute("LISTEN anything")
@@ -189,44 +189,44 @@ async def test_nobody_stays_in_a_transaction_while_the_queue_of_notifications_fi
         other.execute("SET default_transaction_read_only = off")
         for number in range(20):
             other.execute(f"NOTIFY anything, '{number}{'x' * 7_000}'")
-        await end(database, Bounds(queue_share=0))
+        await end(database, SessionLimits(queue_share=0))
         assert other.execute("SELECT 1").fetchone() == (1,)  # it is in no transaction
     assert "terminating connection" in reason(login)
 
 
-async def test_who_goes_to_another_database_is_ended(address: str, database_url: str, database: Any) -> None:
+async def test_a_login_to_another_database_is_terminated(address: str, database_url: str, database: Any) -> None:
     elsewhere = urlsplit(address)._replace(path=urlsplit(database_url).path).geturl()
     with closing(psycopg.connect(elsewhere, autocommit=True)) as session:
-        await end(database, Bounds())
+        await end(database, SessionLimits())
         assert "terminating connection" in reason(session)
 
 
 async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyring: Keyring) -> None:
-    first = await direct.create(world.dsn, keyring, "b")
+    first = await sql_logins.create(world.dsn, keyring, "b")
     with closing(psycopg.connect(first, autocommit=True)) as session:
         assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
         with pytest.raises(
-            AccessError, match="b has a direct login already; end that first: workbench reader revoke --org b"
+            AccessError, match="b already has a direct login; revoke it first: workbench reader revoke --org b"
         ):
-            await direct.create(world.dsn, keyring, "b")
+            await sql_logins.create(world.dsn, keyring, "b")
         session.execute("SET default_transaction_read_only = off")
         session.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {make_url(first).database} SET row_security = off")
         session.execute("BEGIN READ WRITE")
         session.execute("ALTER ROLE CURRENT_USER PASSWORD 'kept'")  # holds on to the role
-        assert await direct.revoke(world.dsn, keyring, "b") >= 1
+        assert await sql_logins.revoke(world.dsn, keyring, "b") >= 1
         assert "terminating connection" in reason(session)
     with pytest.raises(psycopg.OperationalError, match="failed: FATAL"):
         psycopg.connect(first)
     with pytest.raises(AccessError, match="b has no direct login"):
-        await direct.revoke(world.dsn, keyring, "b")
-    second = await direct.create(world.dsn, keyring, "b")  # nothing is left of what was set before
+        await sql_logins.revoke(world.dsn, keyring, "b")
+    second = await sql_logins.create(world.dsn, keyring, "b")  # nothing is left of what was set before
     with closing(psycopg.connect(second)) as session:
         assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
-    found = await direct.sessions(world.dsn, keyring, "b")
+    found = await sql_logins.sessions(world.dsn, keyring, "b")
     assert found is not None
     assert found[0] == make_url(second).username != make_url(world.dsn).username
-    await direct.revoke(world.dsn, keyring, "b")
-    assert await direct.sessions(world.dsn, keyring, "b") is None
+    await sql_logins.revoke(world.dsn, keyring, "b")
+    assert await sql_logins.sessions(world.dsn, keyring, "b") is None
 
 
 async def test_a_view_that_comes_with_a_migration_is_shown(login: Connection, world: Any) -> None:
@@ -236,7 +236,7 @@ async def test_a_view_that_comes_with_a_migration_is_shown(login: Connection, wo
         try:
             with pytest.raises(errors.InsufficientPrivilege):
                 login.execute("SELECT said FROM known")
-            await asyncio.to_thread(commands.migrate, commands.Addresses(world.dsn, None))
+            await asyncio.to_thread(commands.migrate, commands.DatabaseUrls(world.dsn, None))
             assert login.execute("SELECT said FROM known").fetchall() == [("canary_a",)]
         finally:
             owner.execute("DROP VIEW analyst.known")

@@ -6,8 +6,8 @@ import pytest
 
 from api.clock import token
 from api.query.formats import FORMATS, stream
-from api.query.functions import refuse
-from api.query.run import Gateway, Question, UnfitError
+from api.query.gateway import AnalystQuery, Gateway, InvalidQueryError
+from api.query.limits import check_functions
 from api.store.database import Database
 from api.store.migrate import migrate
 from tests.servers import at, create_database, drop_database
@@ -24,7 +24,7 @@ from tests.servers import at, create_database, drop_database
     ],
 )
 def test_an_ordinary_query_passes(text):
-    assert refuse(text) is None
+    assert check_functions(text) is None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_an_ordinary_query_passes(text):
     ],
 )
 def test_what_acts_or_tells_about_others_does_not(text, reason):
-    assert str(refuse(text)) == f"sql: {reason} is not available on this server"
+    assert str(check_functions(text)) == f"sql: {reason} is not available on this server"
 
 
 async def test_a_server_without_the_script_says_so_once_and_uses_the_list(postgres, keyring, caplog):
@@ -59,13 +59,15 @@ async def test_a_server_without_the_script_says_so_once_and_uses_the_list(postgr
     gateway = Gateway(database, keyring)
     with caplog.at_level(logging.WARNING, "workbench.query"):
         for _ in range(2):
-            async with gateway.ask(Question(1, "SELECT count(*) FROM contacts", None, clear_emails=False)) as answer:
+            async with gateway.run(
+                AnalystQuery(1, "SELECT count(*) FROM contacts", None, clear_emails=False)
+            ) as answer:
                 assert [piece async for piece in stream(answer, FORMATS["text/csv"])] == [b"count\r\n0\r\n", b""]
-            past = Question(1, "SELECT count(*) FROM app_events", None, clear_emails=False, as_of=answer.watermark)
-            async with gateway.ask(past) as answer:
+            past = AnalystQuery(1, "SELECT count(*) FROM app_events", None, clear_emails=False, as_of=answer.watermark)
+            async with gateway.run(past) as answer:
                 assert [piece async for piece in stream(answer, FORMATS["text/csv"])] == [b"count\r\n0\r\n", b""]
-            with pytest.raises(UnfitError, match="the function set_config is not available on this server"):
-                async with gateway.ask(Question(1, "SELECT set_config('a', 'b', true)", None, clear_emails=False)):
+            with pytest.raises(InvalidQueryError, match="the function set_config is not available on this server"):
+                async with gateway.run(AnalystQuery(1, "SELECT set_config('a', 'b', true)", None, clear_emails=False)):
                     pass
     assert [each.name for each in caplog.records].count("workbench.query") == 1
     await database.close()

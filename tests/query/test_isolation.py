@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from api.access import keys
-from api.keyring import Keyring
+from api.auth import keys
+from api.crypto import Keyring
 from api.store.database import Database
-from api.store.readers import ReaderError, Readers
+from api.store.sql_roles import ReaderError, Readers
 
 CANARIES = {
     "app_events": "event",
@@ -223,9 +223,9 @@ async def test_a_reader_has_few_connections_and_a_limit_for_temporary_files(worl
 
 _PROVIDE = """
 import asyncio, sys
-from api.keyring import Keyring
+from api.crypto import Keyring
 from api.store.database import Database
-from api.store.readers import Readers
+from api.store.sql_roles import Readers
 async def main(dsn, secret, org_id):
     database = Database(dsn)
     await database.open()
@@ -251,7 +251,7 @@ async def test_two_processes_make_the_same_reader_at_once(database_url):
     assert policies == [("(org_id = 7)",)] * (len(CANARIES) - 1)  # dead_letters shows tables that others show
 
 
-async def test_a_role_that_may_not_create_roles_is_told_what_to_run(postgres, database_url, keyring):
+async def test_a_role_without_createrole_gets_the_command_to_run(postgres, database_url, keyring):
     address = urlsplit(database_url)
     owner = address.netloc.partition(":")[0]
     with psycopg.connect(postgres.admin_dsn, autocommit=True) as admin:

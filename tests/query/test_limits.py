@@ -12,11 +12,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from api.access import keys
+from api.auth import keys
 from api.query.formats import FORMATS, stream
-from api.query.run import BusyError, Gateway, Limits, Places, Question, StatementError, TooLargeError, TooLongError
-from api.store.database import UnavailableError
-from api.store.readers import stop_backend
+from api.query.gateway import AnalystQuery, Gateway
+from api.query.limits import ConcurrencyLimits
+from api.store.analyst import QueryLimits, QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
+from api.store.database import DatabaseUnavailableError
+from api.store.sql_roles import stop_backend
 from tests.query.conftest import until_a_query_works
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -24,7 +26,7 @@ ENDLESS = "SELECT count(*) FROM " + ", ".join(f"generate_series(1, 1000) s{n}" f
 
 
 async def ask(gateway: Gateway, text: str, org_id: int = 1) -> bytes:
-    async with gateway.ask(Question(org_id, text, None, clear_emails=False)) as answer:
+    async with gateway.run(AnalystQuery(org_id, text, None, clear_emails=False)) as answer:
         return b"".join([piece async for piece in stream(answer, FORMATS["text/csv"])])
 
 
@@ -41,25 +43,27 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_slow_query_is_stopped_by_the_server(database, keyring, filled, module_database):
-    gateway = Gateway(database, keyring, Limits(step_seconds=0.2))
-    with pytest.raises(TooLongError, match=r"the query took longer than 0.2 s"):
+    gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.2))
+    with pytest.raises(QueryTimeoutError, match=r"the query took longer than 0.2 s"):
         await ask(gateway, ENDLESS)
     await until(lambda: not backends(module_database, keyring.reader_role(1)))
 
 
 async def test_a_query_the_server_does_not_stop_is_stopped_all_the_same(database, keyring, filled):
-    gateway = Gateway(database, keyring, Limits(step_seconds=600, watch_seconds=0.1))
-    with pytest.raises(TooLongError, match=r"the query took longer than 0.1 s"):
+    gateway = Gateway(database, keyring, QueryLimits(step_seconds=600, watch_seconds=0.1))
+    with pytest.raises(QueryTimeoutError, match=r"the query took longer than 0.1 s"):
         await ask(gateway, ENDLESS)
 
 
-async def test_a_query_whose_connection_is_ended_met_no_limit(database, keyring, filled, postgres, module_database):
+async def test_a_query_whose_connection_is_terminated_has_not_hit_a_limit(
+    database, keyring, filled, postgres, module_database
+):
     asking = asyncio.create_task(ask(Gateway(database, keyring), ENDLESS, org_id=2))
     role = keyring.reader_role(2)
     await until_a_query_works(postgres, module_database)
     async with database.transaction() as tx:
         assert await stop_backend(tx, int(backends(module_database, role)[0]))
-    with pytest.raises(UnavailableError, match="the database ended the connection"):
+    with pytest.raises(DatabaseUnavailableError, match="the database ended the connection"):
         await asking
 
 
@@ -73,25 +77,25 @@ BOMBS = [
 
 @pytest.mark.parametrize("statement", BOMBS)
 async def test_a_bomb_is_stopped_while_others_are_answered(database, keyring, filled, statement):
-    gateway = Gateway(database, keyring, Limits(step_seconds=0.3))
+    gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.3))
     bomb = asyncio.create_task(ask(gateway, statement))
     assert await ask(Gateway(database, keyring), "SELECT event FROM app_events", org_id=2) == b"event\r\ncanary_b\r\n"
-    with pytest.raises((TooLongError, StatementError)) as stopped:
+    with pytest.raises((QueryTimeoutError, StatementError)) as stopped:
         await bomb
-    assert isinstance(stopped.value, TooLongError) or stopped.value.sqlstate == "53400"  # temporary files
+    assert isinstance(stopped.value, QueryTimeoutError) or stopped.value.sqlstate == "53400"  # temporary files
 
 
-async def test_an_answer_that_goes_on_for_ever_is_ended(database, keyring, filled):
-    gateway = Gateway(database, keyring, Limits(answer_seconds=0.2))
-    with pytest.raises(TooLongError, match=r"the answer took longer than 0.2 s"):
+async def test_an_endless_result_is_stopped(database, keyring, filled):
+    gateway = Gateway(database, keyring, QueryLimits(answer_seconds=0.2))
+    with pytest.raises(QueryTimeoutError, match=r"the answer took longer than 0.2 s"):
         await ask(gateway, "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n) SELECT x FROM n")
 
 
-async def test_who_reads_slowly_meets_no_timeout_and_gets_every_row_in_order(database, keyring, filled):
-    gateway = Gateway(database, keyring, Limits(step_seconds=0.5, watch_seconds=0.5))
+async def test_a_slow_client_gets_every_row_in_order_without_a_timeout(database, keyring, filled):
+    gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.5, watch_seconds=0.5))
     statement = "SELECT n, repeat('a', 2000) FROM generate_series(1, 30000) n"
     numbers: list[int] = []
-    async with gateway.ask(Question(1, statement, None, clear_emails=False)) as answer:
+    async with gateway.run(AnalystQuery(1, statement, None, clear_emails=False)) as answer:
         async for batch in answer.batches():
             if 0 < len(numbers) < 3000:  # the sockets' buffers hold less than what is under way
                 await asyncio.sleep(0.7)
@@ -119,26 +123,26 @@ async def test_temporary_files_are_limited(world, postgres, keyring, statement):
 
 
 async def test_rows_too_large_to_pass_on_are_refused(database, keyring, filled):
-    gateway = Gateway(database, keyring, Limits(fetch_bytes=1_000_000))
-    with pytest.raises(TooLargeError, match="are larger than 1000000 bytes together"):
+    gateway = Gateway(database, keyring, QueryLimits(fetch_bytes=1_000_000))
+    with pytest.raises(ResultTooLargeError, match="are larger than 1000000 bytes together"):
         await ask(gateway, "SELECT repeat('a', 2000000)")
 
 
 async def test_a_timeout_is_408(world, keyring, database):
-    gateway = Gateway(database, keyring, Limits(step_seconds=0.1))
-    before = world.app.ctx.parts
-    world.app.ctx.parts = msgspec.structs.replace(before, gateway=gateway)
+    gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.1))
+    before = world.app.ctx.services
+    world.app.ctx.services = msgspec.structs.replace(before, gateway=gateway)
     response = await world.ann.post(ENDLESS)
-    world.app.ctx.parts = before
+    world.app.ctx.services = before
     assert response.status_code == 408
     assert response.json()["error"] == "sql: the query took longer than 0.1 s"
 
 
 async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, keyring, filled):
-    gateway = Gateway(database, keyring, Limits(step_seconds=2), Places(wait_seconds=0.1))
+    gateway = Gateway(database, keyring, QueryLimits(step_seconds=2), ConcurrencyLimits(wait_seconds=0.1))
     running = [asyncio.create_task(ask(gateway, ENDLESS)) for _ in range(3)]
     await asyncio.sleep(0)
-    with pytest.raises(BusyError, match="other queries are still running"):
+    with pytest.raises(TooManyQueriesError, match="other queries are still running"):
         await ask(gateway, "SELECT 1")
     assert await ask(gateway, "SELECT 1 AS one", org_id=2) == b"one\r\n1\r\n"
     for task in running:
@@ -149,9 +153,11 @@ async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, 
 
 
 async def test_fifty_heavy_queries_hold_up_neither_ingest_nor_another_organization(world, keyring, database):
-    before = world.app.ctx.parts
-    gateway = Gateway(database, keyring, Limits(step_seconds=600, watch_seconds=600), Places(wait_seconds=0.5))
-    world.app.ctx.parts = msgspec.structs.replace(before, gateway=gateway)
+    before = world.app.ctx.services
+    gateway = Gateway(
+        database, keyring, QueryLimits(step_seconds=600, watch_seconds=600), ConcurrencyLimits(wait_seconds=0.5)
+    )
+    world.app.ctx.services = msgspec.structs.replace(before, gateway=gateway)
     live = {"Authorization": f"Bearer {await keys.create(world.dsn, keyring, 'b', 'live')}"}
     heavy = [asyncio.create_task(world.ann.post(ENDLESS)) for _ in range(50)]
     await until(lambda: bool(backends(world.dsn, keyring.reader_role(world.ann.org_id))))
@@ -162,7 +168,7 @@ async def test_fifty_heavy_queries_hold_up_neither_ingest_nor_another_organizati
     await until(lambda: sum(task.done() for task in heavy) == 47)
     assert len(backends(world.dsn, keyring.reader_role(world.ann.org_id))) == 3
     refused = {task.result().status_code for task in heavy if task.done()}
-    world.app.ctx.parts = before
+    world.app.ctx.services = before
     for task in heavy:
         task.cancel()
     await until(lambda: not backends(world.dsn, keyring.reader_role(world.ann.org_id)))
@@ -220,8 +226,8 @@ async def test_others_have_their_turn_while_rows_are_read(database, keyring, fil
             turns += 1
             time.sleep(0.005)  # noqa: ASYNC251 - meanwhile Postgres sends more rows than are read in one turn
 
-    question = Question(1, f"SELECT x, x, x, x FROM generate_series(1, {rows}) x", None, clear_emails=False)
-    async with Gateway(database, keyring).ask(question) as answer:
+    question = AnalystQuery(1, f"SELECT x, x, x, x FROM generate_series(1, {rows}) x", None, clear_emails=False)
+    async with Gateway(database, keyring).run(question) as answer:
         other = asyncio.create_task(others())
         assert sum([batch.rows async for batch in answer.batches()]) == rows
         other.cancel()

@@ -11,13 +11,13 @@ import msgspec
 import psycopg
 import pytest
 
-from api.access import keys, orgs
 from api.app import create_app
+from api.auth import keys
 from api.clock import token
+from api.crypto import Keyring
 from api.embedded import EmbeddedPostgres, Server
-from api.embedded.account import server_account
-from api.embedded.binaries import locate
-from api.keyring import Keyring
+from api.embedded.cluster import locate
+from api.embedded.places import server_account
 from api.settings import Settings
 from api.store.migrate import migrate
 from tests.in_process import served
@@ -102,7 +102,7 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
 ) -> None:
     keyring, admin_dsn = Keyring(SECRET), at(postgres.admin_dsn, database_url)
     use_ids(admin_dsn, 10_000)
-    await orgs.create(database_url, "a")
+    await keys.create_org(database_url, "a")
     both = [await keys.create(database_url, keyring, "a", kind) for kind in ("workbench", "live")]
     async with house(database_url, *both) as old:
         await old.send("before")
@@ -132,11 +132,11 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
             for stranger, place in ((went_on, new), (mark, old)):
                 response = await place.ask(stranger)
                 assert response.status_code == 400
-                assert response.json()["error"].startswith("asOf: was given by a database that went on without this")
+                assert response.json()["error"].startswith("asOf: is from a database that diverged from this one")
 
 
 async def test_citus_gives_no_watermark_and_takes_none(postgres: Server, database_url: str) -> None:
-    await orgs.create(database_url, "a")
+    await keys.create_org(database_url, "a")
     both = [await keys.create(database_url, Keyring(SECRET), "a", kind) for kind in ("workbench", "live")]
     async with house(database_url, *both) as place:
         _, watermark = await place.counted()

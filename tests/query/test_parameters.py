@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from api.access import keys
-from api.language.problem import Problem
-from api.query.parameters import Bound, bind
+from api.auth import keys
+from api.query.parameters import BoundStatement, bind
+from workbench.language.problem import Problem
 
 
 def bound(text: str, params: object) -> str:
     result = bind(text, params, lambda email: email)
-    assert isinstance(result, Bound), result
+    assert isinstance(result, BoundStatement), result
     return result.statement
 
 
@@ -58,7 +58,7 @@ def test_a_name_used_twice_is_one_parameter():
         (
             "SELECT :a",
             {"a": [1, "x"]},
-            "params.a: must be a list of values of one kind: text, numbers, booleans or objects",
+            "params.a: must be a list of values of one type: text, numbers, booleans or objects",
         ),
         ("SELECT :a", {"a": "x\0"}, "params.a: contains U+0000 or an unpaired surrogate"),
         ("SELECT 1", [0] * 1001, "params: at most 1000 parameters are allowed"),

@@ -8,13 +8,13 @@ import httpx
 import psycopg
 import pytest
 
-from api.access import keys, orgs
 from api.app import create_app
+from api.auth import keys
+from api.cli.doctor import Finding, every_check
 from api.clock import token
-from api.commands.checks import Finding, every_check
-from api.keyring import Keyring
+from api.crypto import Keyring
 from api.settings import Settings
-from api.store import replica
+from api.store import analyst
 from api.store.database import libpq_dsn
 from api.store.migrate import migrate
 from tests.in_process import served
@@ -67,7 +67,7 @@ async def house(servers: Pair, read_url: str | None = None) -> AsyncIterator[Hou
     dsn = servers.primary.dsn
     settings = Settings(ingest_rate=0, read_url=read_url or servers.standby.dsn(dsn))
     name, keyring = f"org-{token(4).hex()}", Keyring(SECRET)
-    org_id = await orgs.create(dsn, name)
+    org_id = await keys.create_org(dsn, name)
     key = await keys.create(dsn, keyring, name, "workbench", ["sql:read", "events:read"])
     live = await keys.create(dsn, keyring, name, "live", None)
     async with (
@@ -85,7 +85,7 @@ async def test_an_answer_has_everything_that_was_accepted_before_the_question(se
 
 
 async def test_a_standby_that_stands_still_is_not_asked(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(analyst, "_CATCH_UP_SECONDS", 0.3)
     async with house(servers) as own:
         await own.send(1)
         assert await own.ann.rows(COUNT) == [[1]]
@@ -109,7 +109,7 @@ async def test_a_watermark_of_a_standby_brings_the_answer_back(servers: Pair) ->
         assert (again.json()["rows"], await own.ann.rows(COUNT)) == ([[1]], [[2]])
 
 
-async def test_there_is_no_watermark_where_it_would_not_be_exact(servers: Pair) -> None:
+async def test_no_watermark_is_given_where_it_would_not_be_exact(servers: Pair) -> None:
     async with house(servers) as own, await psycopg.AsyncConnection.connect(libpq_dsn(servers.primary.dsn)) as other:
         await own.send(1)
         await other.execute("SELECT pg_current_xact_id()")  # open, and above it everybody goes on
@@ -135,7 +135,7 @@ async def test_a_query_that_was_overtaken_is_asked_again_and_then_refused(server
             await asyncio.sleep(0.05)
         assert await refused == (
             429,
-            "the read replica had to take in changes that the query was in the way of; try again",
+            "the read replica had to apply changes that conflict with the query; try again",
         )
 
 
@@ -153,11 +153,11 @@ def test_doctor_says_whether_it_follows(servers: Pair) -> None:
         list(every_check(Settings(database_url=dsn, read_url=url), free_port(), free_port()))
         for url in (servers.standby.dsn(dsn), dsn)
     )
-    assert Finding("ok", "the read replica follows") in good
-    assert [each.verdict for each in bad if "WORKBENCH_READ_URL is not a standby" in each.what] == ["fail"]
+    assert Finding("ok", "the read replica is up to date") in good
+    assert [each.verdict for each in bad if "WORKBENCH_READ_URL is not a standby" in each.message] == ["fail"]
 
 
-async def test_what_is_no_standby_of_the_primary_is_not_asked(servers: Pair) -> None:
+async def test_a_server_that_is_not_a_standby_of_the_primary_is_not_queried(servers: Pair) -> None:
     async with house(servers, servers.primary.dsn) as own:
         assert await own.refusal() == (503, "WORKBENCH_READ_URL is not a standby of the server in DATABASE_URL")
 

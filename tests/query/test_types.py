@@ -9,7 +9,7 @@ import polars
 import pyarrow as pa
 import pytest
 
-from api.query.arrays import elements
+from api.query.cells import array_elements
 
 ARROW = "application/vnd.apache.arrow.stream"
 EVERY_TYPE = """
@@ -108,7 +108,7 @@ async def test_what_arrow_cannot_hold_is_refused_by_name(world, value):
 async def test_two_columns_of_one_name_are_fine_in_json_and_refused_in_arrow(world):
     assert await world.ann.rows("SELECT 1 AS id, 2 AS id") == [[1, 2]]
     response = await world.ann.post("SELECT 1 AS id, 2 AS id", accept=ARROW)
-    assert response.json()["error"] == 'sql: two columns are named "id"; give one another name with AS'
+    assert response.json()["error"] == 'sql: two columns are named "id"; rename one of them with AS'
 
 
 async def test_a_table_without_columns_still_has_rows(world):
@@ -143,7 +143,7 @@ async def test_an_unknown_form_is_406(world):
     ],
 )
 def test_an_array_is_read_as_postgres_writes_it(cell, expected):
-    assert elements(cell) == expected
+    assert array_elements(cell) == expected
 
 
 @pytest.mark.parametrize(("codings", "is_small"), [("identity", False), ("gzip, deflate", True), ("", True)])

@@ -11,11 +11,10 @@ from sanic.response import json
 
 from api.app import create_app
 from api.clock import token
-from api.routes.entrance import parts, require
+from api.routes.request import require, services
 from api.settings import Settings
-from api.store.calls import Call, Statement, run
-from api.store.database import NOBODY, Database, RefusedDataError
-from api.store.tenancy import TenantDatabase, act_for, act_for_nobody
+from api.store.database import NO_ORGANIZATION, Database, RefusedDataError
+from api.store.query import Call, Statement, TenantDatabase, act_for, act_for_none, run
 from tests.in_process import served
 from tests.query.conftest import SECRET, World
 from tests.servers import acting
@@ -33,12 +32,12 @@ ORDER BY c.relname
 
 @pytest.fixture
 def tables(module_database: str, filled: dict[str, int]) -> list[str]:
-    with acting(module_database, NOBODY) as connection:
+    with acting(module_database, NO_ORGANIZATION) as connection:
         return [name for name, _ in connection.execute(_TABLES)]
 
 
 def test_every_table_of_tenants_is_behind_the_wall(module_database: str) -> None:
-    with acting(module_database, NOBODY) as connection:
+    with acting(module_database, NO_ORGANIZATION) as connection:
         found = dict(connection.execute(_TABLES))
     assert [name for name, walled in found.items() if not walled] == []
     assert len(found) > 30
@@ -48,7 +47,7 @@ def test_every_table_of_tenants_is_behind_the_wall(module_database: str) -> None
 def test_what_forgets_the_organization_sees_changes_and_deletes_its_own_rows_alone(
     module_database: str, tables: list[str], filled: dict[str, int]
 ) -> None:
-    for org, seen in [(NOBODY, set()), (str(filled["a"]), {filled["a"]}), (str(filled["b"]), {filled["b"]})]:
+    for org, seen in [(NO_ORGANIZATION, set()), (str(filled["a"]), {filled["a"]}), (str(filled["b"]), {filled["b"]})]:
         with acting(module_database, org) as connection:
             rows = {table: connection.execute(of("SELECT org_id FROM {}", table)).fetchall() for table in tables}
             assert {org_id for found in rows.values() for (org_id,) in found} == seen
@@ -100,7 +99,7 @@ async def test_a_connection_that_goes_from_one_to_the_other_shows_each_its_own(
     ] * 5  # fmt: skip
 
 
-async def test_nobody_inherits_the_organization_of_a_transaction_that_failed(
+async def test_the_organization_of_a_failed_transaction_is_not_inherited(
     tenants: TenantDatabase, filled: dict[str, int]
 ) -> None:
     act_for(filled["a"])
@@ -110,13 +109,11 @@ async def test_nobody_inherits_the_organization_of_a_transaction_that_failed(
     with pytest.raises(errors.InsufficientPrivilege):
         async with tenants.transaction() as tx:
             await tx.execute("INSERT INTO dry_runs (org_id) VALUES (%s)", (filled["b"],))
-    act_for_nobody()
+    act_for_none()
     assert await seen(tenants, None) == set()
 
 
-async def test_who_goes_on_after_a_rollback_or_a_commit_sees_what_it_saw(
-    database: Database, filled: dict[str, int]
-) -> None:
+async def test_the_organization_stays_after_a_rollback_or_a_commit(database: Database, filled: dict[str, int]) -> None:
     forgetful = Call(Statement(b"forgetful", FORGETFUL.encode(), ()), lambda rows: {org_id for (org_id,) in rows})
     both = set(filled.values())
     async with database.transaction() as tx:
@@ -137,7 +134,7 @@ async def test_a_route_that_forgets_the_organization_shows_the_callers_alone(
     async def forgetful(request: Request) -> HTTPResponse:
         if request.args.get("known"):
             await require(request, "events:read")
-        async with parts(request).database.transaction() as tx:
+        async with services(request).database.transaction() as tx:
             return json([row[0] async for row in await tx.execute(FORGETFUL)])
 
     app.add_route(forgetful, "/forgetful")

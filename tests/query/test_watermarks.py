@@ -85,13 +85,13 @@ async def test_a_watermark_begins_with_its_moment_and_hides_the_rest(world):
 async def test_tables_without_a_past_are_refused(world, table):
     response = await ask(world.ann, f"SELECT * FROM app_events, {table}", as_of=await watermark(world.ann))
     assert problem(response) == (400, f'sql: relation "{table}" does not exist')
-    assert response.json()["hint"] == "asOf covers app_events alone: the other tables do not keep what was in them"
+    assert response.json()["hint"] == "asOf covers only app_events: the other tables keep no history"
 
 
 async def test_the_present_is_not_reached_through_its_schema(world):
     for name in ("analyst.contacts", '"analyst".contacts', "Analyst . contacts"):
         response = await ask(world.ann, f"SELECT * FROM {name}", as_of=await watermark(world.ann))
-        assert problem(response) == (400, "sql: with asOf, tables are named without a schema")
+        assert problem(response) == (400, "sql: with asOf, name tables without their schema")
 
 
 async def test_a_table_may_be_called_analyst_in_a_query(world):
@@ -105,7 +105,7 @@ async def test_only_a_watermark_of_ones_own_is_taken(world):
     moment, _, sealed = own.partition("~")
     for wrong in (others, f"2026-01-01T00:00:00.000000Z~{sealed}", moment, "", "~", "é~é", f"{moment}~{sealed[:-4]}"):
         response = await ask(world.ann, "SELECT 1", as_of=wrong)
-        assert problem(response) == (400, "asOf: is not the watermark of an answer to this organization"), wrong
+        assert problem(response) == (400, "asOf: is not the watermark of a result of this organization"), wrong
     assert problem(await ask(world.ann, "SELECT 1", as_of=5)) == (400, "asOf: must be text")
 
 

@@ -9,19 +9,18 @@ from typing import Any
 import httpx
 import pytest
 
-from api.access import keys
-from api.access.format import Kind
-from api.access.scopes import choose
 from api.app import App, create_app
+from api.auth import keys
+from api.auth.key_format import Kind, choose
 from api.clock import token
+from api.crypto import Keyring
 from api.embedded import Server
-from api.keyring import Keyring
-from api.language.codec import decode, encode
-from api.routes.entrance import Parts
+from api.routes.request import Services
 from api.settings import Settings
 from api.store import access
 from tests.conftest import clone
 from tests.in_process import served
+from workbench.language.codec import decode, encode
 
 SECRET = "a secret of the tests of routes"
 UNLIMITED = Settings(ingest_rate=0)
@@ -37,19 +36,19 @@ class Service:
         self.keyring = Keyring(SECRET)
 
     @property
-    def parts(self) -> Parts:
-        return self.app.ctx.parts  # type: ignore[no-any-return]
+    def services(self) -> Services:
+        return self.app.ctx.services  # type: ignore[no-any-return]
 
     async def organization(self) -> "Org":
         name = f"org-{next(_numbers)}"
-        async with self.parts.service.transaction() as tx:
-            org_id = await access.insert_organization(tx, name, self.parts.clock.now())
+        async with self.services.system_database.transaction() as tx:
+            org_id = await access.insert_organization(tx, name, self.services.clock.now())
         assert org_id is not None
         return Org(self, name, org_id)
 
     async def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return what is in the database; jsonb is decoded."""
-        async with self.parts.service.transaction() as tx:
+        async with self.services.system_database.transaction() as tx:
             cursor = await tx.execute(statement, values)
             rows = await cursor.fetchall() if cursor.description else []
         return [tuple(decode(value) if isinstance(value, bytes) else value for value in row) for row in rows]
@@ -98,10 +97,10 @@ class Org:
 
     async def key(self, kind: Kind = "live", *scopes: str) -> str:
         if (kind, *scopes) not in self._keys:
-            wish = keys.Wish(self.id, self.name, kind, choose(kind, scopes or None), "")
-            async with self.service.parts.service.transaction() as tx:
+            wish = keys.KeySpec(self.id, self.name, kind, choose(kind, scopes or None), "")
+            async with self.service.services.system_database.transaction() as tx:
                 self._keys[kind, *scopes], _ = await keys.issue(
-                    tx, self.service.keyring, wish, self.service.parts.clock.now()
+                    tx, self.service.keyring, wish, self.service.services.clock.now()
                 )
         return self._keys[kind, *scopes]
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from api.access import keys
+from api.auth import keys
 from tests.routes.conftest import Org
 
 EVENT = {"event": "deposit", "contact": {"externalId": "u1"}}
@@ -64,7 +64,7 @@ async def test_f7_a_publishable_key_does_not_ingest(acme: Org, path: str) -> Non
     assert await answer(acme, f"Bearer {await acme.key('publishable')}", path=path) == (401, UNAUTHORIZED)
 
 
-async def test_f8_a_key_in_the_address_or_body_is_no_key(acme: Org) -> None:
+async def test_f8_a_key_in_the_url_or_body_is_ignored(acme: Org) -> None:
     key = await acme.key()
     for path in (f"/events?key={key}", f"/events?authorization=Bearer%20{key}", f"/events?access_token={key}"):
         assert (
@@ -89,6 +89,6 @@ async def test_a_key_without_the_scope_is_forbidden_and_told_which(acme: Org) ->
     ("method", "path"),
     [("POST", "/events"), ("POST", "/events/batch"), ("GET", "/events/catalog"), ("GET", "/events/catalog/a")],
 )
-async def test_who_asks_is_judged_before_what_is_asked(acme: Org, method: str, path: str) -> None:
+async def test_the_key_is_checked_before_the_request(acme: Org, method: str, path: str) -> None:
     response = await acme.service.client.request(method, path, content=b"{", headers={"content-type": "text/plain"})
     assert response.status_code == 401

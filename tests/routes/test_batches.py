@@ -40,7 +40,7 @@ async def test_a7_there_is_one_result_per_event_in_their_order(acme: Org, size: 
         (b'{"events": []} {}', None, "malformed JSON: trailing characters (byte 16)"),
     ],
 )
-async def test_a7_what_is_no_batch_is_refused_as_a_whole(acme: Org, body: Any, field: str | None, reason: str) -> None:
+async def test_a7_an_invalid_batch_is_refused_as_a_whole(acme: Org, body: Any, field: str | None, reason: str) -> None:
     response = await acme.call("POST", "/events/batch", body)
     answer = response.json()
     assert (response.status_code, answer.get("field"), answer["error"].removeprefix(f"{field}: ")) == (

@@ -78,7 +78,7 @@ async def test_logs_of_all_chains_are_read_page_by_page_as_they_were_seen(acme: 
     assert page["events"][0]["blockNumber"] == 902
 
 
-async def test_what_became_of_unknown_wallets_is_told(acme: Org) -> None:
+async def test_logs_of_unknown_wallets_are_counted(acme: Org) -> None:
     made = await author(
         acme, "POST", "/automations", {"name": "T", "triggerSpec": SPEC, "graph": {"nodes": [], "edges": []}}
     )
@@ -89,7 +89,7 @@ async def test_what_became_of_unknown_wallets_is_told(acme: Org) -> None:
     assert found == {"automationId": made["id"], "automation": "T", "what": "limit", "count": 14}
 
 
-async def test_nobody_sees_the_logs_of_others(acme: Org, globex: Org) -> None:
+async def test_logs_of_other_organizations_are_invisible(acme: Org, globex: Org) -> None:
     await logged(acme, await known(acme))
     assert (await globex.get("/chain/events"))[1] == {"events": []}
     assert (await globex.get("/chain"))[1]["events"] == []
@@ -125,7 +125,7 @@ async def test_a_sample_of_a_log_is_simulated(acme: Org) -> None:
     assert (refused.status_code, refused.json()["field"]) == (400, "event.type")
 
 
-async def test_a_log_of_before_the_automation_was_live_is_told_from_others(acme: Org) -> None:
+async def test_a_log_from_before_the_automation_was_live_is_recognised(acme: Org) -> None:
     contact = await known(acme)
     graph = {
         "nodes": [{"id": "t", "type": "onchain_event"}, {"id": "x", "type": "exit"}],

@@ -5,13 +5,13 @@ from typing import Any
 import httpx
 import pytest
 
-from api.access.format import Kind
-from api.delivery.unsubscribe import Unsubscribed, make_token
-from api.language.codec import decode
-from api.language.event import Identifiers
-from api.store.contacts import stored_contact
-from api.store.delivery import suppressed
+from api.auth.key_format import Kind
+from api.channels.signing import Unsubscription, unsubscribe_token
+from api.store.contacts import find_contact_state
+from api.store.messages import find_suppressed
 from tests.routes.conftest import Org
+from workbench.language.codec import decode
+from workbench.language.event import Identifiers
 
 CARE = ("contacts:read", "automations:write")
 ANN = {"walletAddress": "0xAnn", "email": "ann@acme.example", "externalId": "ann-1"}
@@ -46,8 +46,8 @@ async def choose(org: Org, contact_id: str, **outs: bool) -> list[str]:
 
 async def is_suppressed(org: Org, address: str = "ann@acme.example") -> bool:
     digest = org.service.keyring.of(org.id).digest("email", address)
-    async with org.service.parts.service.transaction() as tx:
-        return bool(await suppressed(tx, "email", [(org.id, digest)]))
+    async with org.service.services.system_database.transaction() as tx:
+        return bool(await find_suppressed(tx, "email", [(org.id, digest)]))
 
 
 async def test_a_contact_is_found_by_what_identifies_it(acme: Org) -> None:
@@ -70,7 +70,7 @@ async def test_a_contact_is_found_by_what_identifies_it(acme: Org) -> None:
     assert clear["email"] == "ann@acme.example"
 
 
-async def test_nobody_else_finds_it(acme: Org, globex: Org) -> None:
+async def test_another_organization_does_not_find_it(acme: Org, globex: Org) -> None:
     contact_id = await arrived(acme)
     for method, path, body in (
         ("GET", f"/{contact_id}", None),
@@ -97,7 +97,7 @@ async def test_opting_out_and_in_again(acme: Org) -> None:
 async def test_the_unsubscribe_link_opts_the_contact_out_of_emails(acme: Org) -> None:
     contact_id = await arrived(acme)
     digest = acme.service.keyring.of(acme.id).digest("email", "ann@acme.example")
-    token = make_token(acme.service.keyring, Unsubscribed(acme.id, digest))
+    token = unsubscribe_token(acme.service.keyring, Unsubscription(acme.id, digest))
     for _ in range(2):
         assert (await acme.service.client.post(f"/unsubscribe?token={token}")).status_code == 200
     assert await acme.rows("opted_out", "contacts") == [(["email"],)]
@@ -108,27 +108,27 @@ async def test_the_unsubscribe_link_opts_the_contact_out_of_emails(acme: Org) ->
 
 async def test_an_address_that_unsubscribed_before_it_had_a_contact(acme: Org) -> None:
     digest = acme.service.keyring.of(acme.id).digest("email", "ann@acme.example")
-    token = make_token(acme.service.keyring, Unsubscribed(acme.id, digest))
+    token = unsubscribe_token(acme.service.keyring, Unsubscription(acme.id, digest))
     await acme.service.client.post(f"/unsubscribe?token={token}")
     await arrived(acme)
     assert (await found(acme, ANN))["optedOut"] == ["email"]
 
 
-async def test_an_address_that_unsubscribed_counts_also_when_it_is_no_longer_the_contacts_first(acme: Org) -> None:
+async def test_an_unsubscribed_address_stays_opted_out_when_it_is_no_longer_the_contacts_first(acme: Org) -> None:
     digest = acme.service.keyring.of(acme.id).digest("email", "old@acme.example")
-    token = make_token(acme.service.keyring, Unsubscribed(acme.id, digest))
+    token = unsubscribe_token(acme.service.keyring, Unsubscription(acme.id, digest))
     await acme.service.client.post(f"/unsubscribe?token={token}")
     contact_id = await arrived(acme, ANN | {"email": "old@acme.example"})
     await arrived(acme)
     keys = acme.service.keyring.of(acme.id)
-    async with acme.service.parts.service.transaction() as tx:
-        stored = await stored_contact(tx, acme.id, keys, Identifiers(email="ann@acme.example"))
+    async with acme.service.services.system_database.transaction() as tx:
+        stored = await find_contact_state(tx, acme.id, keys, Identifiers(email="ann@acme.example"))
     assert stored is not None
     assert (stored.id, stored.opted_out) == (contact_id, ("email",))
     assert (await found(acme, ANN))["optedOut"] == ["email"]
 
 
-async def test_a_simulation_knows_who_opted_out(acme: Org) -> None:
+async def test_a_simulation_respects_opt_outs(acme: Org) -> None:
     await choose(acme, await arrived(acme), inapp=True)
     node = {"id": "i", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}}
     graph = {"nodes": [{"id": "t", "type": "app_event", "data": {}}, node], "edges": [{"source": "t", "target": "i"}]}
@@ -185,7 +185,7 @@ async def test_what_cannot_be_read_is_named(acme: Org, path: str, body: object, 
         ({"contact": {"email": "x"}}, "contact.email"),
     ],
 )
-async def test_who_is_looked_for_has_to_be_named(acme: Org, body: object, field: str) -> None:
+async def test_a_search_requires_an_identifier(acme: Org, body: object, field: str) -> None:
     response = await call(acme, "POST", "/find", *CARE, body=body)
     assert (response.status_code, response.json()["field"]) == (400, field)
 
@@ -202,7 +202,7 @@ async def test_who_is_looked_for_has_to_be_named(acme: Org, body: object, field:
         ("workbench", ("events:read", "sql:read", "pii:read"), 403, 403, 403, 403),
     ],
 )
-async def test_who_may_do_what(
+async def test_required_scopes(
     acme: Org, kind: Kind, scopes: tuple[str, ...], looks: int, changes: int, exports: int, erases: int
 ) -> None:
     contact_id = await arrived(acme)

@@ -16,5 +16,5 @@ async def test_two_content_types_are_a_415(acme: Org, second: str) -> None:
     )
     said = await acme.service.talk(head.encode() + EVENT)
     assert said.startswith(b"HTTP/1.1 415 ")
-    assert b"there must be one Content-Type" in said
+    assert b"Content-Type must be sent once" in said
     assert await acme.traces() == {}

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from api.embedded import Server
-from api.language.codec import decode
-from api.logs import Lines
-from api.store.export import PAGE
+from api.process import JsonLines
+from api.store.contacts import EXPORT_PAGE
 from tests.conftest import clone
 from tests.routes.conftest import Org, serving
 from tests.routes.test_contacts import ANN, CARE, arrived, call, choose, found, is_suppressed
+from workbench.language.codec import decode
 
 CANARY = "canary-4711"
 WORDS = (CANARY, "0xann", "0xAnn", "acme.example", "ann-1", "enc1_")
@@ -81,7 +81,7 @@ async def digests(org: Org) -> list[str]:
 
 async def test_o4_nothing_of_a_person_is_left_but_numbers(acme: Org) -> None:
     contact_id = await lived(acme)
-    await acme.service.parts.notices._flush()
+    await acme.service.services.notices._flush()
     before = await everything(acme)
     assert [word for word in WORDS if word not in before] == []
     counts = await acme.traces()
@@ -108,8 +108,8 @@ async def test_o1_nothing_of_a_person_is_logged(acme: Org, caplog: pytest.LogCap
     await call(acme, "POST", f"/{contact_id}/tags", *CARE, body={"add": [CANARY, 7]})
     await call(acme, "PUT", f"/{contact_id}/opt-outs", *CARE, body={"email": CANARY})
     await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
-    await acme.service.parts.notices._flush()
-    said = "\n".join(map(Lines().format, caplog.records))
+    await acme.service.services.notices._flush()
+    said = "\n".join(map(JsonLines().format, caplog.records))
     assert [word for word in WORDS if word in said] == []
 
 
@@ -121,7 +121,7 @@ async def test_a_retry_of_an_erased_event_is_a_duplicate(acme: Org) -> None:
     assert (await call(acme, "POST", "/find", *CARE, body={"contact": ANN})).status_code == 404
 
 
-async def test_who_comes_back_is_somebody_new(acme: Org) -> None:
+async def test_a_returning_person_becomes_a_new_contact(acme: Org) -> None:
     contact_id = await arrived(acme, attributes={"plan": "pro"})
     await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
     again = await arrived(acme)
@@ -138,7 +138,7 @@ async def test_the_suppression_of_an_address_outlives_the_contact(acme: Org) -> 
     assert (await found(acme, ANN))["optedOut"] == ["email"]
 
 
-async def test_an_erased_contact_is_nobody_and_can_be_erased_again(acme: Org) -> None:
+async def test_an_erased_contact_is_not_found_and_can_be_erased_again(acme: Org) -> None:
     contact_id = await arrived(acme)
     first = await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
     second = await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
@@ -148,7 +148,7 @@ async def test_an_erased_contact_is_nobody_and_can_be_erased_again(acme: Org) ->
         assert (await call(acme, "GET", f"/{contact_id}{path}", *CARE)).status_code == 404
 
 
-async def test_nobody_erases_another_organizations_contact(acme: Org, globex: Org) -> None:
+async def test_another_organizations_contact_cannot_be_erased(acme: Org, globex: Org) -> None:
     contact_id = await arrived(acme)
     assert (await call(globex, "DELETE", f"/{contact_id}", "contacts:erase")).status_code == 404
     assert (await found(acme, ANN))["id"] == contact_id
@@ -194,16 +194,16 @@ async def test_a_contact_is_exported_with_all_that_is_kept_of_it(acme: Org) -> N
 
 async def test_an_export_has_every_page(acme: Org) -> None:
     contact_id = await arrived(acme, occurredAt="2026-11-20T00:00:00Z")
-    events = [{"event": "step", "contact": ANN, "payload": {"n": number}} for number in range(PAGE + 100)]
+    events = [{"event": "step", "contact": ANN, "payload": {"n": number}} for number in range(EXPORT_PAGE + 100)]
     for start in range(0, len(events), 100):
         await acme.post_batch(*events[start : start + 100])
     exported = decode((await call(acme, "GET", f"/{contact_id}/export", "contacts:read")).content)
     steps = [event["payload"]["n"] for event in exported["events"] if event["event"] == "step"]
-    assert sorted(steps) == list(range(PAGE + 100))
+    assert sorted(steps) == list(range(EXPORT_PAGE + 100))
 
 
 async def test_a_running_api_looks_once_more(postgres: Server, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.contacts.erasure.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("api.contacts.erase.CHECK_INTERVAL_S", 0.05)
     with clone(postgres, template) as dsn:
         async with serving(dsn) as service:
             org = await service.organization()
@@ -212,6 +212,6 @@ async def test_a_running_api_looks_once_more(postgres: Server, template: str, mo
             await service.rows("UPDATE events SET payload = '[1]', idempotency_key = 'late'")
             await service.rows("UPDATE erasures SET due_at = now()")
             async with asyncio.timeout(5):
-                while await org.rows("contact_id", "erasures", "contact_id"):  # noqa: ASYNC110  the chore says nothing
+                while await org.rows("contact_id", "erasures", "contact_id"):  # noqa: ASYNC110  the job says nothing
                     await asyncio.sleep(0.05)
             assert await org.rows("payload, idempotency_key", "events") == [({}, "")]

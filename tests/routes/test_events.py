@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import decode, encode
 from tests.routes.conftest import Org
+from workbench.language.codec import decode, encode
 
 EVENT: dict[str, Any] = {"event": "deposit", "contact": {"externalId": "u1"}, "idempotencyKey": "k1"}
 ONE = {"events": 1, "idempotency_keys": 1, "contacts": 1, "identities": 1}

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from api.language.codec import decode
 from tests.routes.conftest import Org
 from tests.routes.test_contacts import ANN, arrived, call
+from workbench.language.codec import decode
 
 AUTHOR = ("contacts:read", "automations:write", "automations:publish")
 NODES = [{"id": "t", "type": "app_event", "data": {}}, {"id": "x", "type": "exit", "data": {}}]

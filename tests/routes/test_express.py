@@ -82,7 +82,7 @@ async def test_requests_in_one_packet_are_answered_in_their_order(acme: Org) -> 
 
 async def test_what_comes_while_an_event_is_stored_waits_for_its_turn(acme: Org) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", acme.service.port)
-    async with acme.service.parts.service.transaction() as tx:
+    async with acme.service.services.system_database.transaction() as tx:
         await tx.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
         writer.write(await post(acme, event("1")))
         await asyncio.sleep(0.05)
@@ -124,7 +124,7 @@ async def test_a_body_that_does_not_come_is_given_back_to_the_ordinary_way(acme:
     assert [answer.status for answer in answers(said)] == [202]
 
 
-async def test_a_client_that_leaves_meanwhile_harms_nobody(acme: Org) -> None:
+async def test_a_client_that_disconnects_meanwhile_affects_no_other(acme: Org) -> None:
     await acme.service.leave(await post(acme, event("left")))
     assert answers(await acme.service.talk(await post(acme, event("after"))))[0].status == 202
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from api.clock import from_us
-from api.ingest import reading
-from api.ingest.files.sources import How, find_sources
-from api.ingest.history import import_history
-from api.ingest.rejects import Rejects, beside
-from api.language.codec import encode
+from api.imports import reader
+from api.imports.errors import Rejects, default_rejects_path
+from api.imports.formats import ReadOptions, find_sources
+from api.imports.importer import import_history
 from tests.routes.conftest import Org, Service
+from workbench.language.codec import encode
 
 POOLS = {
     "walletAddress": ("0xA", "0xb", "0xC", "0xa"),
@@ -25,7 +25,7 @@ COUNT = 600
 def events(service: Service, seed: int) -> list[dict[str, Any]]:
     """Events of few people who come by all their identifiers, now these, now those; some twice, some not valid."""
     chance = Random(seed)
-    first_us = service.parts.clock.now_us() - 86_400_000_000
+    first_us = service.services.clock.now_us() - 86_400_000_000
     return [
         {
             "event": chance.choice(("Deposit", "trade", "app.open", "not valid")),
@@ -75,16 +75,16 @@ async def left_behind(org: Org) -> dict[str, list[tuple[Any, ...]]]:
 async def test_an_import_is_what_the_same_requests_would_have_been(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK", 70)  # many pieces: people come back in later ones
-    monkeypatch.setattr(reading, "STEP", 9)
+    monkeypatch.setattr(reader, "CHUNK_ROWS", 70)  # many pieces: people come back in later ones
+    monkeypatch.setattr(reader, "MAX_STEP_ROWS", 9)
     sent = events(service, seed)
     live, past = await service.organization(), await service.organization()
     for start in range(0, COUNT, 50):
         assert (await live.call("POST", "/events/batch", {"events": sent[start : start + 50]})).status_code == 202
     path = tmp_path / "events.ndjson"
     path.write_bytes(b"\n".join(map(encode, sent)))
-    with Rejects(beside(path)) as rejects:
-        sources, _ = find_sources([path], How())
+    with Rejects(default_rejects_path(path)) as rejects:
+        sources, _ = find_sources([path], ReadOptions())
         report = await import_history(service.dsn, service.keyring, past.name, sources, rejects)
     assert report.read == COUNT
     assert report.duplicates > 0 < report.rejected

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from api.contacts import settling
-from api.contacts.settling import LATER, settle_due
-from api.language.codec import decode
-from api.store.merging import Move, move_rows
+from api.contacts import merge as contacts_merge
+from api.contacts.merge import SETTLE_DELAY, settle_due
+from api.store.merges import RowMove, move_rows
 from tests.routes.conftest import Org
 from tests.routes.test_contacts import CARE, arrived, call
 from tests.routes.test_erasure import fill
 from tests.routes.test_timeline import timeline
+from workbench.language.codec import decode
 
 WEB = {"walletAddress": "0xWeb"}
 APP = {"walletAddress": "0xApp", "email": "app@acme.example", "externalId": "app-1"}
@@ -67,8 +67,8 @@ async def owners(org: Org) -> set[str]:
 
 
 async def look_again(org: Org) -> None:
-    now = org.service.parts.clock.now() + LATER + timedelta(seconds=1)
-    assert await settle_due(org.service.parts.service, now) > 0
+    now = org.service.services.clock.now() + SETTLE_DELAY + timedelta(seconds=1)
+    assert await settle_due(org.service.services.system_database, now) > 0
 
 
 async def test_a_preview_says_what_moves_and_what_is_lost_and_writes_nothing(acme: Org) -> None:
@@ -127,10 +127,10 @@ async def test_undoing_restores_exactly_what_the_merge_changed(acme: Org) -> Non
     assert (told["stays"], told["pending"]) == ([], False)
     assert await everything(acme) == before
     again = await call(acme, "POST", f"/merges/{merge['id']}/undo", *CARE)
-    assert (again.status_code, again.json()["error"][:20]) == (409, "it was taken back at")
+    assert (again.status_code, again.json()["error"][:24]) == (409, "this merge was undone at")
 
 
-async def test_what_came_between_stays_where_it_came(acme: Org) -> None:
+async def test_data_from_between_merge_and_undo_stays_on_the_kept_contact(acme: Org) -> None:
     web, app = await both(acme)
     merge = await merged(acme, web, app)
     await acme.post(
@@ -152,7 +152,10 @@ async def test_an_identifier_that_went_elsewhere_contradicts(acme: Org) -> None:
     merge = await merged(acme, web, app)
     other = await arrived(acme, {"walletAddress": "0xOther"})
     await acme.post({"event": "moved", "contact": {"walletAddress": "0xother", "email": "app@acme.example"}})
-    assert await refused(acme, f"/merges/{merge['id']}/undo") == (409, f"email: it belongs to contact {other} since")
+    assert await refused(acme, f"/merges/{merge['id']}/undo") == (
+        409,
+        f"email: this identifier now belongs to contact {other}",
+    )
     assert (await call(acme, "GET", f"?id={app}", *CARE)).json()["id"] == web
 
 
@@ -166,7 +169,7 @@ async def test_merges_of_merges_come_apart_in_their_order(acme: Org) -> None:
     assert await owners(acme) == {third}
     assert (await call(acme, "GET", "?walletAddress=0xapp", *CARE)).json()["id"] == third
     status, error = await refused(acme, f"/merges/{inner['id']}/undo")
-    assert (status, error) == (409, f"the contact was merged into another since: undo the merge {outer['id']} first")
+    assert (status, error) == (409, f"the contact has been merged into another since: undo merge {outer['id']} first")
     await undone(acme, outer["id"])
     assert await everything(acme) == between
     await undone(acme, inner["id"])
@@ -179,7 +182,7 @@ async def test_the_conflict_that_showed_them_is_settled(acme: Org) -> None:
     merge = await merged(acme, web, app)
     assert await acme.rows("resolved_by", "identity_conflicts") == [(merge["id"],)]
     (conflict,) = (await timeline(acme, web, "?kind=conflict"))["timeline"]
-    assert conflict["sentence"].endswith("; the two are one contact now")
+    assert conflict["sentence"].endswith("; the two contacts have been merged since")
     await undone(acme, merge["id"])
     assert await acme.rows("resolved_by", "identity_conflicts") == [(None,)]
 
@@ -201,8 +204,8 @@ async def test_what_was_on_its_way_to_the_absorbed_contact_follows(acme: Org) ->
 
 
 async def test_a_hot_contact_moves_page_by_page(acme: Org, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "PAGE", 2)
-    monkeypatch.setattr("api.contacts.merging.PAGES_AT_ONCE", 2)
+    monkeypatch.setattr(contacts_merge, "PAGE_ROWS", 2)
+    monkeypatch.setattr("api.contacts.merge.PAGES_PER_REQUEST", 2)
     web, app = await both(acme)
     await acme.post_batch(*({"event": "step", "contact": APP, "payload": {"n": n}} for n in range(9)))
     merge = await merged(acme, web, app)
@@ -260,22 +263,22 @@ async def test_erasing_the_survivor_erases_the_absorbed(acme: Org) -> None:
     web, app = await both(acme)
     merge = await merged(acme, web, app)
     response = await call(acme, "DELETE", f"/{app}", "contacts:erase")
-    assert (response.status_code, response.json()["error"][:19]) == (409, "it was merged into ")
+    assert (response.status_code, response.json()["error"][:29]) == (409, "this contact was merged into ")
     assert (await call(acme, "DELETE", f"/{web}", "contacts:erase")).status_code == 200
     assert (
         await acme.rows("email, wallet_address, external_id, attributes, tags", "contacts")
         == [(None, None, None, {}, [])] * 2
     )
     assert await acme.rows("gained, identities", "contact_merges") == [({}, [])]
-    assert await refused(acme, f"/merges/{merge['id']}/undo") == (409, "the contact was erased since")
+    assert await refused(acme, f"/merges/{merge['id']}/undo") == (409, "the contact has been erased since")
 
 
-async def test_nobody_is_erased_whose_rows_are_not_told_apart_yet(acme: Org) -> None:
+async def test_a_contact_is_not_erased_while_an_undo_is_pending(acme: Org) -> None:
     web, app = await both(acme)
     merge = await merged(acme, web, app)
     await undone(acme, merge["id"])
     response = await call(acme, "DELETE", f"/{web}", "contacts:erase")
-    assert (response.status_code, response.json()["error"][:23]) == (409, "a merge was taken back ")
+    assert (response.status_code, response.json()["error"][:23]) == (409, "a merge was undone a mo")
     await look_again(acme)
     assert (await call(acme, "DELETE", f"/{web}", "contacts:erase")).status_code == 200
     ((idempotency_key,),) = await acme.service.rows(f"SELECT idempotency_key FROM events WHERE contact_id = '{app}'")
@@ -293,7 +296,7 @@ async def test_an_export_has_the_absorbed_as_it_was(acme: Org) -> None:
         assert (absorbed["attributes"], absorbed["tags"]) == ({"plan": "free", "city": "Rome"}, ["beta"])
 
 
-async def test_who_may_and_what_is_refused(acme: Org, globex: Org) -> None:
+async def test_required_scopes_and_refused_requests(acme: Org, globex: Org) -> None:
     web, app = await both(acme)
     pair = {"keep": web, "absorb": app}
     for scopes, body, status in (
@@ -307,7 +310,7 @@ async def test_who_may_and_what_is_refused(acme: Org, globex: Org) -> None:
         assert (await call(acme, "POST", "/merge", *scopes, body=body)).status_code == status
     assert await refused(globex, "/merge", **pair) == (404, "there is no such contact: keep")
     merge = await merged(acme, web, app)
-    assert await refused(acme, "/merge", **pair) == (409, f"absorb: it was merged into contact {web}")
+    assert await refused(acme, "/merge", **pair) == (409, f"absorb: this contact was merged into {web}")
     assert (await refused(globex, f"/merges/{merge['id']}/undo"))[0] == 404
     for method, path in (("POST", f"/{app}/tags"), ("PUT", f"/{app}/opt-outs")):
         assert (await call(acme, method, path, *CARE, body={"add": ["x"], "email": True})).status_code == 404
@@ -317,6 +320,6 @@ async def test_an_entry_that_a_worker_holds_is_waited_for(acme: Org) -> None:
     web, app = await both(acme)
     await acme.service.rows(f"UPDATE entries SET state = 'running' WHERE contact_id = '{app}'")
     status, error = await refused(acme, "/merge", keep=web, absorb=app)
-    assert (status, error[:24]) == (409, "an automation is at work")
-    async with acme.service.parts.service.transaction() as tx:
-        assert await move_rows(tx, acme.id, "entries", Move(app, web), 10) == 0
+    assert (status, error[:24]) == (409, "an automation is working")
+    async with acme.service.services.system_database.transaction() as tx:
+        assert await move_rows(tx, acme.id, "entries", RowMove(app, web), 10) == 0

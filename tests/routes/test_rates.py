@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.embedded import Server
-from api.ingest.rate import Buckets
+from api.ingest.queue import TokenBuckets
 from api.settings import Settings
 from tests.conftest import clone
 from tests.routes.conftest import Org, Service, serving
@@ -64,18 +64,18 @@ async def test_what_is_refused_before_it_is_an_event_costs_nothing(acme: Org) ->
 
 
 def test_a3_a_steady_excess_gets_the_burst_and_the_rate() -> None:
-    buckets = Buckets(50, 100)
+    buckets = TokenBuckets(50, 100)
     granted = sum(buckets.take(1, 1, tick * SECOND // 60) for tick in range(60 * 60))
     assert granted == pytest.approx(100 + 50 * 60, rel=0.01)
 
 
 def test_a2_a_token_is_back_after_twenty_milliseconds() -> None:
-    buckets = Buckets(50, 100)
+    buckets = TokenBuckets(50, 100)
     assert [buckets.take(1, 100, 0), buckets.take(1, 1, 19_000_000), buckets.take(1, 1, 20_000_001)] == [100, 0, 1]
     assert buckets.take(1, 1_000, 3_600 * SECOND) == 100  # never more than the burst
     assert buckets.take(2, 1_000, 0) == 100
 
 
 def test_a_rate_of_nothing_means_no_limit() -> None:
-    buckets = Buckets(0, 100)
+    buckets = TokenBuckets(0, 100)
     assert [buckets.take(1, 10_000, 0) for _ in range(3)] == [10_000] * 3

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from api.language.codec import decode
-from api.routes import recent
+from api.routes import events
 from tests.acceptance.conftest import House
 from tests.promises.conftest import query
 from tests.routes.conftest import Org
+from workbench.language.codec import decode
 
 
 def event(key: str, **fields: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ async def outcomes(org: Org, query: str) -> list[tuple[str, str]]:
     return [(each["outcome"], each["idempotencyKey"]) for each in page["events"]]
 
 
-async def test_a_page_goes_on_where_the_one_before_ended(acme: Org) -> None:
+async def test_a_page_continues_where_the_previous_one_ended(acme: Org) -> None:
     _, empty = await acme.get("/events/recent")
     await acme.post_batch(event("1"), event("2"), event("3"))
     _, first = await acme.get(f"/events/recent?limit=2&after={empty['cursor']}")
@@ -172,7 +172,7 @@ async def test_a_stream_may_begin_with_what_is_there_already(acme: Org) -> None:
 
 
 async def test_a_silent_stream_shows_that_it_lives(acme: Org, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "HEARTBEAT_SECONDS", 0)
+    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0)
     async with following(acme.service.client, await acme.key()) as stream, asyncio.timeout(10):
         async for line in stream.lines:
             if line == ":":
@@ -196,7 +196,7 @@ async def status_of_following(org: Org) -> int:
         return response.status_code
 
 
-async def test_an_organization_has_ten_followers_and_who_leaves_makes_room(acme: Org, globex: Org) -> None:
+async def test_an_organization_has_ten_followers_and_a_disconnect_frees_a_slot(acme: Org, globex: Org) -> None:
     async with AsyncExitStack() as nine:
         for _ in range(9):
             await nine.enter_async_context(following(acme.service.client, await acme.key()))

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import decode, encode
 from tests.routes.conftest import Org
 from tests.routes.test_contacts import ANN, CARE, arrived, call
 from tests.routes.test_erasure import fill
+from workbench.language.codec import decode, encode
 
 
 async def timeline(org: Org, contact_id: str, query: str = "", *scopes: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ async def test_a_contact_is_named_by_what_identifies_it(acme: Org, query: str) -
     assert by_id.json()["email"] == "ann@acme.example"
 
 
-async def test_nobody_else_sees_it_and_a_question_names_one(acme: Org, globex: Org) -> None:
+async def test_another_organization_does_not_see_it_and_a_request_names_exactly_one(acme: Org, globex: Org) -> None:
     contact_id = await arrived(acme)
     for path in ("?externalId=ann-1", f"?id={contact_id}", f"/{contact_id}/timeline"):
         assert (await call(globex, "GET", path, *CARE)).status_code == 404
@@ -36,19 +36,19 @@ async def test_nobody_else_sees_it_and_a_question_names_one(acme: Org, globex: O
     assert (await call(acme, "GET", f"/{contact_id}/timeline", "events:read")).status_code == 403
 
 
-async def test_what_happened_is_told_newest_first(acme: Org) -> None:
+async def test_the_timeline_is_newest_first(acme: Org) -> None:
     contact_id = await arrived(acme, payload={"step": 1})
     await arrived(acme, {"externalId": "ben"})
     await acme.post({"event": "deposit", "contact": {"walletAddress": "0xann", "externalId": "ben"}})
     told = [(each["kind"], each["sentence"]) for each in (await timeline(acme, contact_id))["timeline"]]
     ((ben,),) = await acme.service.rows(f"SELECT id FROM contacts WHERE org_id = {acme.id} AND external_id = 'ben'")
     assert sorted(told[:2]) == [
-        ("conflict", f"an event brought the external id of contact {ben}; it stayed there"),
+        ("conflict", f"an event contained the external id of contact {ben}, which was not moved"),
         ("event", "sent deposit"),
     ]
     assert told[2:] == [("event", "sent signup")]
     (other, _) = (await timeline(acme, ben))["timeline"]
-    assert other["sentence"] == f"an event of contact {contact_id} brought its external id; it stayed here"
+    assert other["sentence"] == f"an event of contact {contact_id} contained its external id, which was not moved"
     assert other["detail"]["kind"] == "externalId"
 
 
@@ -90,7 +90,7 @@ async def test_pages_meet_without_gap_or_overlap(acme: Org) -> None:
     assert (await timeline(acme, contact_id, "?before=2020-01-01T00:00:00Z"))["timeline"] == []
 
 
-async def test_texts_that_an_address_stands_in_are_told_as_they_were_written_without_pii_read(acme: Org) -> None:
+async def test_texts_with_an_address_are_shown_as_templates_without_pii_read(acme: Org) -> None:
     contact_id = await arrived(acme)
     title = "{{ contact.email | urlencode }}"
     node = {"id": "i", "type": "send_inapp", "data": {"title": title, "body": "Hi"}}

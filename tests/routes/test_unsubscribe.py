@@ -1,7 +1,7 @@
 """`/unsubscribe` and the suppressions it writes (trust.md J12)."""
 
-from api.delivery.unsubscribe import Unsubscribed, make_token
-from api.store.delivery import suppressed
+from api.channels.signing import Unsubscription, unsubscribe_token
+from api.store.messages import find_suppressed
 from tests.routes.conftest import Org
 
 ONE_CLICK = {"content-type": "application/x-www-form-urlencoded"}
@@ -12,12 +12,12 @@ def digest(org: Org, address: str = "zoe@acme.example") -> str:
 
 
 def path(org: Org) -> str:
-    return f"/unsubscribe?token={make_token(org.service.keyring, Unsubscribed(org.id, digest(org)))}"
+    return f"/unsubscribe?token={unsubscribe_token(org.service.keyring, Unsubscription(org.id, digest(org)))}"
 
 
 async def is_suppressed(org: Org, address: str = "zoe@acme.example") -> bool:
-    async with org.service.parts.service.transaction() as tx:
-        return bool(await suppressed(tx, "email", [(org.id, digest(org, address))]))
+    async with org.service.services.system_database.transaction() as tx:
+        return bool(await find_suppressed(tx, "email", [(org.id, digest(org, address))]))
 
 
 async def test_one_click_ends_the_emails_of_one_organization_to_one_address(acme: Org, globex: Org) -> None:
@@ -54,6 +54,6 @@ async def test_without_a_token_of_ours_there_is_nothing_to_see(acme: Org) -> Non
 async def test_many_addresses_of_many_organizations_are_asked_about_at_once(acme: Org, globex: Org) -> None:
     await acme.service.client.post(path(acme))
     asked = [(acme.id, digest(acme)), (globex.id, digest(globex)), (globex.id, digest(acme))]
-    async with acme.service.parts.service.transaction() as tx:
-        assert await suppressed(tx, "email", asked) == {(acme.id, digest(acme))}
-        assert await suppressed(tx, "email", []) == set()
+    async with acme.service.services.system_database.transaction() as tx:
+        assert await find_suppressed(tx, "email", asked) == {(acme.id, digest(acme))}
+        assert await find_suppressed(tx, "email", []) == set()

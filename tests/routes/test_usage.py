@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.store.statements import load
+from api.store.database import load
 from tests.routes.conftest import Org
 
 NOVEMBER = {
@@ -57,18 +57,18 @@ async def test_events_are_never_metered(acme: Org) -> None:
     await acme.post({"event": "signup", "contact": {"email": "ann@acme.example"}})
     status, answer = await acme.get("/usage")
     assert (status, answer["messages"]) == (200, {"inapp": 0, "email": 0, "webhook": 0})
-    assert answer["month"] == f"{acme.service.parts.clock.now():%Y-%m}"
+    assert answer["month"] == f"{acme.service.services.clock.now():%Y-%m}"
 
 
 @pytest.mark.parametrize(
     "month", ["2026", "2026-13", "2026-00", "2026-1", "11-2026", "2026-11-01", "٢٠٢٦-11", "%00", "0000-01"]
 )
-async def test_what_is_no_month_is_refused_by_name(acme: Org, month: str) -> None:
+async def test_an_invalid_month_is_refused_by_name(acme: Org, month: str) -> None:
     status, answer = await acme.get(f"/usage?month={month}")
     assert (status, answer["field"]) == (400, "month")
 
 
-async def test_who_may_look(acme: Org) -> None:
+async def test_required_scope(acme: Org) -> None:
     for scopes, status in ((("events:read",), 200), (("contacts:read",), 403)):
         headers = {"authorization": f"Bearer {await acme.key('workbench', *scopes)}"}
         assert (await acme.service.client.get("/usage", headers=headers)).status_code == status
@@ -84,8 +84,8 @@ async def test_a_month_is_one_range_of_the_index(acme: Org) -> None:
     )
     await acme.service.rows("ANALYZE message_outcomes")
     values = {"org_id": acme.id, "since": "2026-03-01T00:00:00Z", "until": "2026-04-01T00:00:00Z"}
-    async with acme.service.parts.service.transaction() as tx:
-        rows = await (await tx.execute("EXPLAIN " + load("usage")["count_sent"], values)).fetchall()
+    async with acme.service.services.system_database.transaction() as tx:
+        rows = await (await tx.execute("EXPLAIN " + load("messages")["count_sent"], values)).fetchall()
     plan = "\n".join(row[0] for row in rows)
     assert "message_outcomes_pkey" in plan
     assert "Seq Scan" not in plan

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 import workbench.connection
-from api.language.version import HEADER, VERSION
 from tests.routes.conftest import Org, Service
 from workbench import VersionError, Workbench
+from workbench.language.version import VERSION, VERSION_HEADER
 
 
-async def test_anybody_may_ask_which_notebooks_are_served(service: Service) -> None:
+async def test_the_supported_notebook_versions_are_public(service: Service) -> None:
     answer = await service.client.get("/version")
     assert (answer.status_code, answer.json()) == (
         200,
@@ -21,14 +21,14 @@ async def test_anybody_may_ask_which_notebooks_are_served(service: Service) -> N
 @pytest.mark.parametrize("path", ["/automations", "/an/address/of/the/future"])
 @pytest.mark.parametrize(("version", "word"), [("0.0.9", "too old"), ("0.2.0", "newer"), ("x", "not a version")])
 async def test_a_notebook_that_does_not_fit_changes_nothing(acme: Org, path: str, version: str, word: str) -> None:
-    headers = {"authorization": f"Bearer {await acme.key('workbench')}", HEADER: version}
+    headers = {"authorization": f"Bearer {await acme.key('workbench')}", VERSION_HEADER: version}
     answer = await acme.service.client.post(path, json={}, headers=headers)
-    assert (answer.status_code, answer.json()["field"]) == (400, HEADER)
+    assert (answer.status_code, answer.json()["field"]) == (400, VERSION_HEADER)
     assert word in answer.json()["error"]
 
 
 async def test_events_are_taken_from_every_version(acme: Org) -> None:
-    headers = {"authorization": f"Bearer {await acme.key()}", HEADER: "0.0.1"}
+    headers = {"authorization": f"Bearer {await acme.key()}", VERSION_HEADER: "0.0.1"}
     event = {"event": "deposit", "contact": {"externalId": "u1"}}
     single = await acme.service.client.post("/events", json=event, headers=headers)
     batch = await acme.service.client.post("/events/batch", json={"events": [event]}, headers=headers)

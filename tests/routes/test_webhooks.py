@@ -6,8 +6,8 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from api.access.format import Kind
-from api.store import delivery as store
+from api.auth.key_format import Kind
+from api.store import messages as store
 from tests.routes.conftest import Org
 
 
@@ -28,12 +28,14 @@ async def seen(org: Org) -> str:
 
 async def signing(org: Org, later: timedelta = timedelta()) -> tuple[str, ...]:
     """Return what deliveries are signed with."""
-    parts = org.service.parts
-    async with parts.service.transaction() as tx:
-        return (await store.webhook_secrets(tx, parts.keyring, [org.id], parts.clock.now() + later)).get(org.id, ())
+    parts = org.service.services
+    async with parts.system_database.transaction() as tx:
+        return (await store.find_webhook_secrets(tx, parts.keyring, [org.id], parts.clock.now() + later)).get(
+            org.id, ()
+        )
 
 
-async def test_the_secret_is_made_once_for_all_who_ask_first(acme: Org, globex: Org) -> None:
+async def test_concurrent_first_requests_create_one_secret(acme: Org, globex: Org) -> None:
     (secret,) = set(await asyncio.gather(*(seen(acme) for _ in range(10))))
     assert secret.startswith("whsec_")
     assert await signing(acme) == (secret,)
@@ -51,7 +53,7 @@ async def test_a_roll_signs_with_both_for_a_day(acme: Org) -> None:
     assert [row[0] for row in await acme.rows("action", "audit_log")] == ["webhook_secret.roll"]
 
 
-async def test_a_roll_before_anybody_asked_makes_the_first_secret(acme: Org) -> None:
+async def test_a_roll_without_a_secret_creates_the_first_one(acme: Org) -> None:
     new = (await call(acme, "POST", "/secret/roll", kind="live")).json()["secret"]
     assert await signing(acme) == (new,)
 
@@ -75,25 +77,27 @@ async def test_the_database_never_holds_a_secret_in_clear(acme: Org) -> None:
         ("publishable", (), 401, 401),
     ],
 )
-async def test_who_sees_and_who_rolls(acme: Org, kind: Kind, scopes: tuple[str, ...], sees: int, rolls: int) -> None:
+async def test_required_keys_to_read_and_to_roll(
+    acme: Org, kind: Kind, scopes: tuple[str, ...], sees: int, rolls: int
+) -> None:
     assert (await call(acme, "GET", "/secret", *scopes, kind=kind)).status_code == sees
     assert (await call(acme, "POST", "/secret/roll", *scopes, kind=kind)).status_code == rolls
 
 
 async def test_an_endpoint_that_is_gone_stays_closed_until_it_is_opened(acme: Org, globex: Org) -> None:
-    parts, url = acme.service.parts, "https://acme.example/hook"
+    parts, url = acme.service.services, "https://acme.example/hook"
     digest, other = (parts.keyring.of(org.id).digest("url", url) for org in (acme, globex))
     asked = [(acme.id, digest), (globex.id, other)]
     for _ in range(2):
-        async with parts.service.transaction() as tx:
+        async with parts.system_database.transaction() as tx:
             await store.close_endpoint(tx, acme.id, digest, "acme.example", parts.clock.now())
-    async with parts.service.transaction() as tx:
-        assert await store.closed_endpoints(tx, asked) == {(acme.id, digest)}
+    async with parts.system_database.transaction() as tx:
+        assert await store.find_closed_endpoints(tx, asked) == {(acme.id, digest)}
     for opened in (True, False):
         response = await call(acme, "POST", "/endpoints/open", kind="live", body={"url": url})
         assert response.json() == {"opened": opened}
-    async with parts.service.transaction() as tx:
-        assert await store.closed_endpoints(tx, asked) == set()
+    async with parts.system_database.transaction() as tx:
+        assert await store.find_closed_endpoints(tx, asked) == set()
 
 
 async def test_opening_needs_an_address(acme: Org) -> None:

@@ -1,4 +1,4 @@
-"""Segments over the real API, and the engine's chore that keeps them fresh."""
+"""Segments over the real API, and the engine's job that keeps them fresh."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -10,10 +10,10 @@ import pytest
 
 from api.clock import Clock
 from api.embedded import Server
-from api.language.codec import decode
-from api.segments.finding import Desk
+from api.segments.candidates import SegmentServices
 from tests.conftest import clone
 from tests.routes.conftest import Org, Service, serving
+from workbench.language.codec import decode
 
 
 class LateClock(Clock):
@@ -38,10 +38,10 @@ class Team:
         return self.org.id
 
     @property
-    def desk(self) -> Desk:
+    def desk(self) -> SegmentServices:
         """What refreshes segments as an engine does, for every organization."""
-        parts = self.org.service.parts
-        return msgspec.structs.replace(parts.segments, database=parts.service)
+        parts = self.org.service.services
+        return msgspec.structs.replace(parts.segments, database=parts.system_database)
 
     async def call(self, method: str, path: str = "", body: Any = None, *scopes: str) -> httpx.Response:
         """Call as an author, or with a workbench key that has these scopes."""
@@ -101,5 +101,5 @@ async def globex(service: Service) -> Team:
 @pytest.fixture
 async def clock(service: Service) -> LateClock:
     made = LateClock()
-    await service.parts.service.calibrate(made)
+    await service.services.system_database.calibrate(made)
     return made

@@ -32,11 +32,11 @@ async def test_an_audience_holds_the_contacts_it_was_given_and_where_they_came_f
     assert await acme.members("invited") == {ann, ben}
     assert await acme.no("PUT", "/invited", {"revision": 1, "sql": "SELECT 1"}) == (
         400,
-        "an audience is frozen: it has no query, and only other contacts can replace it",
+        "an audience has no query to edit; replace its contacts instead",
     )
 
 
-async def test_an_audience_is_replaced_by_who_names_its_revision(acme: Team) -> None:
+async def test_an_audience_is_replaced_with_its_revision(acme: Team) -> None:
     ann, ben = await two(acme)
     await acme.ok("POST", "", {"name": "invited", "contactIds": [ann]})
     again = {"name": "invited", "contactIds": [ben]}
@@ -54,7 +54,10 @@ async def test_a_large_frame_comes_in_parts_and_is_there_with_the_last(acme: Tea
     ann, ben = await two(acme)
     first = await acme.ok("POST", "", {"name": "big", "contactIds": [ann, uuid7(1)], "more": True})
     assert (first["size"], first["refreshedAt"], first["revision"]) == (0, None, 1)
-    assert await acme.no("POST", "/big/refresh") == (409, "more contacts of the audience are still to come")
+    assert await acme.no("POST", "/big/refresh") == (
+        409,
+        "the audience is incomplete: further parts must be sent first",
+    )
     assert (await acme.no("POST", "/big/contacts", {"contactIds": [ann]}))[0] == 400
     part = {"contactIds": [ann], "revision": 1, "more": True}
     await acme.ok("POST", "/big/contacts", part)
@@ -70,7 +73,7 @@ async def test_a_large_frame_comes_in_parts_and_is_there_with_the_last(acme: Tea
     assert await acme.rows("SELECT * FROM audience_parts WHERE org_id = %s", acme.id) == []
 
 
-async def test_whoever_stays_in_an_audience_that_is_replaced_in_parts_was_never_away(acme: Team) -> None:
+async def test_contacts_in_both_audiences_keep_their_membership_while_parts_arrive(acme: Team) -> None:
     ann, ben = await two(acme)
     eve = await acme.contact("eve")
     await acme.ok("POST", "", {"name": "invited", "contactIds": [ann, ben]})
@@ -87,14 +90,14 @@ async def test_parts_of_two_frames_do_not_mix(acme: Team) -> None:
     ann, ben = await two(acme)
     await acme.ok("POST", "", {"name": "invited", "contactIds": [ann], "more": True})
     await acme.ok("POST", "", {"name": "invited", "contactIds": [ben], "revision": 1, "more": True})
-    said = "revision: another frame is on its way, at revision 2; this one began at 1"
+    said = "revision: another upload has begun, at revision 2; this one began at 1"
     assert await acme.no("POST", "/invited/contacts", {"contactIds": [ann], "revision": 1}) == (409, said)
     await acme.ok("POST", "/invited/contacts", {"contactIds": [], "revision": 2})
     assert await acme.members("invited") == {ben}
 
 
 @pytest.mark.parametrize("ids", [5, ["x"], [None], ["00000000-0000-0000-0000-00000000000z"], [{}]])
-async def test_what_is_no_list_of_ids_is_refused(acme: Team, ids: Any) -> None:
+async def test_contact_ids_that_are_not_a_list_of_ids_are_refused(acme: Team, ids: Any) -> None:
     assert (await acme.no("POST", "", {"name": "a", "contactIds": ids}))[0] == 400
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from api import settings
+from api.engine.deliver import open_transports
 from api.engine.drive import Driver
-from api.engine.outside import transports
-from api.language.codec import decode
-from api.language.retry import uniform
 from tests.segments.conftest import Team
+from workbench.language.codec import decode
+from workbench.language.run import uniform_policy
 
 WHALES = {
     "name": "whales",
@@ -45,8 +45,8 @@ async def published(team: Team) -> str:
 
 async def drive(team: Team, folder: Path) -> None:
     service = team.org.service
-    ways = transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
-    driver = Driver(service.parts.service, service.keyring, service.parts.clock, uniform(()), ways)
+    ways = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
+    driver = Driver(service.services.system_database, service.keyring, service.services.clock, uniform_policy(()), ways)
     await driver.drive(team.id, "ready", 100)
     await ways.close()
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from api.language.codec import decode
 from tests.segments.conftest import Team
+from workbench.language.codec import decode
 
 RICH = "SELECT id AS contact_id FROM contacts WHERE (metadata ->> 'balance')::numeric > :least"
 WHALES: dict[str, Any] = {"name": "whales", "sql": RICH, "params": {"least": 100}}
@@ -37,7 +37,7 @@ async def test_a_segment_holds_what_its_query_finds(acme: Team) -> None:
     assert ben not in await acme.members("whales")
 
 
-async def test_who_stays_is_not_written_again(acme: Team) -> None:
+async def test_members_that_stay_are_not_written_again(acme: Team) -> None:
     await three(acme)
     await acme.ok("POST", "", WHALES)
     before = await acme.rows(
@@ -64,7 +64,7 @@ async def test_a_preview_says_what_would_change_and_writes_nothing(acme: Team) -
     assert await acme.members("whales") == {ann, cy}
 
 
-async def test_rows_without_a_contact_and_ids_of_nobody_are_counted_and_left_out(acme: Team) -> None:
+async def test_rows_without_a_contact_and_unknown_ids_are_counted_and_left_out(acme: Team) -> None:
     ann = await acme.contact("ann")
     sql = (
         f"""SELECT * FROM (VALUES (1, NULL), (2, '{ann}'), (3, '{ann}'), (4, gen_random_uuid())) AS v (n, contact_id)"""
@@ -74,7 +74,7 @@ async def test_rows_without_a_contact_and_ids_of_nobody_are_counted_and_left_out
     assert await acme.members("odd") == {ann}
 
 
-async def test_nobody_is_a_segment_too(acme: Team) -> None:
+async def test_a_segment_may_be_empty(acme: Team) -> None:
     made = await acme.ok("POST", "", {"name": "empty", "sql": "SELECT id AS contact_id FROM contacts WHERE false"})
     assert (made["size"], made["refreshedAt"] is not None) == (0, True)
     assert len((await acme.ok("GET", "/empty"))["history"]) == 1
@@ -118,7 +118,7 @@ async def test_every_problem_is_named_at_once(acme: Team) -> None:
 
 async def test_a_stale_revision_and_a_taken_name_are_conflicts(acme: Team) -> None:
     await acme.ok("POST", "", WHALES)
-    assert await acme.no("POST", "", WHALES) == (409, "name: there is a segment 'whales' already")
+    assert await acme.no("POST", "", WHALES) == (409, "name: a segment named 'whales' already exists")
     assert (await acme.ok("PUT", "/whales", {"revision": 1, "everySeconds": 60}))["revision"] == 2
     for edit in ({"everySeconds": 90}, {"sql": RICH, "params": {"least": 1}}):
         said = await acme.no("PUT", "/whales", edit | {"revision": 1})
@@ -127,7 +127,7 @@ async def test_a_stale_revision_and_a_taken_name_are_conflicts(acme: Team) -> No
     assert (same["revision"], same["found"]) == (2, None)
 
 
-async def test_who_may(acme: Team) -> None:
+async def test_scopes_of_the_routes(acme: Team) -> None:
     await acme.ok("POST", "", WHALES)
     for method, path, body, scopes, status in (
         ("GET", "", None, ("contacts:read",), 200),
@@ -166,7 +166,7 @@ async def test_addresses_among_the_values_are_sealed_and_masked(acme: Team) -> N
 )
 async def test_an_address_inside_an_object_is_refused(acme: Team, hidden: Any) -> None:
     body = {"name": "ann", "sql": "SELECT contact_id FROM app_events WHERE payload = :p", "params": {"p": hidden}}
-    said = "params.p: holds an email address inside an object: give the address as a value of its own"
+    said = "params.p: contains an email address inside an object; pass the address as a separate value"
     assert await acme.no("POST", "", body) == (400, said)
     origin = {"sql": "SELECT 1", "params": {"p": hidden}}
     shown = await acme.ok("POST", "", {"name": "invited", "contactIds": [], "provenance": origin})
@@ -175,7 +175,7 @@ async def test_an_address_inside_an_object_is_refused(acme: Team, hidden: Any) -
     assert "acme.example" not in stored
 
 
-async def test_what_is_in_use_is_not_put_away(acme: Team) -> None:
+async def test_a_segment_in_use_is_not_archived(acme: Team) -> None:
     await acme.ok("POST", "", WHALES)
     sql = "SELECT contact_id FROM segment_members WHERE segment = :of"
     await acme.ok("POST", "", {"name": "old-whales", "sql": sql, "params": {"of": "whales"}})
@@ -193,13 +193,13 @@ async def test_what_is_in_use_is_not_put_away(acme: Team) -> None:
     }
     draft = {"name": "Thank whales", "triggerSpec": {"type": "app_event", "event": "deposit"}, "graph": graph}
     made = decode((await acme.org.call("POST", "/automations", draft, "workbench")).content)
-    assert (await acme.no("DELETE", "/whales"))[1] == "the segment 'old-whales' asks for it"
+    assert (await acme.no("DELETE", "/whales"))[1] == "the segment 'old-whales' uses it"
     await acme.org.call("POST", f"/automations/{made['id']}/publish", {}, "workbench")
     refused = await acme.call("DELETE", "/whales")
     assert refused.status_code == 409
     assert [each["error"] for each in refused.json()["errors"]] == [
-        "the automation 'Thank whales' asks for it",
-        "the segment 'old-whales' asks for it",
+        "the automation 'Thank whales' uses it",
+        "the segment 'old-whales' uses it",
     ]
     await acme.org.call("POST", f"/automations/{made['id']}/archive", {}, "workbench")
     await acme.ok("DELETE", "/old-whales")

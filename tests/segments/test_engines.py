@@ -6,20 +6,21 @@ from typing import Any
 
 import pytest
 
-from api.authoring.automations import Author
+from api.automations.automations import Author
 from api.clock import Clock, uuid7
+from api.crypto import Keyring
 from api.embedded import Server
-from api.keyring import Keyring
-from api.query.run import Gateway, Turns
+from api.query.gateway import Gateway
+from api.query.limits import QuerySlots
 from api.segments import segments
-from api.segments.definition import Asked, Draft
-from api.segments.finding import Desk
-from api.segments.segments import Filled
+from api.segments.candidates import SegmentServices
+from api.segments.definition import SegmentDraft, SegmentQuery
+from api.segments.segments import SegmentResult
 from api.store.database import Database, libpq_dsn
 from tests.acceptance.conftest import SECRET, House, until
 from tests.servers import acting, waiting
 
-ALL = Draft("all", Asked("SELECT id AS contact_id FROM contacts"), 3600)
+ALL = SegmentDraft("all", SegmentQuery("SELECT id AS contact_id FROM contacts"), 3600)
 ADD = "INSERT INTO contacts (org_id, id, created_at, updated_at) VALUES (%s, %s, now(), now())"
 JOIN = "INSERT INTO segment_members VALUES (%s, 'all', %s, now())"
 MEMBERS = "SELECT contact_id::text FROM segment_members ORDER BY 1"
@@ -37,9 +38,9 @@ async def define(house: House, org_id: int) -> None:
     await database.open()
     clock, keyring = Clock(), Keyring(SECRET)
     await database.calibrate(clock)
-    desk = Desk(database, Gateway(database, keyring), keyring, 10.0, Turns())
+    desk = SegmentServices(database, Gateway(database, keyring), keyring, 10.0, QuerySlots())
     made = await segments.create(desk, Author(org_id, uuid7(1), clock.now_us()), ALL)
-    assert isinstance(made, Filled)
+    assert isinstance(made, SegmentResult)
     await database.close()
 
 

@@ -1,4 +1,4 @@
-"""The engine's chore: who is due is refreshed once, whoever asks, and nobody suffers for somebody else."""
+"""The engine's job: who is due is refreshed once, whoever asks, and nobody suffers for somebody else."""
 
 import asyncio
 from datetime import timedelta
@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.query.run import Gateway, Limits, Places, Turns
-from api.segments.finding import Desk
-from api.segments.freshness import BUSY, LEASE, refresh_due
+from api.query.gateway import Gateway
+from api.query.limits import ConcurrencyLimits, QuerySlots
+from api.segments.candidates import SegmentServices
+from api.segments.refresh import LEASE, RETRY_DELAY, refresh_due
+from api.store.analyst import QueryLimits
 from api.store.database import Database
-from api.store.segments import claim_due
+from api.store.segments import claim_due_segment
 from tests.routes.conftest import Service
 from tests.segments.conftest import LateClock, Team
 
@@ -25,9 +27,9 @@ async def calm(service: Service) -> None:
     await service.rows("UPDATE segments SET due_at = NULL")
 
 
-def impatient(team: Team, seconds: float) -> Desk:
+def impatient(team: Team, seconds: float) -> SegmentServices:
     """Return a desk whose queries end after some seconds."""
-    limits = Limits(step_seconds=seconds, watch_seconds=seconds + 1)
+    limits = QueryLimits(step_seconds=seconds, watch_seconds=seconds + 1)
     gateway = Gateway(team.desk.database, team.desk.keyring, limits)
     return msgspec.structs.replace(team.desk, gateway=gateway)
 
@@ -105,7 +107,7 @@ async def test_a_query_that_no_longer_fits_says_where(acme: Team, clock: LateClo
     assert (await state(acme, "all"))["lastError"] == 'column "plan" does not exist (character 46)'
 
 
-async def test_a_slow_segment_of_one_organization_holds_nobody_up(acme: Team, globex: Team, clock: LateClock) -> None:
+async def test_a_slow_segment_delays_no_other_organization(acme: Team, globex: Team, clock: LateClock) -> None:
     await acme.contact("ann")
     await acme.ok("POST", "", ALL)
     await acme.ok("POST", "", ALL | {"name": "other"})
@@ -133,7 +135,7 @@ async def test_organizations_take_turns(acme: Team, globex: Team, clock: LateClo
     assert rows[1] == (globex.id,)
 
 
-async def test_a_refresh_whose_segment_was_changed_meanwhile_leaves_it_alone(acme: Team, clock: LateClock) -> None:
+async def test_a_refresh_does_not_overwrite_a_segment_that_was_changed_meanwhile(acme: Team, clock: LateClock) -> None:
     ann = await acme.contact("ann")
     await acme.ok("POST", "", ALL)
     clock.ahead = timedelta(minutes=11)
@@ -157,7 +159,7 @@ async def test_an_engine_that_stops_gives_its_lease_back(acme: Team, clock: Late
     assert await acme.rows("SELECT lease_until, last_error FROM segments WHERE org_id = %s", acme.id) == [(None, None)]
 
 
-async def test_a_lease_that_nobody_gave_back_ends(acme: Team, clock: LateClock) -> None:
+async def test_an_abandoned_lease_ends(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
     clock.ahead = timedelta(minutes=11)
     await acme.rows("UPDATE segments SET lease_until = %s WHERE org_id = %s", clock.now() + LEASE, acme.id)
@@ -181,10 +183,10 @@ async def test_one_segment_of_an_organization_is_taken_at_a_time(acme: Team, clo
         await acme.ok("POST", "", ALL | {"name": name})
     now = clock.now() + timedelta(minutes=11)
     async with acme.desk.database.transaction() as tx, acme.desk.database.transaction() as other:
-        assert await claim_due(tx, acme.id, now, now + LEASE)
-        assert await claim_due(other, acme.id, now, now + LEASE) is None  # at the same moment
+        assert await claim_due_segment(tx, acme.id, now, now + LEASE)
+        assert await claim_due_segment(other, acme.id, now, now + LEASE) is None  # at the same moment
     async with acme.desk.database.transaction() as tx:
-        assert await claim_due(tx, acme.id, now, now + LEASE) is None  # and after it
+        assert await claim_due_segment(tx, acme.id, now, now + LEASE) is None  # and after it
 
 
 async def test_what_a_refresh_found_out_is_void_after_one_that_began_later(acme: Team, clock: LateClock) -> None:
@@ -207,19 +209,19 @@ async def test_a_database_that_breaks_off_is_said_and_tried_again_soon(acme: Tea
     await hasty.open()
     assert await refresh_due(msgspec.structs.replace(acme.desk, database=hasty), clock) == 1
     await hasty.close()
-    assert (await state(acme, "all"))["lastError"] == "the database broke off, or took too long"
+    assert (await state(acme, "all"))["lastError"] == "the database connection was lost, or the statement timed out"
     await spoil(acme, "all", ALL["sql"])
-    clock.ahead += BUSY + timedelta(seconds=1)
+    clock.ahead += RETRY_DELAY + timedelta(seconds=1)
     assert await refresh_due(acme.desk, clock) == 1
     assert (await state(acme, "all"))["lastError"] is None
 
 
 async def test_a_late_segment_says_what_it_waits_for(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
-    turns = Turns(Places(of_organization=1, wait_seconds=0.01))
-    desk = msgspec.structs.replace(acme.desk, turns=turns)
+    slots = QuerySlots(ConcurrencyLimits(per_organization=1, wait_seconds=0.01))
+    desk = msgspec.structs.replace(acme.desk, slots=slots)
     clock.ahead = timedelta(minutes=11)
-    async with turns.of(acme.id):
+    async with slots.acquire(acme.id):
         await refresh_due(desk, clock)
         assert (await state(acme, "all"))["failingSince"] is None  # not yet late
         clock.ahead = timedelta(minutes=21)
@@ -227,6 +229,6 @@ async def test_a_late_segment_says_what_it_waits_for(acme: Team, clock: LateCloc
     late = await state(acme, "all")
     assert late["lastError"] == "other queries are still running; try again"
     assert late["failingSince"] is not None
-    clock.ahead += BUSY + timedelta(seconds=1)
+    clock.ahead += RETRY_DELAY + timedelta(seconds=1)
     await refresh_due(desk, clock)
     assert (await state(acme, "all"))["failingSince"] is None

@@ -5,18 +5,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from api.authoring.automations import Author
+from api.automations.automations import Author
 from api.clock import uuid7
-from api.contacts import erasure, merging
-from api.contacts.erasure import ErasedView, erase_again
-from api.contacts.merging import MergeView, Pair, UndoneView
+from api.contacts import erase as contacts_erase
+from api.contacts import merge as contacts_merge
+from api.contacts.erase import ErasedView, erase_again
+from api.contacts.merge import MergeView, Pair, UndoneView
 from api.segments import segments
-from api.segments.definition import asked_by, question
-from api.segments.finding import found
-from api.segments.segments import Filled
-from api.store import members
+from api.segments.candidates import query_candidates
+from api.segments.definition import query_of
+from api.segments.segments import SegmentResult
+from api.store import segments as store_segments
+from api.store.contacts import ContactKey, erase_contact, schedule_erasure
 from api.store.database import Database
-from api.store.erasure import Subject, await_erasure, forget
 from api.store.segments import SegmentRow, find_segment
 from tests.segments.conftest import Team
 
@@ -25,16 +26,20 @@ SEEN = {"name": "seen", "sql": "SELECT contact_id FROM app_events"}
 
 
 def author(team: Team) -> Author:
-    now_us = team.org.service.parts.clock.unique_now_us()
+    now_us = team.org.service.services.clock.unique_now_us()
     return Author(team.id, uuid7(now_us), now_us)
 
 
 async def erase(team: Team, contact_id: str) -> None:
-    assert isinstance(await erasure.erase(team.org.service.parts.service, author(team), contact_id), ErasedView)
+    assert isinstance(
+        await contacts_erase.erase(team.org.service.services.system_database, author(team), contact_id), ErasedView
+    )
 
 
 async def merge(team: Team, keep: str, absorbed: str) -> str:
-    done = await merging.merge(team.org.service.parts.service, author(team), Pair(keep, absorbed), str)
+    done = await contacts_merge.merge(
+        team.org.service.services.system_database, author(team), Pair(keep, absorbed), str
+    )
     assert isinstance(done, MergeView)
     assert done.id is not None
     return done.id
@@ -47,10 +52,10 @@ async def row_of(team: Team, name: str) -> SegmentRow:
     return row
 
 
-async def refreshed(team: Team, name: str) -> Filled:
+async def refreshed(team: Team, name: str) -> SegmentResult:
     row = await row_of(team, name)
-    filled = await segments.refresh(team.desk, row, team.org.service.parts.clock.now())
-    assert isinstance(filled, Filled)
+    filled = await segments.refresh(team.desk, row, team.org.service.services.clock.now())
+    assert isinstance(filled, SegmentResult)
     return filled
 
 
@@ -58,11 +63,11 @@ async def refreshed(team: Team, name: str) -> Filled:
 async def before_commit(team: Team, name: str) -> AsyncIterator[None]:
     """Let a refresh change members, and commit only when the block ends; then it is mended as always."""
     row = await row_of(team, name)
-    now = team.org.service.parts.clock.now()
-    async with found(team.desk, question(team.id, asked_by(row))) as (tx, there):
-        change = await segments.fill(tx, row, there, now)
+    now = team.org.service.services.clock.now()
+    async with query_candidates(team.desk, team.id, query_of(row)) as (tx, counts):
+        await segments.replace_members(tx, row, counts, now)
         yield
-    await segments.mended(team.desk, row, there, change, now)
+    await segments.repair(team.desk.database, row, now)
 
 
 async def test_erased_contacts_do_not_come_back(acme: Team) -> None:
@@ -78,7 +83,7 @@ async def test_erased_contacts_do_not_come_back(acme: Team) -> None:
     assert (await acme.ok("POST", "", {"name": "invited", "contactIds": [ann, ben]}))["size"] == 1
 
 
-async def test_whoever_was_merged_counts_as_who_they_are_now(acme: Team) -> None:
+async def test_merged_contacts_count_as_the_contact_that_was_kept(acme: Team) -> None:
     ann, app = await acme.contact("ann"), await acme.contact("app")
     await acme.ok("POST", "", SEEN)
     await merge(acme, ann, app)
@@ -96,13 +101,13 @@ async def test_an_audience_follows_a_merge_and_its_undoing(acme: Team) -> None:
     merge_id = await merge(acme, ann, app)
     assert await acme.members("invited") == {ann}
     await acme.ok("DELETE", "/gone")
-    undone = await merging.undo(acme.org.service.parts.service, author(acme), merge_id)
+    undone = await contacts_merge.undo(acme.org.service.services.system_database, author(acme), merge_id)
     assert isinstance(undone, UndoneView)
     assert await acme.members("invited") == {app}
     assert await acme.members("gone") == set()
 
 
-async def test_an_audience_is_counted_anew_after_an_erasure(acme: Team) -> None:
+async def test_an_audience_is_recounted_after_an_erasure(acme: Team) -> None:
     ann, ben = await acme.contact("ann"), await acme.contact("ben")
     await acme.ok("POST", "", {"name": "invited", "contactIds": [ann, ben]})
     await erase(acme, ann)
@@ -126,8 +131,8 @@ async def test_an_erasure_long_before_the_commit_of_a_refresh_wins(acme: Team) -
     ann = await acme.contact("ann")
     async with before_commit(acme, "all"):
         await erase(acme, ann)
-        later = acme.org.service.parts.clock.now() + timedelta(minutes=2)
-        await erase_again(acme.org.service.parts.service, later)
+        later = acme.org.service.services.clock.now() + timedelta(minutes=2)
+        await erase_again(acme.org.service.services.system_database, later)
     assert await acme.members("all") == set()
 
 
@@ -145,12 +150,12 @@ async def test_a_merge_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
 async def test_an_erasure_under_way_is_waited_for(acme: Team) -> None:
     """It has looked at the members already, and commits after the refresh."""
     await acme.ok("POST", "", ALL)
-    ann, database = await acme.contact("ann"), acme.org.service.parts.service
+    ann, database = await acme.contact("ann"), acme.org.service.services.system_database
     row = await row_of(acme, "all")
     async with database.transaction() as tx:
-        now = acme.org.service.parts.clock.now()
-        await forget(tx, Subject(acme.id, ann), now)
-        await await_erasure(tx, Subject(acme.id, ann), now + timedelta(minutes=1))
+        now = acme.org.service.services.clock.now()
+        await erase_contact(tx, ContactKey(acme.id, ann), now)
+        await schedule_erasure(tx, ContactKey(acme.id, ann), now + timedelta(minutes=1))
         refreshing = asyncio.create_task(segments.refresh(acme.desk, row, now))
         await waits_for_a_lock(acme.desk.database)
     await refreshing
@@ -173,12 +178,12 @@ async def test_the_second_look_of_an_erasure_mends_what_a_killed_refresh_left(ac
     ann = await acme.contact("ann")
     await erase(acme, ann)
     await acme.rows("INSERT INTO segment_members VALUES (%s, 'all', %s, now())", acme.id, ann)
-    later = acme.org.service.parts.clock.now() + timedelta(minutes=2)
-    await erase_again(acme.org.service.parts.service, later)
+    later = acme.org.service.services.clock.now() + timedelta(minutes=2)
+    await erase_again(acme.org.service.services.system_database, later)
     assert await acme.members("all") == set()
 
 
-async def test_refreshes_erasures_and_merges_side_by_side_leave_only_those_who_are_there(acme: Team) -> None:
+async def test_concurrent_refreshes_erasures_and_merges_leave_only_existing_contacts(acme: Team) -> None:
     people = [await acme.contact(f"p{number}") for number in range(24)]
     await acme.ok("POST", "", ALL)
     await acme.ok("POST", "", SEEN)
@@ -198,11 +203,13 @@ async def test_refreshes_erasures_and_merges_side_by_side_leave_only_those_who_a
     assert await acme.members("seen") == kept
 
 
-async def test_members_that_somebody_is_changing_are_left_to_them(acme: Team) -> None:
+async def test_members_locked_by_another_transaction_are_skipped(acme: Team) -> None:
     ann = await acme.contact("ann")
     await acme.ok("POST", "", ALL)
     row = await row_of(acme, "all")
-    async with acme.org.service.parts.service.transaction() as tx:
+    async with acme.org.service.services.system_database.transaction() as tx:
         await tx.execute("DELETE FROM segment_members WHERE contact_id = %s", (ann,))
         async with acme.desk.database.transaction() as other:
-            await members.drop_all(other, members.Place(acme.id, row.name))  # does not wait
+            await store_segments.remove_all_members(
+                other, store_segments.SegmentKey(acme.id, row.name)
+            )  # does not wait

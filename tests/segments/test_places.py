@@ -3,38 +3,39 @@
 import msgspec
 import pytest
 
-from api.query.run import BusyError, Places, TooLargeError, Turns
+from api.query.limits import ConcurrencyLimits, QuerySlots
 from api.segments import segments
-from api.segments.definition import Asked, Trial
-from api.segments.finding import Desk, given
+from api.segments.candidates import SegmentServices, load_candidates
+from api.segments.definition import PreviewRequest, SegmentQuery
+from api.store.analyst import ResultTooLargeError, TooManyQueriesError
 from tests.segments.conftest import Team
 
-ALL = Trial(Asked("SELECT id AS contact_id FROM contacts"), None)
-NONE = Trial(Asked("SELECT NULL::uuid AS contact_id FROM generate_series(1, 20)"), None)
+ALL = PreviewRequest(SegmentQuery("SELECT id AS contact_id FROM contacts"), None)
+NONE = PreviewRequest(SegmentQuery("SELECT NULL::uuid AS contact_id FROM generate_series(1, 20)"), None)
 
 
-def crowded(team: Team) -> Desk:
+def crowded(team: Team) -> SegmentServices:
     """Return a desk at which an organization has one place of two, and nobody waits for long."""
-    turns = Turns(Places(of_organization=1, in_all=2, wait_seconds=0.05))
-    return msgspec.structs.replace(team.desk, turns=turns)
+    slots = QuerySlots(ConcurrencyLimits(per_organization=1, total=2, wait_seconds=0.05))
+    return msgspec.structs.replace(team.desk, slots=slots)
 
 
-async def test_an_organization_whose_places_are_taken_holds_up_itself_alone(acme: Team, globex: Team) -> None:
+async def test_an_organization_without_a_free_slot_delays_only_itself(acme: Team, globex: Team) -> None:
     desk = crowded(acme)
-    async with desk.turns.of(acme.id):  # as long as a large frame, or a slow query, takes
-        with pytest.raises(BusyError):
+    async with desk.slots.acquire(acme.id):  # as long as a large frame, or a slow query, takes
+        with pytest.raises(TooManyQueriesError):
             await segments.preview(desk, acme.id, ALL)
-        with pytest.raises(BusyError):
-            async with given(desk, acme.id, []):
+        with pytest.raises(TooManyQueriesError):
+            async with load_candidates(desk, acme.id, []):
                 pass
-        assert (await segments.preview(desk, globex.id, ALL)).found.size == 0
-    assert (await segments.preview(desk, acme.id, ALL)).found.size == 0
+        assert (await segments.preview(desk, globex.id, ALL)).counts.size == 0
+    assert (await segments.preview(desk, acme.id, ALL)).counts.size == 0
 
 
 async def test_a_query_that_never_stops_returning_rows_is_refused(acme: Team) -> None:
-    desk = msgspec.structs.replace(acme.desk, most_rows=19)
+    desk = msgspec.structs.replace(acme.desk, max_rows=19)
     said = "the query returns more than 19 rows; SELECT DISTINCT contact_id returns each contact once"
-    with pytest.raises(TooLargeError, match=said):
+    with pytest.raises(ResultTooLargeError, match=said):
         await segments.preview(desk, acme.id, NONE)
-    enough = msgspec.structs.replace(acme.desk, most_rows=20)
-    assert (await segments.preview(enough, acme.id, NONE)).found.nulls == 20
+    enough = msgspec.structs.replace(acme.desk, max_rows=20)
+    assert (await segments.preview(enough, acme.id, NONE)).counts.nulls == 20

@@ -22,7 +22,7 @@ async def test_segments_of_one_name_have_nothing_in_common(acme: Team, globex: T
     assert answer.json()["rows"] == []
 
 
-async def test_contacts_of_another_organization_are_nobodys(acme: Team, globex: Team) -> None:
+async def test_contacts_of_another_organization_are_unknown(acme: Team, globex: Team) -> None:
     gus = await globex.contact("gus")
     made = await acme.ok("POST", "", {"name": "theirs", "sql": f"SELECT '{gus}'::uuid AS contact_id"})
     assert (made["size"], made["found"]["unknown"]) == (0, 1)
@@ -55,7 +55,7 @@ async def test_no_definition_escapes(acme: Team, attempt: str) -> None:
     [
         "SELECT id AS contact_id FROM contacts; DELETE FROM contacts",
         "SELECT id AS contact_id FROM workbench.contacts",
-        "SELECT contact_id FROM found",
+        "SELECT contact_id FROM candidates",
         "SELECT contact_id FROM pg_temp.wanted",
         "SELECT contact_id FROM workbench.audience_parts",
         "COPY (SELECT id AS contact_id FROM contacts) TO STDOUT",

@@ -1,4 +1,4 @@
-"""A database whose connections go from hand to hand."""
+"""A pool with one connection, so that every transaction gets the one that was used before."""
 
 from collections.abc import AsyncIterator
 
@@ -9,7 +9,6 @@ from api.store.database import Database
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """A pool of one connection: whoever comes next gets it."""
     opened = Database(database_url, size=1)
     await opened.open()
     yield opened

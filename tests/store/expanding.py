@@ -1,9 +1,9 @@
-"""What a migration may do while code of the version before is at work: the forms that are allowed, and nothing else."""
+"""The forms of statements that a migration may have while code of the previous version runs; all others are refused."""
 
 import re
 from collections.abc import Iterator
 
-from api.store.migrations import Migration
+from api.store.database import Migration
 
 _CONSTANT = r"(?:'[^']*'(?:::\w+(?:\[\])?)?|-?\d+(?:\.\d+)?|true|false|NULL)"
 _TYPE = r"(?:text|smallint|integer|bigint|numeric|double precision|boolean|uuid|bytea|jsonb|timestamptz)(?:\[\])?"
@@ -29,22 +29,22 @@ _OUTSIDE = (r"DROP INDEX CONCURRENTLY IF EXISTS [\w.]+", r"CREATE (?:UNIQUE )?IN
 
 
 def refused(migration: Migration) -> list[str]:
-    """Return the statements of a migration that may disturb code of the version before."""
+    """Return the statements of a migration that may break code of the previous version."""
     if migration.needs is not None:
         return []
-    found = list(_statements(migration.text))
+    statements = list(_statements(migration.text))
     if not migration.in_transaction:
-        return [each for each in found if not _is(each, _OUTSIDE)] + _without_a_second_try(found)
-    own = {name for each in found for name in re.findall(r"^CREATE TABLE (?:IF NOT EXISTS )?([\w.]+)", each)}
-    return [each for each in found if not _is(each, _ALLOWED) and not _on_own_table(each, own)]
+        return [text for text in statements if not _is(text, _OUTSIDE)] + _not_repeatable(statements)
+    own = {name for text in statements for name in re.findall(r"^CREATE TABLE (?:IF NOT EXISTS )?([\w.]+)", text)}
+    return [text for text in statements if not _is(text, _ALLOWED) and not _on_own_table(text, own)]
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Give statements in one line each; what stands between `$$` belongs to its statement."""
+    """Yield statements in one line each; text between `$$` belongs to its statement."""
     text = re.sub(r"--[^\n]*", "", text)
     text = re.sub(r"\$\$.*?\$\$", "$$", text, flags=re.DOTALL)
-    for each in text.split(";"):
-        if statement := " ".join(each.split()):
+    for part in text.split(";"):
+        if statement := " ".join(part.split()):
             yield statement
 
 
@@ -53,15 +53,15 @@ def _is(statement: str, forms: tuple[str, ...]) -> bool:
 
 
 def _on_own_table(statement: str, own: set[str]) -> bool:
-    """Tell whether this is an index on a table that is made by the same migration."""
+    """Return whether this is an index on a table that the same migration creates."""
     on = re.match(r"CREATE (?:UNIQUE )?INDEX (?:\w+ )?ON ([\w.]+) ", statement, re.IGNORECASE)
     return on is not None and on[1] in own
 
 
-def _without_a_second_try(statements: list[str]) -> list[str]:
-    """Return indexes that a second try would not build: the first one leaves a broken index of that name."""
-    dropped = {each.split()[-1].split(".")[-1] for each in statements if each.upper().startswith("DROP INDEX")}
+def _not_repeatable(statements: list[str]) -> list[str]:
+    """Return indexes that a second attempt would not build, because the first one left an invalid index with that name."""
+    dropped = {text.split()[-1].split(".")[-1] for text in statements if text.upper().startswith("DROP INDEX")}
     created = [
-        (each, re.search(r"CONCURRENTLY (\w+)", each)) for each in statements if each.upper().startswith("CREATE")
+        (text, re.search(r"CONCURRENTLY (\w+)", text)) for text in statements if text.upper().startswith("CREATE")
     ]
-    return [each for each, name in created if name is None or name[1] not in dropped]
+    return [text for text, name in created if name is None or name[1] not in dropped]

@@ -1,4 +1,4 @@
-"""Array literals arrive as what they were made from, whatever the texts contain."""
+"""Array literals arrive in Postgres with the values they were made from, whatever the texts contain."""
 
 from uuid import UUID
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import connect
 
-from api.store.arrays import joined, plain, quoted, records, uuids
+from api.store.query import joined, plain, quoted, records, uuids
 
 TEXTS = st.lists(st.one_of(st.none(), st.sampled_from(["null", "NULL", "", "a,b", '"', "\\", "{}", " "]), st.text()))
 
@@ -36,5 +36,5 @@ def test_uuids_arrive_as_they_are(database_url: str, count: int) -> None:
     with connect(database_url) as connection:
         pgconn = connection.pgconn
         result = pgconn.exec_params(b"SELECT $1::uuid[]::text", [uuids(sent)], param_formats=[1])
-    expected = "{" + ",".join(str(UUID(each)) for each in sent) + "}"
+    expected = "{" + ",".join(str(UUID(value)) for value in sent) + "}"
     assert result.get_value(0, 0) == expected.encode()

@@ -1,4 +1,4 @@
-"""Prepared statements of our own beside those of psycopg, on one connection."""
+"""Our prepared statements and those of psycopg on one connection."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -6,39 +6,39 @@ from datetime import datetime
 import pytest
 from psycopg import errors
 
-from api.store.calls import run
 from api.store.database import Database, RefusedDataError, Transaction
 from api.store.locks import hold_contacts
+from api.store.query import run
 
 CONTACT = "01a1ffd0-b854-71ce-b9a9-56845d17867b"
 
 
-async def test_a_rollback_makes_psycopg_drop_all_statements_and_ours_are_prepared_again(database: Database) -> None:
+async def test_statements_are_prepared_again_after_psycopg_dropped_them_in_a_rollback(database: Database) -> None:
     await roll_back_after(database, both)
     async with database.transaction() as tx:
         await both(tx)
 
 
-async def test_a_rollback_leaves_ours_in_place_where_psycopg_has_none(database: Database) -> None:
+async def test_a_rollback_keeps_our_statements_if_psycopg_prepared_none(database: Database) -> None:
     await roll_back_after(database, ours)
     async with database.transaction() as tx:
         await ours(tx)
 
 
-async def test_a_part_that_is_rolled_back_alone_drops_ours_too(database: Database) -> None:
+async def test_a_rollback_to_a_savepoint_drops_our_statements(database: Database) -> None:
     async with database.transaction() as tx:
         await both(tx)
         with pytest.raises(errors.DataError):
-            await _part(tx)
+            await _fail_in_savepoint(tx)
         await both(tx)
 
 
-async def _part(tx: Transaction) -> None:
+async def _fail_in_savepoint(tx: Transaction) -> None:
     async with tx.transaction():
         await tx.execute("SELECT 'x'::integer")
 
 
-async def test_statements_are_prepared_anew_after_a_while(database: Database) -> None:
+async def test_statements_are_prepared_again_after_some_time(database: Database) -> None:
     async with database.transaction() as tx:
         await ours(tx)
         before = await prepared_at(tx)
@@ -70,6 +70,6 @@ async def ours(tx: Transaction) -> None:
 
 
 async def both(tx: Transaction) -> None:
-    for number in range(4):  # psycopg prepares what it is asked often
+    for number in range(4):  # psycopg prepares statements that are repeated
         await tx.execute("SELECT %s::integer", (number,))
     await ours(tx)

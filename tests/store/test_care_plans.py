@@ -1,4 +1,4 @@
-"""Suppressions, and the pages of an erasure, are found by index: one contact or address costs the same among millions."""
+"""Suppressions and the pages of an erasure are found by index, so one contact or address costs the same among millions."""
 
 import re
 from collections.abc import AsyncIterator
@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.access import orgs
+from api.auth import keys
 from api.clock import uuid7
-from api.store.database import Database
-from api.store.erasure import BEGINNING, PAGE
-from api.store.statements import load
+from api.store.contacts import ERASURE_PAGE, FIRST_CURSOR
+from api.store.database import Database, load
 
 pytestmark = pytest.mark.plain
 
@@ -21,7 +20,7 @@ CONTACT = uuid7(1)
 
 @pytest.fixture
 async def dsn(database_url: str) -> str:
-    assert await orgs.create(database_url, "care") == 1
+    assert await keys.create_org(database_url, "care") == 1
     return database_url
 
 
@@ -34,7 +33,7 @@ async def opened(dsn: str, *, hot: bool) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def hot(dsn: str) -> AsyncIterator[Database]:
-    """Connections as the engine has them."""
+    """Connections as the engine uses them."""
     async for database in opened(dsn, hot=True):
         yield database
 
@@ -53,38 +52,38 @@ async def plan(database: Database, file: str, name: str, **values: Any) -> str:
 
 @pytest.mark.parametrize(
     ("name", "column", "more"),
-    [("suppressed", "address_digest", {"channel": "email"}), ("closed_endpoints", "url_digest", {})],
+    [("find_suppressed", "address_digest", {"channel": "email"}), ("find_closed_endpoints", "url_digest", {})],
 )
-async def test_addresses_are_looked_up_one_by_one(hot: Database, name: str, column: str, more: dict[str, str]) -> None:
-    explained = await plan(hot, "delivery", name, org_ids=[1], **{f"{column}s": [CONTACT]}, **more)
+async def test_addresses_are_looked_up_by_index(hot: Database, name: str, column: str, more: dict[str, str]) -> None:
+    explained = await plan(hot, "messages", name, org_ids=[1], **{f"{column}s": [CONTACT]}, **more)
     (condition,) = [line for line in explained.splitlines() if "Index Cond" in line]
-    assert f"{column} = asked.{column}" in condition
+    assert f"{column} = k.{column}" in condition
 
 
-async def test_who_unsubscribed_is_looked_up_contact_by_contact(hot: Database) -> None:
-    explained = await plan(hot, "facts", "unsubscribed", org_id=1, ids=[CONTACT])
+async def test_unsubscribed_contacts_are_looked_up_by_index(hot: Database) -> None:
+    explained = await plan(hot, "entries", "find_unsubscribed", org_id=1, ids=[CONTACT])
     conditions = [line for line in explained.splitlines() if "Index Cond" in line]
     assert ["contact_id = k.id" in conditions[0], "address_digest = i.value_digest" in conditions[1]] == [True, True]
 
 
 async def test_a_page_of_a_contact_is_read_by_its_index(usual: Database) -> None:
     await fill(usual)
-    after = {"after_at": BEGINNING[0], "after_id": BEGINNING[1], "most": PAGE}
-    for name in ("clean_events", "clean_messages", "clean_entries"):
-        explained = await plan(usual, "erasure", name, org_id=1, contact_id=CONTACT, **after)
+    after = {"after_at": FIRST_CURSOR[0], "after_id": FIRST_CURSOR[1], "limit": ERASURE_PAGE}
+    for name in ("erase_events", "erase_messages", "erase_entries"):
+        explained = await plan(usual, "contacts", name, org_id=1, contact_id=CONTACT, **after)
         assert "_contact" in explained, name
-        assert read_whole(explained) == [], name
-    cancelling = await plan(usual, "erasure", "cancel_entries_of", org_id=1, contact_id=CONTACT, at=NOW)
-    assert read_whole(cancelling) == []
+        assert scanned_tables(explained) == [], name
+    cancelling = await plan(usual, "contacts", "cancel_entries", org_id=1, contact_id=CONTACT, at=NOW)
+    assert scanned_tables(cancelling) == []
 
 
-def read_whole(explained: str) -> list[str]:
-    """Return the tables that are read from end to end, without months that have no events."""
+def scanned_tables(explained: str) -> list[str]:
+    """Return the tables that are scanned, without partitions that have no events."""
     return re.findall(r"Seq Scan on (?!events_2)(\w+)", explained)
 
 
 async def fill(database: Database) -> None:
-    """Let 20,000 other contacts have an event, an entry with a step and a move, a message and a notice each."""
+    """Give 20,000 other contacts an event, an entry with a step and a transition, a message and a notice each."""
     ids = "md5('contact ' || n)::uuid"
     some = "FROM generate_series(1, 20000) AS n"
     async with database.transaction() as tx:

@@ -1,4 +1,4 @@
-"""The catalog never goes through the rows that are counted already, whatever plan Postgres keeps."""
+"""The catalog never scans rows that are already counted, whatever plan Postgres chooses."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from api.access import orgs
+from api.auth import keys
+from api.catalog.counts import count_events
 from api.clock import Clock
-from api.ingest.counting import count_events
-from api.language.codec import decode
-from api.store.catalog import _borders
-from api.store.database import Database
-from api.store.statements import load_numbered
+from api.store.database import Database, load_numbered
+from api.store.events import _edges
+from workbench.language.codec import decode
 
 pytestmark = pytest.mark.plain
 
@@ -22,13 +21,13 @@ FILL = (
     " SELECT 1, gen_random_uuid(), gen_random_uuid(), 'e' || n %% 5, at, at, n::text"
     f" FROM generate_series(1, {EVENTS}) n, LATERAL (SELECT %s::timestamptz - n * interval '1 minute' AS at) t"
 )
-TYPES = {"org_id": "bigint", "event": "text", "prefix": "text", "most": "bigint"}
+TYPES = {"org_id": "bigint", "event": "text", "prefix": "text", "limit": "bigint"}
 
 
 @pytest.fixture
 async def full(database_url: str) -> AsyncIterator[tuple[Database, datetime]]:
-    """A database with counted events, one a minute, and the moment."""
-    assert await orgs.create(database_url, "acme") == 1
+    """A database with counted events, one per minute, and the current time."""
+    assert await keys.create_org(database_url, "acme") == 1
     database, clock = Database(database_url, size=2), Clock()
     await database.open()
     now = await database.calibrate(clock)
@@ -40,32 +39,32 @@ async def full(database_url: str) -> AsyncIterator[tuple[Database, datetime]]:
     await database.close()
 
 
-async def test_counted_rows_are_left_alone(full: tuple[Database, datetime]) -> None:
+async def test_counted_rows_are_not_scanned(full: tuple[Database, datetime]) -> None:
     database, now = full
-    values = {"org_id": 1, "event": "e1", "prefix": "", "most": 200, **_borders(now - timedelta(days=15, minutes=17))}
-    for name in ("count_events", "count_event"):
-        text, order = load_numbered("catalog")[name]
-        types = ", ".join(TYPES.get(each, "timestamptz") for each in order)
-        given = ", ".join(f"'{values[each]}'" for each in order)
+    values = {"org_id": 1, "event": "e1", "prefix": "", "limit": 200, **_edges(now - timedelta(days=15, minutes=17))}
+    for statement in ("count_events", "count_event"):
+        text, order = load_numbered("events")[statement]
+        types = ", ".join(TYPES.get(name, "timestamptz") for name in order)
+        arguments = ", ".join(f"'{values[name]}'" for name in order)
         for mode in ("force_custom_plan", "force_generic_plan"):
             async with database.transaction() as tx:
                 await tx.execute(f"SET LOCAL plan_cache_mode = {mode}")
                 await tx.execute(f"PREPARE guarded ({types}) AS {text}".encode())
                 rows = await (
-                    await tx.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE guarded ({given})".encode())
+                    await tx.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE guarded ({arguments})".encode())
                 ).fetchall()
                 await tx.execute("DEALLOCATE guarded")
-            found = rows[0][0]
-            plan = (decode(found) if isinstance(found, bytes) else found)[0]["Plan"]
-            assert 0 < sum(read(plan)) < 250, (name, mode)
+            explained = rows[0][0]
+            plan = (decode(explained) if isinstance(explained, bytes) else explained)[0]["Plan"]
+            assert 0 < sum(read(plan)) < 250, (statement, mode)
 
 
 def read(node: dict[str, Any]) -> Iterator[int]:
-    """Yield how many rows of `events` the scans of a plan went through: at most an hour's, and what is not counted yet."""
+    """Yield the number of rows of `events` that each scan of a plan read: at most one hour's, and those not counted yet."""
     if node.get("Relation Name", "").startswith("events_"):
-        gone_through = (
+        rows_read = (
             node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
         )
-        yield int(gone_through * node["Actual Loops"])
-    for each in node.get("Plans", ()):
-        yield from read(each)
+        yield int(rows_read * node["Actual Loops"])
+    for child in node.get("Plans", ()):
+        yield from read(child)

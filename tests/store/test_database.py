@@ -1,25 +1,25 @@
-"""What callers are told of a database that ends their sessions."""
+"""The errors that callers get when the database ends their sessions."""
 
 import asyncio
 
 import pytest
 
-from api.store.database import ConflictError, Database, Transaction, UnavailableError
+from api.store.database import Database, DatabaseUnavailableError, Transaction, TransactionConflictError
 
-RAISE = "UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s"
+BUMP = "UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s"
 SESSION = "SELECT FROM pg_stat_activity WHERE pid = %s"
 
 
-async def test_a_session_that_ended_while_its_process_was_frozen_is_a_database_away(database_url: str) -> None:
+async def test_a_session_that_ended_while_its_process_was_frozen_raises_database_unavailable(database_url: str) -> None:
     database = Database(database_url, size=2)
     await database.open()
     async with database.transaction() as other:
-        with pytest.raises(UnavailableError):
-            await _be_frozen(database, other)
+        with pytest.raises(DatabaseUnavailableError):
+            await _freeze(database, other)
     await database.close()
 
 
-async def _be_frozen(database: Database, other: Transaction) -> None:
+async def _freeze(database: Database, other: Transaction) -> None:
     async with database.transaction() as tx, asyncio.timeout(10):
         await tx.execute("SET idle_in_transaction_session_timeout = 1")
         while (await other.execute(SESSION, (tx.info.backend_pid,))).rowcount:
@@ -36,7 +36,7 @@ async def test_the_first_statement_on_a_new_connection_begins_its_transaction(da
     await database.close()
 
 
-async def test_of_transactions_that_wait_for_each_other_one_loses_wherever_their_rows_are(database_url: str) -> None:
+async def test_one_transaction_of_a_deadlock_loses_wherever_its_rows_are(database_url: str) -> None:
     database = Database(database_url, size=3, lock_ms=20_000)
     await database.open()
     rows = range(1, 4)  # on Citus on two nodes
@@ -47,10 +47,10 @@ async def test_of_transactions_that_wait_for_each_other_one_loses_wherever_their
 
     async def take(first: int, second: int) -> None:
         async with database.transaction() as tx:
-            await tx.execute(RAISE, (first,))
+            await tx.execute(BUMP, (first,))
             await all_begun.wait()
-            await tx.execute(RAISE, (second,))
+            await tx.execute(BUMP, (second,))
 
     ended = await asyncio.gather(*(take(org_id, org_id % 3 + 1) for org_id in rows), return_exceptions=True)
     await database.close()
-    assert sorted(map(type, ended), key=str) == sorted([ConflictError, type(None), type(None)], key=str)
+    assert sorted(map(type, ended), key=str) == sorted([TransactionConflictError, type(None), type(None)], key=str)

@@ -1,4 +1,4 @@
-"""Migrations expand, so that the version before goes on working; what contracts waits until it is asked for."""
+"""Migrations expand the schema, so the previous version keeps working; contracting migrations are applied on request."""
 
 import asyncio
 import time
@@ -10,12 +10,17 @@ import psycopg
 import pytest
 
 from api.embedded import Server
+from api.store import database as all_migrations
 from api.store import migrate as migrating
-from api.store import migrations as all_migrations
-from api.store.checkup import must_be_fit
-from api.store.database import NAME, libpq_dsn
-from api.store.migrate import Manners, MigrationError, migrate, must_know, stand
-from api.store.migrations import Standing, migrations, read, sql_folder
+from api.store.database import APPLICATION_NAME, MigrationStatus, libpq_dsn, migrations, read_migration, sql_folder
+from api.store.migrate import (
+    LockWait,
+    MigrationError,
+    migrate,
+    read_migration_status,
+    require_fit_server,
+    require_known_schema,
+)
 from tests.conftest import clone
 from tests.store.expanding import refused
 from tests.store.test_schema import catalog
@@ -29,20 +34,20 @@ CREATE INDEX CONCURRENTLY contacts_by_domain ON workbench.contacts (org_id, emai
 SHRINK = """-- contract: needs 0002_grow
 ALTER TABLE workbench.chains DROP COLUMN trouble;
 """
-HASTY = Manners(lock_ms=50, pause_seconds=0.05, patience_seconds=0.3)
+HASTY = LockWait(lock_ms=50, pause_seconds=0.05, patience_seconds=0.3)
 
 
 class Code:
-    """The code of a version: which migrations it knows."""
+    """The code of a version, which includes certain migrations."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
         self._first = migrations()
 
-    def knows(self, **more: str) -> None:
-        known = (*self._first, *(read(f"0{name[1:]}", text) for name, text in more.items()))
+    def includes(self, **more: str) -> None:
+        included = (*self._first, *(read_migration(f"0{name[1:]}", text) for name, text in more.items()))
         for module in (migrating, all_migrations):
-            self._patch.setattr(module, "migrations", lambda: known)
+            self._patch.setattr(module, "migrations", lambda: included)
 
 
 @pytest.fixture
@@ -50,11 +55,11 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Code:
     return Code(monkeypatch)
 
 
-def test_every_migration_leaves_the_version_before_at_work() -> None:
-    assert {each.name: refused(each) for each in migrations()[1:] if refused(each)} == {}
+def test_every_migration_keeps_the_previous_version_working() -> None:
+    assert {migration.name: refused(migration) for migration in migrations()[1:] if refused(migration)} == {}
 
 
-def test_what_a_migration_that_contracts_needs_comes_before_it() -> None:
+def test_a_contracting_migration_comes_after_the_one_it_needs() -> None:
     names = [migration.name for migration in migrations()]
     for migration in migrations():
         assert migration.needs is None or migration.needs in names[: names.index(migration.name)]
@@ -85,20 +90,22 @@ def test_what_a_migration_that_contracts_needs_comes_before_it() -> None:
         "DO $$ BEGIN DROP TABLE workbench.events; END $$",
     ],
 )
-def test_what_would_disturb_the_version_before_is_refused(statement: str) -> None:
-    assert refused(read("0002_x", f"{MORE}\n{statement};")) != []
-    assert refused(read("0002_x", f"-- contract: needs 0001_initial\n{statement};")) == []
+def test_statements_that_would_break_the_previous_version_are_refused(statement: str) -> None:
+    assert refused(read_migration("0002_x", f"{MORE}\n{statement};")) != []
+    assert refused(read_migration("0002_x", f"-- contract: needs 0001_initial\n{statement};")) == []
 
 
-def test_what_only_adds_is_let_through() -> None:
+def test_statements_that_only_add_are_accepted() -> None:
     text = f"""{GROW} {MORE}
         CREATE INDEX notes_by_id ON workbench.notes (org_id, id);
         ALTER TABLE workbench.contacts ADD COLUMN score integer, ADD COLUMN labels text[] NOT NULL DEFAULT '{{}}';
         ALTER TABLE workbench.contacts ADD CONSTRAINT positive CHECK (score > 0) NOT VALID;
         ALTER TABLE workbench.contacts VALIDATE CONSTRAINT positive; -- reads, and lets others write
         CREATE VIEW analyst.notes AS SELECT id FROM workbench.notes;"""
-    assert refused(read("0002_x", text)) == refused(read("0002_x", INDEX)) == []
-    assert refused(read("0002_x", INDEX.replace("DROP INDEX CONCURRENTLY IF EXISTS workbench.contacts_by_domain;", "")))
+    assert refused(read_migration("0002_x", text)) == refused(read_migration("0002_x", INDEX)) == []
+    assert refused(
+        read_migration("0002_x", INDEX.replace("DROP INDEX CONCURRENTLY IF EXISTS workbench.contacts_by_domain;", ""))
+    )
 
 
 @pytest.fixture
@@ -107,104 +114,104 @@ def empty(postgres: Server) -> Iterator[str]:
         yield dsn
 
 
-async def test_what_contracts_waits_until_it_is_asked_for(code: Code, database_url: str, empty: str) -> None:
-    code.knows(x002_grow=GROW, x003_shrink=SHRINK, x004_index=INDEX, x005_more=MORE)
+async def test_a_contracting_migration_is_applied_on_request(code: Code, database_url: str, empty: str) -> None:
+    code.includes(x002_grow=GROW, x003_shrink=SHRINK, x004_index=INDEX, x005_more=MORE)
     assert await migrate(database_url) == ["0002_grow", "0004_index", "0005_more"]
-    assert await stand(database_url) == Standing([], ["0003_shrink"], [])
+    assert await read_migration_status(database_url) == MigrationStatus([], ["0003_shrink"], [])
     assert await migrate(database_url, contract=True) == ["0003_shrink"]
     assert await migrate(database_url, contract=True) == []
-    await migrate(empty)  # nobody is at work there: it is built whole
+    await migrate(empty)  # no code runs there, so it is built completely
     assert catalog(empty) == catalog(database_url)
 
 
-async def test_code_starts_on_what_it_works_on(code: Code, database_url: str) -> None:
-    code.knows(x002_grow=GROW, x003_shrink=SHRINK)
+async def test_code_starts_only_on_a_schema_it_works_with(code: Code, database_url: str) -> None:
+    code.includes(x002_grow=GROW, x003_shrink=SHRINK)
     with pytest.raises(MigrationError, match=r"older than this code \(it lacks 0002_grow\); run: workbench migrate"):
-        await must_be_fit(database_url)
+        await require_fit_server(database_url)
     await migrate(database_url)
-    await must_be_fit(database_url)  # what contracts is not waited for
-    code.knows()
-    await must_be_fit(database_url)  # the version before
-    code.knows(x002_grow=GROW, x003_shrink=SHRINK)
+    await require_fit_server(database_url)  # does not wait for contracting migrations
+    code.includes()
+    await require_fit_server(database_url)  # the previous version
+    code.includes(x002_grow=GROW, x003_shrink=SHRINK)
     await migrate(database_url, contract=True)
-    code.knows(x002_grow=GROW)
-    await must_be_fit(database_url)  # knows what is needed
-    code.knows()
-    with pytest.raises(MigrationError, match=r"newer than this code \(0003_shrink took away what it uses\)"):
-        await must_know(database_url)
+    code.includes(x002_grow=GROW)
+    await require_fit_server(database_url)  # includes what is needed
+    code.includes()
+    with pytest.raises(MigrationError, match=r"newer than this code \(0003_shrink removed what it uses\)"):
+        await require_known_schema(database_url)
 
 
 @pytest.mark.parametrize("fault", ["DISABLE ROW LEVEL SECURITY", "NO FORCE ROW LEVEL SECURITY"])
-async def test_code_does_not_start_where_rows_of_organizations_are_not_kept_apart(
-    database_url: str, fault: LiteralString
-) -> None:
+async def test_code_does_not_start_without_row_level_security(database_url: str, fault: LiteralString) -> None:
     with psycopg.connect(database_url) as connection:
         connection.execute(f"ALTER TABLE workbench.contacts {fault}")
     with pytest.raises(MigrationError, match="row-level security does not hold for contacts; run: workbench migrate"):
-        await must_be_fit(database_url)
+        await require_fit_server(database_url)
     await migrate(database_url)
-    await must_be_fit(database_url)
+    await require_fit_server(database_url)
 
 
 async def test_an_edited_migration_is_refused(code: Code, database_url: str) -> None:
-    code.knows(x002_grow=GROW)
+    code.includes(x002_grow=GROW)
     await migrate(database_url)
-    code.knows(x002_grow=GROW + MORE)
+    code.includes(x002_grow=GROW + MORE)
     with pytest.raises(MigrationError, match=r"0002_grow\.sql was changed"):
         await migrate(database_url)
 
 
 async def test_a_migration_that_fails_changes_nothing(code: Code, database_url: str) -> None:
     before = catalog(database_url)
-    code.knows(x002_grow=GROW + "SELECT 1/0;")
+    code.includes(x002_grow=GROW + "SELECT 1/0;")
     with pytest.raises(psycopg.errors.DivisionByZero):
         await migrate(database_url)
     assert catalog(database_url) == before
 
 
-async def test_nobody_waits_long_behind_a_migration_that_waits_for_a_long_query(code: Code, database_url: str) -> None:
-    code.knows(x002_grow=GROW)
+async def test_queries_do_not_wait_behind_a_migration_that_waits_for_a_long_query(
+    code: Code, database_url: str
+) -> None:
+    code.includes(x002_grow=GROW)
     dsn = libpq_dsn(database_url)
     async with await psycopg.AsyncConnection.connect(dsn) as query, await psycopg.AsyncConnection.connect(dsn) as other:
         await query.execute("SELECT count(*) FROM workbench.events")  # its transaction stays open
-        heard: list[str] = []
-        migrating_now = asyncio.create_task(migrate(database_url, manners=Manners(50, 0.05, 30.0, heard.append)))
+        reports: list[str] = []
+        migrating_now = asyncio.create_task(migrate(database_url, wait=LockWait(50, 0.05, 30.0, reports.append)))
         await other.execute("SET lock_timeout = '5s'")
-        looks = 0
-        while looks < 20:  # ingest beside it: every look would fail after 5 s if the migration stayed in the queue
+        queries = 0
+        while queries < 20:  # like ingest: each would fail after 5 s if the migration stayed in the lock queue
             await other.execute("SELECT count(*) FROM workbench.events")
             await other.rollback()
-            looks += 1
+            queries += 1
             await asyncio.sleep(0.02)
         assert not migrating_now.done()
         await query.rollback()
         assert await migrating_now == ["0002_grow"]
-        assert [each.split(": ")[0] for each in heard] == ["0002_grow has to wait"]
+        assert [report.split(": ")[0] for report in reports] == ["0002_grow has to wait"]
 
 
-async def test_a_migration_gives_up_and_says_who_is_in_the_way(code: Code, database_url: str) -> None:
-    code.knows(x002_grow=GROW)
+async def test_a_migration_gives_up_and_names_the_process_in_its_way(code: Code, database_url: str) -> None:
+    code.includes(x002_grow=GROW)
     async with await psycopg.AsyncConnection.connect(libpq_dsn(database_url)) as query:
         await query.execute("SELECT count(*) FROM workbench.events")
         pid = query.info.backend_pid
         with pytest.raises(MigrationError, match=f"0002_grow: process {pid} of Postgres may be in the way"):
-            await migrate(database_url, manners=HASTY)
+            await migrate(database_url, wait=HASTY)
 
 
-async def test_two_that_migrate_take_turns_also_while_an_index_is_built(code: Code, database_url: str) -> None:
-    code.knows(x002_index=INDEX)
+async def test_processes_that_migrate_take_turns_also_while_an_index_is_built(code: Code, database_url: str) -> None:
+    code.includes(x002_index=INDEX)
     assert sorted(await asyncio.gather(*(migrate(database_url) for _ in range(3)))) == [[], [], ["0002_index"]]
 
 
-async def test_nothing_is_taken_away_from_code_that_is_connected(code: Code, database_url: str) -> None:
-    code.knows(x002_grow=GROW, x003_shrink=SHRINK)
+async def test_nothing_is_removed_that_connected_code_uses(code: Code, database_url: str) -> None:
+    code.includes(x002_grow=GROW, x003_shrink=SHRINK)
     await migrate(database_url)
-    old = psycopg.connect(libpq_dsn(database_url), application_name=f"{NAME}0001_initial")
+    old = psycopg.connect(libpq_dsn(database_url), application_name=f"{APPLICATION_NAME}0001_initial")
     with pytest.raises(MigrationError, match="of a version before 0002_grow are still connected"):
         await migrate(database_url, contract=True)
     old.close()
     deadline = time.monotonic() + 5
-    while (await stand(database_url)).contracts:  # a closed connection is listed for a moment
+    while (await read_migration_status(database_url)).contracts:  # a closed connection is listed for a moment
         assert time.monotonic() < deadline
         try:
             await migrate(database_url, contract=True)

@@ -1,4 +1,4 @@
-"""Hot statements of the engine and of imports find their rows by the index that was made for them, whatever Postgres knows of the tables."""
+"""Hot statements of the engine and of imports use the index that was made for them, with and without statistics."""
 
 import copy
 import re
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from api.access import orgs
+from api.auth import keys
 from api.clock import uuid7
 from api.embedded import Server
-from api.language.codec import decode
-from api.store import chain, engine, facts, history, strangers
-from api.store.calls import Call, Rows, Statement, run
+from api.store import chain, entries, imports
 from api.store.database import Database, Transaction
-from api.store.engine import Claim, Standing, TagChange
-from api.store.ingest import wake_waiting
-from api.store.outbox import abandon_outgoing
+from api.store.entries import Claim, EntryUpdate, TagChange
+from api.store.events import wake_waiting_entries
+from api.store.messages import abandon_outgoing
+from api.store.query import Call, Rows, Statement, run
 from tests.conftest import clone
+from workbench.language.codec import decode
 
 pytestmark = pytest.mark.plain
 
@@ -27,7 +27,7 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=10)
 ID = uuid7(1)
 IDS = [uuid7(number) for number in range(200)]  # a batch
-CLAIMS = [Claim(each, ID, 1, each, NOW, each, None, 0, 1, 1, LATER, None, 1) for each in IDS]
+CLAIMS = [Claim(id_, ID, 1, id_, NOW, id_, None, 0, 1, 1, LATER, None, 1) for id_ in IDS]
 RESTORED = chain.LogRows(
     org_ids=[1] * 200,
     ids=IDS,
@@ -36,34 +36,34 @@ RESTORED = chain.LogRows(
     block_hashes=IDS,
     block_seconds=[1] * 200,
 )
-STANDINGS = [Standing(each, 1, "completed", "completed", "n", 1, 1, None, None) for each in IDS]
+UPDATES = [EntryUpdate(id_, 1, "completed", "completed", "n", 1, 1, None, None) for id_ in IDS]
 
 KEY = "entries_pkey org_id id"
 LANES = {"entries_ready org_id due_at", "entries_retrying org_id due_at", "entries_running org_id lease_until"}
-WANTED = {
-    "engine.claim_ready": {"entries_ready org_id due_at", KEY},
-    "engine.claim_retrying": {"entries_retrying org_id due_at", KEY},
-    "engine.rescue": {"entries_running org_id lease_until", KEY},
-    "engine.due_organizations": LANES | {"automation_epochs_pkey"},
-    "engine.next_due": {
+EXPECTED = {
+    "entries.claim_ready": {"entries_ready org_id due_at", KEY},
+    "entries.claim_retrying": {"entries_retrying org_id due_at", KEY},
+    "entries.rescue_entries": {"entries_running org_id lease_until", KEY},
+    "entries.find_due_work": LANES | {"automation_epochs_pkey"},
+    "entries.next_due": {
         "entries_ready org_id",
         "entries_retrying org_id",
         "entries_running org_id",
         "automation_epochs_pkey",
     },
-    "engine.renew_leases": {KEY},
-    "engine.record_entries": {KEY},
-    "engine.change_tags": {"contacts_pkey org_id id"},
-    "ingest.wake_waiting": {"entries_awaiting org_id contact_id", KEY},
-    "outbox.abandon_outgoing": {"messages_org_id_entry_id_node_id_visit_key org_id entry_id", KEY},
-    "facts.load_events": {"events_other_pkey org_id id id created_at"},
-    "facts.load_logs": {"onchain_events_pkey org_id id", "automation_versions_pkey org_id automation_id version"},
+    "entries.renew_leases": {KEY},
+    "entries.record_entries": {KEY},
+    "entries.change_tags": {"contacts_pkey org_id id"},
+    "events.wake_waiting_entries": {"entries_awaiting org_id contact_id", KEY},
+    "messages.abandon_outgoing": {"messages_org_id_entry_id_node_id_visit_key org_id entry_id", KEY},
+    "entries.load_events": {"events_other_pkey org_id id id created_at"},
+    "entries.load_logs": {"onchain_events_pkey org_id id", "automation_versions_pkey org_id automation_id version"},
     "chain.find_logs": {"onchain_events_in_chain org_id chain_id tx_hash tx_hash log_index"},
     "chain.dropped_logs": {"onchain_events_dropped org_id chain_id tx_hash tx_hash"},
     "chain.confirmed_logs": {"onchain_events_by_block org_id block_number block_number chain_id"},
     "chain.restore_logs": {"onchain_events_pkey org_id id"},
-    "chain.give_contacts": {"onchain_events_pkey org_id id"},
-    "chain.revive_entries": {
+    "chain.set_log_contacts": {"onchain_events_pkey org_id id"},
+    "chain.restore_entries": {
         "automations_pkey org_id",
         "automation_versions_pkey org_id automation_id",
         "entries_org_id_automation_id_event_id_key org_id automation_id event_id event_id",
@@ -79,27 +79,27 @@ WANTED = {
         KEY,
         "messages_org_id_entry_id_node_id_visit_key org_id entry_id",
     },
-    "strangers.find_erased": {"erased_wallets_pkey org_id wallet_digest"},
-    "strangers.count_created": {"stranger_counts_pkey org_id automation_id hour what"},
-    "facts.load_contacts": {"contacts_pkey org_id id", "segment_members_by_contact org_id contact_id"},
-    "facts.read_entered": {"entries_by_contact org_id contact_id automation_id"},
-    "facts.count_recent": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
-    "facts.read_messages_at": {"messages_by_contact org_id contact_id created_at"},
-    "facts.read_arrivals": {
+    "chain.find_erased_wallets": {"erased_wallets_pkey org_id wallet_digest"},
+    "chain.count_created": {"stranger_counts_pkey org_id automation_id hour what"},
+    "entries.load_contacts": {"contacts_pkey org_id id", "segment_members_by_contact org_id contact_id"},
+    "entries.read_other_entries": {"entries_by_contact org_id contact_id automation_id"},
+    "entries.count_recent_entries": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
+    "entries.read_message_times": {"messages_by_contact org_id contact_id created_at"},
+    "entries.read_later_events": {
         "events_other_org_id_contact_id_created_at_idx org_id contact_id created_at created_at",
         "onchain_events_by_contact org_id contact_id created_at created_at",
     },
-    "history.find_held_keys": {"idempotency_keys_pkey org_id key_digest"},
-    "history.find_changed_contacts": {"contacts_pkey org_id id"},
-    "history.find_returning": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
+    "imports.find_claimed_keys": {"idempotency_keys_pkey org_id key_digest"},
+    "imports.find_changed_contacts": {"contacts_pkey org_id id"},
+    "imports.find_existing_owners": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
 }
 
 
 @pytest.fixture(scope="module")
 async def filled(postgres: Server, template: str) -> AsyncIterator[Database]:
-    """A database that has grown since Postgres last looked."""
+    """A database that has grown since it was last analyzed."""
     with clone(postgres, template) as dsn:
-        assert await orgs.create(dsn, "plans") == 1
+        assert await keys.create_org(dsn, "plans") == 1
         opened = Database(dsn, size=1, hot=True)
         await opened.open()
         await fill(opened)
@@ -107,65 +107,67 @@ async def filled(postgres: Server, template: str) -> AsyncIterator[Database]:
         await opened.close()
 
 
-async def test_every_row_is_found_by_its_index_with_and_without_statistics(filled: Database) -> None:
-    assert await plans(filled) == WANTED
+async def test_every_statement_uses_its_index_with_and_without_statistics(filled: Database) -> None:
+    assert await plans(filled) == EXPECTED
     async with filled.transaction() as tx:
         await tx.execute("ANALYZE")
-    assert await plans(filled) == WANTED
+    assert await plans(filled) == EXPECTED
 
 
-async def test_entries_that_wait_cost_a_claim_nothing(filled: Database) -> None:
+async def test_waiting_entries_do_not_slow_down_a_claim(filled: Database) -> None:
     async with filled.transaction() as tx:
         await tx.execute(
             "UPDATE entries SET due_at = %s WHERE org_id = 1 AND id = (SELECT min(id::text)::uuid FROM entries)", (NOW,)
         )
-        call = explained(engine.claim_ready(1, NOW, LATER, 200), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)")
-        (found,) = await run(tx, call)
-    assert found["Actual Rows"] == 1
-    assert found["Shared Hit Blocks"] + found["Shared Read Blocks"] < 60
+        call = explained(entries.claim_ready(1, NOW, LATER, 200), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)")
+        (claim,) = await run(tx, call)
+    assert claim["Actual Rows"] == 1
+    assert claim["Shared Hit Blocks"] + claim["Shared Read Blocks"] < 60
 
 
 async def plans(database: Database) -> dict[str, set[str]]:
-    """Return by which indexes each statement finds its rows, as planned for its values and as planned for any."""
-    found = {}
+    """Return the indexes that each statement uses, in its custom and in its generic plan."""
+    indexes = {}
     async with database.transaction() as tx:
         for call in calls():
             (custom,) = await run(tx, explained(call, "EXPLAIN (FORMAT JSON)"))
-            found[call.statement.name.decode()] = set(scans(custom)) | set(scans(await generic(tx, call)))
-    return found
+            indexes[call.statement.name.decode()] = set(scans(custom)) | set(scans(await generic(tx, call)))
+    return indexes
 
 
 def calls() -> list[Call[Any]]:
     return [
-        engine.claim_ready(1, NOW, LATER, 200),
-        engine.claim_retrying(1, NOW, LATER, 50),
-        engine.rescue(1, NOW, 200),
-        engine.due_organizations(NOW),
-        engine.next_due(),
-        engine.renew_leases(1, CLAIMS, LATER),
-        engine.record_entries(1, STANDINGS, NOW),
-        wake_waiting([(1, each, "purchase") for each in IDS], NOW),
+        entries.claim_ready(1, NOW, LATER, 200),
+        entries.claim_retrying(1, NOW, LATER, 50),
+        entries.rescue_entries(1, NOW, 200),
+        entries.find_due_work(NOW),
+        entries.next_due(),
+        entries.renew_leases(1, CLAIMS, LATER),
+        entries.record_entries(1, UPDATES, NOW),
+        wake_waiting_entries([(1, id_, "purchase") for id_ in IDS], NOW),
         abandon_outgoing(1, IDS, NOW),
-        engine.change_tags(1, [TagChange(each, "[]", "[]") for each in IDS], NOW),
-        facts.load_events(1, CLAIMS),
-        facts.load_logs(1, CLAIMS),
-        chain.find_logs(1, [(1, each, 0) for each in IDS]),
-        chain.dropped_logs(1, [(1, each) for each in IDS]),
+        entries.change_tags(1, [TagChange(id_, "[]", "[]") for id_ in IDS], NOW),
+        entries.load_events(1, CLAIMS),
+        entries.load_logs(1, CLAIMS),
+        chain.find_logs(1, [(1, id_, 0) for id_ in IDS]),
+        chain.dropped_logs(1, [(1, id_) for id_ in IDS]),
         chain.confirmed_logs(1, [(1, 5, 10), (1, 7, 10)]),
         chain.restore_logs(RESTORED),
-        chain.give_contacts([(1, each, each) for each in IDS]),
-        chain.revive_entries(1, IDS, NOW),
+        chain.set_log_contacts([(1, id_, id_) for id_ in IDS]),
+        chain.restore_entries(1, IDS, NOW),
         chain.drop_logs(1, 1, WAITING - 200, 1_000, NOW),
-        strangers.find_erased([(1, each) for each in IDS]),
-        strangers.count_created([(1, each) for each in IDS], NOW),
-        facts.load_contacts(1, IDS),
-        facts.read_entered(1, CLAIMS),
-        facts.count_recent(1, CLAIMS, timedelta(minutes=1), 100),
-        facts.read_messages_at(1, [(each, NOW) for each in CLAIMS]),
-        facts.read_arrivals(1, [(each, frozenset({"purchase", f"0x{'c0' * 20}:transfer"}), NOW) for each in CLAIMS]),
-        history.find_held_keys(1, IDS),
-        history.find_changed_contacts(1, IDS, [0] * len(IDS)),
-        history.find_returning(1, [1] * len(IDS), IDS, [""] * len(IDS)),
+        chain.find_erased_wallets([(1, id_) for id_ in IDS]),
+        chain.count_created([(1, id_) for id_ in IDS], NOW),
+        entries.load_contacts(1, IDS),
+        entries.read_other_entries(1, CLAIMS),
+        entries.count_recent_entries(1, CLAIMS, timedelta(minutes=1), 100),
+        entries.read_message_times(1, [(claim, NOW) for claim in CLAIMS]),
+        entries.read_later_events(
+            1, [(claim, frozenset({"purchase", f"0x{'c0' * 20}:transfer"}), NOW) for claim in CLAIMS]
+        ),
+        imports.find_claimed_keys(1, IDS),
+        imports.find_changed_contacts(1, IDS, [0] * len(IDS)),
+        imports.find_existing_owners(1, [1] * len(IDS), IDS, [""] * len(IDS)),
     ]
 
 
@@ -189,23 +191,23 @@ async def generic(tx: Transaction, call: Call[Any]) -> dict[str, Any]:
 
 
 def plan(rows: Rows) -> dict[str, Any]:
-    found = rows[0][0]
-    return (decode(found) if isinstance(found, bytes) else found)[0]["Plan"]
+    explained = rows[0][0]
+    return (decode(explained) if isinstance(explained, bytes) else explained)[0]["Plan"]
 
 
 def scans(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the indexes with the columns looked up in them; months of events that are still to come do not count."""
+    """Yield the indexes with the columns looked up in them, without those of empty partitions of events."""
     table = node.get("Relation Name", "")
     if node["Node Type"] == "Seq Scan":
         yield f"all of {table}"
     elif "Index Name" in node and not table.startswith("events_2"):
         yield " ".join([node["Index Name"], *re.findall(r"\((?:\w+\.)?(\w+) [<>=]", node.get("Index Cond", ""))])
-    for each in node.get("Plans", ()):
-        yield from scans(each)
+    for child in node.get("Plans", ()):
+        yield from scans(child)
 
 
 async def fill(database: Database) -> None:
-    """Let so many contacts have an event, an entry that waits until tomorrow, and a message."""
+    """Give each of many contacts an event, an entry that waits until tomorrow, and a message."""
     numbers = {"id": ID, "now": NOW, "count": WAITING}
     async with database.transaction() as tx:
         await tx.execute(

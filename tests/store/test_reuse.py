@@ -1,4 +1,4 @@
-"""G4: what one request leaves on a connection, whatever became of it, the next one does not find there."""
+"""G4: a request leaves nothing on its connection for the next one, however it ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 import psycopg
 import pytest
 
-from api.language.identity import Kind
-from api.store.database import ConflictError, Database, RefusedDataError, TooSlowError, Transaction
+from api.store.database import Database, RefusedDataError, TooSlowError, Transaction, TransactionConflictError
 from api.store.locks import lock_contacts, lock_identifiers
+from workbench.language.contact import IdentifierKind
 
 Failure = Callable[[Transaction], Awaitable[object]]
 
@@ -23,8 +23,8 @@ CANARY = "canary-of-one-request"
 
 
 async def use(tx: Transaction) -> None:
-    """Do all that a request may do to its connection, and more."""
-    await lock_identifiers(tx, [(1, (Kind.EMAIL, "0" * 32))])
+    """Do everything that a request may do to its connection, and more."""
+    await lock_identifiers(tx, [(1, (IdentifierKind.EMAIL, "0" * 32))])
     await lock_contacts(tx, ["00000000-0000-7000-8000-000000000001"])
     await tx.execute("SET LOCAL statement_timeout = '7s'")
     await tx.execute("SELECT set_config('workbench.past_end', '7', true), set_config('search_path', 'analyst', true)")
@@ -63,14 +63,14 @@ FAILURES: dict[str, tuple[Failure, type[Exception] | None]] = {
     "none": (nothing, None),
     "value": (a_value_is_refused, RefusedDataError),
     "timeout": (it_takes_too_long, TooSlowError),
-    "deadlock": (it_deadlocks, ConflictError),
+    "deadlock": (it_deadlocks, TransactionConflictError),
     "code": (the_code_is_wrong, ZeroDivisionError),
     "statement": (the_statement_is_wrong, psycopg.errors.SyntaxError),
 }
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_g4_nothing_is_carried_over(database: Database, name: str) -> None:
+async def test_g4_nothing_is_left_on_a_connection(database: Database, name: str) -> None:
     failure, raised = FAILURES[name]
 
     async def request() -> int:
@@ -86,10 +86,10 @@ async def test_g4_nothing_is_carried_over(database: Database, name: str) -> None
     else:
         with pytest.raises(raised):
             await request()
-    assert await found(database) == (pids[0], *CLEAN)
+    assert await session_state(database) == (pids[0], *CLEAN)
 
 
-async def test_g4_a_request_that_is_cancelled_leaves_nothing_either(database: Database) -> None:
+async def test_g4_a_cancelled_request_leaves_nothing_on_a_connection(database: Database) -> None:
     begun = asyncio.Event()
 
     async def request() -> None:
@@ -102,7 +102,7 @@ async def test_g4_a_request_that_is_cancelled_leaves_nothing_either(database: Da
     await begun.wait()
     cancelled.cancel()
     await asyncio.gather(cancelled, return_exceptions=True)
-    assert (await found(database))[1:] == CLEAN
+    assert (await session_state(database))[1:] == CLEAN
 
 
 async def test_g4_statements_that_stay_prepared_hold_no_values(database: Database) -> None:
@@ -114,8 +114,8 @@ async def test_g4_statements_that_stay_prepared_hold_no_values(database: Databas
     assert not [text for text in texts if CANARY in text]
 
 
-async def found(database: Database) -> tuple[object, ...]:
-    """Return which connection the next request gets, and what is there."""
+async def session_state(database: Database) -> tuple[object, ...]:
+    """Return the backend of the connection that the next request gets, and the state of its session."""
     async with database.transaction() as tx:
         row = await (await tx.execute(SESSION)).fetchone()  # type: ignore[call-overload]
         assert row is not None

@@ -1,11 +1,11 @@
-"""`sql/schema.sql` is the migrations' outcome, and keeps the rules that let the same code run on Citus."""
+"""`sql/schema.sql` equals the result of the migrations, and follows the rules that let the same code run on Citus."""
 
 import re
 from collections.abc import Iterator
 
 import psycopg
 
-from api.store.statements import load, sql_folder
+from api.store.database import load, sql_folder
 
 _CATALOG = """
     SELECT 'column', c.relname || '.' || a.attname,
@@ -49,19 +49,19 @@ def test_the_migrations_build_what_the_schema_shows(database_url: str) -> None:
     assert catalog(database_url) == migrated
 
 
-def test_every_key_of_tenant_data_is_led_by_the_organization(database_url: str) -> None:
+def test_every_key_of_tenant_data_begins_with_the_organization(database_url: str) -> None:
     keys = {
         name: definition
         for kind, name, definition in catalog(database_url)
         if kind == "constraint" and definition.startswith(("PRIMARY KEY", "UNIQUE", "FOREIGN KEY"))
     }
-    not_led = {name for name, definition in keys.items() if not definition.split("(")[1].startswith("org_id")}
-    assert not_led == {
+    exceptions = {name for name, definition in keys.items() if not definition.split("(")[1].startswith("org_id")}
+    assert exceptions == {
         "organizations.organizations_pkey",  # the table of organizations itself
         "organizations.organizations_name_key",
         "api_keys.api_keys_key_hash_key",  # a key is looked up before its organization is known
         "engines.engines_pkey",  # processes, not tenants
-        "chains.chains_pkey",  # what is the same for everybody
+        "chains.chains_pkey",  # belongs to no organization
         "chain_blocks.chain_blocks_pkey",
         "clusters.clusters_pkey",  # servers, not tenants
         "channels.channels_pkey",  # of the database
@@ -81,28 +81,30 @@ _FORBIDDEN = {
 
 
 def test_no_statement_has_a_form_that_citus_refuses() -> None:
-    found = {
+    forbidden = {
         (name, word)
         for name, body in statements().items()
         for form, word in _FORBIDDEN.items()
         if re.search(form, body, re.IGNORECASE)
     }
-    assert found == set()
+    assert forbidden == set()
 
 
 def test_rows_of_a_query_are_inserted_in_a_way_that_row_level_security_allows_on_citus() -> None:
-    """It writes them by COPY, which is refused behind the wall, unless the statement has one of these words."""
-    found = {
+    """Citus writes them by COPY, which row-level security refuses, unless the statement has one of these words."""
+    unprotected = {
         (name, part)
         for name, body in statements().items()
         for part in inserts(body)
         if "VALUES" not in part and not re.search(r"\b(RETURNING|ON CONFLICT)\b", part)
     }
-    assert {part for _, part in found if re.match(f"(workbench.)?({'|'.join(tenant_tables())})\\b", part)} == set()
+    assert {
+        part for _, part in unprotected if re.match(f"(workbench.)?({'|'.join(tenant_tables())})\\b", part)
+    } == set()
 
 
 def inserts(body: str) -> Iterator[str]:
-    """Give each INSERT of a statement from its table to its end, or to that of the part that it is."""
+    """Yield each INSERT of a statement, from its table to the end of the statement or of its parentheses."""
     for begun in re.finditer("INSERT INTO ", body):
         depth = 0
         for at, letter in enumerate(body[begun.end() :]):
@@ -130,6 +132,6 @@ def test_every_statement_on_tenant_data_names_the_organization() -> None:
     tables = "|".join(tenant_tables())
     on_tenant_data = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:workbench\.)?(?:{tables})\b")
     reaching = {name for name, body in statements().items() if on_tenant_data.search(body)}
-    assert {"ingest.add_events", "engine.claim_ready", "access.find_keys"} <= reaching
-    everybodys = {"clusters.note_cluster"}  # asks for one number, once when the database has moved
-    assert {name for name in reaching if "org_id" not in statements()[name]} == everybodys
+    assert {"events.add_events", "entries.claim_ready", "access.find_keys"} <= reaching
+    of_no_organization = {"citus.register_cluster"}  # reads one number, once after the database has moved
+    assert {name for name in reaching if "org_id" not in statements()[name]} == of_no_organization

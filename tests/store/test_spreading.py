@@ -1,4 +1,4 @@
-"""Whatever server the tests run on: tables that can be spread over the nodes of Citus, and statements that every server plans.
+"""On every server: tables that Citus can distribute over its nodes, and statements that every server can plan.
 
 On a Citus cluster (`make citus`) the second test is the proof that no statement has a form that Citus refuses.
 """
@@ -12,10 +12,9 @@ import pytest
 from psycopg import errors
 
 from api.embedded import Server
-from api.store.archive import LeftOutError, freeze
-from api.store.clusters import is_coordinator
-from api.store.database import Transaction
-from api.store.statements import load_numbered, sql_folder
+from api.store.backup import IncompleteDumpError, hold_snapshot
+from api.store.citus import is_coordinator
+from api.store.database import Transaction, load_numbered, sql_folder
 from tests.servers import at
 from tests.store.test_schema import tenant_tables
 
@@ -42,8 +41,10 @@ _REFERRING = """
     WHERE f.contype = 'f' AND t.relname = ANY(%(spread)s)
       AND (own.attname <> 'org_id' OR (r.relname = ANY(%(spread)s) AND other.attname <> 'org_id'))
 """
-_SPREAD = "SELECT logicalrelid::text, partmethod::text FROM pg_dist_partition WHERE NOT logicalrelid::text ~ 'events_'"
-_EVERYWHERE = {"api_keys"}  # with org_id, but an organization is found by them
+_DISTRIBUTED = (
+    "SELECT logicalrelid::text, partmethod::text FROM pg_dist_partition WHERE NOT logicalrelid::text ~ 'events_'"
+)
+_REFERENCE_TABLES = {"api_keys"}  # has org_id, but identifies organizations
 
 # For every type of a parameter, a value that all statements take.
 _VALUES = {
@@ -61,14 +62,14 @@ _VALUES = {
     "timestamp with time zone": "'2026-11-20T10:00:00Z'",
     "bytea": "decode(repeat('00', 32), 'hex')",
 }
-# Told by what the values are, not by how the statement is made.
+# Errors that the values cause, not the form of a statement.
 _HARMLESS = (errors.IntegrityError, errors.DataError, errors.UndefinedObject)
 _UTILITIES = ("COPY", "SET", "ANALYZE", "CREATE")
-_OF_CITUS = {"clusters.is_coordinator", "clusters.run_on_workers"}
+_OF_CITUS = {"citus.is_coordinator", "citus.run_on_workers"}
 
 
-def test_keys_of_what_is_spread_begin_with_the_organization(database_url: str) -> None:
-    spread = list(tenant_tables() - _EVERYWHERE)
+def test_keys_of_distributed_tables_begin_with_the_organization(database_url: str) -> None:
+    spread = list(tenant_tables() - _REFERENCE_TABLES)
     with psycopg.connect(database_url) as connection:
         assert connection.execute(_LEADING, (spread,)).fetchall() == []
         assert connection.execute(_REFERRING, {"spread": spread}).fetchall() == []
@@ -76,37 +77,39 @@ def test_keys_of_what_is_spread_begin_with_the_organization(database_url: str) -
         assert connection.execute(_SET_NULL).fetchall() == []
 
 
-async def test_every_table_is_spread_or_on_every_node(database_url: str) -> None:
+async def test_every_table_is_distributed_or_on_every_node(database_url: str) -> None:
     async with await Transaction.connect(database_url) as tx:
         tables = {name for (name,) in await (await tx.execute(_CATALOG)).fetchall()}
         assert tables >= tenant_tables()
         if not await is_coordinator(tx):
-            return  # one Postgres has all of them
-        placed = {name.removeprefix("workbench."): how for name, how in await (await tx.execute(_SPREAD)).fetchall()}
-    assert placed == {name: "h" if name in tenant_tables() - _EVERYWHERE else "n" for name in tables}
+            return  # one Postgres: nothing is distributed
+        placed = {
+            name.removeprefix("workbench."): how for name, how in await (await tx.execute(_DISTRIBUTED)).fetchall()
+        }
+    assert placed == {name: "h" if name in tenant_tables() - _REFERENCE_TABLES else "n" for name in tables}
 
 
-async def test_a_backup_is_never_made_by_who_would_leave_rows_out(postgres: Server, database_url: str) -> None:
-    async with freeze(at(postgres.admin_dsn, urlsplit(database_url).path[1:])) as moment:
-        assert moment.rows == {}
+async def test_a_role_that_cannot_read_all_rows_makes_no_backup(postgres: Server, database_url: str) -> None:
+    async with hold_snapshot(at(postgres.admin_dsn, urlsplit(database_url).path[1:])) as snapshot:
+        assert snapshot.rows == {}
     async with await Transaction.connect(database_url) as tx:
-        left_out = pytest.raises(LeftOutError) if await is_coordinator(tx) else nullcontext()
-    with left_out:
-        async with freeze(database_url) as moment:
-            assert moment.rows == {}
+        refusal = pytest.raises(IncompleteDumpError) if await is_coordinator(tx) else nullcontext()
+    with refusal:
+        async with hold_snapshot(database_url) as snapshot:
+            assert snapshot.rows == {}
 
 
-def test_the_server_takes_every_statement(database_url: str) -> None:
+def test_the_server_plans_every_statement(database_url: str) -> None:
     options = "-c search_path=workbench -c client_min_messages=error -c citus.propagate_set_commands=local"
     with psycopg.connect(database_url, autocommit=True, prepare_threshold=None, options=options) as connection:
-        connection.execute("CREATE TEMPORARY TABLE found (contact_id uuid)")
+        connection.execute("CREATE TEMPORARY TABLE candidates (contact_id uuid)")
         connection.execute("CREATE TEMPORARY TABLE wanted (contact_id uuid)")
         connection.execute("CREATE TEMPORARY TABLE arriving_keys (LIKE idempotency_keys)")
         assert dict(_refused(connection)) == {}
 
 
 def _refused(connection: psycopg.Connection) -> Iterator[tuple[str, str]]:
-    """Run every statement with made-up values, and take back what it did; give those that the server cannot run."""
+    """Run every statement with arbitrary values, and roll it back; yield those that the server cannot run."""
     for name, text in _statements():
         if text.startswith(_UTILITIES) or name in _OF_CITUS:
             continue
@@ -118,7 +121,7 @@ def _refused(connection: psycopg.Connection) -> Iterator[tuple[str, str]]:
         except _HARMLESS:
             pass
         except psycopg.Error as error:
-            if "violates" not in str(error):  # a worker of Citus tells the text alone
+            if "violates" not in str(error):  # a Citus worker passes on only the text
                 yield name, str(error)
         finally:
             connection.execute("DEALLOCATE ALL")
@@ -131,11 +134,11 @@ def _statements() -> Iterator[tuple[str, str]]:
 
 
 def _values(connection: psycopg.Connection) -> str:
-    """Return the values of the prepared statement's parameters, by their types."""
+    """Return arguments for the prepared statement, by the types of its parameters."""
     (row,) = connection.execute("SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'tried'")
-    types = [each.removesuffix("[]") for each in row[0]]
+    types = [name.removesuffix("[]") for name in row[0]]
     values = [
-        f"ARRAY[{_VALUES[plain]}]::{each}" if each != plain else f"{_VALUES[plain]}::{each}"
-        for each, plain in zip(row[0], types, strict=True)
+        f"ARRAY[{_VALUES[plain]}]::{name}" if name != plain else f"{_VALUES[plain]}::{name}"
+        for name, plain in zip(row[0], types, strict=True)
     ]
     return f"({', '.join(values)})" if values else ""

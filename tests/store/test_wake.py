@@ -1,14 +1,14 @@
-"""Waiting for a hint."""
+"""Waiting for a notification."""
 
 import asyncio
 
 import pytest
 
-from api.store.wake import Listener
+from api.store.engines import Listener
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_who_is_woken_and_cancelled_at_once_is_cancelled(turns: int) -> None:
+async def test_a_task_that_is_woken_and_cancelled_together_is_cancelled(turns: int) -> None:
     listener = Listener("")
     waiting = asyncio.create_task(listener.wait(60))
     for _ in range(3):

@@ -125,7 +125,7 @@ class Evidence(msgspec.Struct, dict=True):
         return {each.id: each for each in self.stored.entries}
 
     @cached_property
-    def entries_of(self) -> Mapping[str, list[EntryRow]]:
+    def list_entries(self) -> Mapping[str, list[EntryRow]]:
         """The entries of each automation."""
         found = defaultdict(list)
         for each in self.stored.entries:

@@ -23,12 +23,11 @@ import httpx
 import psycopg
 import psycopg.rows
 
-from api.access import keys, orgs
-from api.access.format import Kind
-from api.access.scopes import WORKBENCH
-from api.commands.ports import is_free
+from api.auth import keys
+from api.auth.key_format import WORKBENCH, Kind
+from api.cli.network import is_free
+from api.crypto import Keyring
 from api.embedded import EmbeddedPostgres
-from api.keyring import Keyring
 from api.store.migrate import migrate
 from tests.running import free_port
 from tests.torture import witness
@@ -134,6 +133,9 @@ class Postgres:
 
     def stop(self) -> None:
         self._embedded.stop()
+
+    def remove(self) -> None:
+        """Remove the data folder, which lies outside of `home` where Postgres runs as a user of its own."""
         shutil.rmtree(self._embedded.data.parent, ignore_errors=True)
 
     def postmaster(self) -> int:
@@ -273,7 +275,7 @@ class Installation:
             process.stop()
 
     async def _account(self, org: str) -> Account:
-        await orgs.create(self.postgres.server.dsn, org)
+        await keys.create_org(self.postgres.server.dsn, org)
         kinds: tuple[Kind, ...] = ("live", "test", "publishable", "workbench")
         dsn, keyring = self.postgres.server.dsn, self.keyring
         made: dict[str, str] = {kind: await keys.create(dsn, keyring, org, kind, None, kind) for kind in kinds}
@@ -315,6 +317,7 @@ async def installed(folder: Path, seed: int, apis: int, engines: int) -> AsyncIt
     finally:
         postgres.stop()
         shutil.copy(postgres.log, folder)
+        postgres.remove()
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -1,6 +1,6 @@
 """What must have come of the events, told anew from the contract: who is whom, and what is known of them.
 
-Written from §4.5 of the contract and the decisions on it, not from `api.language.identity`. Events are taken in the order of
+Written from §4.5 of the contract and the decisions on it, not from `workbench.language.contact`. Events are taken in the order of
 their commits, which is exact for whatever changes something: that is decided under locks which last until the commit. An event
 that finds everything as it should be (its identifiers in place, its attributes there) takes no lock: what it found may have
 changed by the time it commits. It counts as having happened at any moment of its own transaction.

@@ -15,7 +15,7 @@ def what_is_stopped_rests(run: Evidence) -> Findings:
     for automation in run.automations:
         if automation.rule.is_stopped:
             rests = _rests(run, automation.id)
-            for entry in run.entries_of[automation.id]:
+            for entry in run.list_entries[automation.id]:
                 for step in run.steps.get(entry.id, ()):
                     claimed = run.by_token[entry.id, step.claim].claimed
                     stopped = any(began < claimed < ended for began, ended in rests)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 import psycopg
 
-from api.contacts.erasure import LATER, erase_again
+from api.contacts.erase import SECOND_ERASURE_DELAY, erase_again
 from api.store.database import Database
 from tests.torture import stored
 from tests.torture.automations import Automation, publish
@@ -105,7 +105,7 @@ async def _look_once_more(installation: Installation) -> None:
     """Do what processes do for everybody who was erased, a minute after it."""
     database = Database(installation.postgres.server.dsn)
     await database.open()
-    while await erase_again(database, datetime.now(UTC) + LATER):
+    while await erase_again(database, datetime.now(UTC) + SECOND_ERASURE_DELAY):
         pass
     await database.close()
 

@@ -7,7 +7,7 @@ import httpx
 import psycopg
 from psycopg.rows import class_row
 
-from api.keyring import Keyring, OrgKeys
+from api.crypto import Keyring, OrgKeys
 from tests.torture.accounts import Account
 from tests.torture.analysts import SEGMENT
 from tests.torture.log import Identifier, IdentifierKind, Sent

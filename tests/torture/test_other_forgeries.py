@@ -7,7 +7,7 @@ import msgspec
 import psycopg
 import pytest
 
-from api.access.format import KINDS, make
+from api.auth.key_format import KINDS, make
 from api.clock import token
 from tests.torture.conftest import Tortured
 from tests.torture.evidence import Evidence

@@ -9,22 +9,21 @@ from typing import Any
 
 from sanic import HTTPResponse, Request
 
-from api import logs
-from api.app import App, create_app
-from api.routes.answers import answer
-from api.serving import serve
+from api import process
+from api.app import App, create_app, serve
+from api.routes.responses import answer
 from api.settings import Settings
-from api.wire.http1 import Reception
+from api.wire.http1 import LargeBodies
 from tests.sockets import listening_socket
 
 LARGE = 32 * 1_048_576
 
 
 def main() -> None:
-    logs.install()
+    process.install_logging()
     app = create_app(Settings(), "postgresql://nobody@127.0.0.1:1/nothing", "a secret of the tests of the wire")
     app.config.update(zip(("REQUEST_TIMEOUT", "RESPONSE_TIMEOUT"), map(float, sys.argv[1:]), strict=False))
-    app.ctx.reception = Reception(_anybody, LARGE)
+    app.ctx.large_bodies = LargeBodies(_anybody, LARGE)
     _add_probes(app)
     sock = listening_socket("127.0.0.1", 0)
     serve(app, [sock], lambda: print(sock.getsockname()[1], flush=True))  # noqa: T201 - the parent reads it

@@ -1,18 +1,18 @@
-"""What is too much: trust.md D16 and D20. The answer names the limit, and it arrives although the client still sends."""
+"""Bounds of heads and bodies: the answer names the limit, and it arrives although the client is still sending."""
 
 from collections.abc import Callable
 
 import pytest
 
-from api.app import BODY_LIMITS, MAX_BODY
-from api.wire.head import MAX_FIELDS, MAX_HEAD
+from api.app import BODY_LIMITS, MAX_BODY_BYTES
+from api.wire.http1 import MAX_FIELDS, MAX_HEAD_BYTES
 from tests.answers import Answer
 from tests.wire.conftest import Process
 
 Form = Callable[[bytes, int], list[bytes]]
 
 HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-TOO_LARGE_HEAD = f"the head of the request is too large: at most {MAX_HEAD} bytes are taken"
+TOO_LARGE_HEAD = f"the head of the request is too large: at most {MAX_HEAD_BYTES} bytes are accepted"
 
 
 def by_length(path: bytes, size: int) -> list[bytes]:
@@ -52,13 +52,13 @@ def test_d16_a_body_over_the_limit_of_its_address_is_refused(
 ) -> None:
     (refused,) = process.say(*form(path, limit + 1))
     assert (refused.status, refused.headers[b"connection"]) == (413, b"close")
-    assert refused.error["error"] == f"the body is too large: at most {limit} bytes are taken here"
+    assert refused.error["error"] == f"the body is too large: at most {limit} bytes are accepted here"
     (let_in,) = process.say(*form(path, limit))
     assert let_in.status in (401, 404)
 
 
 def test_the_limits_stand_in_one_place() -> None:
-    assert (max(BODY_LIMITS.values()), MAX_BODY) == (8_388_608, 262_144)
+    assert (max(BODY_LIMITS.values()), MAX_BODY_BYTES) == (8_388_608, 262_144)
 
 
 def test_d16_a_large_body_is_refused_before_it_is_sent(process: Process) -> None:
@@ -66,7 +66,7 @@ def test_d16_a_large_body_is_refused_before_it_is_sent(process: Process) -> None
     assert answer.status == 413
 
 
-def test_d18_a_client_that_asks_is_told_to_go_on(process: Process) -> None:
+def test_d18_a_client_that_expects_100_continue_gets_it(process: Process) -> None:
     said = process.say(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", b"hello")
     assert [answer.status for answer in said] == [100, 200]
     assert process.seen() == [{"what": "a", "body": "hello"}]
@@ -80,10 +80,10 @@ def test_d18_another_expectation_is_refused(process: Process) -> None:
 
 def test_d20_a_head_has_so_many_bytes_and_no_more(process: Process) -> None:
     head = b"GET /probe/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: "
-    (let_in,) = process.say(head + b"a" * (MAX_HEAD - len(head)) + b"\r\n\r\n")
+    (let_in,) = process.say(head + b"a" * (MAX_HEAD_BYTES - len(head)) + b"\r\n\r\n")
     assert let_in.status == 200
     for sent in (
-        head + b"a" * (MAX_HEAD - len(head) + 1) + b"\r\n\r\n",
+        head + b"a" * (MAX_HEAD_BYTES - len(head) + 1) + b"\r\n\r\n",
         head + b"a" * 1_000_000,
         b"G" * 1_000_000,
         b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -110,7 +110,7 @@ def _with_fields(count: int) -> bytes:
 def test_a_connection_that_is_refused_is_read_no_further(process: Process) -> None:
     process.seen()
     answers: list[Answer] = process.say(
-        *by_length(b"/probe/a", MAX_BODY + 1), b"GET /probe/smuggled HTTP/1.1\r\nHost: x\r\n\r\n" * 9
+        *by_length(b"/probe/a", MAX_BODY_BYTES + 1), b"GET /probe/smuggled HTTP/1.1\r\nHost: x\r\n\r\n" * 9
     )
     assert [answer.status for answer in answers] == [413]
     assert process.seen() == []

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.wire.chunks import Chunks, Progress
+from api.wire.http1 import ChunkedBody, ChunkProgress
 
 
-def take(sent: bytes, limit: int = 100) -> tuple[Progress, bytes, bytes]:
+def take(sent: bytes, limit: int = 100) -> tuple[ChunkProgress, bytes, bytes]:
     """Return how far the bytes led, the body, and what stayed in the buffer."""
-    chunks, buffer = Chunks(limit), bytearray(sent)
+    chunks, buffer = ChunkedBody(limit), bytearray(sent)
     progress = chunks.take(buffer)
     return progress, bytes(chunks.body), bytes(buffer)
 
@@ -71,10 +71,10 @@ def test_whatever_comes_leads_to_the_same_end_byte_by_byte(sent: bytes) -> None:
     assert by_pieces(sent, list(range(len(sent))))[:2] == take(sent)[:2]
 
 
-def by_pieces(sent: bytes, cuts: list[int]) -> tuple[Progress, bytes, bytes]:
+def by_pieces(sent: bytes, cuts: list[int]) -> tuple[ChunkProgress, bytes, bytes]:
     """Return what comes out of `take` when the bytes arrive in pieces, and all that was left over."""
-    chunks, buffer = Chunks(100), bytearray()
-    progress: Progress = "unfinished"
+    chunks, buffer = ChunkedBody(100), bytearray()
+    progress: ChunkProgress = "unfinished"
     for begin, end in pairwise(sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})):
         buffer += sent[begin:end]
         if progress == "unfinished":

@@ -1,4 +1,4 @@
-"""A head is read as RFC 9112 says, or refused: trust.md D19, without a connection."""
+"""Heads are parsed as RFC 9112 requires, or refused; without a connection."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.wire.head import MAX_FIELDS, TOO_MANY_FIELDS, Head, is_spoilt, read_head
+from api.wire.http1 import MAX_FIELDS, TOO_MANY_FIELDS, Head, can_never_be_valid, read_head
 
 PLAIN = Head("POST", "/a", "1.1", [("host", "x")], None, chunked=False, keep_alive=True, expect_continue=False)
 
@@ -81,7 +81,7 @@ def test_chunked_is_the_one_coding(field: str) -> None:
         ("1.0", ["Connection: x"], False),
     ],
 )
-def test_whether_the_connection_goes_on(version: str, fields: list[str], keep_alive: bool) -> None:
+def test_keep_alive_follows_version_and_connection_field(version: str, fields: list[str], keep_alive: bool) -> None:
     assert read(*fields, line=f"GET / HTTP/{version}").keep_alive is keep_alive
 
 
@@ -94,7 +94,7 @@ def test_whether_the_connection_goes_on(version: str, fields: list[str], keep_al
         ("1.0", "100-continue", False),
     ],
 )
-def test_who_waits_for_a_word(version: str, value: str, continues: bool) -> None:
+def test_expect_100_continue_is_recognised(version: str, value: str, continues: bool) -> None:
     assert read(f"Expect: {value}", line=f"POST / HTTP/{version}").expect_continue is continues
 
 
@@ -123,7 +123,7 @@ VALUE = "the value of a header field has control characters"
 LENGTH = "Content-Length is not a number"
 CODING = "Transfer-Encoding can only be chunked"
 BOTH = "there are both Content-Length and Transfer-Encoding"
-VERSION = "only HTTP/1.0 and HTTP/1.1 are spoken here"
+VERSION = "only HTTP/1.0 and HTTP/1.1 are supported"
 FOLDED = "a header field is folded"
 HOST = "Host is not valid"
 
@@ -173,7 +173,7 @@ REFUSED = [
         for byte in (*map(chr, range(9)), "\n", "\x0b", "\x0c", "\r", *map(chr, range(14, 32)), "\x7f", "\n\n")
     ],
     *[(head(f"X: {value}"), VALUE) for value in ("\r", "\n", "\x00", "a\r", "a\n", "\na", "\x0bchunked")],
-    (head(host=""), "there is no Host"),
+    (head(host=""), "the Host field is missing"),
     (head("Host: x"), "there is more than one Host"),
     (head("host: y", line="GET / HTTP/1.0"), "there is more than one Host"),
     *[(head(host=f"Host: {host}"), HOST) for host in ("", "a b", "a/b", "a@b", "a,\tb", "\xe9", "a\\b", "<x>", "a?b", "a#b")],
@@ -198,7 +198,7 @@ REFUSED = [
     ],
     (head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), "there is more than one Transfer-Encoding"),
     (head("Transfer-Encoding: gzip", "transfer-encoding: chunked"), "there is more than one Transfer-Encoding"),
-    (head("Transfer-Encoding: chunked", line="POST / HTTP/1.0"), "HTTP/1.0 has no Transfer-Encoding"),
+    (head("Transfer-Encoding: chunked", line="POST / HTTP/1.0"), "HTTP/1.0 does not support Transfer-Encoding"),
 ]  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def test_d19_what_could_be_understood_in_two_ways_is_refused(sent: bytes, reason
     "begun", [b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n\n", b"\x16\x03\x01\x00", b"GET /\x00", b"G\rE"]
 )
 def test_what_can_become_no_head_is_known_before_its_end(begun: bytes) -> None:
-    assert is_spoilt(begun)
+    assert can_never_be_valid(begun)
 
 
 # Heads as a mischievous client would write them: clear lines and doubtful ones, and a byte slipped in here and there.
@@ -264,7 +264,7 @@ def test_whatever_comes_is_a_head_or_a_reason(sent: bytes) -> None:
     if isinstance(found, str):
         assert re.fullmatch(r"[ -~]{10,80}", found)
     else:
-        assert not is_spoilt(sent)
+        assert not can_never_be_valid(sent)
         assert read_head(written(found)) == found
 
 
@@ -294,4 +294,4 @@ def test_what_is_accepted_is_read_the_same_by_another_reader(sent: bytes) -> Non
 @given(anything, st.integers(0, 300))
 def test_no_beginning_of_a_head_that_is_accepted_is_spoilt(sent: bytes, length: int) -> None:
     if isinstance(read_head(sent), Head):
-        assert not is_spoilt(sent[:length])
+        assert not can_never_be_valid(sent[:length])

@@ -1,4 +1,4 @@
-"""Clients that take their time: trust.md D17, and those that do not read. The process under test waits half a second."""
+"""Clients that send or read slowly. The process under test waits half a second."""
 
 import time
 from contextlib import ExitStack

@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from workbench.arrow import CutShortError, batches
+from workbench.sql import CutShortError, batches
 
 
 def stream(*batches: list[str], compression: str | None = "zstd") -> bytes:

@@ -16,9 +16,9 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import Automation, DraftError, NotThereError, StoppedError, Workbench, WorkbenchError
-from workbench.backtest.crew import Crew
-from workbench.backtest.order import Order, Subject
+from workbench import Automation, InvalidArgumentError, NotFoundError, StoppedError, Workbench, WorkbenchError
+from workbench.backtest.simulate_bucket import AutomationPayload, BucketTask
+from workbench.backtest.worker import WorkerPool
 
 PEOPLE = 12
 
@@ -52,15 +52,15 @@ def lived(wb: Workbench) -> Automation:
         .otherwise(lambda b: b.delay("1s").send_inapp("One", "{{ nothing }}"))
         .wait_for("bt:bought", within="3h")
         .then(lambda b: b.send_inapp("Bought", "{{ amount }}"))
-        .not_while_running()
+        .reentry("after_exit")
         .publish()
     )
     events = [sent(wb, "bt:paid", number, amount=1 + number % 3) for number in range(PEOPLE)]
-    assert not wb.events.send_many(events).refused
+    assert not wb.events.send_many(events).failed
     until(lambda: states(automation) == {"waiting": 4, "dead": 4})
-    assert not wb.events.send_many(events[:3]).refused
+    assert not wb.events.send_many(events[:3]).failed
     until(lambda: states(automation) == {"waiting": 4, "dead": 5, "cancelled": 1})
-    assert not wb.events.send_many([sent(wb, "bt:bought", number, amount=1) for number in range(6)]).refused
+    assert not wb.events.send_many([sent(wb, "bt:bought", number, amount=1) for number in range(6)]).failed
     until(lambda: states(automation) == {"waiting": 2, "completed": 2, "dead": 5, "cancelled": 1})
     return automation
 
@@ -96,8 +96,8 @@ def test_the_page_says_what_happened_and_what_was_not_known(lived: Automation) -
     page, text = backtest._repr_html_(), repr(backtest)
     assert "Would have started" in page
     assert page.count("data:image/svg+xml") == 2
-    assert "a text could not be filled in" in text
-    assert "Contacts are taken as they are today" in text
+    assert "a template could not be filled in" in text
+    assert "Contacts are taken as they are now" in text
     assert [each.title for each in backtest.messages] == ["Two", "Bought"]
     assert backtest.days()["entries"].sum() == backtest.totals.entries
     assert backtest.branches().filter(pl.col("node") == "if_amount")["entries"].to_list() == [4, 5]
@@ -114,7 +114,7 @@ def test_a_draft_is_compared_with_what_is_published(wb: Workbench, lived: Automa
     mine, theirs = (set(each.contacts().filter(pl.col("messages") > 0)["contact"]) for each in (backtest, before))
     assert (set(backtest.gains()["contact"]), set(backtest.losses()["contact"])) == (mine - theirs, theirs - mine)
     assert "version 1" in backtest._repr_html_()
-    with pytest.raises(DraftError, match="compared with nothing"):
+    with pytest.raises(InvalidArgumentError, match="has no comparison"):
         before.gains()
 
 
@@ -149,7 +149,7 @@ def test_a_segment_is_its_members_of_now(wb: Workbench) -> None:
     assert {*backtest.contacts()["contact"]} == {*rows["contact_id"]}
     assert backtest.totals.entries == 3 * rows.height
     assert f"of {rows.height} members of three-times" in repr(backtest)
-    assert "of those who are in the segment three-times now." in repr(backtest)
+    assert "for contacts that are in the segment three-times now." in repr(backtest)
     part = draft.backtest(days=90, segment="three-times", sample=0.5)
     assert {*part.contacts()["contact"]} < {*rows["contact_id"]}
 
@@ -170,8 +170,8 @@ def test_processes_change_nothing(wb: Workbench) -> None:
 
 def test_what_never_came_is_said_so(wb: Workbench) -> None:
     backtest = wb.automation("never").on("depositt").add_tag("x").backtest()
-    assert backtest.headline() == "Would not have started once"
-    assert backtest.remarks[0] == "No event came in this period that could have started it: depositt."
+    assert backtest.headline() == "Would never have started"
+    assert backtest.remarks[0] == "No event in this period could have started it: depositt."
     assert "depositt" in backtest._repr_html_()
     assert backtest.frame().is_empty()
     none = wb.automation("none").on("deposit").where("amountUsd", eq=-1).add_tag("x").backtest()
@@ -188,9 +188,9 @@ def test_what_could_not_be_known_is_said_in_particular(wb: Workbench) -> None:
         .then(lambda b: b.split({"a": 50, "b": 50}))
     )
     said = " ".join(draft.backtest(days=2).remarks)
-    assert "if_tags decides by contact.tags of today." in said
-    assert "It changes contact.tags itself, and decides by it" in said
-    assert "your key sees them masked" in said
+    assert "if_tags uses the current value of contact.tags." in said
+    assert "It both changes and uses contact.tags" in said
+    assert "your API key sees them masked" in said
     assert "It is not saved yet" in said
     assert "Never taken:" in said
     there = wb.automation("there").on("deposit").when("contact.email").then(lambda b: b.add_tag("reachable"))
@@ -209,7 +209,7 @@ def test_what_could_not_be_known_is_said_in_particular(wb: Workbench) -> None:
         (lambda a: a.backtest(against="published"), "was never published"),
         (lambda a: a.backtest(against="draft"), "was never published"),
         (lambda a: a.backtest(processes=-1), "processes=-1"),
-        (lambda a: a.backtest(segment="whale"), "nobody has defined the segment 'whale'"),
+        (lambda a: a.backtest(segment="whale"), "there is no segment 'whale'"),
         (lambda a: a.backtest(segment=7), "not the name of a segment"),
         (lambda a: Automation.from_json(a.to_json()).backtest(), "not connected"),
     ],
@@ -220,9 +220,9 @@ def test_every_slip_is_answered_in_plain_words(wb: Workbench, call: Any, words: 
 
 
 def test_a_version_that_does_not_exist_is_named(lived: Automation) -> None:
-    with pytest.raises(NotThereError, match="there is no version 7 of 'backtested'"):
+    with pytest.raises(NotFoundError, match="there is no version 7 of 'backtested'"):
         lived.backtest(against=7)
-    with pytest.raises(DraftError, match="number of a version"):
+    with pytest.raises(InvalidArgumentError, match="number of a version"):
         lived.backtest(against="draft")
 
 
@@ -262,8 +262,10 @@ def test_an_interrupt_leaves_nothing(
 
 def test_a_process_that_dies_is_told_of(tmp_path: Path) -> None:
     there = children()
-    order = Order(str(tmp_path), datetime.now(UTC), (Subject("a", {"type": "app_event"}, {"nodes": [], "edges": []}),))
-    with closing(Crew(order, 1)) as crew:
+    order = BucketTask(
+        str(tmp_path), datetime.now(UTC), (AutomationPayload("a", {"type": "app_event"}, {"nodes": [], "edges": []}),)
+    )
+    with closing(WorkerPool(order, 1)) as crew:
         (started,) = children() - there
         os.kill(int(started), signal.SIGKILL)
         with pytest.raises(StoppedError, match=r"ended by itself \(exit code -9\)"):

@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from api.language.action import KINDS, Invalid, read_action
-from api.language.codec import encode, normalise
 from tests.workbench.test_writing import branching, new, thanks
 from workbench import Automation
-from workbench.author import Draft
-from workbench.canvas.exact import from_browser, to_browser
+from workbench.canvas.document import Patch, from_browser, sheet_of, to_browser
 from workbench.canvas.forms import FORMS
-from workbench.canvas.sheet import Patch, sheet_of
 from workbench.canvas.widget import Canvas
 from workbench.display.cards import WIDTH
-from workbench.display.lanes import Box, lane
+from workbench.display.layout import Box, route_edge
+from workbench.draft import Draft
+from workbench.language.actions import NODE_KINDS, InvalidAction, read_action
+from workbench.language.codec import encode, normalise
 
 # The build
 
@@ -77,7 +76,9 @@ def test_what_javascript_would_change_travels_as_digits(value: object) -> None:
 
 KEYS = st.sampled_from(["a", "b", "b", "7", ""])
 NODES = st.lists(
-    st.fixed_dictionaries({"id": KEYS.filter(bool), "type": st.sampled_from([*KINDS, "odd"])}, optional={"x": JSON}),
+    st.fixed_dictionaries(
+        {"id": KEYS.filter(bool), "type": st.sampled_from([*NODE_KINDS, "odd"])}, optional={"x": JSON}
+    ),
     min_size=1,
     max_size=5,
 )
@@ -109,10 +110,12 @@ def test_a_patch_changes_its_pieces_only() -> None:
 
 
 def test_every_kind_has_a_form_and_every_field_is_one_that_the_language_reads() -> None:
-    assert FORMS.keys() == set(KINDS)
+    assert FORMS.keys() == set(NODE_KINDS)
     for kind, form in FORMS.items():
         read = read_action(kind, {}, "n")
-        asked = {each.field.removeprefix("n.data.") for each in read.problems} if isinstance(read, Invalid) else set()
+        asked = (
+            {each.field.removeprefix("n.data.") for each in read.problems} if isinstance(read, InvalidAction) else set()
+        )
         assert asked <= {field.name for field in form.fields}, kind
         assert form.blank.keys() - {"recipientMode", "event"} <= {field.name for field in form.fields}, kind
 
@@ -243,7 +246,12 @@ def test_settings_that_are_wrong_are_said_where_they_are_written() -> None:
 
 @pytest.mark.parametrize(
     ("what", "words"),
-    [("nonsense", "cannot"), ("preview", "KeyError"), ("reload", "not connected"), ("publish", "not connected")],
+    [
+        ("nonsense", "unknown action"),
+        ("preview", "KeyError"),
+        ("reload", "not connected"),
+        ("publish", "not connected"),
+    ],
 )
 def test_every_question_is_answered_also_one_that_makes_no_sense(what: str, words: str) -> None:
     assert words in Heard(thanks()).hear(kind="ask", id="v/1", what=what)["error"]
@@ -263,11 +271,13 @@ def test_a_preview_says_what_would_fail_and_which_way_it_goes() -> None:
     canvas = Heard(new().on("deposit").when("who", eq="x").then(lambda b: b.send_inapp(title="{{ x }}", body="b")))
     assert canvas.ask("preview", key="send_inapp", tried=TRIED)["error"] == "there is no value 'x'"
     asked = canvas.ask("preview", key="if_who", tried=TRIED)
-    assert asked["says"] == "Goes on along “no”."
-    assert asked["asked"][0]["found"] == "it is “<b>”"
+    assert asked["says"] == "Continues at “no”."
+    assert asked["asked"][0]["found"] == "“<b>”"
 
 
-@pytest.mark.parametrize(("event", "says"), [("deposit", "starts it"), ("other", "does not start it")])
+@pytest.mark.parametrize(
+    ("event", "says"), [("deposit", "starts the automation"), ("other", "does not start the automation")]
+)
 def test_a_preview_of_the_trigger_says_whether_it_starts(event: str, says: str) -> None:
     shown = Heard(thanks()).ask("preview", key="trigger", tried=TRIED | {"event": event})
     assert says in shown["says"]
@@ -299,10 +309,10 @@ def test_what_somebody_put_somewhere_stays_there_and_is_drawn_there() -> None:
 
 def test_an_edge_passes_beside_a_card_in_its_way() -> None:
     card = Box(0, 100, WIDTH, 150)
-    [(middle, top, bottom)] = lane((140, 0), (140, 300), [card])
+    [(middle, top, bottom)] = route_edge((140, 0), (140, 300), [card])
     assert (top, bottom) == (100, 150)
     assert not card.left <= middle <= card.right
-    assert lane((500, 0), (500, 300), [card]) == ()
+    assert route_edge((500, 0), (500, 300), [card]) == ()
 
 
 def test_a_notebook_keeps_a_picture_for_where_there_is_no_kernel() -> None:
@@ -342,16 +352,16 @@ def test_a_trigger_on_chain_is_filled_in_field_by_field() -> None:
     canvas.edit(2, trigger=trigger | {"chainId": 1, "contract": TOKEN, "walletArg": "to"})
     assert automation._draft.language()[0].source is not None
     shown = canvas.cards["trigger"]
-    assert (shown["title"], shown["lines"]) == (["Transfer"], ["0xc0c0c0…c0c0 on chain 1", "for the wallet in to"])
+    assert (shown["title"], shown["lines"]) == (["Transfer"], ["0xc0c0c0…c0c0 on chain 1", "wallet in to"])
 
 
 def test_a_log_is_tried_like_any_event() -> None:
     canvas = Heard(on_chain())
     [sample] = canvas.ask("samples")
     given = {"event": sample["event"], "payload": sample["payload"], "person": sample["contactId"]}
-    assert "does not start it" in canvas.ask("preview", key="trigger", tried=given)["says"]
+    assert "does not start the automation" in canvas.ask("preview", key="trigger", tried=given)["says"]
     given["payload"] = given["payload"].replace('"value":"0"', '"value":"7"')
-    assert "This event starts it." in canvas.ask("preview", key="trigger", tried=given)["says"]
+    assert "This event starts the automation." in canvas.ask("preview", key="trigger", tried=given)["says"]
     said = f"7 for 0x{'ab' * 20}"
     assert canvas.ask("preview", key="send_inapp", tried=given)["title"] == said
     assert [each["title"] for each in canvas.ask("simulate", tried=given)["messages"]] == [said]
@@ -363,7 +373,7 @@ def test_a_log_of_zeros_is_one_that_a_contract_can_log() -> None:
     [sample] = canvas.ask("samples")
     payload = sample["payload"].replace(',"m":[]', "")
     given = {"event": sample["event"], "payload": payload, "person": sample["contactId"]}
-    assert "This event starts it." in canvas.ask("preview", key="trigger", tried=given)["says"]
+    assert "This event starts the automation." in canvas.ask("preview", key="trigger", tried=given)["says"]
 
 
 def test_what_no_contract_logs_is_said_where_it_is_tried() -> None:

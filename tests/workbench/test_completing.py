@@ -6,10 +6,10 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
-from api.language.codec import encode
 from tests.running import Running
 from tests.workbench.test_export import Operator
-from workbench import Workbench, surroundings
+from workbench import Workbench, environment
+from workbench.language.codec import encode
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def wb(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
     operator = Operator(running)
     operator.run("org", "create", "naming")
     history = tmp_path_factory.mktemp("names") / "events.ndjson"
-    at = f"{surroundings.now():%Y-%m-%dT00:00:00Z}"
+    at = f"{environment.now():%Y-%m-%dT00:00:00Z}"
     names = [f"step_{number:03}" for number in range(230)]
     history.write_bytes(b"\n".join(encode(_event(name, at)) for name in names))
     operator.run("import", history, "--org", "naming")

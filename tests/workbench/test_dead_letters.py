@@ -1,13 +1,13 @@
-"""What failed for good, at the notebook: seen by cause, and tried again."""
+"""What failed permanently, at the notebook: seen by cause, and tried again."""
 
 import polars as pl
 import pytest
 
 from tests.acceptance.conftest import until
 from tests.running import Running
-from workbench import Automation, NotThereError, RefusedError, Workbench
-from workbench.dead_letters import Replayed
+from workbench import Automation, InvalidRequestError, NotFoundError, Workbench
 from workbench.display import words
+from workbench.entries import Replayed
 
 WALLET = "0xAbCd000000000000000000000000000000001234"
 
@@ -18,7 +18,7 @@ def wb(running: Running) -> Workbench:
 
 
 def failing(wb: Workbench, name: str, how_many: int = 2) -> Automation:
-    """An automation some of whose entries have failed for good, for want of a name."""
+    """An automation some of whose entries have failed permanently, for want of a name."""
     automation = wb.automation(name).on(f"{name}:event").send_inapp(title="Hi {{ who }}", body="!").publish()
     for _ in range(how_many):
         wb.events.send(f"{name}:event", wallet_address=WALLET)
@@ -34,7 +34,7 @@ def test_what_failed_for_good_is_seen_by_cause_with_attempts(wb: Workbench) -> N
     for shown in (repr(letters), letters._repr_html_()):
         assert "template_error" in shown
         assert "automation" not in shown.splitlines()[0]
-    assert "Failed for good: 2 entries" in letters._repr_html_()
+    assert "Failed permanently: 2 entries" in letters._repr_html_()
     frame = letters.frame()
     assert frame.select("cause", "entries", "attempts").rows() == [("template_error", 2, 1)]
     assert frame.schema["last_at"] == pl.Datetime("us", "UTC")
@@ -45,7 +45,7 @@ def test_it_is_seen_of_all_automations_together(wb: Workbench) -> None:
     letters = wb.dead_letters()
     assert "together" in [each.automation for each in letters]
     assert "together" in repr(letters)
-    assert "Failed for good" in letters._repr_html_()
+    assert "Failed permanently" in letters._repr_html_()
 
 
 def test_it_is_seen_in_sql_one_by_one(wb: Workbench) -> None:
@@ -74,7 +74,7 @@ def test_it_is_replayed_by_cause_or_all_at_once(wb: Workbench) -> None:
 
 def test_a_cause_that_nobody_died_of_is_met_with_those_there_are(wb: Workbench) -> None:
     letters = failing(wb, "which-cause", 1).dead_letters()
-    with pytest.raises(NotThereError, match="the cause 'no_wallet': there is template_error"):
+    with pytest.raises(NotFoundError, match="the cause 'no_wallet': the causes are template_error"):
         letters.replay("no_wallet")
 
 
@@ -82,16 +82,16 @@ def test_automations_that_are_off_are_passed_over_and_that_is_said(wb: Workbench
     automation = failing(wb, "off-dead", 1).deactivate()
     letters = wb.dead_letters()
     assert "off-dead (off)" in repr(letters)
-    assert "of automations that are off stayed as they are" in repr(letters.replay())
+    assert "of automations that are off were not replayed" in repr(letters.replay())
     assert len(automation.entries(state="dead")) == 1
-    with pytest.raises(RefusedError, match="the automation is not active"):
+    with pytest.raises(InvalidRequestError, match="the automation is not active"):
         automation.dead_letters().replay()
 
 
 def test_where_nothing_failed_that_is_said(wb: Workbench) -> None:
     letters = wb.automation("sound").on("sound:event").add_tag("x").publish().dead_letters()
-    assert (len(letters), repr(letters), letters.causes) == (0, "Nothing has failed for good.", ())
-    assert "Nothing has failed for good." in letters._repr_html_()
+    assert (len(letters), repr(letters), letters.causes) == (0, "Nothing has failed permanently.", ())
+    assert "Nothing has failed permanently." in letters._repr_html_()
     assert letters.frame().height == 0
     assert letters.replay() == Replayed(0)
     assert repr(Replayed(0)) == "Nothing was replayed."
@@ -99,4 +99,4 @@ def test_where_nothing_failed_that_is_said(wb: Workbench) -> None:
 
 
 def test_what_a_receiver_refused_is_told_apart_from_who_was_not_let_in() -> None:
-    assert (words.ended("refused"), words.outcome("refused")) == ("the receiver said no", "not let in")
+    assert (words.entry_outcome("refused"), words.outcome("refused")) == ("the receiver rejected it", "did not enter")

@@ -3,19 +3,19 @@
 import pytest
 from sqlalchemy import NullPool
 
-from workbench import DraftError, Workbench
+from workbench import InvalidArgumentError, Workbench
 
 
 @pytest.mark.parametrize(
     ("dsn", "sentence"),
     [
-        ("", r"there is no WORKBENCH_DSN: .* `workbench reader create --org NAME`"),
-        ("acme", "WORKBENCH_DSN is no address; it looks like postgresql://login:password@host:5432/workbench"),
+        ("", r"WORKBENCH_DSN is not set: .* `workbench reader create --org NAME`"),
+        ("acme", "WORKBENCH_DSN is not a database URL; it looks like postgresql://login:password@host:5432/workbench"),
     ],
 )
 def test_what_is_missing_is_said(dsn: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_DSN", dsn)
-    with pytest.raises(DraftError, match=sentence):
+    with pytest.raises(InvalidArgumentError, match=sentence):
         Workbench().engine()
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from tests.acceptance.conftest import until
 from tests.running import Running
-from workbench import DraftError, NotThereError
+from workbench import InvalidArgumentError, NotFoundError
 
 
 def test_why_it_did_and_did_not_match(running: Running) -> None:
     wb = running.workbench()
     gift = wb.automation("explained gift").on("explained:deposit").where("amount", eq=100).where("asset", eq="usdc")
-    gift = gift.once().add_tag("gift").publish()
+    gift = gift.reentry("once").add_tag("gift").publish()
     for payload in ({"amount": 100, "asset": "USDC"}, {"amount": "100", "asset": "usdc"}):
         wb.events.send("explained:deposit", external_id="explained", payload=payload)
     for _ in range(2):
@@ -22,19 +22,19 @@ def test_why_it_did_and_did_not_match(running: Running) -> None:
     assert [each.matched for each in told] == [False, True, True, False, False]
     step, again, first, number, capitals = (each.sentence() for each in told)
     assert step == "It starts on explained:deposit, not on explained:step."
-    assert again == "The contact was here before: it enters once."
+    assert again == "The contact entered before: contacts enter only once."
     assert first == "It started. Completed."
-    assert number.endswith("it is “100”, a text, and 100 is a number: they are not the same.")
-    assert capitals.endswith("it is “USDC”: same letters as “usdc”, but capitals count.")
+    assert number.endswith("it is “100”, a text; 100 is a number, so they are different.")
+    assert capitals.endswith("it is “USDC”, not “usdc”: letter case matters.")
     assert told.headline() in repr(told)
-    assert "capitals count" in told._repr_html_()
+    assert "letter case matters" in told._repr_html_()
     assert told.frame()["matched"].to_list() == [False, True, True, False, False]
     would = contact.explain(
         "explained gift", event={"event": "explained:deposit", "payload": {"amount": 100, "asset": "usdc"}}
     )
-    assert would[0].sentence() == "The contact was here before: it enters once."
+    assert would[0].sentence() == "The contact entered before: contacts enter only once."
     assert contact.explain(gift, event=told[3].event_id)[0] == told[3]
-    with pytest.raises(NotThereError, match="no automation"):
+    with pytest.raises(NotFoundError, match="no automation"):
         contact.explain("nobody wrote this")
-    with pytest.raises(DraftError, match="name an automation"):
+    with pytest.raises(InvalidArgumentError, match="name an automation"):
         contact.explain(7)

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from api.language.codec import encode
 from tests.running import Running
-from workbench import DraftError, Workbench
+from workbench import InvalidArgumentError, Workbench
+from workbench.language.codec import encode
 
 _EVENTS = """
     SELECT event, occurred_at, payload, idempotency_key, c.email, c.wallet_address, c.external_id
@@ -117,14 +117,14 @@ def test_a_month_is_written_anew_when_it_is_another(
     assert "u9" not in pl.read_parquet(tmp_path / "events")["external_id"]
     analyst = Workbench(running.url, operator.key("exporting", "sql:read"))
     assert analyst.export(tmp_path, tables=["events"]).written == 3
-    assert "Emails are left out" in repr(analyst.export(tmp_path, tables=["events"]))
+    assert "Email addresses are left out" in repr(analyst.export(tmp_path, tables=["events"]))
 
 
 def test_an_interrupted_file_is_not_there(tmp_path: Path) -> None:
     program = """
 import os, pathlib, signal, sys, threading
 import polars as pl
-from workbench.stream import write_parquet
+from workbench.sql import write_parquet
 
 def frames():
     for number in range(1_000_000):
@@ -144,10 +144,10 @@ def test_emails_that_are_masked_are_left_out_and_that_is_said(
 ) -> None:
     analyst = Workbench(running.url, operator.key("exporting", "sql:read"))
     exported = analyst.export(tmp_path)
-    assert "Emails are left out" in repr(exported)
+    assert "Email addresses are left out" in repr(exported)
     assert pl.read_parquet(tmp_path / "contacts" / "part-0.parquet")["email"].is_null().all()
 
 
 def test_a_table_there_is_not_is_named(wb: Workbench, tmp_path: Path) -> None:
-    with pytest.raises(DraftError, match="'events', 'contacts', 'messages', 'entries'"):
+    with pytest.raises(InvalidArgumentError, match="'events', 'contacts', 'messages', 'entries'"):
         wb.export(tmp_path, tables=["people"])

@@ -12,7 +12,7 @@ import pytest
 from tests.running import Running
 from workbench import Automation, Workbench
 from workbench.__main__ import main
-from workbench.folder.file import LOCK, file_name, read_file
+from workbench.git.files import LOCK, file_name, read_file
 
 Command = Callable[..., tuple[int, str, str]]
 HERE = "automations"
@@ -206,7 +206,7 @@ def test_unpublished_changes_of_others_are_not_lost(wb: Workbench, command: Comm
     assert command("plan")[0] == 0
     edit("thanks.json", "USD", "dollars")
     assert "it has changes on the server that are not published (update by Ada, " in command("apply")[2]
-    assert "the file says what is live" in command("pull")[1]
+    assert "the file has the published version" in command("pull")[1]
 
 
 def test_nothing_is_put_away_unless_asked_for(wb: Workbench, command: Command) -> None:
@@ -220,17 +220,17 @@ def test_nothing_is_put_away_unless_asked_for(wb: Workbench, command: Command) -
         "- thanks.json (Thanks): missing\n    its file is gone; --archive-missing puts the automation away\n1 automation as on the server, 1 automation of the server not in this folder.\n",
     )
     assert command("apply")[1] == "Nothing to do.\n"
-    assert command("apply", "--archive-missing")[1] == "put away: thanks.json (Thanks)\n"
+    assert command("apply", "--archive-missing")[1] == "archived: thanks.json (Thanks)\n"
     assert {each.name for each in wb.automations} == {"Left alone", "Elsewhere"}
     wb.automation("Left alone").archive()
-    assert "removed: left-alone.json (Left alone)\n  it was put away on the server" in command("pull")[1]
+    assert "removed: left-alone.json (Left alone)\n  it was archived on the server" in command("pull")[1]
     assert not Path(HERE, "left-alone.json").exists()
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "bad.json is no automation: "),
+        ("{", "bad.json is not an automation: "),
         ("[]", "it is an object with name, state, triggerSpec and graph"),
         ('{"name": "x", "state": "on", "triggerSpec": {}, "graph": {}}', "state is one of live, off, draft"),
         ('{"name": "x", "triggerSpec": {}, "graph": {"nodes": [{}]}}', r"graph.nodes[0].id: must be"),

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from api.language.run import State
 from tests.running import Running
 from tests.workbench.test_waiting_and_rules import WHO, winback
 from tests.workbench.test_writing import new, thanks
-from workbench import DraftError
+from workbench import InvalidArgumentError
+from workbench.language.run import State
 from workbench.simulate import Simulation
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -43,7 +43,7 @@ def test_an_event_that_is_not_the_awaited_one_is_explained() -> None:
     run = begun(size=1).advance("3d").send({"event": "purchase", "payload": {"plan": "Pro", "size": 2}})
     assert run.waiting_at == "wait_for_purchase"
     assert (
-        "purchase came while it waited at wait_for_purchase: it asks whether plan is “pro”; it is “Pro”: same letters"
+        "purchase came while it waited at wait_for_purchase: it asks whether plan is “pro”; it is “Pro”, not “pro”: letter case"
         in repr(run)
     )
     assert "Why purchase did not end the wait at wait_for_purchase" in run._repr_html_()
@@ -91,7 +91,7 @@ def test_an_entry_that_never_began_stays_so() -> None:
     ],
 )
 def test_misuse_is_answered_with_what_to_write_instead(go: Any, words: str) -> None:
-    with pytest.raises(DraftError, match=words):
+    with pytest.raises(InvalidArgumentError, match=words):
         go(begun())
 
 
@@ -110,7 +110,7 @@ def test_each_message_is_shown_as_its_receiver_would_see_it() -> None:
         "<code>{&#34;open&#34;:&#34;/home&#34;}</code>",
         '<div class="said">as text</div>',
         "<td>ada@example.com</td>",
-        "the address of your server",
+        "the sender address of your server",
         '<iframe sandbox="" ',
         "&lt;p&gt;&amp;lt;/iframe&amp;gt;&amp;lt;script",
         "default-src &#39;none&#39;",

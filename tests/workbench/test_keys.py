@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.running import Running
-from workbench import DraftError, KeyRefusedError, NotThereError, Workbench
+from workbench import InvalidArgumentError, NotFoundError, PermissionDeniedError, Workbench
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +28,20 @@ def test_a_key_is_made_rolled_and_revoked(wb: Workbench, running: Running) -> No
     rolled = wb.keys.roll("shop", overlap="2h")
     old, new = [each for each in wb.keys if each.name == "shop"]
     assert (old.standing, new.id) == ("ending", rolled.key.id)
-    assert old.standing_now().startswith("works until 2")
+    assert old.status_text().startswith("works until 2")
     assert wb.keys.revoke("shop").standing == "revoked"
-    assert wb.keys.revoke(old).standing_now().startswith("revoked 2")
+    assert wb.keys.revoke(old).status_text().startswith("revoked 2")
 
 
 def test_a_name_must_mean_one_key(wb: Workbench) -> None:
     for _ in range(2):
         wb.keys.create("test", name="twins")
-    with pytest.raises(DraftError, match="2 keys have the name 'twins': give the id of one"):
+    with pytest.raises(InvalidArgumentError, match="2 keys have the name 'twins': give the id of one"):
         wb.keys.revoke("twins")
-    with pytest.raises(NotThereError, match="there is no active key 'nobody'"):
+    with pytest.raises(NotFoundError, match="there is no active key 'nobody'"):
         wb.keys.roll("nobody")
 
 
 def test_a_key_without_the_right_sees_none(running: Running) -> None:
-    with pytest.raises(KeyRefusedError, match="keys:admin"):
+    with pytest.raises(PermissionDeniedError, match="keys:admin"):
         _ = running.workbench().keys

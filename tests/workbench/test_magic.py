@@ -9,8 +9,8 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from tests.running import Running
-from workbench import DraftError, SqlError, Workbench
-from workbench.completion import TABLES, choices
+from workbench import InvalidArgumentError, SqlError, Workbench
+from workbench.magic import TABLES, choices
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +65,13 @@ def test_values_are_the_notebooks_variables(shell: InteractiveShell) -> None:
 
 def test_a_missing_variable_is_named(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     done = run(shell, "%%events\nSELECT :since")
-    assert isinstance(done.error_in_exec, DraftError)
+    assert isinstance(done.error_in_exec, InvalidArgumentError)
     assert "there is no variable since in this notebook" in capsys.readouterr().out
 
 
 def test_a_name_that_is_none_is_refused(shell: InteractiveShell) -> None:
-    assert isinstance(run(shell, "%%events select 1\nSELECT 2").error_in_exec, DraftError)
-    assert isinstance(run(shell, "%%events class\nSELECT 2").error_in_exec, DraftError)
+    assert isinstance(run(shell, "%%events select 1\nSELECT 2").error_in_exec, InvalidArgumentError)
+    assert isinstance(run(shell, "%%events class\nSELECT 2").error_in_exec, InvalidArgumentError)
 
 
 def test_errors_are_shown_as_those_of_wb_sql(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.running import Running
-from workbench import Contact, DraftError, NotThereError, StaleError, Workbench
+from workbench import ConflictError, Contact, InvalidArgumentError, NotFoundError, Workbench
 
 
 def two(wb: Workbench, name: str) -> tuple[Contact, Contact]:
@@ -23,9 +23,9 @@ def test_a_merge_is_looked_at_applied_and_undone(running: Running) -> None:
         "app-ann",
         "attribute city",
         "moves",
-        "not seen any more",
+        "hidden: the kept contact has its own",
         "1 event",
-        "Nothing is written yet",
+        "This is a preview",
     ):
         assert words in repr(merge)
         assert words in merge._repr_html_()
@@ -38,7 +38,7 @@ def test_a_merge_is_looked_at_applied_and_undone(running: Running) -> None:
     assert counted.item() == 1
     assert f"absorbed contact {app.id}" in repr(web)
     merge.undo()
-    assert "Taken back." in repr(merge)
+    assert "Reverted." in repr(merge)
     assert wb.contact(external_id="app-ann").attributes == {"plan": "free", "city": "Rome"}
     assert app.events()["event"].to_list() == ["merging:open"]
 
@@ -47,13 +47,13 @@ def test_what_cannot_be_done_is_said(running: Running) -> None:
     wb = running.workbench()
     web, app = two(wb, "ben")
     merge = wb.merge(web, app)
-    with pytest.raises(DraftError, match="not merged"):
+    with pytest.raises(InvalidArgumentError, match="not merged"):
         merge.undo()
     merge.apply()
-    with pytest.raises(DraftError, match="merged already"):
+    with pytest.raises(InvalidArgumentError, match="merged already"):
         merge.apply()
-    with pytest.raises(StaleError, match=f"merged into contact {web.id}"):
+    with pytest.raises(ConflictError, match=f"merged into contact {web.id}"):
         wb.merge(web, app)
-    with pytest.raises(NotThereError):
+    with pytest.raises(NotFoundError):
         app.tag("late")
     assert app.refresh().id == web.id

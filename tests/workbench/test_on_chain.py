@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from workbench.abi import abi
-from workbench.author import Draft
 from workbench.automation import Automation
+from workbench.chain import abi
 from workbench.changes import changes
-from workbench.errors import DraftError
+from workbench.draft import Draft
+from workbench.errors import InvalidArgumentError
 
 CONTRACT = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 ANN = "0x" + "ab" * 20
@@ -25,8 +25,8 @@ def thanks(**changes: Any) -> Automation:
 def test_it_says_what_it_waits_for() -> None:
     written = thanks(confirmations=12, create_contacts=False)
     assert written.describe().splitlines()[0] == (
-        f"When contract {CONTRACT} on chain 1 logs “Transfer(address,address,uint256)” about the known wallet in “to”, "
-        "once 12 blocks stand on top of it:"
+        f"When contract {CONTRACT} on chain 1 emits “Transfer(address,address,uint256)” for the known wallet in “to”, "
+        "after 12 confirmations:"
     )
     assert written.to_json()["triggerSpec"] == {
         "type": "onchain_event",
@@ -55,7 +55,7 @@ def test_sentences_and_python_say_all_of_it(changes: dict[str, Any]) -> None:
 def test_a_plan_says_that_another_sort_of_thing_starts_it() -> None:
     before, after = Automation(Draft("Thanks")).on("deposit"), thanks()
     (start, step) = changes(before.to_json(), after.to_json()).lines()[:2]
-    assert start.startswith(f"  ~ trigger: When contract {CONTRACT} on chain 1 logs ")
+    assert start.startswith(f"  ~ trigger: When contract {CONTRACT} on chain 1 emits ")
     assert start.endswith(", before: When a deposit event arrives")
     assert step.startswith("  + send_inapp")
     (moved,) = changes(after.to_json(), thanks(to_contact="from").to_json()).lines()
@@ -64,7 +64,7 @@ def test_a_plan_says_that_another_sort_of_thing_starts_it() -> None:
 
 def test_sentences_that_no_contract_logs_are_refused_by_line() -> None:
     told = thanks().describe().replace("“to”", "“value”", 1)
-    with pytest.raises(DraftError, match="line 2: to_contact value is uint256, not an address"):
+    with pytest.raises(InvalidArgumentError, match="line 2: to_contact value is uint256, not an address"):
         Automation.from_sentences(f"\n{told}", name="Thanks")
 
 
@@ -74,7 +74,7 @@ def test_it_is_tried_on_the_parameters_of_a_log() -> None:
     other = thanks().where("value", eq="1000").simulate({"args": {"to": ANN, "value": 1}, "blockNumber": 5})
     assert not other.matched
     assert "value is “1000”" in other.reason()
-    with pytest.raises(DraftError, match=r"event\.args\.amount: is no parameter"):
+    with pytest.raises(InvalidArgumentError, match=r"event\.args\.amount: is no parameter"):
         thanks().simulate({"to": ANN, "amount": 1})
 
 
@@ -97,7 +97,7 @@ def test_logs_are_waited_for_by_contract_and_event() -> None:
 
 
 def test_a_log_is_waited_for_by_its_name_alone() -> None:
-    with pytest.raises(DraftError, match="is not an event name"):
+    with pytest.raises(InvalidArgumentError, match="is not an event name"):
         Automation(Draft("Back")).on("deposit").wait_for(f"{CONTRACT}:Transfer(address)", within="2d")
 
 
@@ -114,7 +114,7 @@ def test_a_log_is_waited_for_by_its_name_alone() -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_the_words_of_the_verb(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(DraftError) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         thanks(**changes)
     assert said in str(refused.value)
 
@@ -136,10 +136,10 @@ def test_events_come_from_a_pasted_abi() -> None:
 
 @pytest.mark.parametrize("text", ["", "[", "{}", "[]", "nonsense", "event A(address a); event B("])
 def test_what_is_no_abi_is_refused(text: str) -> None:
-    with pytest.raises(DraftError):
+    with pytest.raises(InvalidArgumentError):
         abi(text)
 
 
 def test_an_event_that_is_not_there_is_said() -> None:
-    with pytest.raises(DraftError, match="there are Transfer, Paused"):
+    with pytest.raises(InvalidArgumentError, match="there are Transfer, Paused"):
         abi(SOLIDITY)["Minted"]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.workbench.test_writing import branching, new, thanks
 from workbench import Automation
-from workbench.display.graph import Taken, draw
-from workbench.display.layout import place
+from workbench.display.graph import RunPath, draw
+from workbench.display.layout import layer_nodes
 
 NODES = st.integers(1, 12).map(lambda count: [str(number) for number in range(count)])
 GRAPHS = NODES.flatmap(
@@ -23,7 +23,7 @@ GRAPHS = NODES.flatmap(
 @given(GRAPHS)
 def test_nodes_never_overlap_and_edges_lead_down(graph) -> None:
     nodes, links = graph
-    layout = place(nodes, links)
+    layout = layer_nodes(nodes, links)
     assert layout.places.keys() == set(nodes)
     for (left, row), (right, other) in combinations(layout.places.values(), 2):
         assert row != other or abs(left - right) > 0.99
@@ -32,16 +32,16 @@ def test_nodes_never_overlap_and_edges_lead_down(graph) -> None:
 
 
 def test_a_chain_is_a_straight_line() -> None:
-    assert place(["a", "b", "c"], [("a", "b"), ("b", "c")]).places == {"a": (0, 0), "b": (0, 1), "c": (0, 2)}
+    assert layer_nodes(["a", "b", "c"], [("a", "b"), ("b", "c")]).places == {"a": (0, 0), "b": (0, 1), "c": (0, 2)}
 
 
 def test_yes_is_left_of_no() -> None:
-    places = place(["if", "no", "yes"], [("if", "yes"), ("if", "no")]).places
+    places = layer_nodes(["if", "no", "yes"], [("if", "yes"), ("if", "no")]).places
     assert places["yes"][0] < places["if"][0] < places["no"][0]
 
 
 def test_an_edge_passes_beside_the_node_it_skips() -> None:
-    layout = place(["if", "a", "end"], [("if", "a"), ("if", "end"), ("a", "end")])
+    layout = layer_nodes(["if", "a", "end"], [("if", "a"), ("if", "end"), ("a", "end")])
     ((across, row),) = layout.passing["if", "end"]
     assert row == 1
     assert abs(across - layout.places["a"][0]) > 0.6
@@ -71,7 +71,7 @@ def test_the_path_taken_stands_out() -> None:
 
 def test_a_broken_draft_is_drawn_with_what_is_wrong() -> None:
     automation = new().on("deposit").send_inapp(title="{{", body="x")
-    assert "Cannot be published" in automation._repr_html_()
+    assert "<b>Error:</b>" in automation._repr_html_()
     assert "send_inapp" in automation._repr_html_()
 
 
@@ -85,6 +85,12 @@ def test_an_email_in_html_is_told_by_its_words() -> None:
 def test_a_share_is_shown_whole_beside_a_long_label() -> None:
     trigger, graph = new().on("x").wait_for("y", within="1d").then(lambda b: b.exit()).add_tag("z")._draft.language()
     shares = {("wait_for_y", "matched"): "72%", ("wait_for_y", "timeout"): "28%"}
-    drawn = draw(trigger, graph, Taken({}, shares=shares))[0]
-    assert ">it came 72%<" in drawn
-    assert ">28%<" in drawn
+    drawn = draw(trigger, graph, RunPath({}, shares=shares))[0]
+    assert ">received 72%<" in drawn
+    assert ">timed out 28%<" in drawn
+    split = new().on("x").split({"a large first deposit": 50, "b": 50})
+    trigger, graph = split.branch("a large first deposit", lambda b: b.exit()).add_tag("z")._draft.language()
+    shares = {("split", "a large first deposit"): "40%", ("split", "b"): "60%"}
+    drawn = draw(trigger, graph, RunPath({}, shares=shares))[0]
+    assert ">40%<" in drawn
+    assert ">b 60%<" in drawn

@@ -10,9 +10,9 @@ from tests.running import Running
 from tests.workbench.test_texts import payloads
 from tests.workbench.test_waiting_and_rules import winback
 from tests.workbench.test_writing import branching, new, thanks
-from workbench import Automation, NotThereError, StaleError, Workbench
+from workbench import Automation, ConflictError, NotFoundError, Workbench
 from workbench.changes import Changes, changes, marks
-from workbench.exact import same
+from workbench.language.codec import same_json
 
 
 def lines(before: Automation, after: Automation) -> list[str]:
@@ -30,11 +30,11 @@ def lines(before: Automation, after: Automation) -> list[str]:
         (new().on("a").add_tag("x"), new().on("a").add_tag("x", node="mark"), ["= mark: was add_tag_x; its counts begin anew"]),
         (new().on("a").split({"x": 50, "y": 50}).add_tag("t"), new().on("a").split({"x": 50, "y": 50}, node="s").add_tag("t"), ["= s: was split; its counts begin anew; contacts are dealt anew"]),
         (new().on("a").split({"x": 50, "y": 50}), new().on("a").split({"x": 10, "y": 90}), ["~ split: splits: 10 % “x” and 90 % “y”, before: 50 % “x” and 50 % “y”"]),
-        (thanks().once(), thanks().once_per(days=2), ["~ settings: once in 2 days per contact, before: once per contact"]),
+        (thanks().reentry("once"), thanks().reentry(every="2d"), ["~ settings: once in 2 days per contact, before: once per contact"]),
         (thanks(), thanks().goal("paid", where={"a": 1}), ["~ settings: until paid, where a is 1"]),
-        (branching(), branching().besides({"edges.if_plan-true-add_tag_pro_customer.target": "add_tag_seen"}), ["→ if_plan: yes leads to add_tag_seen, before: add_tag_pro_customer"]),
+        (branching(), branching().with_extras({"edges.if_plan-true-add_tag_pro_customer.target": "add_tag_seen"}), ["→ if_plan: yes leads to add_tag_seen, before: add_tag_pro_customer"]),
         (new("A").on("a"), new("B").on("a"), ["~ name: “B”, before: “A”"]),
-        (new().on("a").step("x", {}, node="n"), new().on("a").add_tag("t", node="n"), ["~ n: another kind of step: Add the tag “t”, before: Do “x” with {}"]),
+        (new().on("a").step("x", {}, node="n"), new().on("a").add_tag("t", node="n"), ["~ n: another kind of step: Add the tag “t”, before: Run “x” with {}"]),
     ],
 )  # fmt: skip
 def test_a_difference_is_told_by_what_it_means(before: Automation, after: Automation, told: list[str]) -> None:
@@ -43,9 +43,9 @@ def test_a_difference_is_told_by_what_it_means(before: Automation, after: Automa
 
 
 def test_what_only_stands_elsewhere_is_counted_apart() -> None:
-    moved = changes(thanks().to_json(), thanks().besides({"positions": {"send_inapp": [5, 5]}}).to_json())
+    moved = changes(thanks().to_json(), thanks().with_extras({"positions": {"send_inapp": [5, 5]}}).to_json())
     assert (moved.items, moved.lines()) == ((), ["  1 step moved on the canvas"])
-    keys = changes(thanks().to_json(), thanks().besides({"graph.viewport": {"zoom": 2}}).to_json())
+    keys = changes(thanks().to_json(), thanks().with_extras({"graph.viewport": {"zoom": 2}}).to_json())
     assert (keys.items, keys.beside, bool(keys)) == ((), True, True)
 
 
@@ -55,7 +55,7 @@ def test_the_order_of_keys_says_nothing() -> None:
             return {key: turned(value[key]) for key in reversed(value)}
         return [turned(each) for each in value] if isinstance(value, list) else value
 
-    payload = winback().once().where("a", eq=1).to_json()
+    payload = winback().reentry("once").where("a", eq=1).to_json()
     assert changes(payload, turned(payload)) == Changes()
 
 
@@ -76,7 +76,7 @@ def test_automations_differ_exactly_when_there_is_something_to_say(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     assert changes(before, before) == Changes()
-    assert bool(changes(before, after)) != same(before, after)
+    assert bool(changes(before, after)) != same_json(before, after)
     assert changes(None, after).lines() or not after["graph"]["nodes"]
 
 
@@ -108,7 +108,7 @@ def test_a_plan_compares_with_what_is_live_and_says_whom_it_meets(wb: Workbench)
     assert not second.plan()
     assert "- add_tag_b" not in repr(second.plan(against=1))
     assert "+ add_tag_b: Add the tag “b”" in repr(second.plan(against=1))
-    with pytest.raises(NotThereError, match="there is no version 9"):
+    with pytest.raises(NotFoundError, match="there is no version 9"):
         second.plan(against=9)
 
 
@@ -116,5 +116,5 @@ def test_a_plan_names_who_changed_it_meanwhile_and_publishing_is_refused(wb: Wor
     mine = wb.automation("stale plan").on("a").add_tag("x").publish()
     wb.automation("stale plan").add_tag("theirs").publish()
     assert "publishing is refused until you open it anew: it was changed since (publish by " in repr(mine.plan())
-    with pytest.raises(StaleError, match="somebody changed"):
+    with pytest.raises(ConflictError, match="someone else changed"):
         mine.add_tag("mine").publish()

@@ -4,8 +4,8 @@ import pytest
 
 from tests.acceptance.conftest import until
 from tests.running import Running
-from workbench import Automation, NotThereError, RefusedError, Workbench, WorkbenchError
-from workbench.impact import Earlier, Impact
+from workbench import Automation, InvalidRequestError, NotFoundError, Workbench, WorkbenchError
+from workbench.publish import EarlierEntries, Impact
 
 WALLET = "0xAbCd000000000000000000000000000000001234"
 
@@ -33,9 +33,9 @@ def test_publishing_shows_who_is_on_the_way_and_that_they_finish_there(wb: Workb
     assert "on the way" not in repr(first)
     let_wait(wb, first, 2)
     second = first.add_tag("more").publish()
-    assert second.impact == Impact(2, (Earlier(1, "delay_1_day", "waiting", 2, "finishes"),))
+    assert second.impact == Impact(2, (EarlierEntries(1, "delay_1_day", "waiting", 2, "finishes"),))
     for shown in (repr(second), second._repr_html_()):
-        assert "2 entries of earlier versions are still on the way" in shown
+        assert "2 entries of earlier versions have not ended" in shown
         assert "finish on version 1" in shown
     assert repr(second.impact) in repr(second)
     assert "<table>" in second.impact._repr_html_()
@@ -50,19 +50,19 @@ def test_publishing_what_is_off_says_who_is_on_the_way_too(wb: Workbench) -> Non
 
 
 def test_the_impact_of_nobody_is_one_sentence() -> None:
-    sentence = "No entry is on its way through an earlier version."
+    sentence = "All entries of earlier versions have ended."
     assert repr(Impact()) == sentence
     assert sentence in Impact()._repr_html_()
 
 
-def test_the_fates_of_entries_are_told_in_words() -> None:
+def test_the_consequences_for_entries_are_shown_in_words() -> None:
     fates = {"finishes": 1, "no_published_version": None, "automation_inactive": 1}
-    impact = Impact(3, tuple(Earlier(version, None, "pending", 1, then) for then, version in fates.items()))
+    impact = Impact(3, tuple(EarlierEntries(version, None, "pending", 1, then) for then, version in fates.items()))
     for words in (
         "finish on version 1",
-        "end at once: nothing was published when they came",
+        "end at once: nothing was published when they entered",
         "are cancelled: the automation is off",
-        "not begun",
+        "not started",
     ):
         assert words in repr(impact)
 
@@ -74,7 +74,7 @@ def test_rolling_back_publishes_the_old_version_anew(wb: Workbench) -> None:
     back = second.rollback(1)
     assert back.to_json() == first.to_json() == wb.automation("back").to_json()
     assert [each.version for each in back.versions()] == [3, 2, 1]
-    assert back.impact == Impact(1, (Earlier(1, "delay_1_day", "waiting", 1, "finishes"),))
+    assert back.impact == Impact(1, (EarlierEntries(1, "delay_1_day", "waiting", 1, "finishes"),))
     assert "published, version 3, active" in repr(back)
     assert "unsaved changes" not in repr(back)
 
@@ -97,9 +97,9 @@ def test_rolling_back_switches_nothing_on(wb: Workbench) -> None:
 
 def test_a_version_that_is_not_there_is_refused_in_plain_words(wb: Workbench) -> None:
     automation = patient(wb, "back-where").publish()
-    with pytest.raises(RefusedError, match="there is no version 7; there are 1 to 1"):
+    with pytest.raises(InvalidRequestError, match="there is no version 7; versions are 1 to 1"):
         automation.rollback(7)
-    with pytest.raises(NotThereError, match="not on the server yet"):
+    with pytest.raises(NotFoundError, match="not on the server yet"):
         patient(wb, "back-nowhere").rollback(1)
     with pytest.raises(WorkbenchError, match=r"'version'.*\.rollback\(1\)"):
         automation.rollback()

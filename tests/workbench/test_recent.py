@@ -14,9 +14,9 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from tests.acceptance.conftest import until
 from tests.running import Running
-from workbench import KeyRefusedError, RefusedError, UnreachableError, Workbench
+from workbench import AuthenticationError, ConnectionFailedError, InvalidRequestError, Workbench
 from workbench.connection import Connection
-from workbench.recent import Tail
+from workbench.tail import EventTail
 
 CANARY = "canary-7d1f"
 
@@ -28,7 +28,7 @@ def wb(running: Running) -> Workbench:
 
 def refuse(wb: Workbench, event: str) -> None:
     """Send an event with an address that is none, and wait until the refusal can be seen."""
-    with pytest.raises(RefusedError, match=r"contact\.email: not a valid email address"):
+    with pytest.raises(InvalidRequestError, match=r"contact\.email: not a valid email address"):
         wb.events.send(event, email=CANARY, payload={"amountUsd": 5, "card": CANARY})
     until(lambda: event in wb.events.rejected()["event"], "the refusal is kept")
 
@@ -88,7 +88,7 @@ def test_the_newest_events_are_a_frame_that_says_what_became_of_them(wb: Workben
     for shown in (repr(frame), frame._repr_html_()):
         assert "started 1 automation" in shown
         assert "would start 1 automation" in shown
-        assert "known by its idempotency key, so nothing happened again" in shown
+        assert "a duplicate by its idempotency key" in shown
 
 
 def test_events_are_seen_as_they_come(wb: Workbench) -> None:
@@ -115,7 +115,7 @@ def test_at_the_end_of_a_cell_a_tail_prints_what_comes(wb: Workbench, capsys: py
 
 def test_a_wrong_outcome_is_refused_in_the_words_of_the_service(wb: Workbench) -> None:
     for ask in (wb.events.recent, lambda outcome: list(wb.events.tail(1, outcome))):
-        with pytest.raises(RefusedError, match="outcome: must be one or more of accepted, dedup"):
+        with pytest.raises(InvalidRequestError, match="outcome: must be one or more of accepted, dedup"):
             ask("lost")
 
 
@@ -130,8 +130,8 @@ class Script(HTTPServer):
         self.answers: list[Callable[[BaseHTTPRequestHandler], None]] = []
         self.asked: list[str | None] = []
 
-    def tail(self) -> Tail:
-        return Tail(Connection(f"http://127.0.0.1:{self.server_port}", "wb_x"), None, 20)
+    def tail(self) -> EventTail:
+        return EventTail(Connection(f"http://127.0.0.1:{self.server_port}", "wb_x"), None, 20)
 
 
 class _Line(BaseHTTPRequestHandler):
@@ -183,12 +183,12 @@ def test_a_tail_that_breaks_goes_on_where_it_broke(script: Script) -> None:
     script.answers = [streaming("1", "2", broken=True), streaming("3"), REVOKED]
     tail = iter(script.tail())
     assert [next(tail).id for _ in "123"] == ["1", "2", "3"]
-    with pytest.raises(KeyRefusedError):
+    with pytest.raises(AuthenticationError):
         next(tail)
     assert script.asked == [None, "after-2", "after-3"]
 
 
 def test_what_is_no_such_service_is_said_at_once(script: Script) -> None:
     script.answers = [answering(200, "text/html", b"<p>hello")]
-    with pytest.raises(UnreachableError, match="not this service"):
+    with pytest.raises(ConnectionFailedError, match="not an Event Workbench"):
         list(script.tail())

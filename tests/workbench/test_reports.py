@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import DraftError, SqlError, Workbench
-from workbench.doubts import doubts
+from workbench import InvalidArgumentError, SqlError, Workbench
+from workbench.reports import doubts
 
 NAMES = ("visit", "signup", "deposit", "trade")
 DAY = timedelta(days=1)
@@ -60,7 +60,7 @@ def story(wb: Workbench) -> list[Happened]:
             for each in events
         ]
     )
-    assert not receipts.refused
+    assert not receipts.failed
     return sorted(events, key=lambda each: each.at)
 
 
@@ -183,7 +183,7 @@ def test_active_users_by_day(wb: Workbench, story: list[Happened]) -> None:
 
 
 def test_paths_after_the_first_event(wb: Workbench, story: list[Happened]) -> None:
-    frame = wb.paths("story:signup", steps=3, within="1d", most=1_000, days=8)
+    frame = wb.paths("story:signup", steps=3, within="1d", limit=1_000, days=8)
     ways: Counter[tuple[str, ...]] = Counter()
     for events in by_person(story).values():
         starts = [each.at for each in events if each.event == "story:signup"]
@@ -243,16 +243,16 @@ def test_steps_that_nobody_took_have_their_rows(wb: Workbench) -> None:
 )  # fmt: skip
 def test_a_name_that_may_be_wrong_is_doubted(wb: Workbench, story: list[Happened], ask: Any, doubt: str) -> None:
     report = ask(wb)
-    (said,) = report.look.doubts
+    (said,) = report.view.warnings
     assert said.endswith(doubt)
     assert said in str(report)
-    assert "Worth a look" in report._repr_html_()
+    assert "Warning:" in report._repr_html_()
 
 
 def test_right_names_are_not_doubted(wb: Workbench, story: list[Happened]) -> None:
     for report in (wb.funnel(["story:visit", "story:signup"]), wb.revenue("story:deposit", "amount"), wb.paths()):
-        assert report.look is not None
-        assert not report.look.doubts
+        assert report.view is not None
+        assert not report.view.warnings
     alone = Workbench(wb.url, "wb_nobody")
     assert doubts(alone._connection, ["story:vist"]) == []
 
@@ -287,7 +287,7 @@ def test_message_performance_against_a_goal(wb: Workbench) -> None:
     automation.publish()
     for number in range(3):
         receipt = wb.events.send(f"{name}:begin", wallet_address=f"0x{number:040x}")
-        automation.watch(receipt)
+        automation.wait_for_entry(receipt)
     wb.events.send(f"{name}:goal", wallet_address=f"0x{1:040x}")
     frame = wb.message_performance(f"{name}:goal", within="1d", days=1)
     (row,) = frame.filter(pl.col("automation") == name).iter_rows(named=True)
@@ -327,7 +327,7 @@ def test_a_period_between_two_moments(wb: Workbench, story: list[Happened]) -> N
 def test_days_count_back_from_the_end(wb: Workbench, story: list[Happened]) -> None:
     whole = wb.active_users("story:visit", since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY)
     assert wb.active_users("story:visit", days=2, until=MIDNIGHT - DAY).rows() == whole.rows()
-    with pytest.raises(DraftError, match="ends before it begins"):
+    with pytest.raises(InvalidArgumentError, match="ends before it begins"):
         wb.active_users("story:visit", since=MIDNIGHT, until=MIDNIGHT - DAY)
 
 
@@ -375,7 +375,7 @@ def test_what_keeps_no_past_is_not_asked_of_an_earlier_moment(wb: Workbench, sto
 
 
 def test_nothing_found_is_said(wb: Workbench) -> None:
-    assert "Nothing of that kind happened" in wb.retention("story:never")._repr_html_()
+    assert "No data in this period" in wb.retention("story:never")._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_nothing_found_is_said(wb: Workbench) -> None:
     ],
 )
 def test_a_question_that_cannot_be_asked_says_why(wb: Workbench, ask: Any, said: str) -> None:
-    with pytest.raises(DraftError, match=said):
+    with pytest.raises(InvalidArgumentError, match=said):
         ask(wb)
 
 

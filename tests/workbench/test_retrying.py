@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from workbench import RefusedError, UnavailableError, UnknownOutcomeError, UnreachableError
-from workbench.events import Events, Patience
+from workbench import ConnectionFailedError, InvalidRequestError, UnavailableError, UnknownOutcomeError
+from workbench.events import Events, SendRetries
 
 BREAK = object()
 OK = (202, {"accepted": True, "deduplicated": False, "idempotencyKey": "k"})
 BUSY = (429, {"error": "rate limit exceeded", "code": "RATE_LIMITED"})
 AWAY = (503, {"error": "try later", "code": "INGEST_UNAVAILABLE"})
-PATIENCE = Patience(tries=4, first=0.001, longest=0.002)
+RETRIES = SendRetries(tries=4, first_s=0.001, longest_s=0.002)
 
 
 class Script(HTTPServer):
@@ -28,7 +28,7 @@ class Script(HTTPServer):
 
     @property
     def events(self) -> Events:
-        return Events(f"http://127.0.0.1:{self.server_port}", "sk_live_x", PATIENCE)
+        return Events(f"http://127.0.0.1:{self.server_port}", "sk_live_x", RETRIES)
 
     @property
     def keys(self) -> set[str]:
@@ -101,28 +101,28 @@ def test_a_server_that_stays_busy_is_given_up_and_nothing_was_stored(script: Scr
 )
 def test_an_unknown_outcome_is_called_unknown_and_names_the_key(script: Script, answers: list[Any]) -> None:
     script.answers = answers
-    with pytest.raises(UnknownOutcomeError, match="nobody can say whether this was stored") as unknown:
+    with pytest.raises(UnknownOutcomeError, match="it is unknown whether this was stored") as unknown:
         script.events.send("deposit", external_id="1", idempotency_key="mine")
-    assert 'Send it again with idempotency_key="mine"' in str(unknown.value)
+    assert 'Retry with idempotency_key="mine"' in str(unknown.value)
     assert "othing was stored" not in str(unknown.value)
 
 
 def test_an_answer_of_something_else_is_no_receipt(script: Script) -> None:
     script.answers = [(200, ["hello"])]
-    with pytest.raises(UnknownOutcomeError, match="not this service"):
+    with pytest.raises(UnknownOutcomeError, match="not one of an Event Workbench"):
         script.events.send("deposit", external_id="1")
 
 
 def test_a_refusal_is_final(script: Script) -> None:
     script.answers = [(400, {"error": "contact.email: not a valid email address", "field": "contact.email"})]
-    with pytest.raises(RefusedError, match=r"contact\.email") as refused:
+    with pytest.raises(InvalidRequestError, match=r"contact\.email") as refused:
         script.events.send("deposit", email="nope")
     assert [each.field for each in refused.value.problems] == ["contact.email"]
 
 
 def test_nobody_listening_is_said_in_words() -> None:
-    with pytest.raises(UnreachableError, match=r"make up.*Nothing was stored.*idempotency_key="):
-        Events("http://127.0.0.1:9", "sk_live_x", PATIENCE).send("deposit", external_id="1")
+    with pytest.raises(ConnectionFailedError, match=r"make up.*Nothing was stored.*idempotency_key="):
+        Events("http://127.0.0.1:9", "sk_live_x", RETRIES).send("deposit", external_id="1")
 
 
 def test_of_a_batch_only_the_surplus_is_sent_again(script: Script) -> None:
@@ -141,10 +141,10 @@ def test_an_event_of_a_batch_that_may_be_stored_is_not_called_refused(script: Sc
     script.answers = [(202, {"results": [away, busy]}), *[(202, {"results": [busy, busy]})] * 3]
     receipts = script.events.send_many([{"event": name, "contact": {"externalId": "1"}} for name in "ab"])
     assert [each.unknown for each in receipts] == [True, False]
-    assert "Not known to be stored" in repr(receipts[0])
+    assert "Outcome unknown" in repr(receipts[0])
     assert f'idempotency_key="{receipts[0].idempotency_key}"' in repr(receipts[0])
     assert repr(receipts[1]).startswith("Not stored: RATE_LIMITED")
-    assert repr(receipts).startswith("0 accepted, 0 known before, 1 not stored, 1 not known to be stored")
+    assert repr(receipts).startswith("0 accepted, 0 duplicates, 1 not stored, 1 of unknown outcome")
 
 
 def test_many_events_travel_a_hundred_at_a_time(script: Script) -> None:
@@ -152,7 +152,7 @@ def test_many_events_travel_a_hundred_at_a_time(script: Script) -> None:
     script.answers = [(202, {"results": [fine] * size}) for size in (100, 100, 30)]
     receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
     assert len(receipts) == 230
-    assert receipts.refused == []
+    assert receipts.failed == []
     assert receipts.frame().height == 230
 
 
@@ -160,8 +160,8 @@ def test_when_the_server_goes_away_the_receipts_say_which_events_are_stored(scri
     fine = {"accepted": True, "deduplicated": False}
     script.answers = [(202, {"results": [fine] * 100}), BREAK, BREAK, BREAK, BREAK]
     receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
-    assert [index for index, _ in receipts.refused] == list(range(100, 230))
-    assert "nobody can say" in str(receipts[100].error)
+    assert [index for index, _ in receipts.failed] == list(range(100, 230))
+    assert "it is unknown" in str(receipts[100].error)
     assert [receipts[index].unknown for index in (0, 100, 200)] == [False, True, False]
     assert "NOT_SENT" in str(receipts[200].error)
     assert len(script.bodies) == 5

@@ -9,16 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api.embedded import Server
-from api.language.codec import decode, encode, normalise
-from api.language.event import Identifiers
-from api.language.graph import Graph
-from api.language.simulate import Automation
-from api.language.trigger import Trigger, fires, flat_context, read_trigger
-from api.query.functions import refuse
+from api.query.limits import check_functions
 from tests.language.drawing import graph_of
-from workbench.backtest.selection import Selection, select
-from workbench.backtest.source import Whom
-from workbench.statements import statement
+from workbench.backtest.source import ContactSample, EventSelection, select
+from workbench.language.codec import decode, encode, normalise
+from workbench.language.event import Identifiers
+from workbench.language.graph import Graph
+from workbench.language.simulate import SimulatedAutomation
+from workbench.language.trigger import Trigger, fires, flat_context, read_trigger
+from workbench.sql import statement
 
 KEYS = ("a", "b", "a.b", "event", "email")
 scalars = st.sampled_from([None, True, 1, 1.0, 1.10, "1", "x@y.co", "", 'it\'s "q"', [1, "1"], [], {}])
@@ -41,7 +40,7 @@ def triggered(written: list[dict[str, Any]]) -> Trigger:
     return trigger
 
 
-def passes(connection: psycopg.Connection[Any], selection: Selection, payload: bytes) -> bool:
+def passes(connection: psycopg.Connection[Any], selection: EventSelection, payload: bytes) -> bool:
     """Return whether Postgres lets an event of the first way through."""
     asked = selection.ways[0].asked if selection.ways else ()
     written = " AND ".join("(" + " OR ".join("%s::jsonb @> %s::jsonb" for _ in each) + ")" for each in asked)
@@ -66,17 +65,19 @@ def test_no_event_that_fires_is_left_out(
     trigger, raw = triggered(written), encode(normalise(payload))
     context = flat_context("paid", "c", Identifiers("0xa", "x@y.co"), decode(raw))
     if fires(trigger, "paid", context):
-        assert passes(connection, select([Automation(trigger, Graph())]), raw)
+        assert passes(connection, select([SimulatedAutomation(trigger, Graph())]), raw)
 
 
 def test_values_of_the_payload_go_along() -> None:
     trigger = triggered(
         [{"path": "a", "operator": "in", "value": [1, 2]}, {"path": "a.b", "operator": "eq", "value": "x"}]
     )
-    selection = select([Automation(trigger, Graph())])
+    selection = select([SimulatedAutomation(trigger, Graph())])
     asked = [[selection.params[name] for name in each] for each in selection.ways[0].asked]
     assert asked == [[{"a": 1}, {"a": 2}], [{"a.b": "x"}, {"a": {"b": "x"}}]]
-    assert not select([Automation(triggered([{"path": "event", "operator": "eq", "value": "x"}]), Graph())]).ways
+    assert not select(
+        [SimulatedAutomation(triggered([{"path": "event", "operator": "eq", "value": "x"}]), Graph())]
+    ).ways
 
 
 def test_what_waits_and_goals_look_for_is_read_whatever_its_values() -> None:
@@ -90,7 +91,7 @@ def test_what_waits_and_goals_look_for_is_read_whatever_its_values() -> None:
             "settings": {"goal": {"event": "sold"}},
         }
     )
-    selection = select([Automation(triggered([{"path": "a", "operator": "eq", "value": 1}]), graph)])
+    selection = select([SimulatedAutomation(triggered([{"path": "a", "operator": "eq", "value": 1}]), graph)])
     assert selection.params["names"] == ["paid", "sold"]
     assert [(selection.params[way.names], bool(way.asked)) for way in selection.ways] == [
         (["paid"], True),
@@ -99,13 +100,13 @@ def test_what_waits_and_goals_look_for_is_read_whatever_its_values() -> None:
 
 
 def test_a_wildcard_reads_every_event() -> None:
-    assert select([Automation(Trigger(), Graph())]) == Selection(addresses=False)
+    assert select([SimulatedAutomation(Trigger(), Graph())]) == EventSelection(addresses=False)
 
 
 def test_addresses_are_opened_only_for_those_who_look() -> None:
     def looks(*nodes: dict[str, Any], asks: str = "a", operator: str = "exists") -> bool:
         trigger = triggered([{"path": asks, "operator": operator, "value": "a@b.co"}])
-        return select([Automation(trigger, graph_of({"nodes": [*nodes], "edges": []}))]).addresses
+        return select([SimulatedAutomation(trigger, graph_of({"nodes": [*nodes], "edges": []}))]).addresses
 
     push = {"id": "m", "type": "send_inapp", "data": {"title": "{{ a }}", "body": "{{ contact.plan }}"}}
     assert not looks(push)
@@ -116,9 +117,9 @@ def test_addresses_are_opened_only_for_those_who_look() -> None:
     assert not looks(asks="email")
 
 
-@pytest.mark.parametrize("whom", [Whom(), Whom(0.5, "whales")])
-def test_a_server_that_lists_its_functions_takes_every_question(whom: Whom) -> None:
+@pytest.mark.parametrize("whom", [ContactSample(), ContactSample(0.5, "whales")])
+def test_a_server_that_lists_its_functions_takes_every_question(whom: ContactSample) -> None:
     asked = {"path": "a.b", "operator": "eq", "value": 1}
-    for selection in (Selection(), select([Automation(triggered([asked]), Graph())])):
+    for selection in (EventSelection(), select([SimulatedAutomation(triggered([asked]), Graph())])):
         for name in ("begin", "days", "events", "contacts", "messages"):
-            assert refuse(statement(f"backtest_{name}", whom=whom, selection=selection, own=True)) is None
+            assert check_functions(statement(f"backtest_{name}", whom=whom, selection=selection, own=True)) is None

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from api.language.run import State
 from tests.workbench.test_writing import branching, new, thanks
-from workbench import DraftError
+from workbench import InvalidArgumentError
+from workbench.language.run import State
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 WALLET = {"walletAddress": "0xA11CE"}
@@ -26,12 +26,12 @@ def test_a_near_miss_is_explained() -> None:
     assert not simulation.matched
     assert simulation.headline() == "Nothing would happen"
     assert simulation.reason() == (
-        "It asks whether amountUsd is 100; it is “100”, a text, and 100 is a number: they are not the same."
+        "It asks whether amountUsd is 100; it is “100”, a text; 100 is a number, so they are different."
     )
 
 
 def test_a_missing_value_is_explained() -> None:
-    assert "there is no amountUsd" in thanks().simulate({}, contact=WALLET, now=NOW).reason()
+    assert "amountUsd is not set" in thanks().simulate({}, contact=WALLET, now=NOW).reason()
 
 
 def test_an_event_of_another_name_is_explained() -> None:
@@ -51,7 +51,7 @@ def test_a_contact_without_a_wallet_fails_after_every_try() -> None:
     simulation = thanks().simulate({"payload": {"amountUsd": 100}}, contact={"email": "ada@example.com"}, now=NOW)
     assert (simulation.state, simulation.outcome) == (State.DEAD, "no_wallet")
     assert len(simulation.steps) == 7
-    assert "Failed for good" in repr(simulation)
+    assert "Failed permanently" in repr(simulation)
 
 
 def test_steps_are_a_frame() -> None:
@@ -70,7 +70,7 @@ def test_steps_are_a_frame() -> None:
     ],
 )
 def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
-    with pytest.raises(DraftError, match=words):
+    with pytest.raises(InvalidArgumentError, match=words):
         thanks().simulate(event, contact=contact, now=NOW)
 
 
@@ -85,7 +85,7 @@ def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
     ],
 )
 def test_an_impossible_contact_is_refused_by_its_field(contact, words) -> None:
-    with pytest.raises(DraftError, match=words):
+    with pytest.raises(InvalidArgumentError, match=words):
         thanks().simulate({"payload": {"amountUsd": 100}}, contact=contact, now=NOW)
 
 
@@ -98,12 +98,12 @@ def test_an_impossible_contact_is_refused_by_its_field(contact, words) -> None:
     ],
 )
 def test_an_impossible_trial_is_refused_in_words(event, now, words) -> None:
-    with pytest.raises(DraftError, match=words):
+    with pytest.raises(InvalidArgumentError, match=words):
         thanks().simulate(event, contact=WALLET, now=now)
 
 
 def test_an_event_name_is_needed_where_several_start_it() -> None:
-    with pytest.raises(DraftError, match="which event"):
+    with pytest.raises(InvalidArgumentError, match="which event"):
         branching().simulate({}, contact=WALLET, now=NOW)
 
 
@@ -111,9 +111,9 @@ def test_the_page_shows_message_reasons_and_steps() -> None:
     page = branching().simulate({"event": "trade", "payload": {}}, contact=WALLET, now=NOW)._repr_html_()
     for words in (
         "Upgrade?",
-        "Why if_plan says no",
-        "there is no contact.plan",
-        "Step by step",
+        "Why “contact.plan …” was false (if_plan)",
+        "<td>not set</td>",
+        "Steps",
         "data:image/svg+xml;base64,",
     ):
         assert words in page

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import DraftError
-from workbench.structs import structs
+from workbench import InvalidArgumentError
+from workbench.frames import structs
 
 
 def decoded(*texts: str | None) -> tuple[pl.DataType, list[object]]:
@@ -63,9 +63,9 @@ def test_a_payload_is_text_until_it_is_asked_for_as_structs(running: Running) ->
     assert wb.structs(frame.filter(pl.col("event") == "typed"), "payload")["payload"].dtype == pl.Struct(
         {"asset": pl.String, "amount": pl.Decimal(38, 2)}
     )
-    with pytest.raises(DraftError, match="no column 'payloads' of text"):
+    with pytest.raises(InvalidArgumentError, match="no text column 'payloads'"):
         frame.structs("payloads")
-    with pytest.raises(DraftError, match="'event' holds what is no JSON"):
+    with pytest.raises(InvalidArgumentError, match="'event' contains values that are not valid JSON"):
         frame.structs("event")
 
 

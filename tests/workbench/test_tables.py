@@ -6,7 +6,7 @@ import re
 import psycopg
 
 from workbench import Workbench
-from workbench.completion import TABLES
+from workbench.magic import TABLES
 
 _VIEWS = """
     SELECT relname::text, array_agg(attname::text ORDER BY attnum)

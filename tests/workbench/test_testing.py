@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from api.language.run import State
 from tests.workbench.test_waiting_and_rules import winback
 from tests.workbench.test_writing import branching, new, thanks
-from workbench import DraftError
-from workbench.testing import NOON, SOMEBODY, load, problems, simulate
+from workbench import InvalidArgumentError, InvalidAutomationError
+from workbench.language.run import State
+from workbench.testing import DEFAULT_CONTACT, NOON, load, problems, simulate
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -40,9 +40,9 @@ def test_a_failing_assertion_says_what_was_sent_instead() -> None:
 
 
 def test_a_run_says_why_it_went_as_it_did() -> None:
-    run = simulate(branching(), {"event": "trade"}, contact={**SOMEBODY, "attributes": {"plan": "free"}})
+    run = simulate(branching(), {"event": "trade"}, contact={**DEFAULT_CONTACT, "attributes": {"plan": "free"}})
     assert run.why() == (
-        "Why if_plan says no:\n  ✗ contact.plan is “pro”: it is “free”\n  ✗ amountUsd is present: there is no amountUsd"
+        "Why “contact.plan …” was false (if_plan):\n  ✗ contact.plan is “pro”: it is “free”\n  ✗ amountUsd is set: amountUsd is not set"
     )
 
 
@@ -63,9 +63,9 @@ def test_an_automation_with_a_server_behind_it_is_tried_here_all_the_same() -> N
 
 def test_what_cannot_be_loaded_or_sent_is_said(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
-    with pytest.raises(DraftError, match=r"x\.json is no automation"):
+    with pytest.raises(InvalidAutomationError, match=r"x\.json is not an automation"):
         load(tmp_path / "x.json")
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "nothing.json")
-    with pytest.raises(DraftError, match="would be refused"):
+    with pytest.raises(InvalidArgumentError, match="would be refused"):
         simulate(thanks(), "deposit", contact={"externalId": "x" * 200})

@@ -29,10 +29,10 @@ def test_a_contact_shows_who_it_is_and_what_happened_to_it(running: Running) -> 
     events = contact.events()
     assert events.select("event", "payload").rows() == [("timeline:step", "{}"), ("timeline:signup", '{"n":1}')]
     assert events["occurred_at"][0] < datetime.now(UTC)
-    assert contact.events(most=1).height == 1
+    assert contact.events(limit=1).height == 1
     for shown in (repr(contact), contact._repr_html_()):
         assert "2 events, 1 entry, 1 message, 1 identity conflict" in shown
         assert "sent timeline:signup" in shown
-        assert "brought the external id of contact" in shown
+        assert "contained the external id of contact" in shown
         assert "plan" in shown
     assert "<table" in timeline._repr_html_()

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import DraftError, Workbench
-from workbench.values import bound, unboxed
+from workbench import InvalidArgumentError, Workbench
+from workbench.sql import bind_values, plain_value
 
 
 class Scalar:
@@ -31,8 +31,8 @@ class Scalar:
     ],
 )
 def test_columns_and_arrays_are_values(given: Any, expected: Any) -> None:
-    assert bound("SELECT :x", {"x": given}, None, ()) == {"x": expected}
-    assert unboxed(given) == expected
+    assert bind_values("SELECT :x", {"x": given}, None, ()) == {"x": expected}
+    assert plain_value(given) == expected
 
 
 def test_names_that_are_words_of_the_call_have_a_way(running: Running) -> None:
@@ -40,8 +40,8 @@ def test_names_that_are_words_of_the_call_have_a_way(running: Running) -> None:
     query = "SELECT :query AS a, :stream AS b, :as_of AS c, :sql AS d, :name AS e, :params AS f"
     words = {"query": "1", "stream": "2", "as_of": "3", "params": "6"}
     assert wb.sql(query, params=words, sql="4", name="5").rows() == [("1", "2", "3", "4", "5", "6")]
-    said = r"as a keyword as_of means something else here: give :as_of its value by params=\{\"as_of\": …\}"
-    with pytest.raises(DraftError, match=said):
+    said = r"the keyword as_of means something else here: pass the value of :as_of as params=\{\"as_of\": …\}"
+    with pytest.raises(InvalidArgumentError, match=said):
         wb.sql("SELECT :as_of", as_of="2026-01-01")
     preview = wb.segments.preview("SELECT contact_id FROM app_events WHERE event = :name", params={"name": "deposit"})
     assert preview.size > 0
@@ -50,12 +50,12 @@ def test_names_that_are_words_of_the_call_have_a_way(running: Running) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda wb: wb.sql("SELECT :a", params=[1]), "params= holds values by their names"),
+        (lambda wb: wb.sql("SELECT :a", params=[1]), "params= takes values by name"),
         (lambda wb: wb.sql("SELECT :a", params={"a": 1}, a=2), ":a has two values"),
-        (lambda wb: wb.sql(1), "a query is a text"),
+        (lambda wb: wb.sql(1), "the query must be a string"),
         (lambda wb: wb.segments.define("x", sql="SELECT :every"), r"params=\{\"every\": …\}"),
     ],
 )
 def test_what_is_wrong_with_values_is_said_before_anything_is_asked(call: Any, said: str) -> None:
-    with pytest.raises(DraftError, match=said):
+    with pytest.raises(InvalidArgumentError, match=said):
         call(Workbench("http://127.0.0.1:9", "wb_x"))

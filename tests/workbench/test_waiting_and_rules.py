@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.check import errors
-from api.language.codec import normalise
-from api.language.effect import EmailMessage
-from api.language.run import State
 from tests.language.drawing import sound_graphs
 from tests.workbench.test_writing import branching, new, ways
-from workbench import Automation, DraftError
-from workbench.spans import seconds_of
+from workbench import Automation, InvalidArgumentError
+from workbench.duration import seconds_of
+from workbench.language.check import errors
+from workbench.language.codec import normalise
+from workbench.language.run import EmailMessage, State
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 WHO = {"walletAddress": "0xA11CE", "email": "ada@example.com"}
@@ -68,9 +67,9 @@ def test_a_verb_writes_the_node_of_the_design(write: Any, written: dict[str, Any
 @pytest.mark.parametrize(
     ("write", "name", "written"),
     [
-        (lambda a: a.once(), "reentry", {"policy": "once"}),
-        (lambda a: a.once_per(days=7), "reentry", {"policy": "once_per", "days": 7}),
-        (lambda a: a.once().not_while_running(), "reentry", {"policy": "not_while_running"}),
+        (lambda a: a.reentry("once"), "reentry", {"policy": "once"}),
+        (lambda a: a.reentry(every="7d"), "reentry", {"policy": "once_per", "days": 7}),
+        (lambda a: a.reentry("once").reentry("after_exit"), "reentry", {"policy": "not_while_running"}),
         (lambda a: a.goal("Paid", where={"a": {"exists": True}}), "goal", {"event": "paid", "filters": [{"path": "a", "operator": "exists"}]}),
         (lambda a: a.quiet_hours("22:00", "08:00"), "quietHours", {"from": "22:00", "to": "08:00", "timezoneAttribute": "timezone"}),
         (lambda a: a.frequency_cap(3, per="1d"), "frequencyCap", {"messages": 3, "seconds": 86_400}),
@@ -86,7 +85,7 @@ def test_a_rule_is_a_setting_of_the_graph(write: Any, name: str, written: dict[s
 def test_rules_stand_together_and_survive_reading() -> None:
     automation = (
         winback()
-        .once()
+        .reentry("once")
         .goal("purchase")
         .quiet_hours("22:00", "08:00", timezone="tz")
         .frequency_cap(1, per="1w")
@@ -130,7 +129,10 @@ def test_a_branch_may_be_told_before_the_other() -> None:
         (lambda a: a.delay("soon"), "not a span of time"),
         (lambda a: a.delay(3), "not a span of time"),
         (lambda a: a.delay(days=-1), "not a span of time"),
-        (lambda a: a.wait_for("b"), r"'within'.*\.wait_for\(\"purchase\", within=\"2d\"\).*\.watch\(receipt\)"),
+        (
+            lambda a: a.wait_for("b"),
+            r"'within'.*\.wait_for\(\"purchase\", within=\"2d\"\).*\.wait_for_entry\(receipt\)",
+        ),
         (lambda a: a.wait_for("two words", within="1d"), "not an event name"),
         (lambda a: a.wait_for("b", within="1d", where="x"), "write"),
         (lambda a: a.wait_for("b", within="1d", where={"a": {"is_in": "x"}}), "takes a list"),
@@ -140,19 +142,21 @@ def test_a_branch_may_be_told_before_the_other() -> None:
         (lambda a: a.split({"a": 100}).branch("b", lambda b: b), "with a way 'b'"),
         (lambda a: a.split(["a", "b"]), "is written like"),
         (lambda a: a.split({"a": 50, "b": 50}).branch("a", "x"), "is a function"),
-        (lambda a: a.once_per(days=0), "reentry.days must be"),
+        (lambda a: a.reentry(every="3651d"), "reentry.days must be"),
+        (lambda a: a.reentry(every="12h"), "must be whole days"),
+        (lambda a: a.reentry(), "write one of"),
         (lambda a: a.quiet_hours("22", "08:00"), "quietHours.from must be a time of day"),
         (lambda a: a.quiet_hours("22:00", "22:00"), "must differ"),
         (lambda a: a.frequency_cap(0, per="1d"), "frequencyCap.messages must be"),
         (lambda a: a.holdout(60), "holdout must be a whole percentage from 1 to 50"),
         (lambda a: a.goal("two words"), "not an event name"),
-        (lambda a: new().once(), "say first which event"),
-        (lambda a: a.when("a", eq=1).once(), r"say \.then"),
-        (lambda a: a.wait_for("b", within="1d").then(lambda b: b.once()), "there is no .once"),
+        (lambda a: new().reentry("once"), "say first which event"),
+        (lambda a: a.when("a", eq=1).reentry("once"), r"say \.then"),
+        (lambda a: a.wait_for("b", within="1d").then(lambda b: b.reentry("once")), "there is no .reentry"),
     ],
 )
 def test_misuse_is_answered_with_what_to_write_instead(write: Any, words: str) -> None:
-    with pytest.raises(DraftError, match=words):
+    with pytest.raises(InvalidArgumentError, match=words):
         write(new().on("deposit"))
 
 
@@ -171,7 +175,7 @@ def test_a_span_is_written_as_people_do(span: Any, seconds: int) -> None:
 
 @pytest.mark.parametrize("span", ["", "d", "3", "-1d", "1y", "3 months", "0s", "9" * 400 + "d", None, 5, timedelta(0)])
 def test_what_is_no_span_is_refused(span: Any) -> None:
-    with pytest.raises(DraftError, match="not a span"):
+    with pytest.raises(InvalidArgumentError, match="not a span"):
         seconds_of(span, "x")
 
 
@@ -185,7 +189,7 @@ def test_days_pass_in_a_simulation_and_stand_beside_the_steps() -> None:
     for words in (
         "+3 days",
         "delay_3_days",
-        "the event did not come in time",
+        "timed out",
         "email to ada@example.com",
         "until 2026-11-25 10:00 UTC",
     ):
@@ -218,13 +222,18 @@ def test_what_is_written_to_the_contact_is_in_the_headline() -> None:
     ],
 )
 def test_an_impossible_later_event_is_refused_in_words(later: Any, words: str) -> None:
-    with pytest.raises(DraftError, match=words):
+    with pytest.raises(InvalidArgumentError, match=words):
         winback().simulate({}, contact=WHO, now=NOW, events=[later])
 
 
 def test_an_automation_with_rules_is_told_in_sentences() -> None:
     told = (
-        winback().once_per(days=7).goal("purchase").quiet_hours("22:00", "08:00").frequency_cap(3, per="1d").describe()
+        winback()
+        .reentry(every="7d")
+        .goal("purchase")
+        .quiet_hours("22:00", "08:00")
+        .frequency_cap(3, per="1d")
+        .describe()
     )
     assert told == (
         "When a deposit event arrives:\n"
@@ -233,13 +242,13 @@ def test_an_automation_with_rules_is_told_in_sentences() -> None:
         "  (quiet from 22:00 to 08:00)\n"
         "  (at most 3 messages in 1 day)\n"
         "  • Wait 3 days.\n"
-        "  • Wait up to 2 days for purchase, where plan is “pro” and size is one of 1 or 2. When it comes:\n"
+        "  • Wait up to 2 days for purchase, where plan is “pro” and size is one of 1 or 2. If received:\n"
         "    • Add the tag “buyer”.\n"
         "    Otherwise:\n"
         "    • Send the email “Miss you”: “<p>Come back</p>”.\n"
-        "  • Split: 50 % go along “a”:\n"
+        "  • Split: 50 % to “a”:\n"
         "    • Nothing more.\n"
-        "    50 % go along “b”:\n"
+        "    50 % to “b”:\n"
         '    • Post to https://example.com with {"size": "{{ size }}"}.\n'
         "  • Add the tag “done”."
     )
@@ -259,6 +268,6 @@ def test_whatever_can_be_published_is_drawn_told_and_read_back(graph: dict[str, 
 
 def test_the_picture_has_a_label_for_every_way_and_marks_where_time_goes() -> None:
     picture = winback().svg()
-    for words in ("it came", "not in time", "a 50 %", "b 50 %", "3 days", "for 2 days at most"):
+    for words in ("Event received", "Timed out", "a 50 %", "b 50 %", "3 days", "up to 2 days"):
         assert words in picture
     assert "yes" in branching().svg()

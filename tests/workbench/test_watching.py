@@ -4,12 +4,12 @@ from datetime import date
 
 import pytest
 
-from api.language.lift import Lift, Side, lift
 from tests.acceptance.conftest import until
 from tests.running import Running
-from workbench import Automation, DraftError, NotThereError, RefusedError, Workbench
-from workbench.display.words import standing
-from workbench.watch.rate import Day, GoalRate
+from workbench import Automation, InvalidArgumentError, InvalidRequestError, NotFoundError, Workbench
+from workbench.display.words import entry_counts
+from workbench.language.uplift import Lift, UpliftGroup, lift
+from workbench.stats import Day, GoalRate
 
 WALLET = "0xAbCd000000000000000000000000000000004321"
 
@@ -42,9 +42,9 @@ def test_an_automation_is_paused_and_goes_on(wb: Workbench) -> None:
 
 def test_what_is_off_cannot_be_paused_and_a_wrong_word_is_refused(wb: Workbench) -> None:
     automation = wb.automation("pausing-off").on("pausing-off:event").add_tag("x").publish().deactivate()
-    with pytest.raises(RefusedError, match="nothing to pause"):
+    with pytest.raises(InvalidRequestError, match="nothing to pause"):
         automation.pause()
-    with pytest.raises(RefusedError, match="must be run or cancel"):
+    with pytest.raises(InvalidRequestError, match="must be run or cancel"):
         automation.resume(overdue="later")  # type: ignore[arg-type]
 
 
@@ -99,10 +99,10 @@ def test_stats_say_who_stands_where_what_failed_and_what_it_brings(wb: Workbench
     for shown in (repr(stats), stats._repr_html_()):
         assert "Goal figures:bought: reached by" in shown
         assert "Held out (50 %): reached by" in shown
-        assert "not enough to tell" in shown
+        assert "not enough data" in shown
         assert "wait 1 day" in shown
     explained = wb.contact(external_id=held_out(wb, automation)).explain(automation)
-    assert "held out, to be compared" in repr(explained)
+    assert "is in the holdout" in repr(explained)
     counts = {(step, outcome): count for step, outcome, count in stats.frame().rows()}
     assert counts["delay_1_day", "live"] == steps["delay_1_day"].live
 
@@ -111,7 +111,7 @@ def test_the_live_view_has_failures_tried_again(wb: Workbench) -> None:
     automation = wb.automation("live").on("live:event").send_inapp(title="Hi {{ who }}", body="!").publish()
     assert wb.events.send("live:event", wallet_address=WALLET).accepted
     until(lambda: len(automation.entries(state="dead")) == 1, "it failed")
-    live = automation.live()
+    live = automation.dashboard()
     told = live.answer({"ask": "look"})
     assert told["dead"]["rows"][0][0] == "template_error"
     assert told["lines"][:1] == ["1 entry: 1 dead."]
@@ -126,47 +126,52 @@ def test_stats_of_what_was_never_published_are_empty(wb: Workbench) -> None:
     assert "No goal" in stats._repr_html_()
 
 
-def rate(treated: Side, held_out: Side, **more: object) -> GoalRate:
+def rate(treated: UpliftGroup, held_out: UpliftGroup, **more: object) -> GoalRate:
     values = {"holdout": 10, "since_version": 3, "within_seconds": 604_800, "lift": lift(treated, held_out)} | more
     return GoalRate("bought", 30, treated=treated, held_out=held_out, **values)  # type: ignore[arg-type]
 
 
 def test_a_lift_is_told_with_its_interval_or_not_at_all() -> None:
-    assert rate(Side(1_000, 200), Side(100, 9)).lines() == [
+    assert rate(UpliftGroup(1_000, 200), UpliftGroup(100, 9)).lines() == [
         "Goal bought: reached by 200 of 1,000 contacts (20.0%) within 7 days of first entering, in the last 30 days.",
         "Held out (10 %, since version 3): reached by 9 of 100 contacts (9.0%).",
         "Lift: +11.0 points (95 % interval: +3.4 to +15.9). More contacts reach the goal with it than without.",
     ]
-    assert "no difference can be told" in rate(Side(1_000, 100), Side(100, 9)).lines()[2]
-    assert rate(Side(9, 9), Side()).lines()[1:] == [
-        "Held out (10 %, since version 3): reached by nobody yet (0 contacts).",
-        "Lift: not enough to tell. It takes 30 contacts on each side, and 5 that reach the goal.",
+    assert "no significant difference" in rate(UpliftGroup(1_000, 100), UpliftGroup(100, 9)).lines()[2]
+    assert rate(UpliftGroup(9, 9), UpliftGroup()).lines()[1:] == [
+        "Held out (10 %, since version 3): reached by 0 contacts so far.",
+        "Lift: not enough data. It takes 30 contacts on each side, and 5 that reach the goal.",
     ]
-    assert len(rate(Side(1, 1), Side(), lift=None).lines()) == 1
-    assert Lift("too_few") == lift(Side(9, 9), Side())
+    assert len(rate(UpliftGroup(1, 1), UpliftGroup(), lift=None).lines()) == 1
+    assert Lift("too_few") == lift(UpliftGroup(9, 9), UpliftGroup())
 
 
 def test_what_limits_a_goal_rate_is_told() -> None:
-    limited = rate(Side(9, 9), Side(), later_entries=1_200, mixed=1, unknown=2, cut_at="2026-11-21T08:00:00Z")
+    limited = rate(
+        UpliftGroup(9, 9), UpliftGroup(), later_entries=1_200, mixed=1, unknown=2, cut_at="2026-11-21T08:00:00Z"
+    )
     assert limited.lines()[3:] == [
         "There are too many to count them all: only entries since 2026-11-21 08:00:00 UTC count.",
         "1,200 entries of contacts that had entered before: not counted.",
-        "1 contact on both sides, as two became one: on the side of the first entry.",
-        "2 contacts with more events than were looked at: counted as not reaching it.",
+        "1 contact on both sides after a merge: counted on the side of the first entry.",
+        "2 contacts with too many events to look at: counted as not reaching it.",
     ]
 
 
 def test_only_the_newest_entries_are_told_where_there_are_more() -> None:
     assert (
-        standing({"waiting": 0, "completed": 99_999, "dead": 1})
+        entry_counts({"waiting": 0, "completed": 99_999, "dead": 1})
         == "The newest 100,000 entries: 99,999 completed, 1 dead"
     )
-    assert standing({"completed": 1}) == "1 entry: 1 completed"
+    assert entry_counts({"completed": 1}) == "1 entry: 1 completed"
 
 
 def test_the_goal_is_told_day_by_day() -> None:
-    days = (Day(date(2026, 11, 20), Side(4, 1), Side()), Day(date(2026, 11, 21), Side(), Side(2, 1)))
-    columns, rows = rate(Side(4, 1), Side(2, 1), by_day=days).table()
+    days = (
+        Day(date(2026, 11, 20), UpliftGroup(4, 1), UpliftGroup()),
+        Day(date(2026, 11, 21), UpliftGroup(), UpliftGroup(2, 1)),
+    )
+    columns, rows = rate(UpliftGroup(4, 1), UpliftGroup(2, 1), by_day=days).table()
     assert [each.title for each in columns][4] == "held out: contacts"
     assert rows == [("2026-11-21", "0", "0", "", "2", "1", "50.0%"), ("2026-11-20", "4", "1", "25.0%", "0", "0", "")]
 
@@ -200,16 +205,16 @@ def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> Non
     ]
     for shown in (repr(sent), sent._repr_html_()):
         assert "you gave no address for it" in shown
-    with pytest.raises(RefusedError, match="is no contact's of yours"):
+    with pytest.raises(InvalidRequestError, match="does not belong to any of your contacts"):
         automation.send_test(event, wallet_address="0xNobodys")
     assert wb.events.send("tested:me", wallet_address="0xMe").accepted
     assert [each.node_id for each in automation.send_test(event, wallet_address="0xMe", node="send_inapp")] == [
         "send_inapp"
     ]
     assert len(automation.entries()) == 0
-    with pytest.raises(DraftError, match="where to"):
+    with pytest.raises(InvalidArgumentError, match="where to"):
         automation.send_test(event)
-    with pytest.raises(RefusedError, match=r"to\.email"):
+    with pytest.raises(InvalidRequestError, match=r"to\.email"):
         automation.send_test(event, email="nobody")
 
 
@@ -230,5 +235,5 @@ def test_versions_tell_their_differences(wb: Workbench) -> None:
     for shown in (repr(versions), versions._repr_html_()):
         assert "the first" in shown
         assert "Wait 1 day" in shown
-    with pytest.raises(NotThereError, match="no version 9"):
+    with pytest.raises(NotFoundError, match="no version 9"):
         versions.diff(9)

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import DraftError, SqlError, Workbench
-from workbench.display.report import report
-from workbench.result import Origin, Result
+from workbench import InvalidArgumentError, SqlError, Workbench
+from workbench.display.charts import report
+from workbench.frames import Origin, Result
 
 COUNT = "SELECT count(*) AS n FROM app_events WHERE event = :event"
 
@@ -62,22 +62,22 @@ def test_a_result_that_is_changed_in_place_is_another_answer(change: Callable[[p
     frame.origin = Origin("SELECT 1 AS one", {}, "hash", "mark")
     table = report(frame, "revenue", "One")
     frame.vstack(frame.clone()).hstack([pl.Series("two", [2, 2])])
-    assert (frame.query_hash, table.watermark, table.look is None) == ("hash", "mark", False)
+    assert (frame.query_hash, table.watermark, table.view is None) == ("hash", "mark", False)
     for each in (frame, table):
         change(each)
         assert each.origin == Origin()
-    assert table.look is None
+    assert table.view is None
 
 
 def test_a_frame_without_a_watermark_does_not_ask_the_present(wb: Workbench) -> None:
     changed = wb.sql("SELECT 1 AS one").head(1)
     for without in (changed, changed.watermark):
-        with pytest.raises(DraftError, match=r"as_of takes a result of wb\.sql"):
+        with pytest.raises(InvalidArgumentError, match=r"as_of takes a result of wb\.sql"):
             wb.sql("SELECT 1 AS one", as_of=without)
 
 
 def test_contacts_have_no_past(wb: Workbench) -> None:
-    with pytest.raises(SqlError, match="asOf covers app_events alone"):
+    with pytest.raises(SqlError, match="asOf covers only app_events"):
         wb.sql("SELECT * FROM contacts", as_of=wb.sql("SELECT 1 AS one").watermark)
     with pytest.raises(SqlError, match="asOf: is not the watermark"):
         wb.sql("SELECT * FROM app_events", as_of="yesterday")

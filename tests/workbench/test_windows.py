@@ -11,11 +11,21 @@ import pytest
 from tests.acceptance.conftest import until
 from tests.running import Running
 from tests.workbench.test_recent import REVOKED, Script, answering, script, streaming
-from workbench import Workbench, surroundings
+from workbench import Workbench, environment
 from workbench.catalog import EventShape
-from workbench.display import tail
-from workbench.display.shape import Change, Drift, Frequent, Part, Path, Sample, Shape, as_page, code
-from workbench.display.tail import AWAY_SECONDS, Following, Row
+from workbench.display import widgets
+from workbench.display.payload import (
+    Drift,
+    FrequentShare,
+    PayloadChange,
+    PayloadPath,
+    Shape,
+    Share,
+    StoredPayload,
+    as_page,
+    code,
+)
+from workbench.display.widgets import AWAY_S, LiveView, Row
 
 __all__ = ["script"]
 
@@ -53,12 +63,14 @@ SHAPE = Shape(
     "2026-11-21T10:00:00Z",
     30,
     (
-        Path(EVIL, {"string": 20, "number": 10}, samples=[EVIL], missing_rate=0.001, null_rate=0.999, distinct=3),
-        Path("plan", {"string": 30}, top_values=[Frequent(EVIL, 29)], samples=[EVIL], distinct=2),
+        PayloadPath(
+            EVIL, {"string": 20, "number": 10}, samples=[EVIL], missing_rate=0.001, null_rate=0.999, distinct=3
+        ),
+        PayloadPath("plan", {"string": 30}, top_values=[FrequentShare(EVIL, 29)], samples=[EVIL], distinct=2),
     ),
     per_day=(1, 0, 29),
-    samples=(Sample("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", {EVIL: EVIL * 2_000}),),
-    drift=Drift("2026-11-19T00:00:00Z", 100, 60, (Change(EVIL, "new", Part(0, 100), Part(60, 60), "string"),)),
+    samples=(StoredPayload("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", {EVIL: EVIL * 2_000}),),
+    drift=Drift("2026-11-19T00:00:00Z", 100, 60, (PayloadChange(EVIL, "new", Share(0, 100), Share(60, 60), "string"),)),
 )
 
 
@@ -66,7 +78,12 @@ def test_a_copy_of_the_notebook_keeps_everything_as_text(monkeypatch: pytest.Mon
     page = EventShape(SHAPE)._repr_html_()
     assert "<script" not in page
     assert page.count("data:image/svg+xml;base64,") == 1
-    for said in ("text 67%, number 33%", "&lt;1%", "&gt;99%", "as text is new: in 60 of 60 lately, in 0 of 100 before"):
+    for said in (
+        "text 67%, number 33%",
+        "&lt;1%",
+        "&gt;99%",
+        "as text is new: in 60 of 60 recently, in 0 of 100 before",
+    ):
         assert said in page
     assert len(page) < 15_000
     assert "as text is new" in repr(EventShape(SHAPE))
@@ -89,8 +106,8 @@ def test_names_of_strangers_cannot_leave_their_quotes_in_inserted_code() -> None
     ],
 )
 def test_inserted_code_goes_by_the_keys_that_were_seen(payload: dict[str, Any], keys: list[str]) -> None:
-    samples = (Sample("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", payload),)
-    (path,) = as_page(Shape("e", paths=(Path("a.b.c"),), samples=samples))["paths"]
+    samples = (StoredPayload("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", payload),)
+    (path,) = as_page(Shape("e", paths=(PayloadPath("a.b.c"),), samples=samples))["paths"]
     assert f"path={keys!r}" in path["code"]
 
 
@@ -105,7 +122,7 @@ class Recorder:
 class Page:
     """A page that shows a tail: asks, and remembers what it was sent."""
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: LiveView) -> None:
         self.following = following
         self.sent: list[dict[str, Any]] = []
         following.window.send = self.sent.append  # type: ignore[method-assign]
@@ -147,7 +164,7 @@ def test_a_server_that_is_away_or_busy_is_said_and_tried_again(script: Script) -
 
 
 def test_what_nobody_thought_of_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(widgets, "_RECONNECT_S", 0.01)
     asked: list[str] = []
 
     def steps(cursor: str) -> Iterator[tuple[str, Row | None, str]]:
@@ -156,7 +173,7 @@ def test_what_nobody_thought_of_is_said_and_tried_again(monkeypatch: pytest.Monk
         if len(asked) < 3:
             raise RuntimeError("the sky fell")
 
-    page = Page(Following(steps))
+    page = Page(LiveView(steps))
     page.ask("hello")
     until(lambda: "ended" in page.states, "the third try ends in order")
     assert asked == ["", "+", "++"]
@@ -167,12 +184,12 @@ def test_a_cell_that_shows_a_tail_ends_when_it_follows(script: Script) -> None:
     script.answers = [streaming("1"), REVOKED]
     following = script.tail()._window()
     following.show()
-    assert following._begun.is_set()
+    assert following._started.is_set()
 
 
 def test_who_closed_the_tab_is_not_followed_for_and_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     now, go_on, asked = [0.0], threading.Event(), []
-    monkeypatch.setattr(surroundings, "seconds", lambda: now[0])
+    monkeypatch.setattr(environment, "monotonic_s", lambda: now[0])
 
     def steps(cursor: str) -> Iterator[tuple[str, Row | None, str]]:
         asked.append(cursor)
@@ -181,11 +198,11 @@ def test_who_closed_the_tab_is_not_followed_for_and_finds_what_came_meanwhile(mo
             go_on.wait(10)
             yield "never", {"event": "never shown"}, ""
 
-    page = Page(Following(steps))
+    page = Page(LiveView(steps))
     page.ask("hello")
     until(lambda: page.events == ["after "], "the first event")
-    now[0] += AWAY_SECONDS + 1
-    page.following._news.set()
+    now[0] += AWAY_S + 1
+    page.following._changed.set()
     until(lambda: page.following._state == "resting", "nobody looks")
     go_on.set()
     page.ask("here")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.language.check import errors
-from workbench import Automation, DraftError
-from workbench.author import Draft
+from workbench import Automation, InvalidArgumentError
+from workbench.draft import Draft
+from workbench.language.check import errors
 
 
 def new(name: str = "Thanks") -> Automation:
@@ -161,7 +161,7 @@ def test_on_begins_anew_so_that_a_cell_can_run_twice() -> None:
 
 def test_a_wildcard_is_said_aloud() -> None:
     assert new().on_any_event().add_tag("x").to_json()["triggerSpec"] == {"type": "app_event"}
-    with pytest.raises(DraftError, match="on_any_event"):
+    with pytest.raises(InvalidArgumentError, match="on_any_event"):
         new().on()
 
 
@@ -253,7 +253,7 @@ def test_whatever_is_written_reads_back_can_be_told_and_drawn(steps) -> None:
     ],
 )
 def test_misuse_is_answered_with_what_to_write_instead(write, words) -> None:
-    with pytest.raises(DraftError, match=words):
+    with pytest.raises(InvalidArgumentError, match=words):
         write()
 
 
@@ -279,7 +279,7 @@ def test_check_names_the_node_that_cannot_run() -> None:
 def test_an_automation_is_told_in_sentences() -> None:
     assert branching().describe() == (
         "When a deposit or trade event arrives:\n"
-        "  • If contact.plan is “pro” and amountUsd is present:\n"
+        "  • If contact.plan is “pro” and amountUsd is set:\n"
         "    • Add the tag “Pro customer”.\n"
         "    Otherwise:\n"
         "    • Send the in-app message “Upgrade?”: “Go pro”.\n"

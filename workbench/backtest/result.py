@@ -1,41 +1,61 @@
-"""What a backtest found. It is shown as a page; the rows behind it are polars frames, read from disk when they are asked for."""
+"""The result of a backtest: counts, frames, and a page for notebooks.
 
+The rows are in parquet files on disk. Frames are read from them on request, so a result costs little memory however long the period.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 import polars as pl
 
-from api.language.effect import Message
-from api.language.graph import Edge, Graph
-from api.language.simulate import Automation
-from workbench.backtest.figures import about, branches, figures, taken
-from workbench.backtest.folder import Folder
-from workbench.backtest.order import Lived
-from workbench.backtest.page import Page
-from workbench.backtest.remarks import ALWAYS, Knowing, remarks
-from workbench.backtest.source import Ground
+from workbench.backtest.buckets import Folder
+from workbench.backtest.simulate_bucket import BucketSummary
+from workbench.backtest.source import BacktestScope, decides_by, decides_by_addresses
 from workbench.backtest.tables import Tables, Totals, every_day
-from workbench.display import drawn
-from workbench.display.graph import picture
-from workbench.display.table import Column, plain
-from workbench.display.words import both, counted
-from workbench.errors import DraftError
+from workbench.display import charts
+from workbench.display.graph import STAYING, Mark, RunPath, picture
+from workbench.display.html import TableColumn, html, moment, plain
+from workbench.display.words import HANDLE_WORDS, entry_outcome, join_and, quantity, trigger_text
+from workbench.errors import InvalidArgumentError
+from workbench.language.actions import AddTag, RemoveTag, Split, UpdateContact
+from workbench.language.graph import Edge, Graph
+from workbench.language.run import Message, WebhookMessage
+from workbench.language.simulate import SimulatedAutomation
 
 if TYPE_CHECKING:
     import altair as alt
 
 
-class Happened(msgspec.Struct, frozen=True):
-    """What a run left: files in `folder`, which is removed with the last who holds it, and what holds beside them."""
+_ALWAYS_SHOWN = ("entries", "contacts that enter", "contacts with a message")
+_BRANCH_COLUMNS = (
+    TableColumn("Step"),
+    TableColumn("Branch"),
+    TableColumn("Entries", number=True),
+    TableColumn("Share", number=True),
+)
+_SPREAD_COLUMNS = (TableColumn("Messages", number=True), TableColumn("Contacts", number=True))
+_RANGES = (0, 1, 2, 3, 4, 6, 11, 21, 51, 101, 501, 1_001, sys.maxsize)
+_MANY_MESSAGES = 10  # to one contact in a period
+_ASSUMPTIONS = (
+    "Contacts are taken as they are now: past attributes, tags, segments and opt-outs are not stored. No entries exist at the start of the "
+    "period. Every email and webhook is assumed to be delivered."
+)
+
+
+class BacktestRun(msgspec.Struct, frozen=True):
+    """The output of a run: tables in `folder`, which is deleted when nothing refers to it any more, and counts."""
 
     folder: Folder
-    ground: Ground
-    automations: tuple[Automation, ...]
-    lived: Lived
+    ground: BacktestScope
+    automations: tuple[SimulatedAutomation, ...]
+    lived: BucketSummary
 
 
-class Called(msgspec.Struct, frozen=True):
-    """How to speak of it: the automation's name, what it is compared with, whether it is saved, and its problems."""
+class BacktestLabel(msgspec.Struct, frozen=True):
+    """The name of the automation and of the version compared with. `saved`: it has the id by which splits assign contacts."""
 
     name: str
     against: str = ""
@@ -44,161 +64,256 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Backtest:
-    """What an automation would have done in a period, had it run. Nothing was sent, and nothing was written.
+    """What an automation would have done in a period. Nothing was sent or written.
 
-    `totals` counts it. `frame()` has a row per step, `entries()` one per entry, `contacts()` one per contact, `days()` one per day.
-    Compared with a version (`against=…`): `before` counts what that would have done, `gains()` and `losses()` are the contacts
-    that get messages from only one of both.
+    `totals` has the counts. `frame()` has a row per step, `entries()` one per entry, `contacts()` one per contact, `days()` one per day.
+    In a comparison (`against=…`), `before` has the counts of the other version, and `gains()` and `losses()` are the contacts that
+    get messages from only one of the two.
     """
 
-    def __init__(self, called: Called, happened: Happened) -> None:
-        self._called = called
-        self._happened = happened
-        self._tables, *rivals = [
-            Tables(happened.folder.path / str(number)) for number in range(len(happened.automations))
-        ]
-        self._rival = rivals[0] if rivals else None
+    def __init__(self, label: BacktestLabel, run: BacktestRun) -> None:
+        self._label = label
+        self._run = run
+        self._tables, *others = [Tables(run.folder.path / str(number)) for number in range(len(run.automations))]
+        self._other = others[0] if others else None
 
     @property
     def totals(self) -> Totals:
-        """What would have happened, counted."""
+        """The counts."""
         return self._tables.totals
 
     @property
     def before(self) -> Totals | None:
-        """What the version that it is compared with would have done; None without one."""
-        return self._rival.totals if self._rival is not None else None
+        """The counts of the version that it is compared with; None without a comparison."""
+        return self._other.totals if self._other is not None else None
 
     @property
     def reach(self) -> float:
-        """The share of the contacts (0 to 1; of all, of the sample, of the segment) that would have got a message."""
-        contacts = self._happened.ground.contacts
+        """The share of contacts (0 to 1; of all, of the sample or of the segment) that would have received a message."""
+        contacts = self._run.ground.contacts
         return self.totals.reached / contacts if contacts else 0.0
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """One message of each step that sends: the first, with its values filled in."""
-        return self._happened.lived.messages[0] if self._happened.lived.messages else ()
+        """The first message of each step that sends, with its values filled in."""
+        return self._run.lived.messages[0] if self._run.lived.messages else ()
 
     @property
     def untaken(self) -> tuple[Edge, ...]:
-        """The edges of the graph that no entry went along."""
+        """The edges of the graph that no entry followed."""
         return self._tables.untaken(self._graph)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What to know before believing it: what could not be known, and what looks wrong."""
-        return (*remarks(self._knowing(), self._tables), ALWAYS)
+        """Warnings about the result, and its assumptions; likely mistakes come first."""
+        return (*self._mistakes(), *self._limits(), _ASSUMPTIONS)
 
     def frame(self) -> pl.DataFrame:
         """Return a row per step: entry (the id of the event that started it), contact, node, kind, at, outcome, handle, effect, reason, arrives.
 
-        `effect`: what it did (inapp, email, webhook, tag added, tag removed, contact updated); `reason`: why it was skipped, failed, or waits;
-        `arrives`: whether it is the entry's first step at this node.
+        `effect`: inapp, email, webhook, tag added, tag removed or contact updated; `reason`: why it was skipped, failed or waits;
+        `arrives`: whether this is the first step of the entry at this node.
         """
         return self.scan().collect()
 
     def scan(self) -> pl.LazyFrame:
-        """Return the same rows unread, for questions about more of them than fit into memory."""
+        """Return the same rows as a LazyFrame, for results larger than memory."""
         return self._tables.steps()
 
     def entries(self) -> pl.DataFrame:
-        """Return a row per entry: entry, contact, event (its name), at, state, outcome, node (where it ended, or waits), error."""
+        """Return a row per entry: entry, contact, event (its name), at, state, outcome, node (where it ended or waits), error."""
         return self._tables.entries().collect()
 
     def contacts(self) -> pl.DataFrame:
-        """Return a row per contact that was let in: contact, entries, messages (in the app and by email)."""
+        """Return a row per contact that entered: contact, entries, messages (in the app and by email)."""
         return self._tables.people().collect()
 
     def days(self) -> pl.DataFrame:
-        """Return a row per day (UTC): day, entries, messages; compared with a version also its entries_before, messages_before."""
-        window = self._happened.ground.window
+        """Return a row per day (UTC): day, entries, messages; in a comparison also entries_before, messages_before."""
+        window = self._run.ground.window
         first, last = window.since.date(), window.until.date()
         days = every_day(self._tables.days, first, last)
-        if self._rival is None:
+        if self._other is None:
             return days
-        return days.join(every_day(self._rival.days, first, last), on="day", suffix="_before")
+        return days.join(every_day(self._other.days, first, last), on="day", suffix="_before")
 
     def branches(self) -> pl.DataFrame:
-        """Return how conditions, waits and splits went: node, way, entries, share (0 to 1, of those that went on from there)."""
-        return branches(self._graph, self._tables.followed())
+        """Return the branches that entries took: node, way (the handle), entries, share (0 to 1, of the entries that left the node)."""
+        followed = self._tables.followed()
+        rows = []
+        for node in self._graph.nodes:
+            handles = [handle for handle in node.handles if handle is not None]
+            counts = [followed.get((node.id, handle), 0) for handle in handles]
+            total = sum(counts) or 1
+            rows += [(node.id, handle, count, count / total) for handle, count in zip(handles, counts, strict=True)]
+        schema = {"node": pl.String, "way": pl.String, "entries": pl.Int64, "share": pl.Float64}
+        return pl.DataFrame(rows, schema=schema, orient="row")
 
     def messages_per_contact(self) -> pl.DataFrame:
-        """Return how many contacts got how many messages: messages, contacts."""
+        """Return the number of contacts by number of messages: messages, contacts."""
         return self._tables.messages_per_contact
 
     def gains(self) -> pl.DataFrame:
-        """Return who gets messages now and got none from the version compared with: contact, messages."""
+        """Return the contacts that get messages only from this version: contact, messages."""
         return self._only(self._tables, self._compared())
 
     def losses(self) -> pl.DataFrame:
-        """Return who got messages from the version compared with and gets none now: contact, messages."""
+        """Return the contacts that get messages only from the version compared with: contact, messages."""
         return self._only(self._compared(), self._tables)
 
     def chart(self) -> "alt.Chart | alt.LayerChart":
-        """Return entries and messages per day as an Altair chart, to be changed at will."""
-        return drawn.chart("backtest", self.days())
+        """Return entries and messages per day as an Altair chart, which can be modified."""
+        return charts.chart("backtest", self.days())
 
     def headline(self) -> str:
-        """Say in one sentence what would have happened."""
+        """Return the result in one sentence."""
         totals = self.totals
         if not totals.entries:
-            return "Would not have started once"
-        sent = [
-            counted(totals.messages, "message") + f" to {counted(totals.reached, 'contact')}"
-            if totals.messages
-            else "",
-            counted(totals.webhooks, "webhook") if totals.webhooks else "",
-        ]
-        started = f"Would have started {counted(totals.entries, 'time')}"
-        sending = both([each for each in sent if each])
-        return f"{started} and sent {sending}" if sending else f"{started} and sent nothing"
+            return "Would never have started"
+        sent = []
+        if totals.messages:
+            sent.append(f"{quantity(totals.messages, 'message')} to {quantity(totals.reached, 'contact')}")
+        if totals.webhooks:
+            sent.append(quantity(totals.webhooks, "webhook"))
+        return f"Would have started {quantity(totals.entries, 'time')} and sent {join_and(sent) or 'nothing'}"
 
     def __repr__(self) -> str:
-        lines = [
-            f"{self.headline()}. {self._about()}",
-            plain(*self._figures()),
-            *(f"! {each}" for each in self.remarks),
-        ]
-        return "\n".join(lines)
+        warnings = [f"! {remark}" for remark in self.remarks]
+        return "\n".join([f"{self.headline()}. {self._about()}", plain(*self._totals_table()), *warnings])
 
     def _repr_html_(self) -> str:
-        return Page(
+        *warnings, assumptions = self.remarks
+        days, spread = self.days(), self.messages_per_contact()
+        visits, outcomes, followed = self._tables.visits(), self._tables.outcomes(), self._tables.followed()
+        branches = [*self.branches().iter_rows()]
+        path = RunPath(
+            {node: _mark(outcomes[node]) for node in visits},
+            frozenset(followed),
+            notes={node: f"{count:,}" for node, count in visits.items()},
+            shares={(node, handle): f"{share:.0%}" for node, handle, _, share in branches},
+        )
+        branch_rows = [
+            (node, HANDLE_WORDS.get(handle, handle), f"{entries:,}", f"{share:.1%}")
+            for node, handle, entries, share in branches
+        ]
+        day_columns = [TableColumn(name.replace("_", " "), number=name != "day") for name in days.columns]
+        return html(
+            "backtest.html.j2",
             headline=self.headline(),
             about=self._about(),
-            figures=self._figures(),
-            picture=picture(self._automation.trigger, self._graph, taken(self._tables, self._graph)),
-            messages=self.messages,
-            remarks=self.remarks,
-            branches=self.branches(),
-            spread=self.messages_per_contact(),
-            days=self.days(),
-        ).html()
-
-    def _about(self) -> str:
-        said = about(self._called.name, self._happened.ground, self._automation.trigger)
-        if self._rival is None:
-            return said
-        gains, losses = self.gains().height, self.losses().height
-        against = self._called.against
-        return (
-            f"{said} {counted(gains, 'contact')} would get messages only from this one, "
-            f"{counted(losses, 'contact')} only from {against}."
+            picture=picture(self._automation.trigger, self._graph, path),
+            figures=self._totals_table(),
+            messages=[message for message in self.messages if not isinstance(message, WebhookMessage)],
+            warnings=warnings,
+            assumptions=assumptions,
+            chart=charts.chart_html("backtest", days) if spread.height else "",
+            branches=(_BRANCH_COLUMNS, branch_rows),
+            spread=(_SPREAD_COLUMNS, _spread_rows(spread.rows())),
+            days=(day_columns, days.rows()),
         )
 
-    def _figures(self) -> tuple[list[Column], list[list[str]]]:
-        return figures(self.totals, self.before, self._called.against, self._happened.ground)
+    def _about(self) -> str:
+        """Return what was tested, on which events, and the difference to the version compared with."""
+        ground = self._run.ground
+        since, until = (moment(bound)[:16] for bound in (ground.window.since, ground.window.until))
+        whom = ground.whom
+        contacts = ""
+        if whom.segment is not None:
+            share = f", for {whom.sample:.2%} of them" if whom.sampled else ""
+            contacts = f", for contacts that are in the segment {whom.segment} now{share}"
+        elif whom.sampled:
+            contacts = f", for {whom.sample:.2%} of the contacts"
+        started_by = trigger_text(self._automation.trigger)
+        text = f"{self._label.name}: on every {started_by}, from {since} to {until} UTC{contacts}."
+        if self._other is None:
+            return text
+        gains, losses = quantity(self.gains().height, "contact"), quantity(self.losses().height, "contact")
+        return f"{text} {gains} would get messages only from this version, {losses} only from {self._label.against}."
+
+    def _totals_table(self) -> tuple[list[TableColumn], list[list[str]]]:
+        """Return the table of totals, beside those of the version compared with."""
+        sides = [_metrics(self.totals, self._run.ground)]
+        columns = [TableColumn("Metric"), TableColumn("Value", number=True)]
+        if self.before is not None:
+            sides.append(_metrics(self.before, self._run.ground))
+            columns[1:] = [TableColumn("This version", number=True), TableColumn(self._label.against, number=True)]
+        metrics = [name for name in sides[0] if name in _ALWAYS_SHOWN or any(side[name] != "0" for side in sides)]
+        return columns, [[name, *(side[name] for side in sides)] for name in metrics]
+
+    def _mistakes(self) -> Iterator[str]:
+        """Yield what looks wrong."""
+        totals, trigger, events = self.totals, self._automation.trigger, self._run.lived.events
+        if self._label.problems:
+            yield f"It cannot be published yet: {quantity(self._label.problems, 'problem')}, listed by .check()."
+        if not totals.entries and not totals.turned_away:
+            if events:
+                yield f"{quantity(events, 'event')} could have started it, but none passed its filters."
+            else:
+                yield f"No event in this period could have started it: {trigger_text(trigger)}."
+            return
+        if totals.failed:
+            failures = self._tables.failures()
+            causes = [
+                entry_outcome(outcome) + (f" ({count:,})" if len(failures) > 1 else "") for outcome, count in failures
+            ]
+            yield f"{quantity(totals.failed, 'entry', 'entries')} failed permanently: {join_and(causes)}."
+        if self.untaken:
+            edges = []
+            for edge in self.untaken:
+                branch = f" ({HANDLE_WORDS.get(edge.handle, edge.handle)})" if edge.handle is not None else ""
+                edges.append(f"{edge.source} → {edge.target}{branch}")
+            yield f"Never taken: {join_and(edges)}."
+        if totals.most > _MANY_MESSAGES and self._graph.settings.frequency_cap is None:
+            yield f"One contact gets {totals.most:,} messages. .reentry(…) or .frequency_cap(…) limits that."
+        if totals.waiting:
+            entries = quantity(totals.waiting, "entry", "entries")
+            yield f"{entries} had not ended by the end of the period; later steps are not counted."
+
+    def _limits(self) -> Iterator[str]:
+        """Yield where the result may differ from a real run."""
+        nodes, lived, source = self._graph.nodes, self._run.lived, self._automation.trigger.source
+        reads = {node.id: {path for path in decides_by(node) if path.startswith("contact.")} for node in nodes}
+        deciding = [node_id for node_id, paths in reads.items() if paths]
+        read: set[str] = set().union(*reads.values())
+        if deciding:
+            verb = "uses" if len(deciding) == 1 else "use"
+            yield f"{join_and(deciding)} {verb} the current value of {join_and(sorted(read))}."
+        written: set[str] = set()
+        for node in nodes:
+            match node.action:
+                case AddTag() | RemoveTag():
+                    written.add("contact.tags")
+                case UpdateContact(attributes=attributes):
+                    written |= {f"contact.{name}" for name in attributes}
+                case _:
+                    pass
+        if own := sorted(written & read):
+            yield (
+                f"It both changes and uses {join_and(own)}: contacts that already went through it have the changed value now."
+            )
+        if lived.masked and decides_by_addresses(self._automation):
+            yield "It uses email addresses, and your API key sees them masked (no pii:read): these decisions may be wrong."
+        if source is not None and source.creates_contacts:
+            yield "Unknown wallets are left out; in a real run, the logs create contacts for them."
+        if source is not None and source.confirmations:
+            yield "A log counts from the time it was seen; in a real run, its entry starts after the confirmations."
+        if not self._label.saved and any(isinstance(node.action, Split) for node in nodes):
+            yield "It is not saved yet: saving assigns contacts to the branches of a split again."
+        if lived.erased:
+            yield f"Contacts that were erased since are left out: {lived.erased:,}."
 
     def _compared(self) -> Tables:
-        if self._rival is None:
-            raise DraftError('this backtest is compared with nothing: .backtest(against="published") is')
-        return self._rival
+        if self._other is None:
+            raise InvalidArgumentError(
+                'This backtest has no comparison. Pass against="published" (or a version) to .backtest().'
+            )
+        return self._other
 
     @staticmethod
     def _only(ours: Tables, theirs: Tables) -> pl.DataFrame:
-        """Return the contacts that get messages only from ours."""
+        """Return the contacts that get messages only from `ours`."""
         reached, others = (
-            each.people().filter(pl.col("messages") > 0).select("contact", "messages") for each in (ours, theirs)
+            tables.people().filter(pl.col("messages") > 0).select("contact", "messages") for tables in (ours, theirs)
         )
         return (
             reached.join(others, on="contact", how="anti")
@@ -206,13 +321,60 @@ class Backtest:
             .collect()
         )
 
-    def _knowing(self) -> Knowing:
-        return Knowing(self._automation, self._graph, self._happened.lived, self._called.saved, self._called.problems)
-
     @property
-    def _automation(self) -> Automation:
-        return self._happened.automations[0]
+    def _automation(self) -> SimulatedAutomation:
+        return self._run.automations[0]
 
     @property
     def _graph(self) -> Graph:
         return self._automation.graph or Graph()
+
+
+def _metrics(totals: Totals, ground: BacktestScope) -> dict[str, str]:
+    """Return the rows of the table of totals; "0" where nothing was counted."""
+    segment = ground.whom.segment
+    if ground.whom.sampled:
+        of = f"% of {ground.contacts:,} contacts{f' of {segment}' if segment is not None else ''} in the sample"
+    elif segment is not None:
+        of = f"% of {ground.contacts:,} members of {segment}"
+    else:
+        of = f"% of all {ground.contacts:,} contacts"
+    counts: dict[str, int | str] = {
+        "entries": totals.entries,
+        "contacts that enter": totals.contacts,
+        "contacts with a message": totals.reached,
+        of: f"{totals.reached / ground.contacts:.1%}" if totals.reached else 0,
+        "in-app messages": totals.inapp,
+        "emails": totals.emails,
+        "webhooks": totals.webhooks,
+        "messages per contact, on average": f"{totals.messages / totals.reached:.1f}" if totals.messages else 0,
+        "messages per contact, at most": totals.most,
+        "messages skipped": totals.skipped,
+        "failed permanently": totals.failed,
+        "blocked by re-entry rule": totals.turned_away,
+        "still in progress": totals.waiting,
+    }
+    return {name: count if isinstance(count, str) else f"{count:,}" for name, count in counts.items()}
+
+
+def _mark(outcomes: frozenset[str]) -> Mark:
+    """Return the mark of a node: done if any entry left it."""
+    if outcomes - STAYING:
+        return "done"
+    if outcomes & {"failed", "refused"}:
+        return "failed"
+    return "goal" if "goal" in outcomes else "waiting" if "waiting" in outcomes else "skipped"
+
+
+def _spread_rows(rows: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
+    """Return the number of contacts by ranges of numbers of messages."""
+    spread = []
+    for first, end in pairwise(_RANGES):
+        contacts = sum(contacts for messages, contacts in rows if first <= messages < end)
+        if contacts:
+            if end == sys.maxsize:
+                label = f"{first:,} or more"
+            else:
+                label = f"{first:,}" if first == end - 1 else f"{first:,} to {end - 1:,}"
+            spread.append((label, f"{contacts:,}"))
+    return spread

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from api.language.graph import Edge, Graph
-from api.language.run import TERMINAL
-from workbench.backtest.lives import ENTRIES, PEOPLE, SCHEMAS, STEPS, TURNED_AWAY
+from workbench.backtest.simulate_bucket import ENTRIES, PEOPLE, SCHEMAS, STEPS, TURNED_AWAY
 from workbench.display.graph import STAYING
+from workbench.language.graph import Edge, Graph
+from workbench.language.run import TERMINAL
 
 _SENT = pl.col("outcome") == "sent"
 _CHANNEL = pl.col("kind").str.strip_prefix("send_")
@@ -118,7 +118,7 @@ class Tables:
         return entries.join(messages, on="day", how="full", coalesce=True).fill_null(0).sort("day")
 
     def failures(self) -> list[tuple[str, int]]:
-        """Return why entries fail for good, and how many, the most frequent first."""
+        """Return why entries fail permanently, and how many, the most frequent first."""
         dead = self.endings.filter(pl.col("state") == "dead").group_by("outcome").agg(pl.col("entries").sum())
         return dead.sort("entries", "outcome", descending=[True, False]).rows()
 

@@ -1,6 +1,6 @@
-"""The kinds of nodes as a person fills them in: one form each, described once, for the palette and the side panel.
+"""The forms of the canvas: the palette entry and the fields of each kind of node.
 
-What a field may hold is the language's business (`api.language.action`); a test compares the names of the fields with those it reads.
+`workbench.language.actions` decides which values are valid; a test compares the names of the fields with those that it reads.
 """
 
 from datetime import timedelta
@@ -8,12 +8,21 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from api.language.action import KINDS, Action, Condition, Exit, Invalid, WaitForEvent, Way, read_action
-from api.language.filter import OPERATORS
-from api.language.graph import Node
-from workbench.author import JsonObject
 from workbench.display.cards import label, look
 from workbench.display.words import KIND_WORDS
+from workbench.draft import JsonObject
+from workbench.language.actions import (
+    NODE_KINDS,
+    Action,
+    Condition,
+    Exit,
+    Handle,
+    InvalidAction,
+    WaitForEvent,
+    read_action,
+)
+from workbench.language.filter import OPERATORS
+from workbench.language.graph import Node
 
 Control: TypeAlias = Literal[
     "line",
@@ -31,14 +40,15 @@ Control: TypeAlias = Literal[
     "number",
     "no",
 ]
-Group: TypeAlias = Literal["Start", "Say", "Remember", "Steer"]
+Group: TypeAlias = Literal["Triggers", "Messages", "Contact", "Flow"]
+_GROUPS: tuple[Group, ...] = ("Triggers", "Messages", "Contact", "Flow")
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One field of a form: which part of `data` it is, and how it is filled in.
+    """One field of a form: a key of `data`, and the control that edits it.
 
-    `line` and `text` may hold values in {{ }}; `json` too, in its texts. `word` is a text without them, `wallet` the name of a
-    parameter that holds an address, `no` false unless somebody says otherwise.
+    `line` and `text` may contain templates in {{ }}, and so may the texts in `json`. `word` is a text without templates, `wallet` the
+    name of a parameter that contains an address, `no` a checkbox that is off by default.
     """
 
     name: str
@@ -48,7 +58,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """A kind of node: where it stands in the palette, what a new one holds, and its fields."""
+    """A kind of node: its palette entry, the data of a new node, and its fields."""
 
     group: Group
     about: str
@@ -56,139 +66,145 @@ class Form(msgspec.Struct, frozen=True):
     fields: tuple[Field, ...] = ()
 
 
-_FILTERS = "Everything has to hold. Texts and numbers differ: 100 is not “100”."
-_VALUES = "Values stand in {{ }}: Thanks for {{ amountUsd }} USD."
+_FILTERS = "All conditions must match. The number 100 and the text “100” are different."
+_VALUES = "Insert values with {{ }}: Thanks for {{ amountUsd }} USD."
 
 FORMS: dict[str, Form] = {
     "app_event": Form(
-        "Start",
-        "What starts it",
+        "Triggers",
+        "Starts on an event",
         {"event": ""},
         (
-            Field("events", "events", "Events", "Any of these starts it; none at all: every event does."),
-            Field("filters", "filters", "Only when", _FILTERS),
+            Field("events", "events", "Events", "Starts on any of these events. Leave empty to start on every event."),
+            Field("filters", "filters", "Only if", _FILTERS),
         ),
     ),
     "onchain_event": Form(
-        "Start",
-        "What a contract logs starts it",
+        "Triggers",
+        "Starts on a contract event",
         {},
         (
-            Field("chainId", "number", "Chain", "Its number: 1 is Ethereum, 8453 Base."),
-            Field("contract", "word", "Contract", "Its address: 0x and 40 digits."),
-            Field("signature", "word", "Event", "As in Solidity: Transfer(address from, address to, uint256 value)."),
-            Field("walletArg", "wallet", "Contact", "The parameter with the wallet it is about."),
-            Field("confirmations", "number", "Confirmations", "Blocks on top of its own; none: at once."),
-            Field("createContacts", "no", "Unknown wallets become contacts", "As many an hour as the operator allows."),
-            Field("filters", "filters", "Only when", f"{_FILTERS} Numbers of more than 48 bits are texts."),
+            Field("chainId", "number", "Chain", "The chain id: 1 is Ethereum, 8453 is Base."),
+            Field("contract", "word", "Contract", "The address: 0x and 40 hex digits."),
+            Field(
+                "signature",
+                "word",
+                "Event",
+                "The signature as in Solidity: Transfer(address from, address to, uint256 value).",
+            ),
+            Field("walletArg", "wallet", "Contact", "The parameter with the wallet of the contact."),
+            Field(
+                "confirmations",
+                "number",
+                "Confirmations",
+                "Blocks to wait for after the block of the log. Leave empty to start immediately.",
+            ),
+            Field(
+                "createContacts", "no", "Create contacts for unknown wallets", "The operator limits how many per hour."
+            ),
+            Field("filters", "filters", "Only if", f"{_FILTERS} Numbers of more than 48 bits are compared as text."),
         ),
     ),
     "send_inapp": Form(
-        "Say",
+        "Messages",
         "A message in your app",
         {"recipientMode": "triggering_profile", "title": "", "body": ""},
         (
             Field("title", "line", "Title"),
             Field("body", "text", "Text", _VALUES),
-            Field("data", "json", "Data for the app", "JSON that travels along; may be left out."),
+            Field("data", "json", "Data for the app", "Optional JSON for the app."),
         ),
     ),
     "send_email": Form(
-        "Say",
+        "Messages",
         "An email",
         {"subject": "", "body": ""},
         (
             Field("subject", "line", "Subject"),
-            Field("body", "text", "Text", f"{_VALUES} A text that begins with < is HTML."),
+            Field("body", "text", "Text", f"{_VALUES} A text that starts with < is HTML."),
         ),
     ),
     "send_webhook": Form(
-        "Say",
-        "A call to another system",
+        "Messages",
+        "An HTTP request to another system",
         {"url": ""},
         (
-            Field("url", "line", "Address", "https://… ; values may stand after the host."),
-            Field("body", "json", "Body", "JSON or text; left out, the event is sent as it came."),
+            Field("url", "line", "URL", "https://… Values may follow the host."),
+            Field("body", "json", "Body", "JSON or text. Leave empty to send the event itself."),
         ),
     ),
-    "add_tag": Form("Remember", "Mark the contact", {"tag": ""}, (Field("tag", "tag", "Tag"),)),
-    "remove_tag": Form("Remember", "Take a mark off", {"tag": ""}, (Field("tag", "tag", "Tag"),)),
+    "add_tag": Form("Contact", "Add a tag to the contact", {"tag": ""}, (Field("tag", "tag", "Tag"),)),
+    "remove_tag": Form("Contact", "Remove a tag", {"tag": ""}, (Field("tag", "tag", "Tag"),)),
     "update_contact": Form(
-        "Remember",
-        "Write attributes of the contact",
+        "Contact",
+        "Set attributes of the contact",
         {"attributes": {}},
-        (Field("attributes", "attributes", "Attributes", "A text that is only {{ amountUsd }} stays a number."),),
+        (Field("attributes", "attributes", "Attributes", "A value of only {{ amountUsd }} stays a number."),),
     ),
     "condition": Form(
-        "Steer", "One way or the other", {"filters": []}, (Field("filters", "filters", "Yes, when", _FILTERS),)
+        "Flow", "Branch on conditions", {"filters": []}, (Field("filters", "filters", "Yes, if", _FILTERS),)
     ),
-    "delay": Form("Steer", "Go on later", {"seconds": 86_400}, (Field("seconds", "span", "How long"),)),
+    "delay": Form("Flow", "Wait for a fixed time", {"seconds": 86_400}, (Field("seconds", "span", "Duration"),)),
     "wait_for_event": Form(
-        "Steer",
-        "Until the contact does something",
+        "Flow",
+        "Wait until the contact sends an event",
         {"event": "", "filters": [], "timeoutSeconds": 172_800},
         (
             Field("event", "event", "Event"),
-            Field("timeoutSeconds", "span", "No longer than"),
-            Field("filters", "filters", "Only when", _FILTERS),
+            Field("timeoutSeconds", "span", "Time limit"),
+            Field("filters", "filters", "Only if", _FILTERS),
         ),
     ),
     "split": Form(
-        "Steer",
-        "So many percent each way",
+        "Flow",
+        "Split by percentage",
         {"branches": [{"handle": "a", "percent": 50}, {"handle": "b", "percent": 50}]},
-        (Field("branches", "branches", "Ways", "A contact always takes the same way."),),
+        (Field("branches", "branches", "Branches", "A contact always takes the same branch."),),
     ),
-    "exit": Form("Steer", "End here"),
+    "exit": Form("Flow", "End the entry"),
 }
 
-_BRANCHING: dict[str, Action] = {
+_SAMPLE_ACTIONS: dict[str, Action] = {
     "condition": Condition(()),
     "wait_for_event": WaitForEvent("", (), timedelta(1)),
     "exit": Exit(),
 }
-"""Kinds whose ways out are the same whatever stands in them."""
+"""For kinds with the same handles whatever their data are."""
 
 
 def kinds() -> list[JsonObject]:
-    """Return every kind of node as a browser takes it, in the order of the palette."""
-    ranked = sorted(KINDS, key=lambda kind: _GROUPS.index(FORMS[kind].group))
-    return [_kind(kind, FORMS[kind]) for kind in ranked]
-
-
-_GROUPS: tuple[Group, ...] = ("Start", "Say", "Remember", "Steer")
-
-
-def _kind(kind: str, form: Form) -> JsonObject:
-    data = {"actionType": kind} | form.blank
-    own = look(kind)
-    return {
-        "kind": kind,
-        "label": KIND_WORDS[kind],
-        "group": form.group,
-        "about": form.about,
-        "color": own.color,
-        "icon": own.icon,
-        "blank": data,
-        "ways": ways(Node(kind, kind, read_action(kind, data, "")), data),
-        "fields": [msgspec.to_builtins(field) for field in form.fields],
-    }
+    """Return every kind of node for the browser, in the order of the palette."""
+    listed = []
+    for kind in sorted(NODE_KINDS, key=lambda kind: _GROUPS.index(FORMS[kind].group)):
+        form, style = FORMS[kind], look(kind)
+        data = {"actionType": kind} | form.blank
+        listed.append(
+            {
+                "kind": kind,
+                "label": KIND_WORDS[kind],
+                "group": form.group,
+                "about": form.about,
+                "color": style.color,
+                "icon": style.icon,
+                "blank": data,
+                "ways": ways(Node(kind, kind, read_action(kind, data, "")), data),
+                "fields": [msgspec.to_builtins(field) for field in form.fields],
+            }
+        )
+    return listed
 
 
 def operators() -> list[str]:
-    """Return the operators of filters, in the order in which they are offered."""
+    """Return the operators of filters, in the order of the menu."""
     return [*OPERATORS]
 
 
-def ways(node: Node, written: Any) -> list[JsonObject]:
-    """Return the ways out of a node with what stands at them, also of one that is not filled in yet."""
-    return [{"handle": way, "label": label(node, way) if way else ""} for way in _handles(node, written)]
-
-
-def _handles(node: Node, written: Any) -> tuple[Way, ...]:
-    if not isinstance(node.action, Invalid):
-        return node.handles
-    if node.kind == "split" and isinstance(written, dict) and isinstance(written.get("branches"), list):
-        named = [each.get("handle") for each in written["branches"] if isinstance(each, dict)]
-        return tuple(dict.fromkeys(each for each in named if isinstance(each, str) and each)) or (None,)
-    return _BRANCHING.get(node.kind, node.action).handles
+def ways(node: Node, data: Any) -> list[JsonObject]:
+    """Return the outgoing handles of a node with their labels, also for a node that is not complete yet."""
+    handles: tuple[Handle, ...] = node.handles
+    if isinstance(node.action, InvalidAction):
+        handles = _SAMPLE_ACTIONS.get(node.kind, node.action).handles
+        if node.kind == "split" and isinstance(data, dict) and isinstance(data.get("branches"), list):
+            names = [branch.get("handle") for branch in data["branches"] if isinstance(branch, dict)]
+            handles = tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name)) or (None,)
+    return [{"handle": handle, "label": label(node, handle) if handle else ""} for handle in handles]

@@ -1,4 +1,8 @@
-"""The widget: holds one automation, writes into it what views send, and shows every view what came of it.
+"""The still picture beside a canvas: what is left of it in a saved notebook, without a kernel, in nbconvert and on the web.
+
+The canvas hides it with its style sheet wherever it is drawn itself.
+
+The widget: holds one automation, writes into it what views send, and shows every view what came of it.
 
 Messages of a view arrive in a thread of their own (JupyterLab sends them to a subshell of the kernel), while cells run in the main thread:
 one lock guards all drafts that are drawn, and whatever asks the server does so outside of it. Two canvases of one automation are
@@ -14,22 +18,51 @@ from typing import Any
 import msgspec
 import traitlets
 from anywidget import AnyWidget
-from IPython.display import display
+from IPython.display import HTML, DisplayHandle, display
 
-from api.language.check import Remark
 from workbench import publish as publishing
-from workbench.author import Draft, JsonObject, started
-from workbench.canvas.copy import Copy
-from workbench.canvas.deeds import QUESTIONS, Question
-from workbench.canvas.drawn import Drawn
+from workbench.canvas.document import Patch, Sheet, cards, laid_out, passing, read, remarks, sheet_of
 from workbench.canvas.forms import kinds, operators
-from workbench.canvas.known import Known
-from workbench.canvas.sheet import Patch, Sheet, sheet_of
-from workbench.canvas.shown import cards, laid_out, passing, read, remarks
-from workbench.canvas.watching import Watch
-from workbench.errors import DraftError, StaleError, WorkbenchError
+from workbench.canvas.protocol import Drawn
+from workbench.canvas.requests import QUESTIONS, NodePreviewRequest
+from workbench.canvas.status import StatusPoller
+from workbench.canvas.suggestions import Suggestions
+from workbench.draft import Draft, JsonObject, new_draft
+from workbench.errors import ConflictError, InvalidAutomationError, WorkbenchError
+from workbench.language.check import Diagnostic
 
-_LOOKING = "this canvas is for looking only"
+
+class Copy:
+    """The picture of one automation in one output; shows the draft, and where it stands, as of the last `refresh`."""
+
+    def __init__(self) -> None:
+        self._handle: DisplayHandle | None = None
+        self._shown: object = None
+
+    def show(self, automation: Drawn) -> None:
+        """Put the picture into the output of the cell that runs."""
+        self._shown = _state(automation)
+        self._handle = display(_picture(automation), display_id=True)  # type: ignore[no-untyped-call]  # IPython has no types
+
+    def refresh(self, automation: Drawn) -> None:
+        """Put what is there now into the picture; a draft that cannot be read yet waits for the next time."""
+        state = _state(automation)
+        if self._handle is None or state == self._shown:
+            return
+        with suppress(WorkbenchError):
+            self._handle.update(_picture(automation))  # type: ignore[no-untyped-call]
+            self._shown = state
+
+
+def _state(automation: Drawn) -> tuple[Draft, list[tuple[str, str]]]:
+    return automation._draft, automation._status_pills()
+
+
+def _picture(automation: Drawn) -> HTML:
+    return HTML(f'<div class="ewb-canvas-copy">{automation._repr_html_()}</div>')  # type: ignore[no-untyped-call]
+
+
+_LOOKING = "this canvas is read-only"
 _LOCK = threading.RLock()
 _STATIC = files("workbench").joinpath("static")
 
@@ -65,9 +98,9 @@ class Canvas(AnyWidget):
         super().__init__(kinds=kinds(), operators=operators(), height=height, read_only=read_only)
         self._automation = automation
         self._bound = [automation]
-        self._known = Known(automation._place.connection)
-        self._watch = Watch()
-        self._objections: list[Remark] = []
+        self._known = Suggestions(automation._server.connection)
+        self._watch = StatusPoller()
+        self._objections: list[Diagnostic] = []
         self._stale = ""
         self._revision = 0
         self._seen: dict[str, int] = {}
@@ -86,7 +119,7 @@ class Canvas(AnyWidget):
             self._automation = automation
             self._bound.append(automation)
             for each in self._bound:
-                each._place = automation._place
+                each._server = automation._server
             self._write(automation._draft)
             self._open()
         self._object()
@@ -113,11 +146,11 @@ class Canvas(AnyWidget):
             self._catch_up()
             try:
                 if self.read_only:
-                    raise DraftError(_LOOKING)
+                    raise InvalidAutomationError(_LOOKING)
                 sheet = self._sheet.patched(msgspec.convert(content["patch"], Patch))
                 self._write(sheet.draft(self._automation.name))
                 self._sheet = sheet
-            except (DraftError, ValueError) as error:
+            except (InvalidAutomationError, ValueError) as error:
                 self.send({"kind": "refused", "view": view, "why": str(error)})
             self._seen[view] = number
             self._show()
@@ -127,13 +160,13 @@ class Canvas(AnyWidget):
         answer: JsonObject = {"kind": "answer", "id": content.get("id")}
         try:
             value = self._asked(str(content["what"]), content)
-        except StaleError as error:
+        except ConflictError as error:
             self._stale = str(error)
             answer |= {"error": str(error), "stale": True}
         except WorkbenchError as error:
             answer |= {"error": str(error)}
         except Exception as error:  # noqa: BLE001  the edge: a view that gets no answer waits for ever
-            answer |= {"error": f"this went wrong in the kernel: {type(error).__name__}: {error}"}
+            answer |= {"error": f"error in the kernel: {type(error).__name__}: {error}"}
         else:
             answer |= {"value": value}
         self._show_status()
@@ -145,35 +178,37 @@ class Canvas(AnyWidget):
         with _LOCK:
             self._catch_up()
             sheet = self._sheet
-            question = Question(self._automation, self._known, sheet.draft(self._automation.name), sheet, content)
+            question = NodePreviewRequest(
+                self._automation, self._known, sheet.draft(self._automation.name), sheet, content
+            )
         return QUESTIONS[what](question)
 
     def _done(self, what: str, *, overwrite: bool) -> str:
         """Change the automation on the server; return what to say about it."""
         automation = self._automation
         if self.read_only:
-            raise DraftError(_LOOKING)
+            raise InvalidAutomationError(_LOOKING)
         deeds: dict[str, tuple[Callable[[], object], str]] = {
-            "save": (lambda: automation.save(overwrite=overwrite), "Saved. What is published stays as it is."),
-            "publish": (lambda: automation.publish(overwrite=overwrite), "Published: from now on events start it."),
-            "activate": (automation.activate, "Switched on: events start it again."),
+            "save": (lambda: automation.save(overwrite=overwrite), "Saved. The published version stays as it is."),
+            "publish": (lambda: automation.publish(overwrite=overwrite), "Published: new events start it."),
+            "activate": (automation.activate, "Switched on: new events start it."),
             "deactivate": (
                 automation.deactivate,
-                "Switched off: no event starts it, and whoever waits in it is cancelled.",
+                "Switched off: no event starts it, and waiting entries are cancelled.",
             ),
             "pause": (
                 automation.pause,
-                "Paused: no event starts it, and whoever is on the way rests until you resume it.",
+                "Paused: no event starts it, and its entries wait until you resume it.",
             ),
-            "resume": (automation.resume, "Resumed: events start it again, and whoever rested goes on."),
-            "reload": (self._reload, "This is what the server has."),
+            "resume": (automation.resume, "Resumed: new events start it, and paused entries continue."),
+            "reload": (self._reload, "Loaded the version from the server."),
         }
         if what not in deeds:
-            raise DraftError(f"a canvas cannot {what!r}")
+            raise InvalidAutomationError(f"unknown action {what!r}")
         do, said = deeds[what]
         do()
         if what == "publish" and self._is_paused():
-            said = "Published. It is paused: events start it once you resume it."
+            said = "Published. It is paused: events start it after you resume it."
         self._stale = ""
         self._watch.soon()
         with _LOCK:
@@ -182,17 +217,17 @@ class Canvas(AnyWidget):
         return said
 
     def _is_paused(self) -> bool:
-        record = self._automation._place.record
+        record = self._automation._server.record
         return record is not None and record.paused_at is not None
 
     def _reload(self) -> None:
         """Put what the server has in place of the draft."""
-        place = self._automation._place
+        place = self._automation._server
         if place.connection is None:
-            raise DraftError("this automation is not connected to a server")
+            raise InvalidAutomationError("this automation is not connected to a server")
         record = publishing.find(place.connection, self._automation.name)
         if record is None:
-            raise DraftError("there is no automation of this name on the server any more")
+            raise InvalidAutomationError("the automation no longer exists on the server")
         with _LOCK:
             place.record = record
             self._write(record.draft())
@@ -204,8 +239,8 @@ class Canvas(AnyWidget):
     def _open(self) -> None:
         """Take the draft apart, laid out where nobody has put its nodes anywhere, and show it; an empty one begins with its trigger."""
         self._draft = self._automation._draft
-        draft = self._draft if self._draft.nodes else started(self._draft.name, ())
-        self._sheet = sheet_of(draft, {} if draft.places() is not None else laid_out(draft))
+        draft = self._draft if self._draft.nodes else new_draft(self._draft.name, ())
+        self._sheet = sheet_of(draft, {} if draft.positions() is not None else laid_out(draft))
         self._show()
 
     def _catch_up(self) -> None:
@@ -244,24 +279,24 @@ class Canvas(AnyWidget):
         automation = self._automation
         draft = automation._draft
         own = draft.remarks() if draft.nodes else ()
-        self.remarks = remarks(self._sheet, (*own, *automation._archived(), *self._objections))
+        self.remarks = remarks(self._sheet, (*own, *automation._archive_remarks(), *self._objections))
 
     def _show_status(self) -> None:
-        record = self._automation._place.record
+        record = self._automation._server.record
         self.status = {
             "name": self._automation.name,
-            "pills": [{"text": text, "look": look} for text, look in self._automation._pills()],
+            "pills": [{"text": text, "look": look} for text, look in self._automation._status_pills()],
             "published": record is not None and record.published_version is not None,
             "active": record is not None and record.active,
             "paused": self._is_paused(),
             "archived": record is not None and record.archived_at is not None,
-            "connected": self._automation._place.connection is not None,
+            "connected": self._automation._server.connection is not None,
             "stale": self._stale,
         }
 
     def _look(self) -> None:
         """See how the automation is doing, and keep the copy up to date that stays when the kernel is gone."""
-        place = self._automation._place
+        place = self._automation._server
         with suppress(WorkbenchError):
             seen = self._watch.look(place.connection, place.record) if place.connection and place.record else None
             if seen is not None:
@@ -284,9 +319,9 @@ class Canvas(AnyWidget):
         self._copy.show(self._automation)
 
 
-def _changed(known: publishing.Record, revision: int) -> str:
+def _changed(known: publishing.AutomationRecord, revision: int) -> str:
     """Say that somebody else has changed the automation; empty when nobody has."""
     if revision <= known.revision:
         return ""
     yours = f"yours is revision {known.revision}, the server's is {revision}"
-    return f"Somebody changed this automation since you opened it: {yours}."
+    return f"Someone changed this automation after you opened it: {yours}."

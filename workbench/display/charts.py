@@ -1,10 +1,13 @@
-"""The pictures of the ready-made questions and of backtests, drawn by Altair and shown as SVG: they need no network and stay in saved notebooks.
+"""Charts of built-in reports and backtests, and `Report`, the frame that displays its chart, its table and its SQL.
 
-Colours are mid-tones that read on light and dark pages.
+Altair draws the charts and vl-convert renders them to SVG here, so they need no network and stay in saved notebooks. Both are optional
+(`pip install "event-workbench[notebook]"`). Colours are mid-tones that work on light and dark pages.
 """
 
-from collections.abc import Callable
-from datetime import timedelta
+import importlib.util
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import altair as alt
@@ -13,43 +16,136 @@ import vl_convert
 from markupsafe import Markup
 from polars import selectors
 
-from workbench.display.page import image
+from workbench.display.frame import ShownFrame
+from workbench.display.html import TableColumn, TableView, html, image, moment
+from workbench.display.words import duration, quantity
+from workbench.errors import MissingDependencyError
+from workbench.frames import Result
 
-alt.renderers.enable("svg")  # Altair's own default asks the network, and JupyterLab knows only an older Vega
+alt.renderers.enable("svg")  # Altair's default renderer needs the network, and JupyterLab has an older Vega
 
 Chart: TypeAlias = alt.Chart | alt.LayerChart
 
 _BLUE, _GREY = "#6166dc", "#8a93a3"
 _WIDTH, _HEIGHT = 560, 200
-_WIDEST, _CELL = 960, 40  # a cell in which a number fits
-_FONT = "Verdana, DejaVu Sans, sans-serif"  # named, so that a page draws what was measured here: labels are not cut
+_MAX_WIDTH, _MIN_CELL_WIDTH = 960, 40  # pixels; numbers fit into cells of 40
+_MAX_BARS = 20
+_FONT = "Verdana, DejaVu Sans, sans-serif"  # a named font: labels are measured here and drawn by the browser
 _UTC = alt.Scale(type="utc")
 _COLOURS = [_BLUE, "#27875a", "#a9690c", "#c6423a", _GREY]
 _PALETTE = alt.Scale(range=_COLOURS)
-_OUTCOMES = alt.Scale(domain=["sent", "failed", "skipped", "unknown"], range=["#27875a", "#c6423a", _GREY, "#a9690c"])
+_OUTCOMES = ("sent", "failed", "skipped", "unknown")
+_OUTCOME_SCALE = alt.Scale(domain=[*_OUTCOMES], range=["#27875a", "#c6423a", _GREY, "#a9690c"])
+
+_MAX_TABLE_ROWS = 24
+_SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"})
+_SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
+_COLUMN_WORDS = {
+    "at": "from",
+    "departed": "left",
+    "stayed": "returning",
+    "of_first": "% of step 1",
+    "of_previous": "% of previous step",
+    "median_seconds": "median time",
+    "after_seconds": "after",
+    "within_seconds": "within",
+}
 
 
-def draw(name: str, frame: pl.DataFrame) -> Chart:
-    """Return the picture of a report."""
-    chart: Chart = _DRAWN[name](frame.with_columns(selectors.decimal().cast(pl.Float64)))
-    return chart
+def chart(name: str, frame: pl.DataFrame, every: str = "period") -> Chart:
+    """Return the chart of a report; `every` is its unit of time. Raise MissingDependencyError if Altair is not installed."""
+    if importlib.util.find_spec("altair") is None or importlib.util.find_spec("vl_convert") is None:
+        raise MissingDependencyError('Charts need Altair: pip install "event-workbench[notebook]"')
+    floats = frame.with_columns(selectors.decimal().cast(pl.Float64))
+    if name in _COHORT_CHARTS:
+        return _COHORT_CHARTS[name](floats, every)
+    drawn: Chart = _CHARTS[name](floats)
+    return drawn
 
 
-def picture(chart: Chart) -> Markup:
-    """Return a chart as an `<img>` that needs nothing from outside."""
+def chart_html(name: str, frame: pl.DataFrame, every: str = "period") -> str:
+    """Return the chart as an `<img>`; a hint if Altair is not installed; nothing if the frame is empty."""
+    if not frame.height:
+        return ""
+    try:
+        drawn = chart(name, frame, every)
+    except MissingDependencyError as error:
+        return Markup(html("line.html.j2", text=str(error), state="", look="", note="", block=""))  # noqa: S704  our own template, which escapes
     styled = (
-        chart.configure(background="transparent", font=_FONT)
+        drawn.configure(background="transparent", font=_FONT)
         .configure_view(stroke=None)
         .configure_axis(labelColor=_GREY, titleColor=_GREY, gridOpacity=0.25, domainColor=_GREY, tickColor=_GREY)
         .configure_legend(labelColor=_GREY, titleColor=_GREY)
     )
     source = vl_convert.vegalite_to_svg(styled.to_dict())
-    return image(source, *_size(source), "the same numbers as in the table below")
+    width, height = (float(source.partition(f' {side}="')[2].partition('"')[0]) for side in ("width", "height"))
+    return image(source, width, height, "the same numbers as in the table below")
 
 
-def _size(source: str) -> tuple[float, float]:
-    width, height = (source.partition(f' {side}="')[2].partition('"')[0] for side in ("width", "height"))
-    return float(width), float(height)
+class Report(ShownFrame, Result):
+    """The result of a built-in report. `wb.sql(report.statement, as_of=report, **report.params)` runs the same query again."""
+
+    _name: str
+    _every: str
+
+    def chart(self) -> Chart:
+        """Return the chart as an Altair chart, which can be modified."""
+        return chart(self._name, pl.DataFrame(self), self._every)
+
+    def _forget_origin(self) -> None:
+        # A frame that was changed in place is no longer the answer to the query, so it loses the table, too.
+        super()._forget_origin()
+        self.view = None
+
+    def _repr_html_(self, **polars: Any) -> str:
+        if self.view is None:
+            return super()._repr_html_(**polars)
+        picture = chart_html(self._name, pl.DataFrame(self), self._every)
+        return html("report.html.j2", view=self.view, picture=picture, report=self, at=moment(self.watermark))
+
+
+def report(rows: Result, name: str, title: str, warnings: Sequence[str] = ()) -> Report:
+    """Return the result of a query as a report; `warnings` are sentences about it."""
+    result = Report(rows)
+    params = rows.params or {}
+    result._every = params.get("every", "period")
+    titles = _COLUMN_WORDS | {"number": result._every}
+    if "by" in params:
+        titles["part"] = params["by"][-1]
+    columns = [
+        TableColumn(titles.get(column, column.replace("_", " ")), number=kind.is_numeric())
+        for column, kind in rows.schema.items()
+    ]
+    cells = [
+        [_cell(column, value) for column, value in zip(rows.columns, row, strict=True)]
+        for row in rows.head(_MAX_TABLE_ROWS).iter_rows()
+    ]
+    shortened = rows.height > _MAX_TABLE_ROWS
+    note = f"{_MAX_TABLE_ROWS} of {quantity(rows.height, 'row')}; the frame has all of them." if shortened else ""
+    result.view = TableView(columns, cells, title, "No data in this period.", note, warnings)
+    result._name = name
+    result.origin = rows.origin
+    return result
+
+
+def _cell(column: str, value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case list():
+            return " → ".join(value)
+        case datetime():
+            return f"{value:%Y-%m-%d}" if not (value.hour or value.minute) else moment(value)
+        case int() | float() | Decimal() if column in _SECONDS:
+            return duration(timedelta(seconds=round(value)))
+        case int() | float() | Decimal() if column in _SHARES:
+            return f"{value:.1%}"
+        case int():
+            return f"{value:,}"
+        case float() | Decimal():
+            return f"{value:,.2f}"
+        case _:
+            return str(value)
 
 
 def _funnel(frame: pl.DataFrame) -> Any:
@@ -58,72 +154,69 @@ def _funnel(frame: pl.DataFrame) -> Any:
     ]
     named = frame.with_columns(
         step=pl.format("{}. {}", "step", "event"),
-        said=pl.when(pl.col("of_first").is_not_null()).then(_percent("of_first")),
+        text=pl.when(pl.col("of_first").is_not_null()).then(_percent("of_first")),
     )
     if "part" in frame.columns:
         return _split_funnel(named.with_columns(pl.col("part").fill_null("(without)")), steps)
     base = _chart(named).encode(y=alt.Y("step:N", sort=steps, title=None))
     bars = base.mark_bar(color=_BLUE).encode(x=alt.X("contacts:Q", title="contacts"))
-    labels = base.mark_text(align="left", dx=6, color=_GREY).encode(x="contacts:Q", text="said:N")
+    labels = base.mark_text(align="left", dx=6, color=_GREY).encode(x="contacts:Q", text="text:N")
     return alt.LayerChart(layer=[bars, labels])
 
 
 def _split_funnel(named: pl.DataFrame, steps: list[str]) -> Chart:
-    """Draw the largest parts, which come first, side by side; the others are in the table."""
+    """Return the funnel by group, for the largest groups; the rows are in order of size, and the table has the others."""
     largest = named["part"].unique(maintain_order=True).head(len(_COLOURS)).to_list()
     base = _chart(named.filter(pl.col("part").is_in(largest)), height=alt.Step(18, **{"for": "offset"})).encode(
-        x=alt.X("of_first:Q", axis=alt.Axis(format="%"), title="of the first step"),
+        x=alt.X("of_first:Q", axis=alt.Axis(format="%"), title="% of step 1"),
         y=alt.Y("step:N", sort=steps, title=None, scale=alt.Scale(paddingInner=0.15, paddingOuter=0.05)),
         yOffset=alt.YOffset("part:N", sort=largest),
     )
-    legend = None if named["part"].n_unique() == len(largest) else f"the {len(largest)} largest"
-    beside = alt.Legend(offset=52)  # room for the labels of whole bars
-    bars = base.mark_bar().encode(color=alt.Color("part:N", title=legend, sort=largest, scale=_PALETTE, legend=beside))
-    labels = base.mark_text(align="left", dx=4, fontSize=10, color=_GREY).encode(text="said:N")
+    title = None if named["part"].n_unique() == len(largest) else f"the {len(largest)} largest"
+    legend = alt.Legend(offset=52)  # pixels: the label of a bar of 100 % is beside the chart
+    bars = base.mark_bar().encode(color=alt.Color("part:N", title=title, sort=largest, scale=_PALETTE, legend=legend))
+    labels = base.mark_text(align="left", dx=4, fontSize=10, color=_GREY).encode(text="text:N")
     return alt.LayerChart(layer=[bars, labels])
 
 
-def _retention(frame: pl.DataFrame) -> Chart:
-    later = frame.filter(pl.col("number") > 0)[
-        "share"
-    ]  # the first period of a cohort is itself: beside it all others are pale
-    return _cohort_map(frame, "share", _percent("share"), _most(later))
+def _retention(frame: pl.DataFrame, every: str) -> Chart:
+    # Period 0 is the cohort itself, always 100 %; scaled to it, all later periods would be pale.
+    later = frame.filter(pl.col("number") > 0)["share"]
+    return _cohort_map(frame, "share", _percent("share"), later, every)
 
 
-def _cohorts(frame: pl.DataFrame) -> Chart:
-    said = pl.col("so_far").cast(pl.Decimal(38, 2)).cast(pl.String)
-    return _cohort_map(frame, "so_far", said, _most(frame["so_far"]))
+def _cohorts(frame: pl.DataFrame, every: str) -> Chart:
+    text = pl.col("so_far").cast(pl.Decimal(38, 2)).cast(pl.String)
+    return _cohort_map(frame, "so_far", text, frame["so_far"], every)
 
 
-def _most(values: pl.Series) -> float:
-    return max(values.cast(pl.Float64).to_list(), default=0.0) or 1.0
-
-
-def _cohort_map(frame: pl.DataFrame, value: str, said: pl.Expr, most: float) -> Chart:
+def _cohort_map(frame: pl.DataFrame, value: str, text: pl.Expr, scaled_to: pl.Series, every: str) -> Chart:
+    largest = max(scaled_to.cast(pl.Float64).to_list(), default=0.0) or 1.0
     cohort = pl.format("{} ({})", pl.col("cohort").dt.strftime("%Y-%m-%d"), "size")
-    rows = frame.with_columns(cohort=cohort, said=said, dark=pl.col(value) > most / 2)
+    rows = frame.with_columns(cohort=cohort, text=text, dark=pl.col(value) > largest / 2)
     columns = rows["number"].n_unique()
-    step = max(_WIDTH, min(columns * _CELL, _WIDEST)) / max(columns, 1)
+    step = max(_WIDTH, min(columns * _MIN_CELL_WIDTH, _MAX_WIDTH)) / max(columns, 1)
     base = alt.Chart(rows, width=alt.Step(step), height=alt.Step(22)).encode(
-        x=alt.X("number:O", title="periods later", axis=alt.Axis(labelAngle=0)), y=alt.Y("cohort:N", title=None)
+        x=alt.X("number:O", title=f"{every}s later", axis=alt.Axis(labelAngle=0)), y=alt.Y("cohort:N", title=None)
     )
     cells = base.mark_rect().encode(
-        color=alt.Color(f"{value}:Q", scale=alt.Scale(scheme="purples", domain=[0, most], clamp=True), legend=None)
+        color=alt.Color(f"{value}:Q", scale=alt.Scale(scheme="purples", domain=[0, largest], clamp=True), legend=None)
     )
     ink = alt.condition("datum.dark", alt.value("white"), alt.value("#3b3f52"))
-    numbers = base.mark_text(fontSize=10).encode(text="said:N", color=ink)
-    return alt.LayerChart(layer=[cells, numbers] if step >= _CELL else [cells])
+    numbers = base.mark_text(fontSize=10).encode(text="text:N", color=ink)
+    return alt.LayerChart(layer=[cells, numbers] if step >= _MIN_CELL_WIDTH else [cells])
 
 
 def _active_users(frame: pl.DataFrame) -> Any:
-    long = frame.rename({"contacts": "active"}).unpivot(["active", "new", "stayed"], index="at", variable_name="who")
+    named = frame.rename({"contacts": "Active", "new": "New", "stayed": "Returning"})
+    long = named.unpivot(["Active", "New", "Returning"], index="at", variable_name="group")
     return (
         _chart(long, height=_HEIGHT)
         .mark_line(point=frame.height < 40)
         .encode(
             x=alt.X("at:T", title=None, scale=_UTC),
             y=alt.Y("value:Q", title="contacts"),
-            color=alt.Color("who:N", title=None, sort=None, scale=_PALETTE),
+            color=alt.Color("group:N", title=None, sort=None, scale=_PALETTE),
         )
     )
 
@@ -131,7 +224,7 @@ def _active_users(frame: pl.DataFrame) -> Any:
 def _segment_sizes(frame: pl.DataFrame) -> Any:
     points = alt.OverlayMarkDef(color=_BLUE) if frame.height < 40 else False
     brief = frame.select(pl.col("at").max() - pl.col("at").min() < timedelta(minutes=1)).item()
-    labels = "%H:%M:%S" if brief else alt.Undefined  # not parts of a second
+    labels = "%H:%M:%S" if brief else alt.Undefined  # the default would show milliseconds
     return (
         _chart(frame, height=_HEIGHT)
         .mark_line(point=points, interpolate="step-after", color=_BLUE)
@@ -148,7 +241,7 @@ def _paths(frame: pl.DataFrame) -> Any:
 
 
 def _revenue(frame: pl.DataFrame) -> Any:
-    rows = frame.head(20)
+    rows = frame.head(_MAX_BARS)
     named = rows if "part" in rows.columns else rows.with_columns(part=pl.lit("all"))
     return _bars(named.with_columns(pl.col("part").fill_null("(without)")), "part", "total", "total")
 
@@ -160,7 +253,7 @@ def _time_to_convert(frame: pl.DataFrame) -> Chart:
     base = _chart(rows, height=_HEIGHT).encode(
         x=alt.X("within:N", sort=spans, title="within", axis=alt.Axis(labelAngle=0))
     )
-    share = alt.Y("share:Q", title="of those who started", axis=alt.Axis(format="%"))
+    share = alt.Y("share:Q", title="% of contacts that started", axis=alt.Axis(format="%"))
     return alt.LayerChart(
         layer=[
             base.mark_bar(color=_BLUE).encode(y=share),
@@ -170,7 +263,7 @@ def _time_to_convert(frame: pl.DataFrame) -> Chart:
 
 
 def _message_performance(frame: pl.DataFrame) -> Any:
-    outcomes = [name for name in ("sent", "failed", "skipped", "unknown") if frame[name].sum()]
+    outcomes = [name for name in _OUTCOMES if frame[name].sum()]
     rows = frame.with_columns(where=pl.format("{} ({})", "node_id", "channel"))
     long = rows.unpivot(outcomes, index="where", variable_name="outcome", value_name="count")
     return (
@@ -179,7 +272,7 @@ def _message_performance(frame: pl.DataFrame) -> Any:
         .encode(
             x=alt.X("sum(count):Q", title="messages"),
             y=alt.Y("where:N", sort="-x", title=None, axis=alt.Axis(labelLimit=260)),
-            color=alt.Color("outcome:N", title=None, scale=_OUTCOMES),
+            color=alt.Color("outcome:N", title=None, scale=_OUTCOME_SCALE),
         )
     )
 
@@ -187,7 +280,7 @@ def _message_performance(frame: pl.DataFrame) -> Any:
 def _backtest(frame: pl.DataFrame) -> Any:
     compared = "entries_before" in frame.columns
     long = frame.unpivot(index="day", variable_name="name", value_name="count").with_columns(
-        what=pl.col("name").str.strip_suffix("_before"), before=pl.col("name").str.ends_with("_before")
+        metric=pl.col("name").str.strip_suffix("_before"), before=pl.col("name").str.ends_with("_before")
     )
     legend = alt.Legend(orient="top", title="dashed: before" if compared else None)
     lines = (
@@ -196,7 +289,7 @@ def _backtest(frame: pl.DataFrame) -> Any:
         .encode(
             x=alt.X("day:T", title=None),
             y=alt.Y("count:Q", title=None),
-            color=alt.Color("what:N", sort=None, scale=_PALETTE, legend=legend),
+            color=alt.Color("metric:N", sort=None, scale=_PALETTE, legend=legend),
         )
     )
     return lines.encode(strokeDash=alt.StrokeDash("before:N", legend=None)) if compared else lines
@@ -222,11 +315,9 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
-_DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
+_CHARTS: dict[str, Callable[[pl.DataFrame], Any]] = {
     "backtest": _backtest,
     "funnel": _funnel,
-    "retention": _retention,
-    "cohorts": _cohorts,
     "active_users": _active_users,
     "paths": _paths,
     "revenue": _revenue,
@@ -234,3 +325,4 @@ _DRAWN: dict[str, Callable[[pl.DataFrame], Any]] = {
     "message_performance": _message_performance,
     "segment_sizes": _segment_sizes,
 }
+_COHORT_CHARTS: dict[str, Callable[[pl.DataFrame, str], Chart]] = {"retention": _retention, "cohorts": _cohorts}

@@ -1,50 +1,39 @@
-"""A polars frame that shows itself as the workbench's tables do: whole sentences, moments in UTC, what matters first.
+"""A polars frame that displays itself as a table of the workbench.
 
-Importing this module loads polars, which takes 0.3 s: it is done where a frame is made.
+Importing this module loads polars, which takes 0.3 s, so it is imported where a frame is made.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import polars as pl
 
-from workbench.display.table import Column, plain, table
-
-
-class Look(msgspec.Struct, frozen=True):
-    """What is shown in place of a frame."""
-
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]
-    title: str
-    empty: str
-    note: str = ""
-    doubts: Sequence[str] = ()
+from workbench.display.html import TableView, plain, table
 
 
 class ShownFrame(pl.DataFrame):
-    """A polars frame with a look; frames that are made from it look as polars has them."""
+    """A polars frame that displays itself as a table of the workbench. Frames derived from it look as in polars."""
 
-    look: Look | None = None
+    view: TableView | None = None
 
     def __str__(self) -> str:
-        if self.look is None:
+        view = self.view
+        if view is None:
             return super().__str__()
-        table = plain(self.look.columns, self.look.rows, self.look.empty)
-        return "\n".join(filter(None, (self.look.title, table, self.look.note, *self.look.doubts)))
+        return "\n".join(
+            filter(None, (view.title, plain(view.columns, view.rows, view.empty), view.note, *view.warnings))
+        )
 
     __repr__ = __str__
 
     def _repr_html_(self, **polars: Any) -> str:
-        if self.look is None:
+        view = self.view
+        if view is None:
             return super()._repr_html_(**polars)
-        look = self.look
-        return table(look.columns, look.rows, title=look.title, note=look.note, empty=look.empty)
+        return table(view.columns, view.rows, title=view.title, note=view.note, empty=view.empty)
 
 
-def shown(frame: pl.DataFrame, look: Look) -> ShownFrame:
-    """Return a frame with a look."""
+def with_view(frame: pl.DataFrame, view: TableView) -> ShownFrame:
+    """Return a frame that displays itself as `view`."""
     result = ShownFrame(frame)
-    result.look = look
+    result.view = view
     return result

@@ -1,4 +1,4 @@
-"""A graph as an SVG picture: rounded cards, branch labels, and, for a run, the path it took."""
+"""A graph as an SVG picture: rounded cards, labelled edges and, for a run, the path that it took."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -7,40 +7,48 @@ from typing import Literal, TypeAlias
 import msgspec
 from markupsafe import Markup
 
-from api.language.action import Invalid, Way
-from api.language.graph import Edge, Graph, Node
-from api.language.run import Step
-from api.language.trigger import Trigger
-from workbench.display import cards as written
-from workbench.display import words
+from workbench.display import cards, words
 from workbench.display.cards import WIDTH, Card
-from workbench.display.lanes import Box, Lane, lanes
-from workbench.display.layout import Link
-from workbench.display.page import image, svg
-from workbench.display.places import MARGIN, Places, Point, arranged
+from workbench.display.html import image, svg
+from workbench.display.layout import MARGIN, Box, GraphLayout, Point, arrange, route_edges
 from workbench.display.sentences import sentences
+from workbench.language.actions import Handle, InvalidAction
+from workbench.language.graph import Edge, Graph, Node
+from workbench.language.run import Step
+from workbench.language.trigger import Trigger
 
 Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal", "invalid", "added", "changed"]
+Chosen: TypeAlias = Mapping[str, Point] | None
+"""Positions that a person chose; None for the automatic layout."""
 
-_LABEL, _LABEL_ROOM = 11, 18
+STAYING = frozenset({"failed", "refused", "held_out", "waiting", "goal"})
+"""Outcomes after which a run does not follow an edge."""
+_MARKS: dict[str, Mark] = {
+    "failed": "failed",
+    "refused": "failed",
+    "held_out": "skipped",
+    "waiting": "waiting",
+    "skipped": "skipped",
+    "goal": "goal",
+}
+_LABEL_SIZE, _LABEL_PADDING = 11, 18
+_ARROW = 7  # pixels between the end of an edge and its card
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """The path of a run, or of many: what happened at nodes, the ways (node, handle) that were followed, how long it took to get there.
+class RunPath(msgspec.Struct, frozen=True):
+    """The path of one run, or of many: marks at nodes, edges (node, handle) that were followed, and times since the start.
 
-    `notes` stand at nodes in place of that, `shares` at the ways of those that branch.
+    `notes` at nodes replace the times; `shares` are shown at the edges of nodes with branches.
     """
 
     marks: dict[str, Mark]
-    ways: frozenset[tuple[str, Way]] = frozenset()
+    ways: frozenset[tuple[str, Handle]] = frozenset()
     offsets: dict[str, timedelta] = {}
     notes: dict[str, str] = {}
-    shares: dict[tuple[str, Way], str] = {}
+    shares: dict[tuple[str, Handle], str] = {}
 
 
-class _Drawn(msgspec.Struct, frozen=True):
-    """A card where it stands, and what happened there."""
-
+class _DrawnCard(msgspec.Struct, frozen=True):
     node_id: str
     card: Card
     x: float
@@ -50,7 +58,7 @@ class _Drawn(msgspec.Struct, frozen=True):
     offset: str
 
 
-class _Wire(msgspec.Struct, frozen=True):
+class _DrawnEdge(msgspec.Struct, frozen=True):
     path: str
     label: str
     label_x: float
@@ -60,165 +68,129 @@ class _Wire(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> int:
-        """The followed way is drawn last, above the others."""
+        """Followed edges are drawn last, above the others."""
         return int(self.look == "strong")
 
 
-def taken(steps: Iterable[Step]) -> Taken:
-    """Return the path in a history of steps."""
+def path_of(steps: Iterable[Step]) -> RunPath:
+    """Return the path in the history of a run."""
     marks: dict[str, Mark] = {}
-    ways: set[tuple[str, Way]] = set()
+    ways: set[tuple[str, Handle]] = set()
     offsets: dict[str, timedelta] = {}
-    began_at = None
+    started_at = None
     for step in steps:
-        began_at = began_at or step.at
+        started_at = started_at or step.at
         marks[step.node_id] = _MARKS.get(step.outcome, "done")
-        offsets[step.node_id] = step.at - began_at
+        offsets[step.node_id] = step.at - started_at
         if step.outcome not in STAYING:
             ways.add((step.node_id, step.handle))
-    return Taken(marks, frozenset(ways), offsets)
+    return RunPath(marks, frozenset(ways), offsets)
 
 
-_MARKS: dict[str, Mark] = {
-    "failed": "failed",
-    "refused": "failed",
-    "held_out": "skipped",
-    "waiting": "waiting",
-    "skipped": "skipped",
-    "goal": "goal",
-}
-STAYING = frozenset({"failed", "refused", "held_out", "waiting", "goal"})  # outcomes after which no way is followed
-
-
-Chosen: TypeAlias = Mapping[str, Point] | None
-"""Where somebody put the nodes; None: nobody did."""
-
-
-def picture(trigger: Trigger, graph: Graph, path: Taken | None = None, chosen: Chosen = None) -> Markup:
-    """Return the graph as an `<img>` whose alternative text is the automation in sentences."""
+def picture(trigger: Trigger, graph: Graph, path: RunPath | None = None, chosen: Chosen = None) -> Markup:
+    """Return the graph as an `<img>`; its alternative text describes the automation in sentences."""
     source, width, height = draw(trigger, graph, path, chosen)
     return image(source, width, height, "\n".join(sentences(trigger, graph)))
 
 
-def draw(trigger: Trigger, graph: Graph, path: Taken | None = None, chosen: Chosen = None) -> tuple[str, float, float]:
+def draw(
+    trigger: Trigger, graph: Graph, path: RunPath | None = None, chosen: Chosen = None
+) -> tuple[str, float, float]:
     """Return the SVG document, its width and its height in pixels."""
-    edges = _in_order(graph)
-    cards = {node.id: written.card(node, trigger, graph) for node in graph.by_id.values()}
-    heights = {node_id: card.height for node_id, card in cards.items()}
-    places = _moved(chosen) if chosen else arranged(heights, [(edge.source, edge.target) for edge in edges])
-    drawn = {node.id: _drawn(node, cards[node.id], places.corners[node.id], path) for node in graph.by_id.values()}
-    passing = _passing(graph, drawn, edges) if chosen else places.passing
-    wires = []
-    for edge in edges:
-        passed = passing.get((edge.source, edge.target), ())
-        wires.append(_wire(edge, graph.by_id[edge.source], drawn, passed, path))
-    width = max([each.x + WIDTH for each in drawn.values()] + [0.0]) + MARGIN
-    height = max([each.y + each.card.height for each in drawn.values()] + [0.0]) + MARGIN
+    nodes, edges = graph.by_id, _edges_in_order(graph)
+    card_of = {node.id: cards.card(node, trigger, graph) for node in nodes.values()}
+    if chosen:
+        left, top = min(x for x, _ in chosen.values()) - MARGIN, min(y for _, y in chosen.values()) - MARGIN
+        corners = {node_id: (x - left, y - top) for node_id, (x, y) in chosen.items()}
+        boxes = {
+            node_id: Box(*corners[node_id], corners[node_id][0] + WIDTH, corners[node_id][1] + card.height)
+            for node_id, card in card_of.items()
+        }
+        leaving = [
+            ((edge.source, edge.target), edge.source, edge.target, _leaves_at(nodes[edge.source], edge))
+            for edge in edges
+        ]
+        layout = GraphLayout(corners, route_edges(boxes, leaving))
+    else:
+        heights = {node_id: card.height for node_id, card in card_of.items()}
+        layout = arrange(heights, [(edge.source, edge.target) for edge in edges])
+    drawn = {node.id: _drawn_card(node, card_of[node.id], layout.corners[node.id], path) for node in nodes.values()}
+    wires = [
+        _drawn_edge(edge, nodes[edge.source], drawn, layout.routes.get((edge.source, edge.target), ()), path)
+        for edge in edges
+    ]
+    width = round(max([card.x + WIDTH for card in drawn.values()] + [0.0]) + MARGIN)
+    height = round(max([card.y + card.card.height for card in drawn.values()] + [0.0]) + MARGIN)
     document = svg(
         "graph.svg.j2",
         cards=drawn.values(),
         wires=wires,
-        width=round(width),
-        height=round(height),
+        width=width,
+        height=height,
         card_width=WIDTH,
-        icons=written.ICONS,
+        icons=cards.ICONS,
     )
-    return document, round(width), round(height)
+    return document, width, height
 
 
-def _moved(chosen: Mapping[str, Point]) -> Places:
-    """Return the places somebody chose, so that the picture begins at its margin."""
-    left, top = min(x for x, _ in chosen.values()) - MARGIN, min(y for _, y in chosen.values()) - MARGIN
-    return Places({node_id: (x - left, y - top) for node_id, (x, y) in chosen.items()})
-
-
-def _passing(graph: Graph, drawn: Mapping[str, _Drawn], edges: Iterable[Edge]) -> dict[Link, Lane]:
-    """Return what edges pass between cards that somebody put there."""
-    boxes = {node_id: Box(each.x, each.y, each.x + WIDTH, each.y + each.card.height) for node_id, each in drawn.items()}
-    return lanes(
-        boxes,
-        [
-            ((edge.source, edge.target), edge.source, edge.target, _share(graph.by_id[edge.source], edge.handle))
-            for edge in edges
-        ],
-    )
-
-
-def _share(source: Node, handle: Way) -> float:
-    """Return at which share of its card's width an edge leaves."""
-    handles = source.handles
-    return (handles.index(handle) + 1) / (len(handles) + 1) if handle in handles else 0.5
-
-
-def _in_order(graph: Graph) -> list[Edge]:
-    """Return the edges that join known nodes, the ways out of a node in the order of its handles."""
-    known = [edge for edge in graph.edges if edge.source in graph.by_id and edge.target in graph.by_id]
+def _edges_in_order(graph: Graph) -> list[Edge]:
+    """Return the edges between nodes that exist, ordered by source and branch."""
     order = {node.id: index for index, node in enumerate(graph.nodes)}
 
     def rank(edge: Edge) -> tuple[int, int]:
         handles = graph.by_id[edge.source].handles
         return order[edge.source], handles.index(edge.handle) if edge.handle in handles else len(handles)
 
-    return sorted(known, key=rank)
+    return sorted((edge for edge in graph.edges if edge.source in order and edge.target in order), key=rank)
 
 
-def _drawn(node: Node, card: Card, corner: Point, path: Taken | None) -> _Drawn:
-    mark = path.marks.get(node.id) if path else None
-    return _Drawn(
-        node_id=node.id,
-        card=card,
-        x=corner[0],
-        y=corner[1],
-        mark="invalid" if path is None and isinstance(node.action, Invalid) else mark,
-        faded=path is not None and mark is None,
-        offset=_note(node.id, path) if path else "",
-    )
+def _leaves_at(source: Node, edge: Edge) -> float:
+    """Return the share of the card's width at which an edge leaves."""
+    handles = source.handles
+    return (handles.index(edge.handle) + 1) / (len(handles) + 1) if edge.handle in handles else 0.5
 
 
-def _note(node_id: str, path: Taken) -> str:
-    return path.notes.get(node_id) or words.offset(path.offsets.get(node_id, timedelta()))
+def _drawn_card(node: Node, card: Card, corner: Point, path: RunPath | None) -> _DrawnCard:
+    if path is None:
+        invalid = isinstance(node.action, InvalidAction)
+        return _DrawnCard(node.id, card, *corner, mark="invalid" if invalid else None, faded=False, offset="")
+    mark = path.marks.get(node.id)
+    note = path.notes.get(node.id) or words.offset(path.offsets.get(node.id, timedelta()))
+    return _DrawnCard(node.id, card, *corner, mark=mark, faded=mark is None, offset=note)
 
 
-def _wire(
+def _drawn_edge(
     edge: Edge,
     source: Node,
-    cards: dict[str, _Drawn],
-    passed: Sequence[tuple[float, float, float]],
-    path: Taken | None,
-) -> _Wire:
-    start, end = cards[edge.source], cards[edge.target]
-    across = _share(source, edge.handle)
-    x, y = start.x + WIDTH * across, start.y + start.card.height
-    commands, first = [f"M{x:.1f} {y:.1f}"], None
-    for at, top, bottom in passed:
-        commands.append(_curve(x, y, at, top))
-        commands.append(f"V{bottom:.1f}")
-        first = first or (at, top)
-        x, y = at, bottom
-    commands.append(_curve(x, y, end.x + WIDTH / 2, end.y - 7))
+    drawn: Mapping[str, _DrawnCard],
+    route: Sequence[tuple[float, float, float]],
+    path: RunPath | None,
+) -> _DrawnEdge:
+    start, end = drawn[edge.source], drawn[edge.target]
+    start_x, start_y = start.x + WIDTH * _leaves_at(source, edge), start.y + start.card.height
+    commands, x, y = [f"M{start_x:.1f} {start_y:.1f}"], start_x, start_y
+    for detour, top, bottom in route:
+        commands += [_curve(x, y, detour, top), f"V{bottom:.1f}"]
+        x, y = detour, bottom
+    commands.append(_curve(x, y, end.x + WIDTH / 2, end.y - _ARROW))
     share = path.shares.get((edge.source, edge.handle), "") if path else ""
-    label = _fitting(written.label(source, edge.handle, share), share, WIDTH / (len(source.handles) + 1))
-    return _Wire(
+    label = cards.label(source, edge.handle, share)
+    room = WIDTH / (len(source.handles) + 1) - _LABEL_PADDING / 2
+    if share and cards.long(label, _LABEL_SIZE) > room:
+        label = share  # of a label that is too long, the number matters more than the name
+    label = label if share else cards.cut(label, _LABEL_SIZE, room)
+    look: Literal["plain", "strong", "faded"] = "plain"
+    if path is not None:
+        followed = (edge.source, edge.handle) in path.ways and edge.target in path.marks
+        look = "strong" if followed else "faded"
+    return _DrawnEdge(
         path=" ".join(commands),
         label=label,
-        label_x=start.x + WIDTH * across,
-        label_y=start.y + start.card.height + 14,
-        label_width=written.long(label, _LABEL) + _LABEL_ROOM,
-        look=_look(edge, path),
+        label_x=start_x,
+        label_y=start_y + 14,
+        label_width=cards.long(label, _LABEL_SIZE) + _LABEL_PADDING,
+        look=look,
     )
-
-
-def _fitting(label: str, share: str, width: float) -> str:
-    """Return what fits at a way out: of a label that is too long the share, which counts, or else its beginning."""
-    room = width - _LABEL_ROOM / 2
-    return share if share and written.long(label, _LABEL) > room else written.cut(label, _LABEL, room)
-
-
-def _look(edge: Edge, path: Taken | None) -> Literal["plain", "strong", "faded"]:
-    if path is None:
-        return "plain"
-    followed = (edge.source, edge.handle) in path.ways and edge.target in path.marks
-    return "strong" if followed else "faded"
 
 
 def _curve(x: float, y: float, to_x: float, to_y: float) -> str:

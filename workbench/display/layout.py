@@ -1,161 +1,323 @@
-"""Where the nodes of a graph go: layers from top to bottom, few crossings, straight lines where possible.
+"""Positions of cards and routes of edges: where a person put the cards, or else a layered layout from top to bottom.
 
-The usual four steps (Sugiyama): layers by longest path, stand-ins where an edge passes a layer, order by the average place of the
-neighbours, then for each layer the places nearest to those of its neighbours that keep the order and the distance.
-Loops and edges to nowhere, which drafts may have, are left out of the reckoning.
+The layout has the usual four steps (Sugiyama): assign layers by longest path; add placeholders where an edge passes a layer; order each
+layer by the average position of its neighbours; move each layer as close to its neighbours as order and distance allow. Loops and edges
+to missing nodes, which drafts may have, are ignored.
+
+Cards that a person moved stay where they are. Then edges are routed around the cards that are in their way.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-Link: TypeAlias = tuple[str, str]
-_Spot: TypeAlias = tuple[str, ...]  # ("n", id) a node; ("p", source, target, layer) a stand-in on a long edge
+from workbench.display.cards import WIDTH
 
-_SWEEPS = 9  # odd: the last one goes down, so that the first way out ends up left
-_PASSING = 0.35  # a passing edge takes this share of a node's width
+Link: TypeAlias = tuple[str, str]
+Point: TypeAlias = tuple[float, float]
+Route: TypeAlias = tuple[tuple[float, float, float], ...]
+"""Vertical parts of an edge on its way down: x, and the top and the bottom between which it keeps this x."""
+Key = TypeVar("Key")
+
+COLUMN_WIDTH, ROW_GAP, MARGIN = 316, 54, 14  # pixels
+_CELL = (300, 130)  # pixels for a card and its surroundings where the height of the card is unknown
+_MAX_COORDINATE = 1_000_000  # pixels; beyond that no canvas shows anything
+
+_Vertex: TypeAlias = tuple[
+    str, ...
+]  # ("node", id), or ("passing", source, target, layer) for an edge that passes a layer
+_Neighbours: TypeAlias = dict[_Vertex, list[_Vertex]]
+_SWEEPS = 9  # odd: the last sweep goes down, which puts the first branch on the left
+_PASSING_WIDTH = 0.35  # of a node's width
+
+_CURVE_SAMPLES = 24
+_CLEARANCE, _DETOUR = (
+    8.0,
+    20.0,
+)  # pixels: an edge nearer than this touches the card; a detour passes it at this distance
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Centres of nodes, and the points that each edge passes between its ends, in units of one node and one layer."""
+    """Centres of nodes, and the points where edges pass layers, in units of one node across and one layer down."""
 
     places: dict[str, tuple[float, int]]
     passing: dict[Link, tuple[tuple[float, int], ...]]
 
 
-def place(nodes: Sequence[str], links: Iterable[Link]) -> Layout:
-    """Return the layout of `nodes`, where `links` come in the order in which ways out are to be drawn, left to right."""
-    known = [link for link in dict.fromkeys(links) if link[0] in set(nodes) and link[1] in set(nodes)]
-    straight = _without_loops(nodes, known)
-    layers, chains = _layered(nodes, straight)
-    above, below = _neighbours(chains)
+class GraphLayout(msgspec.Struct, frozen=True):
+    """The upper left corners of cards and the routes of edges, in pixels."""
+
+    corners: dict[str, Point]
+    routes: dict[Link, Route] = {}
+
+
+class Box(msgspec.Struct, frozen=True):
+    """The rectangle of a card."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def touches(self, x: float, y: float) -> bool:
+        """Return whether an edge through this point would touch the card."""
+        inside_x = self.left - _CLEARANCE < x < self.right + _CLEARANCE
+        return inside_x and self.top - _CLEARANCE < y < self.bottom + _CLEARANCE
+
+
+def arrange(heights: Mapping[str, float], links: Sequence[Link]) -> GraphLayout:
+    """Return the layout of cards with these heights. `links` are in the order of the branches, left to right."""
+    layout = layer_nodes([*heights], links)
+    rows = max((row for _, row in layout.places.values()), default=-1) + 1
+    tops, bottoms, y = [], [], float(MARGIN)
+    for row in range(rows):
+        tops.append(y)
+        y += max((heights[node] for node, (_, own_row) in layout.places.items() if own_row == row), default=0.0)
+        bottoms.append(y)
+        y += ROW_GAP
+    return GraphLayout(
+        {node: (MARGIN + column * COLUMN_WIDTH, tops[row]) for node, (column, row) in layout.places.items()},
+        {
+            link: tuple((MARGIN + column * COLUMN_WIDTH + WIDTH / 2, tops[row], bottoms[row]) for column, row in points)
+            for link, points in layout.passing.items()
+        },
+    )
+
+
+def grid_positions(nodes: Sequence[str], links: Sequence[Link]) -> dict[str, dict[str, int]]:
+    """Return a `position` for each node without knowing the heights of the cards."""
+    width, height = _CELL
+    places = layer_nodes([*nodes], [*links]).places
+    return {node: {"x": round(column * width), "y": row * height} for node, (column, row) in places.items()}
+
+
+def chosen_positions(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]) -> dict[str, Point] | None:
+    """Return the positions that a person chose. None if a node has no position, or all are those of `grid_positions`."""
+    points: dict[str, Point] = {}
+    for node in nodes:
+        point = point_of(node)
+        if point is None:
+            return None
+        points[node["id"]] = point
+    grid = grid_positions([*points], [(edge["source"], edge["target"]) for edge in edges])
+    return None if points == {node: (at["x"], at["y"]) for node, at in grid.items()} else points
+
+
+def point_of(node: Mapping[str, Any]) -> Point | None:
+    """Return the position of a node; None if it has none, or one that cannot be drawn."""
+    position = node.get("position")
+    if not isinstance(position, dict):
+        return None
+    x, y = _coordinate(position.get("x")), _coordinate(position.get("y"))
+    return None if x is None or y is None else (x, y)
+
+
+def _coordinate(value: Any) -> float | None:
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < _MAX_COORDINATE else None
+
+
+def position_below(points: Mapping[str, Point], source: str) -> dict[str, int]:
+    """Return a free `position` below a node, to the right of cards that are there already."""
+    x, y = points[source]
+    down = _CELL[1] + ROW_GAP
+    while any(abs(x - left) < COLUMN_WIDTH and abs(y + down - top) < _CELL[1] for left, top in points.values()):
+        x += COLUMN_WIDTH
+    return {"x": round(x), "y": round(y + down)}
+
+
+# Layered layout
+
+
+def layer_nodes(nodes: Sequence[str], links: Iterable[Link]) -> Layout:
+    """Return the layered layout of `nodes`. `links` are in the order of the branches, left to right."""
+    known = set(nodes)
+    complete = [link for link in dict.fromkeys(links) if link[0] in known and link[1] in known]
+    acyclic = _without_loops(nodes, complete)
+    layers, chains = _layers(nodes, acyclic)
+    above: _Neighbours = {}
+    below: _Neighbours = {}
+    for chain in chains:
+        for upper, lower in pairwise(chain):
+            above.setdefault(lower, []).append(upper)
+            below.setdefault(upper, []).append(lower)
     for sweep in range(_SWEEPS):
         if sweep % 2 == 0:
             _reorder(layers, above, below)
         else:
             _reorder(layers[::-1], below, above)
-    at = _settle(layers, above, below)
-    row = {spot: index for index, layer in enumerate(layers) for spot in layer}
+    at = {vertex: float(index) for layer in layers for index, vertex in enumerate(layer)}
+    for sweep in range(_SWEEPS):
+        for layer in layers if sweep % 2 == 0 else layers[::-1]:
+            _align(layer, at, above if sweep % 2 == 0 else below)
+    left = min(at.values(), default=0.0)
+    row = {vertex: index for index, layer in enumerate(layers) for vertex in layer}
+    places = {vertex: (at[vertex] - left, row[vertex]) for vertex in at}
     return Layout(
-        {spot[1]: (at[spot], row[spot]) for spot in at if spot[0] == "n"},
-        {
-            link: tuple((at[spot], row[spot]) for spot in chain[1:-1])
-            for link, chain in zip(straight, chains, strict=True)
-        },
+        {vertex[1]: place for vertex, place in places.items() if vertex[0] == "node"},
+        {link: tuple(places[vertex] for vertex in chain[1:-1]) for link, chain in zip(acyclic, chains, strict=True)},
     )
 
 
 def _without_loops(nodes: Sequence[str], links: Sequence[Link]) -> list[Link]:
-    following: dict[str, list[str]] = {}
+    """Return the links without those that lead back to a node on the path to them (depth-first search, without recursion)."""
+    targets_of: dict[str, list[str]] = {}
     for source, target in links:
-        following.setdefault(source, []).append(target)
-    done: dict[str, bool] = {}
+        targets_of.setdefault(source, []).append(target)
+    finished: dict[str, bool] = {}
     back: set[Link] = set()
-    for first in nodes:
-        path = [(first, iter(following.get(first, ())))] if first not in done else []
-        done.setdefault(first, False)
+    for root in nodes:
+        if root in finished:
+            continue
+        finished[root] = False
+        path = [(root, iter(targets_of.get(root, ())))]
         while path:
-            current, targets = path[-1]
+            node, targets = path[-1]
             for target in targets:
-                if target not in done:
-                    done[target] = False
-                    path.append((target, iter(following.get(target, ()))))
+                if target not in finished:
+                    finished[target] = False
+                    path.append((target, iter(targets_of.get(target, ()))))
                     break
-                if not done[target]:
-                    back.add((current, target))
+                if not finished[target]:
+                    back.add((node, target))
             else:
-                done[current] = True
+                finished[node] = True
                 path.pop()
     return [link for link in links if link not in back]
 
 
-def _layered(nodes: Sequence[str], links: Sequence[Link]) -> tuple[list[list[_Spot]], list[list[_Spot]]]:
-    depth = _depths(nodes, links)
-    layers: list[list[_Spot]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+def _layers(nodes: Sequence[str], links: Sequence[Link]) -> tuple[list[list[_Vertex]], list[list[_Vertex]]]:
+    """Return the vertices of each layer, and the vertices of each link from its source to its target."""
+    depth = dict.fromkeys(nodes, 0)  # the longest path from a node without sources
+    sources_left = dict.fromkeys(nodes, 0)
+    targets_of: dict[str, list[str]] = {}
+    for source, target in links:
+        targets_of.setdefault(source, []).append(target)
+        sources_left[target] += 1
+    ready = [node for node in nodes if sources_left[node] == 0]
+    for node in ready:
+        for target in targets_of.get(node, ()):
+            depth[target] = max(depth[target], depth[node] + 1)
+            sources_left[target] -= 1
+            if sources_left[target] == 0:
+                ready.append(target)
+    layers: list[list[_Vertex]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for node in nodes:
-        layers[depth[node]].append(("n", node))
+        layers[depth[node]].append(("node", node))
     chains = []
     for source, target in links:
-        passing: list[_Spot] = [("p", source, target, str(row)) for row in range(depth[source] + 1, depth[target])]
-        for row, spot in enumerate(passing, depth[source] + 1):
-            layers[row].append(spot)
-        chains.append([("n", source), *passing, ("n", target)])
+        passed = range(depth[source] + 1, depth[target])
+        passing: list[_Vertex] = [("passing", source, target, str(row)) for row in passed]
+        for row, vertex in zip(passed, passing, strict=True):
+            layers[row].append(vertex)
+        chains.append([("node", source), *passing, ("node", target)])
     return layers, chains
 
 
-def _depths(nodes: Sequence[str], links: Sequence[Link]) -> dict[str, int]:
-    depth = dict.fromkeys(nodes, 0)
-    waiting_for = dict.fromkeys(nodes, 0)
-    following: dict[str, list[str]] = {}
-    for source, target in links:
-        following.setdefault(source, []).append(target)
-        waiting_for[target] += 1
-    ready = [node for node in nodes if waiting_for[node] == 0]
-    while ready:
-        current = ready.pop(0)
-        for target in following.get(current, ()):
-            depth[target] = max(depth[target], depth[current] + 1)
-            waiting_for[target] -= 1
-            if waiting_for[target] == 0:
-                ready.append(target)
-    return depth
-
-
-_Near: TypeAlias = dict[_Spot, list[_Spot]]
-
-
-def _neighbours(chains: Iterable[Sequence[_Spot]]) -> tuple[_Near, _Near]:
-    above: _Near = {}
-    below: _Near = {}
-    for chain in chains:
-        for upper, lower in pairwise(chain):
-            above.setdefault(lower, []).append(upper)
-            below.setdefault(upper, []).append(lower)
-    return above, below
-
-
-def _reorder(layers: Sequence[list[_Spot]], near: _Near, ways: _Near) -> None:
-    """Sort each layer by the average place of its neighbours in the one before, siblings by the order of their ways."""
+def _reorder(layers: Sequence[list[_Vertex]], neighbours: _Neighbours, branches: _Neighbours) -> None:
+    """Sort each layer by the average place of its neighbours in the layer before; siblings by the order of their branches."""
     for before, layer in pairwise(layers):
-        index = {spot: place for place, spot in enumerate(before)}
-        born = {spot: place for parent in before for place, spot in enumerate(ways.get(parent, ()))}
+        index = {vertex: place for place, vertex in enumerate(before)}
+        branch = {vertex: place for parent in before for place, vertex in enumerate(branches.get(parent, ()))}
         rank = {}
-        for own, spot in enumerate(layer):
-            others = [index[other] for other in near.get(spot, ())]
-            rank[spot] = (sum(others) / len(others) if others else own, born.get(spot, 0))
+        for own, vertex in enumerate(layer):
+            places = [index[neighbour] for neighbour in neighbours.get(vertex, ())]
+            rank[vertex] = (sum(places) / len(places) if places else own, branch.get(vertex, 0))
         layer.sort(key=rank.__getitem__)
 
 
-def _settle(layers: Sequence[Sequence[_Spot]], above: _Near, below: _Near) -> dict[_Spot, float]:
-    at = {spot: float(index) for layer in layers for index, spot in enumerate(layer)}
-    for sweep in range(_SWEEPS):
-        downwards = sweep % 2 == 0
-        for layer in layers if downwards else layers[::-1]:
-            _nearest(layer, at, above if downwards else below)
-    least = min(at.values(), default=0.0)
-    return {spot: value - least for spot, value in at.items()}
+def _align(layer: Sequence[_Vertex], at: dict[_Vertex, float], neighbours: _Neighbours) -> None:
+    """Move the vertices of a layer as close as possible to the middle of their neighbours.
 
-
-def _nearest(layer: Sequence[_Spot], at: dict[_Spot, float], near: _Near) -> None:
-    """Move a layer's spots as near as they can get to the middle of their neighbours (least squares, order kept)."""
+    Least squares with the order and the distances kept: isotonic regression, by pooling adjacent violators.
+    """
     offsets = [0.0]
     for left, right in pairwise(layer):
-        offsets.append(offsets[-1] + (_room(left) + _room(right)) / 2)
-    blocks: list[list[float]] = []  # [sum, count] of pooled neighbours: isotonic regression
-    for spot, offset in zip(layer, offsets, strict=True):
-        others = near.get(spot)
-        wanted = sum(at[other] for other in others) / len(others) if others else at[spot]
+        offsets.append(offsets[-1] + (_width(left) + _width(right)) / 2)
+    blocks: list[list[float]] = []  # [sum, count] of pooled vertices
+    for vertex, offset in zip(layer, offsets, strict=True):
+        near = neighbours.get(vertex)
+        wanted = sum(at[neighbour] for neighbour in near) / len(near) if near else at[vertex]
         blocks.append([wanted - offset, 1])
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
             total, count = blocks.pop()
             blocks[-1][0] += total
             blocks[-1][1] += count
     means = [total / count for total, count in blocks for _ in range(int(count))]
-    for spot, offset, mean in zip(layer, offsets, means, strict=True):
-        at[spot] = mean + offset
+    for vertex, offset, mean in zip(layer, offsets, means, strict=True):
+        at[vertex] = mean + offset
 
 
-def _room(spot: _Spot) -> float:
-    return 1.0 if spot[0] == "n" else _PASSING
+def _width(vertex: _Vertex) -> float:
+    return 1.0 if vertex[0] == "node" else _PASSING_WIDTH
+
+
+# Routes around cards that a person placed
+
+
+def route_edges(boxes: Mapping[str, Box], edges: Iterable[tuple[Key, str, str, float]]) -> dict[Key, Route]:
+    """Return the routes of edges that are not free to go straight down.
+
+    An edge is a key, its source, its target, and the share of the card's width (0 to 1) at which it leaves the source.
+    """
+    routes = {}
+    for key, source, target, share in edges:
+        if source not in boxes or target not in boxes:
+            continue
+        upper, lower = boxes[source], boxes[target]
+        start = (upper.left + (upper.right - upper.left) * share, upper.bottom)
+        end = ((lower.left + lower.right) / 2, lower.top)
+        if route := route_edge(start, end, (box for node, box in boxes.items() if node not in (source, target))):
+            routes[key] = route
+    return routes
+
+
+def route_edge(start: Point, end: Point, others: Iterable[Box]) -> Route:
+    """Return the route of an edge around `others`, the cards that are neither its source nor its target."""
+    between = sorted(
+        (box for box in others if box.top > start[1] and box.bottom < end[1]), key=lambda box: (box.top, box.left)
+    )
+    route: list[tuple[float, float, float]] = []
+    at = start
+    for box in between:
+        aside = box.right <= min(at[0], end[0]) - _CLEARANCE or box.left >= max(at[0], end[0]) + _CLEARANCE
+        if aside or box.bottom <= at[1]:  # most cards: no need to sample the curve
+            continue
+        curve = _curve(at, end)
+        if not any(box.touches(*point) for point in curve):
+            continue
+        middle = (box.top + box.bottom) / 2
+        x, _ = min(curve, key=lambda point: abs(point[1] - middle))  # where the edge would cross the card
+        beside = [
+            other for other in between if other.top < box.bottom + _CLEARANCE and other.bottom > box.top - _CLEARANCE
+        ]
+        left, right = _free_x(box.left - _DETOUR, beside, -1), _free_x(box.right + _DETOUR, beside, 1)
+        detour = min((left, right), key=lambda side: abs(side - x))
+        route.append((detour, box.top, box.bottom))
+        at = (detour, box.bottom)
+    return tuple(route)
+
+
+def _curve(start: Point, end: Point) -> list[Point]:
+    """Return points of the Bézier curve that leaves and arrives vertically."""
+    half = (start[1] + end[1]) / 2
+    points = []
+    for sample in range(_CURVE_SAMPLES + 1):
+        share = sample / _CURVE_SAMPLES
+        rest = 1 - share
+        x = start[0] + (end[0] - start[0]) * share * share * (3 - 2 * share)
+        points.append((x, rest**3 * start[1] + 3 * half * share * rest + share**3 * end[1]))
+    return points
+
+
+def _free_x(x: float, boxes: Sequence[Box], side: int) -> float:
+    """Return the first x to the left (-1) or right (1) that is beside all boxes."""
+    for _ in boxes:
+        hit = next((box for box in boxes if box.left - _CLEARANCE < x < box.right + _CLEARANCE), None)
+        if hit is None:
+            break
+        x = hit.left - _DETOUR if side < 0 else hit.right + _DETOUR
+    return x

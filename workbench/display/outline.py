@@ -1,7 +1,10 @@
-"""A graph as people tell it: step after step, the ways of a branch one after the other, what is common to them after it.
+"""An automation as an outline: a tree of steps, in the order in which sentences and Python code write them.
 
-An outline holds what words and verbs can say. It need not hold everything: whoever writes an automation down compares what
-reading it back gives with what there was, and notes the rest (`texts.besides`).
+A graph allows any edge; text only has sequence and indentation. The outline is the bridge: the branches of a step are nested blocks,
+the step where they join again follows them, and an edge to a step that is already written becomes a GoTo.
+
+An outline covers only what sentences and verbs can express. Writers compare the automation that their text would build with the
+original and list the rest as extra fields (`text/remainder.py`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -9,54 +12,56 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from api.language.action import KINDS, MAX_NAME, MAX_WAIT
-from api.language.event import EVENT_NAME, can_be_awaited
-from api.language.filter import OPERATORS
-from api.language.onchain import TYPE as ONCHAIN_EVENT
-from api.language.onchain import read_source
-from api.language.settings import TIMEZONE, read_settings
-from api.language.trigger import is_app_event, is_trigger
-from workbench.display.ids import free_id
+from workbench.display.cards import free_id
+from workbench.language.actions import MAX_ID_LENGTH, MAX_WAIT, NODE_KINDS
+from workbench.language.event import EVENT_NAME, is_awaitable_name
+from workbench.language.filter import OPERATORS
+from workbench.language.graph import TIMEZONE_ATTRIBUTE, read_settings
+from workbench.language.onchain import ONCHAIN_EVENT, read_log_source
+from workbench.language.trigger import is_app_event, is_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
 TRIGGER_ID = "trigger"
-STEPS = frozenset(kind for kind in KINDS if not is_trigger(kind))
-_DEEPEST = 40  # branches inside branches; nobody reads more
+_STEP_KINDS = frozenset(kind for kind in NODE_KINDS if not is_trigger(kind))
+_MAX_DEPTH = (
+    40  # nested branches; deeper ones cannot be read, and drafts with loops in odd places would recurse too far
+)
+_LOG_FIELDS = ("chainId", "contract", "signature", "walletArg", "confirmations", "createContacts")
 
 
-class Step(msgspec.Struct, frozen=True):
-    """One node. `id` None: the one that follows from what it does. `ways`: what happens on each, of a node that branches.
+class OutlineStep(msgspec.Struct, frozen=True):
+    """One node. `id` is None if it follows from what the node does; `branches` are (handle, block) pairs of a node that branches.
 
-    `whole`: its data are not such as the words of its kind can tell, so they stand here as they are.
+    `raw`: the data do not fit the words of this kind, so they are written as they are.
     """
 
     kind: str
     data: JsonObject
     id: str | None = None
-    ways: "tuple[tuple[str, Block], ...]" = ()
-    whole: bool = False
+    branches: "tuple[tuple[str, Block], ...]" = ()
+    raw: bool = False
     line: int = 0
 
 
 class GoTo(msgspec.Struct, frozen=True):
-    """Going on with a step that was told before."""
+    """An edge to a step that is written elsewhere."""
 
     id: str
     line: int = 0
 
 
 class End(msgspec.Struct, frozen=True):
-    """Nothing more on this way, though steps follow for the others."""
+    """The end of a branch that does not join the steps after its fork."""
 
 
-Block: TypeAlias = tuple[Step | GoTo | End, ...]
+Block: TypeAlias = tuple[OutlineStep | GoTo | End, ...]
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """An automation without what no words say. `events`: none is any event. `id`: of the trigger.
+    """An automation without its extra fields. No `events` means any event. `id` is that of the trigger node.
 
-    `logs`: which logs of a contract start it, as in the trigger spec; empty: none do. `other`: the type of a trigger that no verb can write.
-    `line`: where the sentence about it stands, 0 for nowhere.
+    `logs`: the source of an on-chain trigger, as in the trigger spec; empty for other triggers. `other`: a trigger type without a verb.
+    `line`: the line of the sentence about the trigger, 0 if the outline was not read from sentences.
     """
 
     name: str
@@ -71,151 +76,34 @@ class Outline(msgspec.Struct, frozen=True):
 
 
 def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> Outline:
-    """Return the outline of an automation whose graph has the contract's shape."""
+    """Return the outline of an automation; `spec` and `graph` have the shape of the contract."""
     nodes = {node["id"]: node for node in graph.get("nodes") or ()}
-    written = graph.get("settings")
-    logs = _logs(spec)
+    kind, settings = spec.get("type"), graph.get("settings")
+    logs: JsonObject = {}
+    if kind == ONCHAIN_EVENT and read_log_source(spec, "", []) is not None:
+        logs = {"confirmations": 0, "createContacts": False} | {key: spec[key] for key in _LOG_FIELDS if key in spec}
     outline = Outline(
         name,
         _events(spec),
-        tuple(each for each in _filters(spec.get("filters")) or ()),
-        dict(_settings(written)) if isinstance(written, dict) else {},
+        tuple(_filters(spec.get("filters")) or ()),
+        _settings(settings) if isinstance(settings, dict) else {},
         logs=logs,
-        other="" if logs else _other(spec.get("type")),
+        other=kind if not logs and isinstance(kind, str) and not is_app_event(kind) else "",
     )
-    start = _start(nodes)
-    if start is None:
+    start = next((node for node in nodes.values() if is_trigger(node["type"])), next(iter(nodes.values()), None))
+    if start is None or start["type"] in _STEP_KINDS:
         return outline
     edges = graph.get("edges") or ()
-    first = _Telling(nodes, edges)
-    first.behind(start)
-    steps = _Telling(nodes, edges, first.gone_to).behind(start) if first.gone_to else first.behind(start)
-    return msgspec.structs.replace(outline, steps=steps, id=start)
+    # Only the first walk shows which steps a GoTo refers to; the second one writes their ids.
+    walk = _Walk(nodes, edges)
+    steps = walk.after(start["id"])
+    if walk.referred:
+        steps = _Walk(nodes, edges, walk.referred).after(start["id"])
+    return msgspec.structs.replace(outline, steps=steps, id=start["id"])
 
 
-def _start(nodes: Mapping[str, JsonObject]) -> str | None:
-    """Return the trigger node: of a trigger's kind, or else a first one of a kind that is no step."""
-    first = next(iter(nodes.values()), None)
-    found = next((node for node in nodes.values() if is_trigger(node["type"])), first)
-    return None if found is None or found["type"] in STEPS else found["id"]
-
-
-def _other(kind: Any) -> str:
-    return kind if isinstance(kind, str) and not is_app_event(kind) else ""
-
-
-def _logs(spec: Mapping[str, Any]) -> JsonObject:
-    """Return which logs are meant, as the verb writes it; empty unless the language takes all of it."""
-    if spec.get("type") != ONCHAIN_EVENT or read_source(spec, "", []) is None:
-        return {}
-    return {"confirmations": 0, "createContacts": False} | {key: spec[key] for key in _LOGS if key in spec}
-
-
-_LOGS = ("chainId", "contract", "signature", "walletArg", "confirmations", "createContacts")
-
-
-class _Telling:
-    """Walks a graph once, in the order in which it is told; a step told before is only referred to.
-
-    `named`: the steps that are referred to, so that their ids have to be said.
-    """
-
-    def __init__(self, nodes: Mapping[str, JsonObject], edges: Iterable[JsonObject], named: Iterable[str] = ()) -> None:
-        self._nodes = nodes
-        self._order = {node_id: place for place, node_id in enumerate(nodes)}
-        self._named = frozenset(named)
-        self._told: set[str]
-        self.gone_to: set[str] = set()
-        self.following: dict[tuple[str, str | None], str] = {}
-        for edge in edges:
-            self.following.setdefault((edge["source"], edge.get("sourceHandle") or None), edge["target"])
-
-    def behind(self, start: str) -> Block:
-        """Return everything behind the trigger."""
-        self._told = {start}
-        return self._block(self.following.get((start, None)), None, 0)
-
-    def _block(self, node_id: str | None, until: str | None, depth: int) -> Block:
-        told: list[Step | GoTo | End] = []
-        while node_id is not None and node_id != until:
-            node = self._nodes.get(node_id)
-            if node is None or depth > _DEEPEST:
-                return (*told, End())
-            if node_id in self._told:
-                self.gone_to.add(node_id)
-                return (*told, GoTo(node_id))
-            step, node_id = self._step(node, until, depth)
-            told.append(step)
-            if step.kind == "exit" and not step.whole:
-                return tuple(told)
-        if node_id is None and until is not None:
-            told.append(End())
-        return tuple(told)
-
-    def _step(self, node: JsonObject, until: str | None, depth: int) -> tuple[Step, str | None]:
-        """Return the step, and the node that follows it: of a fork, the one where its ways meet again."""
-        kind, written = node["type"], node.get("data") or {}
-        data = canonical(kind, written)
-        whole = data is None
-        data = {key: each for key, each in written.items() if key != "actionType"} if data is None else data
-        usual = free_id(kind, data, self._told)
-        node_id = None if usual == node["id"] and node["id"] not in self._named else node["id"]
-        self._told.add(node["id"])
-        ways = ways_of(kind, data)
-        if len(ways) < 2:
-            return Step(kind, data, node_id, whole=whole), self.following.get((node["id"], None))
-        targets = [self.following.get((node["id"], way)) for way in ways]
-        join = self._meeting(targets) or until
-        blocks = tuple(
-            (str(way), self._block(target, join, depth + 1)) for way, target in zip(ways, targets, strict=True)
-        )
-        return Step(kind, data, node_id, blocks, whole), join
-
-    def _meeting(self, starts: Iterable[str | None]) -> str | None:
-        """Return the nearest node that all ways lead to; failing that, one that was written after all ways that stop before it."""
-        reached = [self._reachable(start) for start in starts]
-        nearest = [node_id for nodes in reached for node_id in nodes]
-        shared = next((node_id for node_id in nearest if all(node_id in nodes for nodes in reached)), None)
-        if shared is not None:
-            return shared
-        last = [self._last(nodes) for nodes in reached]
-        for node_id in nearest:
-            before = [end for end, nodes in zip(last, reached, strict=True) if node_id not in nodes]
-            several = len(reached) - len(before) > 1
-            if all(end is not None and end < self._order[node_id] and (end >= 0 or several) for end in before):
-                return node_id
-        return None
-
-    def _last(self, reached: Collection[str]) -> int | None:
-        """Return the place of the last node of a way that stops, -1 where there is none at all; None when it goes on."""
-        if not reached:
-            return -1
-        return max(map(self._order.__getitem__, reached)) if self._stops(reached) else None
-
-    def _stops(self, reached: Collection[str]) -> bool:
-        """Return whether every way through these nodes ends in an exit."""
-        return all(
-            self.following.get((node_id, way)) in self._nodes
-            for node_id in reached
-            for way in ways_of(self._nodes[node_id]["type"], self._nodes[node_id].get("data") or {})
-        )
-
-    def _reachable(self, start: str | None) -> dict[str, None]:
-        """Return the nodes reached from `start`, itself included, nearest first."""
-        seen: dict[str, None] = {start: None} if start is not None and start in self._nodes else {}
-        waiting = [*seen]
-        for node_id in waiting:
-            node = self._nodes[node_id]
-            for way in ways_of(node["type"], node.get("data") or {}):
-                target = self.following.get((node_id, way))
-                if target is not None and target in self._nodes and target not in seen:
-                    seen[target] = None
-                    waiting.append(target)
-        return seen
-
-
-def ways_of(kind: str, data: Mapping[str, Any]) -> tuple[str | None, ...]:
-    """Return the handles by which edges leave a node that is written like this."""
+def handles_of(kind: str, data: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Return the handles by which edges leave a node of this kind with these data."""
     match kind:
         case "condition":
             return ("true", "false")
@@ -223,17 +111,15 @@ def ways_of(kind: str, data: Mapping[str, Any]) -> tuple[str | None, ...]:
             return ("matched", "timeout")
         case "split":
             branches = _branches(data.get("branches"))
-            return tuple(each["handle"] for each in branches) if branches else (None,)
+            return tuple(branch["handle"] for branch in branches) if branches else (None,)
         case "exit":
             return ()
         case _:
             return (None,)
 
 
-def canonical(  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
-    kind: str, data: Mapping[str, Any]
-) -> JsonObject | None:
-    """Return what the words and verbs of a kind can say of a node's data; None when they cannot."""
+def canonical(kind: str, data: Mapping[str, Any]) -> JsonObject | None:
+    """Return the part of a node's data that sentences and verbs of its kind can express; None if they cannot express it at all."""
     match kind, data:
         case "send_inapp", {"title": str(title), "body": str(body)}:
             extra = {"data": data["data"]} if isinstance(data.get("data"), dict) else {}
@@ -246,100 +132,190 @@ def canonical(  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
             return {"tag": tag}
         case "update_contact", {"attributes": {**attributes}} if attributes:
             return {"attributes": attributes}
-        case "condition", {"filters": filters}:
-            found = _filters(filters)
-            return {"filters": found} if found else None
-        case "delay", {"seconds": seconds} if _is_span(seconds):
+        case "condition", {"filters": listed}:
+            filters = _filters(listed)
+            return {"filters": filters} if filters else None
+        case "delay", {"seconds": seconds} if _is_wait(seconds):
             return {"seconds": seconds}
-        case "wait_for_event", {"event": str(event), "timeoutSeconds": seconds} if _is_span(seconds):
-            found = _filters(data.get("filters") or [])
-            known = found is not None and can_be_awaited(event)
-            return {"event": event.lower(), "filters": found, "timeoutSeconds": seconds} if known else None
-        case "split", {"branches": branches}:
-            found = _branches(branches)
-            return {"branches": found} if found else None
+        case "wait_for_event", {"event": str(event), "timeoutSeconds": seconds} if _is_wait(seconds):
+            filters = _filters(data.get("filters") or [])
+            if filters is None or not is_awaitable_name(event):
+                return None
+            return {"event": event.lower(), "filters": filters, "timeoutSeconds": seconds}
+        case "split", {"branches": listed}:
+            branches = _branches(listed)
+            return {"branches": branches} if branches else None
         case "exit", _:
             return {}
         case _:
             return None
 
 
+class _Walk:
+    """Walks a graph once, in the order of writing. `named`: steps whose ids are written because a GoTo refers to them."""
+
+    def __init__(self, nodes: Mapping[str, JsonObject], edges: Iterable[JsonObject], named: Iterable[str] = ()) -> None:
+        self._nodes = nodes
+        self._rank = {node_id: index for index, node_id in enumerate(nodes)}
+        self._named = frozenset(named)
+        self._written: set[str] = set()
+        self.referred: set[str] = set()
+        self._targets: dict[tuple[str, str | None], str] = {}
+        for edge in edges:
+            self._targets.setdefault((edge["source"], edge.get("sourceHandle") or None), edge["target"])
+
+    def after(self, start: str) -> Block:
+        """Return all steps behind the trigger."""
+        self._written = {start}
+        return self._block(self._targets.get((start, None)), None, 0)
+
+    def _block(self, node_id: str | None, join: str | None, depth: int) -> Block:
+        """Return the steps from `node_id` up to `join`, where the branches of the fork around them meet."""
+        block: list[OutlineStep | GoTo | End] = []
+        while node_id is not None and node_id != join:
+            node = self._nodes.get(node_id)
+            if node is None or depth > _MAX_DEPTH:
+                return (*block, End())
+            if node_id in self._written:
+                self.referred.add(node_id)
+                return (*block, GoTo(node_id))
+            step, node_id = self._step(node, join, depth)
+            block.append(step)
+            if step.kind == "exit" and not step.raw:
+                return tuple(block)
+        if node_id is None and join is not None:
+            block.append(End())
+        return tuple(block)
+
+    def _step(self, node: JsonObject, join: str | None, depth: int) -> tuple[OutlineStep, str | None]:
+        """Return a step and the id of the next one: for a fork, the node where its branches meet."""
+        kind, own = node["type"], node.get("data") or {}
+        data = canonical(kind, own)
+        raw = data is None
+        if data is None:
+            data = {key: value for key, value in own.items() if key != "actionType"}
+        derived = free_id(kind, data, self._written)
+        node_id = None if derived == node["id"] and node["id"] not in self._named else node["id"]
+        self._written.add(node["id"])
+        handles = handles_of(kind, data)
+        if len(handles) < 2:
+            return OutlineStep(kind, data, node_id, raw=raw), self._targets.get((node["id"], None))
+        targets = [self._targets.get((node["id"], handle)) for handle in handles]
+        meeting = self._meeting(targets) or join
+        blocks = [self._block(target, meeting, depth + 1) for target in targets]
+        return OutlineStep(kind, data, node_id, tuple(zip(map(str, handles), blocks, strict=True)), raw), meeting
+
+    def _meeting(self, starts: Iterable[str | None]) -> str | None:
+        """Return the nearest node that all branches reach.
+
+        Failing that, return one that was written after all branches that stop before it: `b.exit()` in one branch of a fork does not
+        keep the steps after the fork from following the other branches.
+        """
+        reached = [self._reachable(start) for start in starts]
+        nearest = [node_id for nodes in reached for node_id in nodes]
+        shared = next((node_id for node_id in nearest if all(node_id in nodes for nodes in reached)), None)
+        if shared is not None:
+            return shared
+        last_ranks = [self._last_rank(nodes) for nodes in reached]
+        for node_id in nearest:
+            elsewhere = [rank for rank, nodes in zip(last_ranks, reached, strict=True) if node_id not in nodes]
+            several = len(reached) - len(elsewhere) > 1
+            if all(rank is not None and rank < self._rank[node_id] and (rank >= 0 or several) for rank in elsewhere):
+                return node_id
+        return None
+
+    def _last_rank(self, reached: Collection[str]) -> int | None:
+        """Return the rank of the last node of a branch in which every path ends in an exit; -1 for an empty branch, else None."""
+        if not reached:
+            return -1
+        stops = all(
+            self._targets.get((node_id, handle)) in self._nodes
+            for node_id in reached
+            for handle in handles_of(self._nodes[node_id]["type"], self._nodes[node_id].get("data") or {})
+        )
+        return max(map(self._rank.__getitem__, reached)) if stops else None
+
+    def _reachable(self, start: str | None) -> dict[str, None]:
+        """Return the nodes reached from `start`, itself included, nearest first."""
+        reached: dict[str, None] = {start: None} if start is not None and start in self._nodes else {}
+        queue = [*reached]
+        for node_id in queue:
+            node = self._nodes[node_id]
+            for handle in handles_of(node["type"], node.get("data") or {}):
+                target = self._targets.get((node_id, handle))
+                if target is not None and target in self._nodes and target not in reached:
+                    reached[target] = None
+                    queue.append(target)
+        return reached
+
+
 def _events(spec: Mapping[str, Any]) -> tuple[str, ...]:
     single, several = spec.get("event"), spec.get("eventNames")
     names = [single, *several] if isinstance(several, list) else [single]
-    return tuple(dict.fromkeys(each.lower() for each in names if isinstance(each, str) and _is_event(each)))
-
-
-def _is_event(name: str) -> bool:
-    return EVENT_NAME.fullmatch(name) is not None
+    return tuple(dict.fromkeys(name.lower() for name in names if isinstance(name, str) and EVENT_NAME.fullmatch(name)))
 
 
 def _filters(value: Any) -> list[JsonObject] | None:
-    """Return filters as the verbs write them; None when there is one that they cannot write."""
+    """Return filters as the verbs write them; None if the verbs cannot write one of them."""
     if not isinstance(value, list | tuple):
         return None
-    found = [_filter(each) for each in value]
-    return None if None in found else [each for each in found if each is not None]
-
-
-def _filter(value: Any) -> JsonObject | None:
-    match value:
-        case {"path": str(path), "operator": "exists"} if path:
-            return {"path": path, "operator": "exists"}
-        case {"path": str(path), "operator": "in", "value": [*options]} if path:
-            return {"path": path, "operator": "in", "value": options}
-        case {"path": str(path), "operator": str(name), "value": asked} if path and name in OPERATORS and name != "in":
-            return {"path": path, "operator": name, "value": asked}
-        case _:
-            return None
+    filters: list[JsonObject] = []
+    for item in value:
+        match item:
+            case {"path": str(path), "operator": "exists"} if path:
+                filters.append({"path": path, "operator": "exists"})
+            case {"path": str(path), "operator": "in", "value": [*options]} if path:
+                filters.append({"path": path, "operator": "in", "value": options})
+            case {"path": str(path), "operator": str(name), "value": operand} if (
+                path and name in OPERATORS and name != "in"
+            ):
+                filters.append({"path": path, "operator": name, "value": operand})
+            case _:
+                return None
+    return filters
 
 
 def _branches(value: Any) -> list[JsonObject] | None:
-    """Return the branches of a split; None unless there are two at least, each with a name of its own."""
+    """Return the branches of a split; None unless there are at least two, with different names."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) < 2:
         return None
-    found = [
-        {"handle": each["handle"], "percent": each["percent"]}
-        for each in value
-        if isinstance(each, dict) and _is_handle(each.get("handle")) and type(each.get("percent")) is int
+    branches = [
+        {"handle": handle, "percent": branch["percent"]}
+        for branch in value
+        if isinstance(branch, dict)
+        and isinstance(handle := branch.get("handle"), str)
+        and 0 < len(handle) <= MAX_ID_LENGTH
+        and type(branch.get("percent")) is int  # not isinstance: True is an int, but not a percentage
     ]
-    names = {each["handle"] for each in found}
-    return found if len(names) == len(value) else None
+    return branches if len({branch["handle"] for branch in branches}) == len(value) else None
 
 
-def _is_handle(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME
-
-
-def _is_span(seconds: Any) -> bool:
+def _is_wait(seconds: Any) -> bool:
     return type(seconds) is int and 1 <= seconds <= MAX_WAIT.total_seconds()
 
 
-def _settings(written: JsonObject) -> Iterable[tuple[str, Any]]:
-    """Yield the settings as the verbs write them; those that they cannot write are left out."""
-    for name, value in written.items():
-        found = _setting(name, value)
-        if found is not None:
-            yield name, found
-
-
-def _setting(name: str, value: Any) -> JsonObject | int | None:  # noqa: PLR0911  a table: one line per setting
-    """Return a setting that the language takes, as the verbs write it; None for one that says nothing, or more than they can."""
-    if read_settings({name: value}, "").problems:
-        return None
-    match name, value:
-        case "reentry", {"policy": "once_per", "days": days}:
-            return {"policy": "once_per", "days": days}
-        case "reentry", {"policy": ("once" | "not_while_running") as policy}:
-            return {"policy": policy}
-        case "goal", {"event": event}:
-            found = _filters(value.get("filters") or [])
-            return {"event": event.lower(), "filters": found} if found is not None else None
-        case "quietHours", {"from": start, "to": end}:
-            return {"from": start, "to": end, "timezoneAttribute": value.get("timezoneAttribute") or TIMEZONE}
-        case "frequencyCap", {"messages": messages, "seconds": seconds}:
-            return {"messages": messages, "seconds": seconds}
-        case "holdout", int():
-            return value
-        case _:
-            return None
+def _settings(settings: JsonObject) -> JsonObject:
+    """Return the settings as the verbs write them. Invalid ones are left out, and so are those that the verbs cannot write."""
+    canonical: JsonObject = {}
+    for name, value in settings.items():
+        if read_settings({name: value}, "").problems:
+            continue
+        match name, value:
+            case "reentry", {"policy": "once_per", "days": days}:
+                canonical[name] = {"policy": "once_per", "days": days}
+            case "reentry", {"policy": ("once" | "not_while_running") as policy}:
+                canonical[name] = {"policy": policy}
+            case "goal", {"event": event}:
+                filters = _filters(value.get("filters") or [])
+                if filters is not None:
+                    canonical[name] = {"event": event.lower(), "filters": filters}
+            case "quietHours", {"from": start, "to": end}:
+                timezone = value.get("timezoneAttribute") or TIMEZONE_ATTRIBUTE
+                canonical[name] = {"from": start, "to": end, "timezoneAttribute": timezone}
+            case "frequencyCap", {"messages": messages, "seconds": seconds}:
+                canonical[name] = {"messages": messages, "seconds": seconds}
+            case "holdout", int():
+                canonical[name] = value
+            case _:
+                pass
+    return canonical

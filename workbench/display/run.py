@@ -1,14 +1,13 @@
-"""One run of an automation, real or simulated, as a page: headline, path on the graph, messages, reasons, steps."""
+"""One run of an automation, real or simulated, as a page: headline, path on the graph, messages, decisions, steps."""
 
 from collections.abc import Sequence
 
 import msgspec
 from markupsafe import Markup
 
-from api.language.effect import Message
-from api.language.filter import Verdict
-from api.language.run import State, Step
-from workbench.display.page import html
+from workbench.display.html import html
+from workbench.language.filter import Verdict
+from workbench.language.run import Message, State, Step
 
 LOOKS = {
     State.COMPLETED: "good",
@@ -19,11 +18,12 @@ LOOKS = {
     State.PAUSED: "warn",
     None: "warn",
 }
-Why = tuple[str, tuple[Verdict, ...]]
+VerdictGroup = tuple[str, tuple[Verdict, ...]]
+"""A title, and the verdicts on the filters of the trigger or of one condition."""
 
 
 class RunPage(msgspec.Struct, frozen=True):
-    """What is shown of a run. `email_from`: the address of the sender, where it is known."""
+    """The contents of the page. `receives` is the title above the messages; `email_from` the sender, if it is known."""
 
     headline: str
     subtitle: str
@@ -32,36 +32,28 @@ class RunPage(msgspec.Struct, frozen=True):
     picture: Markup | str
     receives: str
     messages: Sequence[Message]
-    whys: Sequence[Why]
+    explanations: Sequence[VerdictGroup]
     steps: Sequence[Step]
     email_from: str = ""
 
     def html(self) -> str:
         """Return the page."""
+        fields = msgspec.structs.asdict(self)
+        state = fields.pop("state")
         return html(
-            "run.html.j2",
-            headline=self.headline,
-            subtitle=self.subtitle,
-            note=self.note,
-            state=self.state.value if self.state else "not started",
-            look=LOOKS.get(self.state, "busy"),
-            picture=self.picture,
-            receives=self.receives,
-            messages=self.messages,
-            whys=self.whys,
-            steps=self.steps,
-            email_from=self.email_from,
+            "run.html.j2", **fields, state=state.value if state else "not started", look=LOOKS.get(state, "busy")
         )
 
 
-def whys(verdicts: tuple[Verdict, ...], steps: Sequence[Step]) -> list[Why]:
-    """Return why the trigger and each condition went as they did: a title, and the verdicts on its filters."""
-    found: list[Why] = []
+def explanations(verdicts: tuple[Verdict, ...], steps: Sequence[Step]) -> list[VerdictGroup]:
+    """Return the verdicts on the filters of the trigger and of each condition, with titles that say how they came out."""
+    groups: list[VerdictGroup] = []
     if verdicts:
-        fired = all(each.passed for each in verdicts)
-        found.append(("Why it starts" if fired else "Why it does not start", verdicts))
+        passed = all(verdict.passed for verdict in verdicts)
+        groups.append(("Why it starts" if passed else "Why it does not start", verdicts))
     for step in steps:
         if step.kind == "condition" and step.detail.get("verdicts"):
-            inside = msgspec.convert(step.detail["verdicts"], tuple[Verdict, ...])
-            found.append((f"Why {step.node_id} says {'yes' if step.handle == 'true' else 'no'}", inside))
-    return found
+            inner = msgspec.convert(step.detail["verdicts"], tuple[Verdict, ...])
+            title = f"Why “{inner[0].path} …” was {'true' if step.handle == 'true' else 'false'} ({step.node_id})"
+            groups.append((title, inner))
+    return groups

@@ -1,119 +1,178 @@
-"""A whole automation in plain English, indented by branch. `texts.reader` reads it back.
+"""A whole automation in plain English, indented by branch. `workbench.text.parse` reads it back: change both together.
 
-Texts stand in “curly quotes”, or as JSON where those would not do; the last text of a message may stand below it, a line behind
-each `|`. A step whose id does not follow from what it does has it behind it in brackets.
+Texts are written in “curly quotes”, or as JSON where quotes would be ambiguous. A message of several lines may follow its sentence,
+each line after a `|`. A step with an id that does not follow from what it does has the id in brackets at the end.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from api.language.codec import encode
-from api.language.graph import Graph
-from api.language.trigger import Trigger, is_trigger
 from workbench.display import words
-from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, Outline, Step, canonical, ways_of
-from workbench.display.words import both, counted, either
+from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, Outline, OutlineStep, canonical, handles_of
+from workbench.display.words import join_and, join_or, quantity
+from workbench.language.codec import encode
+from workbench.language.graph import Graph
+from workbench.language.trigger import Trigger, is_trigger
 
-PLAIN_NAME = re.compile(r"[a-z0-9_]+(?:[.:-][a-z0-9_]+)*")  # of an event
+# The parser uses the same patterns and phrases.
+PLAIN_EVENT = re.compile(r"[a-z0-9_]+(?:[.:-][a-z0-9_]+)*")
 PLAIN_PATH = re.compile(r"[\w$@./-]*[\w$@]", re.ASCII)
-ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 PLAIN_URL = re.compile(r"https?://[^\s“”\"\[\]]*[\w/=&?#%-]", re.ASCII)
-UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
-NOTHING_YET = "nothing happens yet."
+ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+NO_STEPS = "nothing happens yet."
 NOTHING_MORE = "Nothing more."
 END = "End here."
+IF_RECEIVED = ". If received"
 
 
 def sentences(trigger: Trigger, graph: Graph) -> list[str]:
-    """Return what an automation does, node by node: the words that stand for its picture."""
-    arrives = f"When a {words.events(trigger)} event arrives" if trigger.names else "When any event arrives"
+    """Return the alternative text of a graph's picture: the trigger, the rules, and a line for each node, without branches."""
+    when = f"When a {words.event_names(trigger)} event arrives" if trigger.names else "When any event arrives"
     if trigger.source is not None:
-        arrives = f"When there is a {words.events(trigger)}"
-    only = f", and {words.conditions(trigger.filters)}" if trigger.filters else ""
-    steps = [f"  • {words.title(node)}." for node in graph.nodes if node is not graph.start]
-    return [f"{arrives}{only}:", *(f"  ({rule})" for rule in words.rules(graph.settings)), *steps]
+        when = f"When there is a {words.event_names(trigger)}"
+    filters = f", and {words.conditions(trigger.filters)}" if trigger.filters else ""
+    steps = [f"  • {words.step_title(node)}." for node in graph.nodes if node is not graph.start]
+    return [f"{when}{filters}:", *(f"  ({rule})" for rule in words.rules(graph.settings)), *steps]
 
 
-def told(outline: Outline) -> list[str]:
-    """Return an outline as lines; reading them gives the outline again."""
-    only = f", and {conditions(outline.filters)}" if outline.filters else ""
-    label = f" {_label(outline.id)}" if outline.id != TRIGGER_ID else ""
-    head = [f"When {_arrives(outline)}{only}:{label}", *(f"  ({rule})" for rule in _rules(outline.settings))]
-    return [*head, *(_block(outline.steps, 1) or [f"  {NOTHING_YET}"])]
-
-
-def _arrives(outline: Outline) -> str:
-    """Say what starts it."""
+def outline_lines(outline: Outline) -> list[str]:
+    """Return an outline as lines; reading them gives the same outline."""
     if outline.logs:
-        return _logged(outline.logs)
-    if outline.other:
-        return f"{text(outline.other)} happens"
-    named = f"a {either([name(each) for each in outline.events])}" if outline.events else "any"
-    return f"{named} event arrives"
+        logs = outline.logs
+        wallet = f"the {'' if logs['createContacts'] else 'known '}wallet in {text(logs['walletArg'])}"
+        blocks = logs["confirmations"]
+        after = f", after {quantity(blocks, 'confirmation')}" if blocks else ""
+        contract = f"contract {logs['contract']} on chain {logs['chainId']}"
+        when = f"{contract} emits {text(logs['signature'])} for {wallet}{after}"
+    elif outline.other:
+        when = f"{text(outline.other)} happens"
+    elif outline.events:
+        when = f"a {join_or([event_name(event) for event in outline.events])} event arrives"
+    else:
+        when = "any event arrives"
+    filters = f", and {conditions(outline.filters)}" if outline.filters else ""
+    label = f" {_label(outline.id)}" if outline.id != TRIGGER_ID else ""
+    return [
+        f"When {when}{filters}:{label}",
+        *(f"  ({rule_text(name, setting)})" for name, setting in outline.settings.items()),
+        *(_block(outline.steps, 1) or [f"  {NO_STEPS}"]),
+    ]
 
 
-def _logged(logs: Mapping[str, Any]) -> str:
-    deep = logs["confirmations"]
-    since = f", once {counted(deep, 'block')} {'stands' if deep == 1 else 'stand'} on top of it" if deep else ""
-    whose = f"the {'' if logs['createContacts'] else 'known '}wallet in {text(logs['walletArg'])}"
-    return f"contract {logs['contract']} on chain {logs['chainId']} logs {text(logs['signature'])} about {whose}{since}"
+def node_sentence(kind: str, data: Mapping[str, Any]) -> str:
+    """Return what a single node does, without its branches."""
+    if is_trigger(kind):
+        return "the trigger"
+    words_data = canonical(kind, data)
+    raw = {key: value for key, value in data.items() if key != "actionType"}
+    step = OutlineStep(kind, raw if words_data is None else words_data, raw=words_data is None)
+    if words_data is None or len(handles_of(kind, words_data)) < 2:
+        sentence, body = _sentence(step)
+        return sentence if body is None else f"{sentence}: {text(body)}"
+    headings = _headings(step)
+    return join_and(headings) if kind == "split" else headings[0].removesuffix(IF_RECEIVED)
+
+
+def rule_text(name: str, setting: Any) -> str:
+    """Return one setting of an outline in words."""
+    match name:
+        case "reentry" if setting["policy"] == "once_per":
+            return f"once in {quantity(setting['days'], 'day')} per contact"
+        case "reentry":
+            return "once per contact" if setting["policy"] == "once" else "not while it runs for the contact"
+        case "goal":
+            return f"until {event_name(setting['event'])}{_where(setting['filters'])}"
+        case "quietHours":
+            attribute = setting["timezoneAttribute"]
+            timezone = f", in the time zone of {path(attribute)}" if attribute != "timezone" else ""
+            return f"quiet from {setting['from']} to {setting['to']}{timezone}"
+        case "holdout":
+            return f"hold out {setting} % of contacts"
+        case _:
+            return f"at most {quantity(setting['messages'], 'message')} in {span_text(setting['seconds'])}"
+
+
+def conditions(filters: Iterable[Mapping[str, Any]]) -> str:
+    """Return all filters in words: `a is 1 and b is set`."""
+    return " and ".join(f"{path(item['path'])} {_predicate(item)}" for item in filters)
+
+
+def event_name(event: str) -> str:
+    """Return the name of an event, quoted if it could be read as something else."""
+    return event if PLAIN_EVENT.fullmatch(event) else text(event)
+
+
+def path(name: str) -> str:
+    """Return the path of a value or the name of an attribute, quoted if it could be read as something else."""
+    return name if PLAIN_PATH.fullmatch(name) else text(name)
+
+
+def text(content: str) -> str:
+    """Return a text in curly quotes, or as JSON if it contains curly quotes or unprintable characters."""
+    fits = content.isprintable() and "“" not in content and "”" not in content
+    return f"“{content}”" if fits else json.dumps(content, ensure_ascii=False)
+
+
+def value(content: Any) -> str:
+    """Return a text in quotes, and any other value as JSON."""
+    return text(content) if isinstance(content, str) else msgspec.json.format(encode(content), indent=0).decode()
+
+
+def span_text(seconds: int) -> str:
+    """Return a duration to the second: `1 day 2 hours 3 seconds`."""
+    parts = []
+    for size, noun in UNITS_S:
+        number, seconds = divmod(seconds, size)
+        if number:
+            parts.append(quantity(number, noun))
+    return " ".join(parts)
 
 
 def _block(block: Block, depth: int) -> list[str]:
-    margin = "  " * depth
-    return [f"{margin}{line}" for each in block for line in _step(each)]
+    return [f"{'  ' * depth}{line}" for step in block for line in _step(step)]
 
 
-def _step(step: Step | GoTo | End) -> Iterator[str]:
-    """Yield the lines of one step and of all that happens on its ways."""
+def _step(step: OutlineStep | GoTo | End) -> Iterator[str]:
+    """Yield the lines of a step and of its branches, without the margin of the step."""
     match step:
         case GoTo():
-            yield f"• Go on with {_label(step.id)}."
+            yield f"• Continue at {_label(step.id)}."
         case End():
             yield f"• {END}"
-        case Step(ways=()):
-            yield from _message(step)
-        case Step():
-            (_, first), *others = step.ways
-            opening, *headings = _headings(step)
-            yield f"• {opening}:{f' {_label(step.id)}' if step.id is not None else ''}"
+        case OutlineStep(branches=()):
+            label = f" {_label(step.id)}" if step.id is not None else ""
+            sentence, body = _sentence(step)
+            lines = [] if body is None else body.split("\n")
+            if body is None:
+                yield f"• {sentence}.{label}"
+            elif len(lines) > 1 and all(line.isprintable() and line == line.rstrip() for line in lines):
+                yield f"• {sentence}:{label}"
+                yield from (f"  | {line}".rstrip() for line in lines)
+            else:
+                yield f"• {sentence}: {text(body)}.{label}"
+        case OutlineStep():
+            label = f" {_label(step.id)}" if step.id is not None else ""
+            first_heading, *headings = _headings(step)
+            (_, first), *others = step.branches
+            yield f"• {first_heading}:{label}"
             yield from _block(first, 1) or [f"  • {NOTHING_MORE}"]
             for (_, block), heading in zip(others, headings, strict=True):
-                if block or step.kind == "split" or step.whole:
+                # An empty “Otherwise” is left out; branches of a split are its data, so each has a heading.
+                if block or step.kind == "split" or step.raw:
                     yield f"  {heading}:"
                     yield from _block(block, 1) or [f"  • {NOTHING_MORE}"]
 
 
-def _message(step: Step) -> Iterator[str]:
-    """Yield the lines of a step with one way out."""
-    label = f" {_label(step.id)}" if step.id is not None else ""
-    sentence, below = _sentence(step)
-    if below is None:
-        yield f"• {sentence}.{label}"
-        return
-    if _stands_below(below):
-        yield f"• {sentence}:{label}"
-        yield from (f"  | {line}".rstrip() for line in below.split("\n"))
-    else:
-        yield f"• {sentence}: {text(below)}.{label}"
-
-
-def _stands_below(body: str) -> bool:
-    """Return whether a text of several lines can be read where each has a line to itself."""
-    lines = body.split("\n")
-    return len(lines) > 1 and all(line.isprintable() and line == line.rstrip() for line in lines)
-
-
-def _sentence(step: Step) -> tuple[str, str | None]:  # noqa: PLR0911  a table: one line per kind
-    """Return what is said, and the text that comes after it."""
+def _sentence(step: OutlineStep) -> tuple[str, str | None]:
+    """Return the sentence about a step without branches, and the text after its colon."""
     data = step.data
-    if step.whole:
-        return f"Do {text(step.kind)} with {value(data)}", None
+    if step.raw:
+        return f"Run {text(step.kind)} with {value(data)}", None
     match step.kind:
         case "send_inapp":
             extra = f" with {value(data['data'])}" if "data" in data else ""
@@ -121,137 +180,56 @@ def _sentence(step: Step) -> tuple[str, str | None]:  # noqa: PLR0911  a table: 
         case "send_email":
             return f"Send the email {text(data['subject'])}", data["body"]
         case "send_webhook":
-            return _post(data)
+            url = data["url"] if PLAIN_URL.fullmatch(data["url"]) else text(data["url"])
+            body = data.get("body")
+            if body is None or isinstance(body, str):
+                return f"Post to {url}", body
+            return f"Post to {url} with {value(body)}", None
         case "add_tag":
             return f"Add the tag {text(data['tag'])}", None
         case "remove_tag":
             return f"Remove the tag {text(data['tag'])}", None
         case "update_contact":
-            return f"Set {both([f'{path(key)} = {value(each)}' for key, each in data['attributes'].items()])}", None
+            return f"Set {join_and([f'{path(key)} = {value(item)}' for key, item in data['attributes'].items()])}", None
         case "delay":
-            return f"Wait {span(data['seconds'])}", None
+            return f"Wait {span_text(data['seconds'])}", None
         case _:
             return "Stop", None
 
 
-def _post(data: Mapping[str, Any]) -> tuple[str, str | None]:
-    url = data["url"] if PLAIN_URL.fullmatch(data["url"]) else text(data["url"])
-    match data.get("body"):
-        case None:
-            return f"Post to {url}", None
-        case str(body):
-            return f"Post to {url}", body
-        case body:
-            return f"Post to {url} with {value(body)}", None
-
-
-def _headings(step: Step) -> list[str]:
-    """Return what stands over each way out."""
+def _headings(step: OutlineStep) -> list[str]:
+    """Return the heading of each branch; the first one begins with what the step does."""
     data = step.data
-    if step.whole:
-        first, *others = [f"Along {text(way)}" for way, _ in step.ways]
-        return [f"Do {text(step.kind)} with {value(data)}. {first}", *others]
+    if step.raw:
+        first, *others = [f"Branch {text(handle)}" for handle, _ in step.branches]
+        return [f"Run {text(step.kind)} with {value(data)}. {first}", *others]
     match step.kind:
         case "split":
-            first, *others = [f"{each['percent']} % go along {text(each['handle'])}" for each in data["branches"]]
+            first, *others = [f"{branch['percent']} % to {text(branch['handle'])}" for branch in data["branches"]]
             return [f"Split: {first}", *others]
         case "wait_for_event":
-            waiting = f"Wait up to {span(data['timeoutSeconds'])} for {name(data['event'])}{_where(data['filters'])}"
-            return [f"{waiting}. When it comes", "Otherwise"]
+            timeout, event = span_text(data["timeoutSeconds"]), event_name(data["event"])
+            return [f"Wait up to {timeout} for {event}{_where(data['filters'])}{IF_RECEIVED}", "Otherwise"]
         case _:
             return [f"If {conditions(data['filters'])}", "Otherwise"]
 
 
-def said(kind: str, data: Mapping[str, Any]) -> str:
-    """Return what one node does, in a sentence."""
-    if is_trigger(kind):
-        return "the trigger"
-    known = canonical(kind, data)
-    rest = {key: each for key, each in data.items() if key != "actionType"}
-    step = Step(kind, rest if known is None else known, whole=known is None)
-    if known is None or len(ways_of(kind, known)) < 2:
-        sentence, below = _sentence(step)
-        return sentence if below is None else f"{sentence}: {text(below)}"
-    headings = _headings(step)
-    return both(headings) if kind == "split" else headings[0].removesuffix(". When it comes")
-
-
-def _rules(settings: Mapping[str, Any]) -> list[str]:
-    """Return what holds for an automation as a whole, one rule each."""
-    return [rule(setting, each) for setting, each in settings.items()]
-
-
-def rule(setting: str, each: Any) -> str:
-    """Write one setting, as an outline has it."""
-    match setting:
-        case "reentry" if each["policy"] == "once_per":
-            return f"once in {counted(each['days'], 'day')} per contact"
-        case "reentry":
-            return "once per contact" if each["policy"] == "once" else "not while it runs for the contact"
-        case "goal":
-            return f"until {name(each['event'])}{_where(each['filters'])}"
-        case "quietHours":
-            zone = each["timezoneAttribute"]
-            clock = f", on the clock of {path(zone)}" if zone != "timezone" else ""
-            return f"quiet from {each['from']} to {each['to']}{clock}"
-        case "holdout":
-            return f"hold out {each} % of contacts"
-        case _:
-            return f"at most {counted(each['messages'], 'message')} in {span(each['seconds'])}"
-
-
-def conditions(filters: Iterable[Mapping[str, Any]]) -> str:
-    """Write all filters: `a is 1 and b is present`."""
-    return " and ".join(f"{path(each['path'])} {_asked(each)}" for each in filters)
-
-
-def _asked(each: Mapping[str, Any]) -> str:
-    match each["operator"]:
+def _predicate(item: Mapping[str, Any]) -> str:
+    match item["operator"]:
         case "eq":
-            return f"is {value(each['value'])}"
+            return f"is {value(item['value'])}"
         case "neq":
-            return f"is not {value(each['value'])}"
+            return f"is not {value(item['value'])}"
         case "in":
-            return f"is one of {either([value(option) for option in each['value']]) or 'none'}"
+            return f"is one of {join_or([value(option) for option in item['value']]) or 'none'}"
         case "contains":
-            return f"contains {value(each['value'])}"
+            return f"contains {value(item['value'])}"
         case _:
-            return "is present"
+            return "is set"
 
 
 def _where(filters: list[dict[str, Any]]) -> str:
     return f", where {conditions(filters)}" if filters else ""
-
-
-def name(event: str) -> str:
-    """Write the name of an event."""
-    return event if PLAIN_NAME.fullmatch(event) else text(event)
-
-
-def path(written: str) -> str:
-    """Write the path of a value, or the name of an attribute."""
-    return written if PLAIN_PATH.fullmatch(written) else text(written)
-
-
-def text(given: str) -> str:
-    """Write a text in curly quotes, or as JSON when it could not be read then."""
-    fits = given.isprintable() and "“" not in given and "”" not in given
-    return f"“{given}”" if fits else json.dumps(given, ensure_ascii=False)
-
-
-def value(given: Any) -> str:
-    """Write a value: a text in its quotes, everything else as JSON."""
-    return text(given) if isinstance(given, str) else msgspec.json.format(encode(given), indent=0).decode()
-
-
-def span(seconds: int) -> str:
-    """Write a span to the second: `1 day 2 hours 3 seconds`."""
-    left, parts = timedelta(seconds=seconds) // timedelta(seconds=1), []
-    for size, noun in UNITS:
-        number, left = divmod(left, size)
-        if number:
-            parts.append(counted(number, noun))
-    return " ".join(parts)
 
 
 def _label(node_id: str) -> str:

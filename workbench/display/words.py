@@ -1,4 +1,7 @@
-"""Filters, verdicts, steps and outcomes in plain words. Whole automations are told in `sentences`."""
+"""Filters, steps, outcomes and messages in plain words. `sentences` describes whole automations.
+
+One place for these words: notebook pages, the canvas, text output and CLI all take them from here.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -7,28 +10,26 @@ from typing import Any
 
 import msgspec
 
-from api.language.action import (
+from workbench.language.actions import (
     AddTag,
     Condition,
     Delay,
-    Entered,
     Exit,
-    Invalid,
+    InvalidAction,
     RemoveTag,
     SendEmail,
     SendInapp,
     SendWebhook,
     Split,
+    TriggerNode,
     UpdateContact,
     WaitForEvent,
 )
-from api.language.codec import encode
-from api.language.effect import EmailMessage, InappMessage, Message, WebhookMessage
-from api.language.filter import OPERATORS, Filter, Verdict
-from api.language.graph import Node
-from api.language.run import State, Step
-from api.language.settings import Reentry, Settings
-from api.language.trigger import Trigger
+from workbench.language.codec import encode
+from workbench.language.filter import OPERATORS, Filter, Verdict
+from workbench.language.graph import AutomationSettings, Node
+from workbench.language.run import EmailMessage, InappMessage, Message, State, Step, WebhookMessage
+from workbench.language.trigger import Trigger
 
 KIND_WORDS = {
     "app_event": "When",
@@ -45,8 +46,9 @@ KIND_WORDS = {
     "split": "Split",
     "exit": "Stop",
 }
-HANDLE_WORDS = {"true": "yes", "false": "no", "matched": "it came", "timeout": "not in time"}
 STEP_WORDS = KIND_WORDS | {"app_event": "Event", "onchain_event": "Log", "condition": "Decision"}
+HANDLE_WORDS = {"true": "yes", "false": "no", "matched": "Event received", "timeout": "Timed out"}
+SHORT_HANDLE_WORDS = HANDLE_WORDS | {"matched": "received", "timeout": "timed out"}
 OUTCOME_WORDS = {
     "entered": "event arrived",
     "sent": "message sent",
@@ -55,10 +57,10 @@ OUTCOME_WORDS = {
     "updated": "contact updated",
     "waiting": "waiting",
     "waited": "waited",
-    "matched": "the event came",
-    "timed_out": "the event did not come in time",
+    "matched": "event received",
+    "timed_out": "timed out",
     "skipped": "skipped",
-    "refused": "not let in",
+    "refused": "did not enter",
     "held_out": "held out",
     "goal": "goal reached",
     "branched": "decided",
@@ -66,127 +68,156 @@ OUTCOME_WORDS = {
     "failed": "failed",
     "completed": "reached the end",
     "exit": "stopped at an exit",
-    "no_published_version": "nothing published, so nothing was done",
-    "reentry": "the contact was here before",
-    "loop_guard": "the automation starts itself over and over",
-    "holdout": "held out, to compare with the others",
-    "overdue": "it came due while the automation was paused",
+    "no_published_version": "no published version, so nothing was done",
+    "reentry": "the contact entered before",
+    "loop_guard": "the automation keeps starting itself",
+    "holdout": "held out for comparison",
+    "overdue": "it became due while the automation was paused",
     "automation_inactive": "the automation was switched off",
-    "automation_archived": "the automation was put away",
+    "automation_archived": "the automation was archived",
     "contact_erased": "the contact was erased",
-    "chain_reorg": "the chain dropped its log",
-    "no_wallet": "the contact has no wallet to send to",
-    "no_email": "the contact has no email address to send to",
-    "template_error": "a text could not be filled in",
-    "invalid_header": "the subject of the email cannot be sent",
-    "invalid_url": "the address of the webhook is none",
-    "invalid_attribute": "the contact cannot hold such a value",
+    "chain_reorg": "a chain reorganization removed the log",
+    "no_wallet": "the contact has no wallet",
+    "no_email": "the contact has no email address",
+    "template_error": "a template could not be filled in",
+    "invalid_header": "the email subject is not valid",
+    "invalid_url": "the webhook URL is not valid",
+    "invalid_attribute": "the value cannot be stored in a contact",
     "node_invalid": "a step is not set up correctly",
-    "attempts_exhausted": "every try failed",
+    "attempts_exhausted": "all attempts failed",
 }
 CAUSE_WORDS = {
     "delay": "",
     "event": "",
     "quiet_hours": "quiet hours,",
-    "frequency_cap": "the contact had enough messages lately",
-    "opted_out": "the contact wants no messages this way",
-    "once": "it enters once",
-    "once_per": "it was here too recently",
-    "not_while_running": "it has not come to the end yet",
+    "frequency_cap": "the contact reached the message limit",
+    "opted_out": "the contact has unsubscribed",
+    "once": "contacts enter only once",
+    "once_per": "the contact entered too recently",
+    "not_while_running": "an earlier entry is still running",
     "loop_guard": "too many entries in a minute",
 }
 
-_SEGMENTS = "contact.segments"
-_MOST_COUNTED = 100_000
-_ENDINGS: dict[tuple[State | str | None, str | None], str] = {
-    (State.COMPLETED, "no_published_version"): "Nothing is published, so nothing was done.",
-    (State.COMPLETED, "holdout"): "Held out, to be compared with the others: nothing was done.",
-    (State.EXITED, "goal"): "Stopped: the goal is reached.",
-}
-_PLAIN_ENDINGS: dict[State | str | None, str] = {
-    State.COMPLETED: "Completed.",
-    State.EXITED: "Stopped at an exit.",
-    State.WAITING: "Waiting.",
-    State.RUNNING: "Running.",
-    State.PAUSED: "It rests until the automation is resumed.",
-}
+_SEGMENTS_PATH = "contact.segments"
+_MAX_COUNTED_ENTRIES = 100_000  # the server counts states of the newest ones only
+_UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
-def value(given: Any) -> str:
-    """Write a value as a person would: texts in quotes, numbers plain."""
-    match given:
+def value(content: Any) -> str:
+    """Return a value for people to read: texts in quotes, numbers plain, alternatives joined by “or”."""
+    match content:
         case None:
             return "nothing (null)"
         case bool():
-            return "true" if given else "false"
+            return "true" if content else "false"
         case str():
-            return f"“{given}”"
+            return f"“{content}”"
         case int() | float() | Decimal():
-            return str(given)
+            return str(content)
         case list() | tuple():
-            return either([value(each) for each in given])
+            return join_or([value(item) for item in content])
         case _:
-            return encode(given).decode()
+            return encode(content).decode()
 
 
 def short(identifier: str | None) -> str:
-    """Shorten an id or an address to its ends: `0198c0de…42af`."""
+    """Return the ends of a long id or address: `0198c0de…42af`."""
     text = identifier or ""
     return text if len(text) <= 24 else f"{text[:8]}…{text[-4:]}"
 
 
-def condition(each: Filter | Verdict) -> str:  # noqa: PLR0911  a table: one line per operator
-    """Write one filter: `amountUsd is 100`."""
-    match each.operator:
+def quantity(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 message`, `2,000 messages`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def join_and(texts: Sequence[str]) -> str:
+    """Return a list: `a, b and c`."""
+    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)
+
+
+def join_or(texts: Sequence[str]) -> str:
+    """Return alternatives: `a, b or c`."""
+    return f"{', '.join(texts[:-1])} or {texts[-1]}" if len(texts) > 1 else "".join(texts)
+
+
+def duration(span: timedelta) -> str:
+    """Return a duration in its two largest units: `3 days`, `1 hour 30 minutes`."""
+    seconds, parts = round(span.total_seconds()), []
+    for size, noun in _UNITS_S:
+        number, seconds = divmod(seconds, size)
+        if number:
+            parts.append(quantity(number, noun))
+    return " ".join(parts[:2]) or "no time"
+
+
+def offset(span: timedelta) -> str:
+    """Return the time since the start of a run: `+3 days`; empty below a second."""
+    return f"+{duration(span)}" if span >= timedelta(seconds=1) else ""
+
+
+def to_minute(timestamp: str) -> str:
+    """Return a JSON timestamp to the minute: `2026-11-23 08:00`."""
+    return timestamp[:16].replace("T", " ")
+
+
+def condition(item: Filter | Verdict) -> str:
+    """Return one filter in words: `amountUsd is 100`."""
+    match item.operator:
         case "eq":
-            return f"{each.path} is {value(each.value)}"
+            return f"{item.path} is {value(item.value)}"
         case "neq":
-            return f"{each.path} is not {value(each.value)}"
+            return f"{item.path} is not {value(item.value)}"
         case "in":
-            return f"{each.path} is one of {either([value(each) for each in _listed(each.value)])}"
-        case "contains" if each.path == _SEGMENTS:
-            return f"contact is in the segment {value(each.value)}"
+            return f"{item.path} is one of {join_or([value(option) for option in _options(item.value)])}"
+        case "contains" if item.path == _SEGMENTS_PATH:
+            return f"contact is in the segment {value(item.value)}"
         case "contains":
-            return f"{each.path} contains {value(each.value)}"
+            return f"{item.path} contains {value(item.value)}"
         case "exists":
-            return f"{each.path} is present"
+            return f"{item.path} is set"
         case _:
-            return f"{each.path} {each.operator} {value(each.value)} (unknown operator, ignored)"
+            return f"{item.path} {item.operator} {value(item.value)} (unknown operator, ignored)"
 
 
 def conditions(filters: Iterable[Filter | Verdict]) -> str:
-    """Write all filters: `a is 1 and b is present`; empty for none."""
-    return " and ".join(condition(each) for each in filters)
+    """Return all filters in words: `a is 1 and b is set`; empty for none."""
+    return " and ".join(condition(item) for item in filters)
 
 
-def found(verdict: Verdict) -> str:
-    """Say what a filter met, and point out a near miss."""
+def actual_value(verdict: Verdict) -> str:
+    """Return the value that a filter was applied to, as a clause; a near miss is pointed out."""
+    if verdict.operator in OPERATORS and not verdict.present:
+        return f"{verdict.path} is not set"
+    return f"it is {actual_cell(verdict)}" if verdict.operator in OPERATORS else actual_cell(verdict)
+
+
+def actual_cell(verdict: Verdict) -> str:
+    """Return the value that a filter was applied to, for a table cell; a near miss is pointed out."""
     if verdict.operator not in OPERATORS:
-        return "ignored: there is no such operator"
+        return "ignored: unknown operator"
     if not verdict.present:
-        return f"there is no {verdict.path}"
-    if verdict.path == _SEGMENTS and isinstance(verdict.actual, list | tuple):
-        return f"it is in {both([value(each) for each in verdict.actual]) or 'no segment'}"
-    actual = value(short(verdict.actual) if isinstance(verdict.actual, str) else verdict.actual)
-    return f"it is {actual}" if verdict.passed else f"it is {actual}{_near_miss(verdict)}"
-
-
-def _near_miss(verdict: Verdict) -> str:
+        return "not set"
     actual = verdict.actual
-    for wanted in _listed(verdict.value) if verdict.operator == "in" else (verdict.value,):
+    if verdict.path == _SEGMENTS_PATH and isinstance(actual, list | tuple):
+        return f"in {join_and([value(segment) for segment in actual]) or 'no segment'}"
+    text = value(short(actual) if isinstance(actual, str) else actual)
+    if verdict.passed:
+        return text
+    for wanted in _options(verdict.value) if verdict.operator == "in" else (verdict.value,):
         if isinstance(actual, str) and isinstance(wanted, str) and actual.lower() == wanted.lower():
-            return f": same letters as {value(wanted)}, but capitals count"
-        if type(actual) is not type(wanted) and _plain(actual) == _plain(wanted):
-            return f", {_kind(actual)}, and {value(wanted)} is {_kind(wanted)}: they are not the same"
-    return ""
+            return f"{text}, not {value(wanted)}: letter case matters"
+        if type(actual) is not type(wanted) and str(actual).lower() == str(wanted).lower():
+            return f"{text}, {_type_name(actual)}; {value(wanted)} is {_type_name(wanted)}, so they are different"
+    return text
 
 
-def _plain(given: Any) -> str:
-    return str(given).lower()
+def _options(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
-def _kind(given: Any) -> str:
-    match given:
+def _type_name(content: Any) -> str:
+    match content:
         case bool():
             return "a yes/no value"
         case str():
@@ -194,99 +225,29 @@ def _kind(given: Any) -> str:
         case int() | float() | Decimal():
             return "a number"
         case _:
-            return "something else"
+            return "another type"
 
 
-def events(trigger: Trigger) -> str:
-    """Write which events start an automation: `deposit or trade`."""
+def event_names(trigger: Trigger) -> str:
+    """Return the events that start an automation: `deposit or trade`."""
     if trigger.source is not None:
-        return f"{trigger.source.declared.name} of {short(trigger.source.contract)} on chain {trigger.source.chain_id}"
-    return either(sorted(trigger.names)) if trigger.names else "any event"
+        return f"{trigger.source.abi_event.name} of {short(trigger.source.contract)} on chain {trigger.source.chain_id}"
+    return join_or(sorted(trigger.names)) if trigger.names else "any event"
 
 
-def starting(trigger: Trigger) -> str:
-    """Write what starts an automation: `deposit where amountUsd is 100`."""
-    asked = conditions(trigger.filters)
-    return f"{events(trigger)} where {asked}" if asked else events(trigger)
+def trigger_text(trigger: Trigger) -> str:
+    """Return what starts an automation: `deposit where amountUsd is 100`."""
+    filters = conditions(trigger.filters)
+    return f"{event_names(trigger)} where {filters}" if filters else event_names(trigger)
 
 
-def outcome(word: str | None) -> str:
-    """Say an outcome in words."""
-    return OUTCOME_WORDS.get(word or "", (word or "").replace("_", " "))
+def assignments(attributes: Mapping[str, Any]) -> str:
+    """Return new values of attributes: `tier = “gold” and visits = 3`."""
+    return join_and([f"{name} = {value(content)}" for name, content in attributes.items()])
 
 
-def ended(word: str | None) -> str:
-    """Say the outcome of an entry; the `refused` of a step is another one, of who is not let in."""
-    return "the receiver said no" if word == "refused" else outcome(word)
-
-
-def ending(state: State | str | None, word: str | None, error: str | None) -> str:
-    """Say where an entry stands, and why."""
-    if (told := _ENDINGS.get((state, word))) is not None:
-        return told
-    match state:
-        case State.CANCELLED:
-            return f"Cancelled: {outcome(word)}."
-        case State.DEAD:
-            return f"Failed for good: {(error or outcome(word)).removeprefix(f'{word}: ')}."
-        case State.RETRYING:
-            return f"A step failed and will be tried again: {error or outcome(word)}."
-        case _:
-            return _PLAIN_ENDINGS.get(state, "Waiting for the engine.")
-
-
-def deeds(messages: int, written: "Written", *, done: bool) -> str:
-    """Say what is done: `send 1 message and add the tag “vip”` (`done`: `sent …`); empty when nothing is."""
-    parts = [f"{'sent' if done else 'send'} {counted(messages, 'message')}"] if messages else []
-    if written.tags:
-        parts.append(f"{'added' if done else 'add'} {_tags(written.tags)}")
-    if written.removed_tags:
-        parts.append(f"{'removed' if done else 'remove'} {_tags(written.removed_tags)}")
-    if written.attributes:
-        parts.append(f"set {both(written.attributes)}")
-    return both(parts)
-
-
-class Written(msgspec.Struct, frozen=True):
-    """What steps write to the contact: tags, and names of attributes."""
-
-    tags: Sequence[str] = ()
-    removed_tags: Sequence[str] = ()
-    attributes: Sequence[str] = ()
-
-
-def written(steps: Iterable[Step]) -> Written:
-    """Return what steps have written to the contact."""
-    found: dict[str, list[str]] = {"tagged": [], "untagged": [], "updated": []}
-    for step in steps:
-        if step.outcome in found:  # of an erased contact, steps tell nothing more
-            found[step.outcome] += step.detail.get("attributes") or (
-                [step.detail["tag"]] if "tag" in step.detail else []
-            )
-    return Written(found["tagged"], found["untagged"], tuple(dict.fromkeys(found["updated"])))
-
-
-def _tags(tags: Sequence[str]) -> str:
-    return f"the {'tag' if len(tags) == 1 else 'tags'} {both([value(tag) for tag in tags])}"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Write a number of things: `1 message`, `2,000 messages`."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-def standing(states: Mapping[str, int]) -> str:
-    """Say how many entries there are, and in which states: `3 entries: 1 waiting, 2 completed`. The server counts the newest 100,000."""
-    total = sum(states.values())
-    if not total:
-        return "No entries yet"
-    parts = [f"{count:,} {state}" for state, count in states.items() if count]
-    newest = "The newest " if total >= _MOST_COUNTED else ""
-    return f"{newest}{counted(total, 'entry', 'entries')}: {', '.join(parts)}"
-
-
-def title(node: Node) -> str:  # noqa: C901, PLR0911, PLR0912  a table: one line per kind
-    """Name a node in a few words, with what matters about it."""
+def step_title(node: Node) -> str:
+    """Return what a node does, with what matters about it."""
     match node.action:
         case SendInapp(title=text):
             return f"send the in-app message {value(text)}"
@@ -307,69 +268,132 @@ def title(node: Node) -> str:  # noqa: C901, PLR0911, PLR0912  a table: one line
         case WaitForEvent(event=event, filters=filters, timeout=timeout):
             return f"wait up to {duration(timeout)} for {event}{_where(filters)}"
         case Split(branches=branches):
-            return f"split: {both([f'{each.percent} % {value(each.handle)}' for each in branches])}"
+            return f"split: {join_and([f'{branch.percent} % {value(branch.handle)}' for branch in branches])}"
         case Exit():
             return "stop"
-        case Entered():
+        case TriggerNode():
             return "start"
-        case Invalid(problems=problems):
+        case InvalidAction(problems=problems):
             return f"{node.id}, which cannot run: {problems[0].reason}"
 
 
-def assignments(attributes: Mapping[str, Any]) -> str:
-    """Write what becomes of attributes: `tier = “gold” and visits = 3`."""
-    return both([f"{name} = {value(each)}" for name, each in attributes.items()])
-
-
-def rules(settings: Settings) -> list[str]:
-    """Write what holds for an automation as a whole, one rule each."""
-    goal, hours, cap = settings.goal, settings.quiet_hours, settings.frequency_cap
-    return [
-        *_reentry(settings.reentry),
-        *([f"until {goal.event}{_where(goal.filters)}"] if goal else []),
-        *([f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}"] if hours else []),
-        *([f"at most {counted(cap.messages, 'message')} in {duration(cap.period)}"] if cap else []),
-        *([f"hold out {settings.holdout} % of contacts"] if settings.holdout else []),
-    ]
-
-
-def _reentry(reentry: Reentry) -> list[str]:
-    match reentry.policy:
+def rules(settings: AutomationSettings) -> list[str]:
+    """Return the rules of the whole automation, one text each."""
+    texts = []
+    match settings.reentry.policy:
         case "always":
-            return []
+            pass
         case "once":
-            return ["once per contact"]
+            texts.append("once per contact")
         case "once_per":
-            return [f"once in {counted(reentry.days, 'day')} per contact"]
+            texts.append(f"once in {quantity(settings.reentry.days, 'day')} per contact")
         case "not_while_running":
-            return ["not while it runs for the contact"]
+            texts.append("not while it runs for the contact")
+    if (goal := settings.goal) is not None:
+        texts.append(f"until {goal.event}{_where(goal.filters)}")
+    if (hours := settings.quiet_hours) is not None:
+        texts.append(f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}")
+    if (cap := settings.frequency_cap) is not None:
+        texts.append(f"at most {quantity(cap.messages, 'message')} in {duration(cap.period)}")
+    if settings.holdout:
+        texts.append(f"hold out {settings.holdout} % of contacts")
+    return texts
 
 
 def _where(filters: Sequence[Filter]) -> str:
     return f", where {conditions(filters)}" if filters else ""
 
 
-def duration(span: timedelta) -> str:
-    """Write a span in its two largest units: `3 days`, `1 hour 30 minutes`."""
-    left, parts = round(span.total_seconds()), []
-    for size, noun in _UNITS:
-        number, left = divmod(left, size)
-        if number:
-            parts.append(counted(number, noun))
-    return " ".join(parts[:2]) or "no time"
+def outcome(word: str | None) -> str:
+    """Return an outcome in words."""
+    return OUTCOME_WORDS.get(word or "", (word or "").replace("_", " "))
 
 
-def offset(span: timedelta) -> str:
-    """Write how long after the beginning something happens: `+3 days`; empty for less than a second."""
-    return f"+{duration(span)}" if span >= timedelta(seconds=1) else ""
+def entry_outcome(word: str | None) -> str:
+    """Return the outcome of an entry in words. `refused` differs: of a step it means that the contact did not enter."""
+    return "the receiver rejected it" if word == "refused" else outcome(word)
 
 
-_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+def ending(state: State | str | None, word: str | None, error: str | None) -> str:
+    """Return the state of an entry, with its reason, as a sentence."""
+    match state, word:
+        case State.COMPLETED, "no_published_version":
+            return "No version was published, so nothing was done."
+        case State.COMPLETED, "holdout":
+            return "Held out for comparison: nothing was done."
+        case State.EXITED, "goal":
+            return "Stopped: the goal was reached."
+        case State.CANCELLED, _:
+            return f"Cancelled: {outcome(word)}."
+        case State.DEAD, _:
+            return f"Failed permanently: {(error or outcome(word)).removeprefix(f'{word}: ')}."
+        case State.RETRYING, _:
+            return f"A step failed and will be retried: {error or outcome(word)}."
+        case State.COMPLETED, _:
+            return "Completed."
+        case State.EXITED, _:
+            return "Stopped at an exit."
+        case State.WAITING, _:
+            return "Waiting."
+        case State.RUNNING, _:
+            return "Running."
+        case State.PAUSED, _:
+            return "Paused until the automation is resumed."
+        case _:
+            return "Waiting for the engine."
 
 
-def message(sent: Message) -> tuple[str, str, str]:
-    """Return a message's title, its text, and where it goes."""
-    match sent:
+def entry_counts(states: Mapping[str, int]) -> str:
+    """Return the number of entries, and how many are in which state: `3 entries: 1 waiting, 2 completed`."""
+    total = sum(states.values())
+    if not total:
+        return "No entries yet"
+    parts = [f"{count:,} {state}" for state, count in states.items() if count]
+    newest = "The newest " if total >= _MAX_COUNTED_ENTRIES else ""
+    return f"{newest}{quantity(total, 'entry', 'entries')}: {', '.join(parts)}"
+
+
+class ContactWrites(msgspec.Struct, frozen=True):
+    """Tags and attribute names that steps write to the contact."""
+
+    tags: Sequence[str] = ()
+    removed_tags: Sequence[str] = ()
+    attributes: Sequence[str] = ()
+
+
+def contact_writes(steps: Iterable[Step]) -> ContactWrites:
+    """Return what steps wrote to the contact. Steps of an erased contact have no detail, so they add nothing."""
+    tags: list[str] = []
+    removed_tags: list[str] = []
+    attributes: dict[str, None] = {}
+    for step in steps:
+        match step.outcome:
+            case "tagged" if "tag" in step.detail:
+                tags.append(step.detail["tag"])
+            case "untagged" if "tag" in step.detail:
+                removed_tags.append(step.detail["tag"])
+            case "updated":
+                attributes |= dict.fromkeys(step.detail.get("attributes") or ())
+            case _:
+                pass
+    return ContactWrites(tags, removed_tags, tuple(attributes))
+
+
+def effects(messages: int, writes: ContactWrites, *, done: bool) -> str:
+    """Return the effects of a run: `send 1 message and add the tag “vip”` (`done`: `sent …`); empty if there are none."""
+    parts = [f"{'sent' if done else 'send'} {quantity(messages, 'message')}"] if messages else []
+    verbs = ("added", "removed") if done else ("add", "remove")
+    for verb, tags in zip(verbs, (writes.tags, writes.removed_tags), strict=True):
+        if tags:
+            parts.append(f"{verb} the {'tag' if len(tags) == 1 else 'tags'} {join_and([value(tag) for tag in tags])}")
+    if writes.attributes:
+        parts.append(f"set {join_and(writes.attributes)}")
+    return join_and(parts)
+
+
+def message_parts(message: Message) -> tuple[str, str, str]:
+    """Return the title, the text and the destination of a message."""
+    match message:
         case InappMessage(title=title, body=body, wallet_address=wallet):
             return title, body, f"in-app message to wallet {short(wallet)}"
         case EmailMessage(subject=subject, body=body, email=address):
@@ -378,54 +402,33 @@ def message(sent: Message) -> tuple[str, str, str]:
             return f"POST {url}", body, "webhook"
 
 
-def line(sent: Message) -> str:
-    """Write a message in one line."""
-    title, body, _ = message(sent)
+def message_line(message: Message) -> str:
+    """Return a message on one line."""
+    title, body, _ = message_parts(message)
     return f"“{title}” {body}"
 
 
-def detail(step: Step) -> str:  # noqa: PLR0911  a table: one line per outcome
-    """Say what else is known of a step: why it failed, what it waits for, what it wrote."""
-    known = step.detail
+def step_detail(step: Step) -> str:
+    """Return the detail of a step: its error, when it waits until, or what it wrote."""
+    detail = step.detail
     match step.outcome:
         case "failed":
-            return str(known.get("error", ""))
+            return str(detail.get("error", ""))
         case "tagged" | "untagged":
-            return str(known.get("tag", ""))
+            return str(detail.get("tag", ""))
         case "updated":
-            return both([str(name) for name in known.get("attributes", ())])
-        case "waiting" if "until" in known:
-            return f"{CAUSE_WORDS.get(known.get('cause', ''), '')} until {moment_words(known['until'])} UTC".strip()
+            return join_and([str(name) for name in detail.get("attributes", ())])
+        case "waiting" if "until" in detail:
+            return f"{CAUSE_WORDS.get(detail.get('cause', ''), '')} until {to_minute(detail['until'])} UTC".strip()
         case "matched" | "timed_out" | "goal":
-            return str(known.get("event", ""))
+            return str(detail.get("event", ""))
         case "skipped" | "refused":
-            return CAUSE_WORDS.get(known.get("cause", ""), "")
+            return CAUSE_WORDS.get(detail.get("cause", ""), "")
         case _:
             return ""
 
 
-def until(step: Step) -> str:
-    """Say until when a step waits: ` until 2026-11-23 08:00 UTC`; empty when it does not say."""
-    known = step.detail.get("until")
-    return f" until {moment_words(known)} UTC" if known else ""
-
-
-def moment_words(written: str) -> str:
-    """Write a moment of JSON to the minute: `2026-11-23 08:00`."""
-    return written[:16].replace("T", " ")
-
-
-def _listed(options: Any) -> Sequence[Any]:
-    return options if isinstance(options, list | tuple) else ()
-
-
-def both(texts: Sequence[str]) -> str:
-    """Write a list: `a, b and c`."""
-    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)
-
-
-def either(texts: Sequence[str]) -> str:
-    """Write alternatives: `a, b or c`."""
-    if len(texts) < 2:
-        return "".join(texts)
-    return f"{', '.join(texts[:-1])} or {texts[-1]}"
+def waiting_until(step: Step) -> str:
+    """Return when a step stops waiting: ` until 2026-11-23 08:00 UTC`; empty if that is unknown."""
+    until = step.detail.get("until")
+    return f" until {to_minute(until)} UTC" if until else ""

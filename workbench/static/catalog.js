@@ -110,7 +110,7 @@ function catalog(model, el) {
       h("div", { class: "bar" }, h("div", { class: "head grow" }, shape.title), buttons(shape.code), only ? null : h("button", { onclick: close, title: "Close (Escape)" }, "✕")),
       h("div", { class: "soft" }, shape.note),
       h("div", { class: "wide" }, spark(shape.perDay, shape.days, { width: 310, height: 40 })),
-      shape.drift.map((text) => h("div", { class: "note" }, h("b", {}, "Changed lately: "), text)),
+      shape.drift.map((text) => h("div", { class: "note" }, h("b", {}, "Changed recently: "), text)),
       shape.paths.length ? paths(shape.paths) : h("p", {}, "Its payload is empty."),
       shape.samples.length ? samples(shape.samples) : null,
     ].flat().filter(Boolean);
@@ -128,7 +128,7 @@ function catalog(model, el) {
         h("tbody", {}, found.map((each) => h(
           "tr",
           { class: each.drifting ? "drifting" : null },
-          h("td", {}, h("b", {}, each.path), each.drifting ? h("span", { class: "flag", title: "Changed lately, see above" }, "changed") : null),
+          h("td", {}, h("b", {}, each.path), each.drifting ? h("span", { class: "flag", title: "Changed recently, see above" }, "changed") : null),
           h("td", {}, each.types),
           h("td", { class: "num" }, each.missing),
           h("td", { class: "num" }, each.nulls),

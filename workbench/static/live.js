@@ -34,8 +34,8 @@ function live(model, el) {
     lines.replaceChildren(...told.lines.map((line) => h("p", {}, line)));
     if (told.percents.length > 1) lines.append(spark(told.percents, told.dates, { unit: " %" }));
     const parts = [h("div", { class: "scroll" }, table(told.steps))];
-    if (told.dead.rows.length) parts.push(h("div", { class: "part" }, "Failed for good"), h("div", { class: "scroll dead" }, table(told.dead, ([cause]) => (cause ? [h("button", { onclick: () => replay(cause) }, "Try again")] : []))));
-    if (told.days.rows.length) parts.push(h("details", { open: opened, ontoggle: (event) => (opened = event.currentTarget.open) }, h("summary", {}, "The goal, day by day"), table(told.days)));
+    if (told.dead.rows.length) parts.push(h("div", { class: "part" }, "Failed permanently"), h("div", { class: "scroll dead" }, table(told.dead, ([cause]) => (cause ? [h("button", { onclick: () => replay(cause) }, "Try again")] : []))));
+    if (told.days.rows.length) parts.push(h("details", { open: opened, ontoggle: (event) => (opened = event.currentTarget.open) }, h("summary", {}, "Goal by day"), table(told.days)));
     tables.replaceChildren(...parts);
     if (told.said) said.textContent = told.said;
     else if (said.textContent.endsWith("…")) said.textContent = "";

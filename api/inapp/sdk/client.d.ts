@@ -1,4 +1,4 @@
-/** The part of an EIP-1193 provider that is used: `window.ethereum` is one. */
+/** The parts of an EIP-1193 provider that the client uses, such as `window.ethereum`. */
 export interface Provider {
   request(call: { method: string; params?: unknown[] }): Promise<unknown>;
   on?(event: "accountsChanged", listener: (accounts: string[]) => void): unknown;
@@ -20,24 +20,24 @@ export type State = "signing-in" | "connecting" | "connected" | "waiting" | "sto
 export interface Options {
   /** `pk_live_…` */
   publishableKey: string;
-  /** Where the API is, with or without `/api/v1`. */
+  /** Base URL of the API, with or without `/api/v1`. */
   apiBaseUrl: string;
   provider: Provider;
-  /** Called once for each message; one whose call throws or rejects comes again with the next connection. */
+  /** Called once for each message. If it throws or rejects, the message is delivered again over the next connection. */
   onPush(push: Push): void | Promise<void>;
-  /** Called when the connection changes; `error` says why it has stopped. */
+  /** Called when the state changes; `error` is the reason for "stopped". */
   onState?(state: State, error?: InappError): void;
 }
 
 export interface Client {
-  /** The wallet's address once it is signed in and connected; rejected when that cannot come to pass. */
+  /** Resolves to the wallet's address once it is signed in and connected; rejects if the client stops before. */
   ready: Promise<string>;
-  /** End for good. */
+  /** Stop permanently. */
   stop(): void;
 }
 
-/** What ends everything: the key, the page or the person said no. */
+/** A permanent error: the key or the origin was rejected, or the user refused to sign. */
 export class InappError extends Error {}
 
-/** Sign the wallet in and hand over its messages until stopped. */
+/** Sign the wallet in and deliver its messages until stopped. */
 export function start(options: Options): Client;

@@ -1,31 +1,31 @@
 /**
- * In-app messages of Event Workbench in a browser: signs the wallet in, keeps a socket open, hands over every message once.
+ * In-app messages of Event Workbench in a browser: signs the wallet in, keeps a socket open, and delivers each message once.
  *
- * The wallet signs a text (EIP-4361) through an EIP-1193 provider; the token it is worth lives in memory only, and the server
- * renews it over the open socket, so that a lost connection comes back without asking the wallet. A message is acknowledged
- * when `onPush` has returned (or its promise is fulfilled), so one that could not be shown comes again with the next
- * connection. Titles and bodies are text: put them on the page with `textContent`.
+ * The wallet signs a text (EIP-4361) through an EIP-1193 provider. The session token is kept in memory only, and the server
+ * renews it over the open socket, so a lost connection is restored without asking the wallet again. A message is acknowledged
+ * after `onPush` has returned (or its promise is fulfilled), so a message that could not be shown is delivered again over the
+ * next connection. Titles and bodies are text, not HTML: put them on the page with `textContent`.
  */
 
 const API = "/api/v1/inapp";
-const FIRST_PAUSE = 1_000; // milliseconds; doubles with every failure, and chance takes up to nine tenths of it off
-const LONGEST_PAUSE = 30_000;
-const STEADY = 10_000; // milliseconds after which a connection counts as a success
-const REMEMBERED = 2_000; // ids of messages handed over
-const COME_BACK = /; retry-after=(\d+(?:\.\d+)?)$/; // seconds, at the end of a close reason
-const UP_TO = 1.5; // times what the server asked for: not everybody at the same moment
-const SIGN_IN_AGAIN = 4401;
-const FORBIDDEN = 4403;
-const TRY_LATER = new Set([408, 429, 500, 502, 503, 504]);
+const FIRST_DELAY_MS = 1_000; // doubles with every failure; jitter takes up to nine tenths off
+const MAX_DELAY_MS = 30_000;
+const STABLE_AFTER_MS = 10_000; // a connection that lasts this long resets the delay
+const MAX_SEEN_IDS = 2_000; // of delivered messages
+const RETRY_AFTER = /; retry-after=(\d+(?:\.\d+)?)$/; // seconds, at the end of a close reason
+const RETRY_AFTER_SPREAD = 1.5; // times the requested delay at most, so that clients do not reconnect all together
+const UNAUTHORIZED = 4401; // close code: sign in again
+const FORBIDDEN = 4403; // close code: this origin is not allowed
+const RETRYABLE_STATUS = new Set([408, 429, 500, 502, 503, 504]);
 
-/** What ends everything: the key, the page or the person said no. */
+/** A permanent error: the key or the origin was rejected, or the user refused to sign. */
 export class InappError extends Error {
   name = "InappError";
 }
 
-/** Begin; see client.d.ts. */
+/** See client.d.ts. */
 export function start({ publishableKey, apiBaseUrl, provider, onPush, onState = () => {} }) {
-  const client = new Client(root(apiBaseUrl), publishableKey, provider, onPush, onState);
+  const client = new Client(normalizeBase(apiBaseUrl), publishableKey, provider, onPush, onState);
   client.run();
   return { ready: client.ready, stop: () => client.stop() };
 }
@@ -39,11 +39,11 @@ class Client {
   #seen = new Set();
   #stopped = new AbortController();
   #failures = 0;
-  #asked = 0; // milliseconds that the server wants us to stay away
+  #retryAfterMs = 0; // requested by the server
   #socket = null;
   #session = null;
-  #arrive;
-  #fail;
+  #resolveReady;
+  #rejectReady;
 
   constructor(base, key, provider, onPush, onState) {
     this.#base = base;
@@ -51,11 +51,11 @@ class Client {
     this.#provider = provider;
     this.#onPush = onPush;
     this.#onState = onState;
-    this.ready = new Promise((arrive, fail) => {
-      this.#arrive = arrive;
-      this.#fail = fail;
+    this.ready = new Promise((resolve, reject) => {
+      this.#resolveReady = resolve;
+      this.#rejectReady = reject;
     });
-    this.ready.catch(() => {}); // whoever does not ask is told by onState
+    this.ready.catch(() => {}); // an app that does not await `ready` gets the error through onState
   }
 
   async run() {
@@ -67,7 +67,7 @@ class Client {
       } catch (error) {
         if (error instanceof InappError) return this.#end(error);
       }
-      if (!this.#stopped.signal.aborted) await this.#rest();
+      if (!this.#stopped.signal.aborted) await this.#delay();
     }
   }
 
@@ -80,29 +80,29 @@ class Client {
     this.#stopped.abort();
     this.#provider.removeListener?.("accountsChanged", this.#accountsChanged);
     this.#socket?.close(1000);
-    this.#fail(error);
+    this.#rejectReady(error);
     this.#onState("stopped", error);
   }
 
   #accountsChanged = (accounts) => {
     if (!accounts.length) return this.#end(new InappError("the wallet was disconnected"));
     if (this.#session && accounts[0].toLowerCase() !== this.#session.walletAddress) {
-      this.#session = null; // messages of one wallet are not for the eyes of the next
+      this.#session = null; // a session belongs to one wallet: sign the new one in
       this.#socket?.close(1000);
     }
   };
 
   async #signIn() {
     this.#onState("signing-in");
-    const [walletAddress] = await this.#ask("eth_requestAccounts");
+    const [walletAddress] = await this.#request("eth_requestAccounts");
     if (!walletAddress) throw new InappError("the wallet has no account");
-    const chainId = Number(await this.#ask("eth_chainId").catch(() => 1)) || 1;
+    const chainId = Number(await this.#request("eth_chainId").catch(() => 1)) || 1;
     const { message } = await this.#post("/challenge", { walletAddress, chainId });
-    const signature = await this.#ask("personal_sign", [hex(message), walletAddress]);
+    const signature = await this.#request("personal_sign", [hex(message), walletAddress]);
     return this.#post("/session", { message, signature });
   }
 
-  async #ask(method, params) {
+  async #request(method, params) {
     try {
       return await this.#provider.request(params ? { method, params } : { method });
     } catch (error) {
@@ -119,34 +119,34 @@ class Client {
       credentials: "omit",
     });
     if (response.ok) return response.json();
-    const said = await response.json().catch(() => ({}));
-    const sentence = said.error ?? `the server answered ${response.status}`;
-    throw TRY_LATER.has(response.status) ? new Error(sentence) : new InappError(sentence);
+    const answer = await response.json().catch(() => ({}));
+    const message = answer.error ?? `the server answered with status ${response.status}`;
+    throw RETRYABLE_STATUS.has(response.status) ? new Error(message) : new InappError(message);
   }
 
-  /** Hand over messages until the socket closes. */
+  /** Deliver messages until the socket closes. */
   #listen(token) {
     this.#onState("connecting");
     const socket = (this.#socket = new WebSocket(this.#base.replace(/^http/, "ws") + API + "/socket"));
-    return new Promise((closed, refused) => {
-      let steady;
+    return new Promise((resolve, reject) => {
+      let stableTimer;
       socket.onopen = () => {
         socket.send(JSON.stringify({ type: "AUTH", token }));
-        steady = setTimeout(() => (this.#failures = 0), STEADY);
-        this.#arrive(this.#session?.walletAddress);
+        stableTimer = setTimeout(() => (this.#failures = 0), STABLE_AFTER_MS);
+        this.#resolveReady(this.#session?.walletAddress);
         this.#onState("connected");
       };
-      socket.onmessage = ({ data }) => this.#take(socket, JSON.parse(data));
+      socket.onmessage = ({ data }) => this.#receive(socket, JSON.parse(data));
       socket.onclose = ({ code, reason }) => {
-        clearTimeout(steady);
-        this.#asked = 1_000 * (COME_BACK.exec(reason)?.[1] ?? 0);
-        if (code === SIGN_IN_AGAIN) this.#session = null;
-        code === FORBIDDEN ? refused(new InappError(reason || "this page may not ask")) : closed();
+        clearTimeout(stableTimer);
+        this.#retryAfterMs = 1_000 * (RETRY_AFTER.exec(reason)?.[1] ?? 0);
+        if (code === UNAUTHORIZED) this.#session = null;
+        code === FORBIDDEN ? reject(new InappError(reason || "this origin is not allowed")) : resolve();
       };
     });
   }
 
-  async #take(socket, frame) {
+  async #receive(socket, frame) {
     if (frame.type === "SESSION" && this.#session) this.#session.token = frame.token;
     if (frame.type !== "PUSH") return;
     const { id, title, body, data, createdAt } = frame;
@@ -155,7 +155,7 @@ class Client {
       try {
         await this.#onPush({ id, title, body, data, createdAt });
       } catch (error) {
-        this.#seen.delete(id); // it comes again
+        this.#seen.delete(id); // not acknowledged: the server sends it again
         console.error("onPush failed", error);
         return;
       }
@@ -165,42 +165,42 @@ class Client {
 
   #remember(id) {
     this.#seen.add(id);
-    if (this.#seen.size > REMEMBERED) this.#seen.delete(this.#seen.values().next().value);
+    if (this.#seen.size > MAX_SEEN_IDS) this.#seen.delete(this.#seen.values().next().value);
   }
 
-  /** Wait before the next try, as long as the server asked for; else a browser that comes online or into view does not wait. */
-  #rest() {
-    const asked = this.#asked;
-    const pause = asked
-      ? between(asked, UP_TO * asked)
-      : between(0.1, 1) * Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this.#failures++);
-    this.#asked = 0;
+  /** Wait before the next attempt. Unless the server requested the delay, coming online or into view ends it. */
+  #delay() {
+    const retryAfterMs = this.#retryAfterMs;
+    const delayMs = retryAfterMs
+      ? randomBetween(retryAfterMs, RETRY_AFTER_SPREAD * retryAfterMs)
+      : randomBetween(0.1, 1) * Math.min(MAX_DELAY_MS, FIRST_DELAY_MS * 2 ** this.#failures++);
+    this.#retryAfterMs = 0;
     this.#onState("waiting");
-    return new Promise((done) => {
-      const over = new AbortController();
-      const timer = setTimeout(go, pause);
-      function go() {
+    return new Promise((resolve) => {
+      const listeners = new AbortController();
+      const timer = setTimeout(finish, delayMs);
+      function finish() {
         clearTimeout(timer);
-        over.abort();
-        done();
+        listeners.abort();
+        resolve();
       }
-      const { signal } = over;
-      if (!asked) {
-        window.addEventListener("online", go, { signal });
-        document.addEventListener("visibilitychange", () => document.hidden || go(), { signal });
+      const { signal } = listeners;
+      if (!retryAfterMs) {
+        window.addEventListener("online", finish, { signal });
+        document.addEventListener("visibilitychange", () => document.hidden || finish(), { signal });
       }
-      this.#stopped.signal.addEventListener("abort", go, { signal });
+      this.#stopped.signal.addEventListener("abort", finish, { signal });
     });
   }
 }
 
-/** Return the address of the server, however it was given. */
-function root(apiBaseUrl) {
+/** Return the base URL of the server without `/api/v1`; it may be given relative to the page. */
+function normalizeBase(apiBaseUrl) {
   return new URL(apiBaseUrl, location.href).href.replace(/\/+$/, "").replace(/\/api\/v1$/, "");
 }
 
-function between(least, most) {
-  return least + (most - least) * Math.random();
+function randomBetween(low, high) {
+  return low + (high - low) * Math.random();
 }
 
 function hex(text) {

@@ -1,4 +1,4 @@
-// What has to be said at once: the kernel does not answer, somebody else changed it, what came of the last click.
+// Banners: the kernel does not answer, someone else changed the automation, the result of the last action.
 import { useEffect } from "react";
 import type { Desk, View } from "./desk";
 

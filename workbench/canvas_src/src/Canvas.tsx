@@ -13,7 +13,7 @@ import { Overview } from "./panels/Overview";
 import { StepPanel } from "./panels/StepPanel";
 import { TryPanel } from "./panels/TryPanel";
 import { Toolbar, type Deeds } from "./Toolbar";
-import type { Kind, Sample, Trial } from "./types";
+import type { Card, Kind, Sample, Trial } from "./types";
 import { StageContext, useDark, useSettled, useView, type Stage, type Tried } from "./use";
 
 type Asked = "publish" | "pause" | "reload" | "overwrite" | "help" | null;
@@ -144,7 +144,7 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
 
   const stage: Stage = { desk, selected, select: setSelected, target, aim, samples, tried, try: take, trial, show };
   const step = one !== null ? sheet.nodes.get(one) : undefined;
-  const hint = readOnly ? "" : end ? hintOf(sheet.nodes.get(end.key)?.id, end.handle) : "It is put on its own.";
+  const hint = readOnly ? "" : end ? hintOf(cardOf(end.key), end.handle) : "New steps are not connected.";
   return (
     <StageContext.Provider value={stage}>
       <div
@@ -174,9 +174,9 @@ function Whole({ desk, height }: { desk: Desk; height: number }) {
         </div>
         {asked === "publish" && <PublishDialog close={() => ask(null)} go={go} />}
         {asked === "help" && <Help close={() => ask(null)} />}
-        {asked === "pause" && <Question title="Pause it?" text="No event starts it until you resume it, and whoever is on the way rests until then. Switching it off cancels them instead." yes="Pause" act={() => void desk.do("pause")} other="Switch off" otherwise={() => void desk.do("deactivate")} close={() => ask(null)} />}
-        {asked === "reload" && <Question title="Load the server's?" text="What you changed here since you opened it is dropped." yes="Load it" act={() => void desk.do("reload")} close={() => ask(null)} />}
-        {asked === "overwrite" && <Question title="Replace the server's with yours?" text="What somebody else saved meanwhile is replaced by what you see here. What is published stays as it is." yes="Replace it" act={() => void desk.do("save", { overwrite: true })} close={() => ask(null)} />}
+        {asked === "pause" && <Question title="Pause the automation?" text="No event starts it until you resume it, and its entries wait until then. Switching it off cancels them instead." yes="Pause" act={() => void desk.do("pause")} other="Switch off" otherwise={() => void desk.do("deactivate")} close={() => ask(null)} />}
+        {asked === "reload" && <Question title="Load the version from the server?" text="Your changes since you opened it are lost." yes="Load" act={() => void desk.do("reload")} close={() => ask(null)} />}
+        {asked === "overwrite" && <Question title="Replace the version on the server?" text="The changes that someone else saved are replaced with yours. The published version stays as it is." yes="Replace" act={() => void desk.do("save", { overwrite: true })} close={() => ask(null)} />}
       </div>
     </StageContext.Provider>
   );
@@ -195,8 +195,9 @@ function inField(event: { target: EventTarget }): boolean {
   return (event.target as HTMLElement).closest("input, textarea, select, dialog") !== null;
 }
 
-function hintOf(id: string | undefined, handle: string | null): string {
-  return `Put after ${id}${handle ? `, ${handle}` : ""}`;
+function hintOf(card: Card, handle: string | null): string {
+  const branch = card.ways.find((way) => way.handle === handle)?.label;
+  return `New steps go after “${card.kind}”${branch ? `, “${branch}”` : ""}`;
 }
 
 /** Events to try, looked up anew when other events start the automation; and what is chosen from them. */

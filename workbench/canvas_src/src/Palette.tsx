@@ -1,11 +1,11 @@
-// The kinds of steps there are: click to put one behind the end that is open, drag to put it anywhere.
+// The kinds of steps: click one to add it at the open end, or drag it anywhere.
 import type { KeyboardEvent } from "react";
 import { DRAGGED } from "./Flow";
 import { Icon } from "./Icon";
 import type { Kind } from "./types";
 
 export function Palette({ kinds, hint, add, started }: { kinds: Kind[]; hint: string; add: (kind: Kind) => void; started: boolean }) {
-  const offered = kinds.filter((each) => (each.group === "Start") !== started);
+  const offered = kinds.filter((each) => (each.group === "Triggers") !== started);
   const groups = [...Map.groupBy(offered, (each) => each.group)];
   return (
     <nav className="ewc-palette" aria-label="Steps to add" onKeyDown={walk}>

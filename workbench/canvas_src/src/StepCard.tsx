@@ -1,4 +1,4 @@
-// A node: its card, its ways out, what is wrong with it, how many stand there, and what happened in a trial.
+// A node: its card, its outgoing edges, its problems, the number of entries, and its mark in a test.
 import { Handle, Position, useUpdateNodeInternals, type Node, type NodeProps } from "@xyflow/react";
 import { memo, useEffect } from "react";
 import { Icon } from "./Icon";
@@ -82,7 +82,7 @@ function WayOut({ way, share, data }: { way: Way; share: number; data: StepData 
         className={`ewc-out${open ? " ewc-open" : ""}`}
         style={{ left }}
         data-way={way.handle ?? ""}
-        title={open ? "Drag to a step, or click and choose the next one" : "Drag to lead it elsewhere, or click to put a step in between"}
+        title={open ? "Drag to a step, or click and choose the next step" : "Drag to connect it to another step, or click to insert a step"}
         onClick={() => data.aim(way.handle)}
       />
       {way.label && <span className="ewc-way" style={{ left }}>{way.label}</span>}

@@ -224,7 +224,7 @@ export class Desk {
     this.heard();
     if (content.kind === "refused" && content.view === this.name) {
       this.past.pop();
-      this.say("bad", `This change was not taken: ${content.why}.`);
+      this.say("bad", `This change was rejected: ${content.why}.`);
     }
     if (content.kind !== "answer") return;
     const [view, id] = String(content.id).split("/");
@@ -262,7 +262,7 @@ export class Desk {
   /** Nobody answers: say so, and let nobody wait for it. */
   private lose(): void {
     this.update({ alive: false });
-    for (const { failed } of this.waiting.values()) failed(new Error("the kernel does not answer"));
+    for (const { failed } of this.waiting.values()) failed(new Error("The kernel does not answer"));
     this.waiting.clear();
   }
 

@@ -1,4 +1,4 @@
-// Numbers that JavaScript would change travel as their digits: {"$exact": "1.0"} (workbench/canvas/exact.py).
+// Numbers that JavaScript would change travel as their digits: {"$exact": "1.0"} (workbench/canvas/document.py).
 import type { Json, Obj } from "./types";
 
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;

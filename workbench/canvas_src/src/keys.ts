@@ -1,21 +1,21 @@
-// Keys that work while the canvas has the focus, in the table that `?` shows.
+// Keyboard shortcuts of the canvas, and the table of them that `?` shows.
 import type { KeyboardEvent } from "react";
 
 export const KEYS: [string, string][] = [
-  ["Tab", "from card to card; Enter or Space selects"],
-  ["N", "to the steps that can be added, after the selected one"],
-  ["Enter", "to the form of the selected step"],
-  ["Arrow keys", "move what is selected"],
-  ["Delete", "remove what is selected"],
+  ["Tab", "go from card to card; Enter or Space selects"],
+  ["N", "add a step after the selected one"],
+  ["Enter", "edit the selected step"],
+  ["Arrow keys", "move the selection"],
+  ["Delete", "remove the selection"],
   ["Ctrl+Z, Ctrl+Shift+Z", "undo, redo"],
   ["Ctrl+C, Ctrl+X, Ctrl+V, Ctrl+D", "copy, cut, paste, duplicate"],
   ["Ctrl+A", "select everything"],
   ["Shift+drag", "select an area"],
   ["Ctrl+wheel", "zoom"],
-  ["L, F", "lay out, show everything"],
+  ["L, F", "lay out, zoom to fit"],
   ["T", "test with an event"],
-  ["Escape", "select nothing"],
-  ["?", "this list"],
+  ["Escape", "clear the selection"],
+  ["?", "show this list"],
 ];
 
 export type Act =
@@ -26,7 +26,7 @@ const PLAIN: Record<string, Act> = {
 };
 const HELD: Record<string, Act> = { z: "undo", y: "redo", a: "all", d: "duplicate" };
 
-/** What a key asks for; null where it belongs to a field, or to nobody. */
+/** The action of a key; null where the key belongs to a field, or has no action. */
 export function actOf(event: KeyboardEvent): Act | null {
   const at = event.target as HTMLElement;
   if (at.closest("input, textarea, select, [contenteditable], dialog")) return null;

@@ -5,7 +5,7 @@ import { isNumber, isObject, numberOf } from "../exact";
 import { Combo, type Option } from "./Combo";
 import { Value, Values } from "./Value";
 
-const WORDS: Record<string, string> = { eq: "is", neq: "is not", in: "is one of", contains: "contains", exists: "is there" };
+const WORDS: Record<string, string> = { eq: "is", neq: "is not", in: "is one of", contains: "contains", exists: "is set" };
 
 interface Props {
   label: string;

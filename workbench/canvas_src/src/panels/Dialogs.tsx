@@ -1,4 +1,4 @@
-// What stands in front of the canvas: whom publishing concerns, what a reload drops, the keys.
+// Dialogs: the impact of publishing, questions before work is lost, keyboard shortcuts.
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { KEYS } from "../keys";
 import type { Impact } from "../types";
@@ -36,7 +36,7 @@ export function PublishDialog({ close, go }: { close: () => void; go: (key: stri
   return (
     <Dialog title={`Publish “${status.name}”`} close={close}>
       {wrong && <p className="ewc-wrong">{wrong}</p>}
-      {errors.length > 0 && <p>It cannot be published yet:</p>}
+      {errors.length > 0 && <p>Fix these errors before publishing:</p>}
       <Remarks remarks={remarks} go={(key) => { close(); go(key); }} />
       {!errors.length && impact && (
         <div data-testid="impact">
@@ -51,20 +51,20 @@ export function PublishDialog({ close, go }: { close: () => void; go: (key: stri
         </div>
       )}
       <div className="ewc-ends">
-        <button type="button" className="ewc-button" onClick={close}>Not now</button>
+        <button type="button" className="ewc-button" onClick={close}>Cancel</button>
         <button type="button" className="ewc-button ewc-primary" disabled={busy || errors.length > 0} onClick={() => void publish()}>{busy ? "Publishing …" : "Publish"}</button>
       </div>
     </Dialog>
   );
 }
 
-/** A question before something is dropped or stopped; `other` is another way to do it. */
+/** A question before something is lost or stopped; `other` is an alternative. */
 export function Question({ title, text, yes, act, other, otherwise, close }: { title: string; text: string; yes: string; act: () => void; other?: string; otherwise?: () => void; close: () => void }) {
   return (
     <Dialog title={title} close={close}>
       <p>{text}</p>
       <div className="ewc-ends">
-        <button type="button" className="ewc-button" onClick={close}>Not now</button>
+        <button type="button" className="ewc-button" onClick={close}>Cancel</button>
         {other && <button type="button" className="ewc-button" onClick={() => { otherwise?.(); close(); }}>{other}</button>}
         <button type="button" className="ewc-button ewc-primary" onClick={() => { act(); close(); }}>{yes}</button>
       </div>
@@ -74,7 +74,7 @@ export function Question({ title, text, yes, act, other, otherwise, close }: { t
 
 export function Help({ close }: { close: () => void }) {
   return (
-    <Dialog title="Keys" close={close}>
+    <Dialog title="Keyboard shortcuts" close={close}>
       <table className="ewc-table"><tbody>{KEYS.map(([keys, what]) => <tr key={keys}><td><kbd>{keys}</kbd></td><td>{what}</td></tr>)}</tbody></table>
       <div className="ewc-ends"><button type="button" className="ewc-button ewc-primary" onClick={close}>Close</button></div>
     </Dialog>

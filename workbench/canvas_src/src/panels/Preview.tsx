@@ -1,4 +1,4 @@
-// What one step makes of the sample event: asked of the engine's own interpreter whenever one of the two changes.
+// The preview of one step with the sample event, computed by the interpreter of the engine whenever one of the two changes.
 import { useEffect, useState } from "react";
 import type { Preview, Step } from "../types";
 import { useSettled, useStage, useView } from "../use";
@@ -27,11 +27,11 @@ export function PreviewBox({ id, step }: { id: string; step: Step }) {
   if (!tried) return null;
   return (
     <section className="ewc-preview" aria-label="Preview">
-      <h4>With this event</h4>
+      <h4>Preview</h4>
       <SampleForm short />
       <div aria-live="polite">
         {wrong && <p className="ewc-wrong">{wrong}</p>}
-        {preview?.error && <p className="ewc-wrong" data-testid="preview-error">It would fail: {preview.error}</p>}
+        {preview?.error && <p className="ewc-wrong" data-testid="preview-error">This would fail: {preview.error}</p>}
         {preview?.note && <p className="ewc-doubtful">{preview.note}</p>}
         {(preview?.title || preview?.body) && <MessageBox message={preview} />}
         {preview?.says && <p>{preview.says}</p>}

@@ -13,8 +13,8 @@ import { useStage, useView } from "../use";
 const POLICIES: [string, string][] = [
   ["always", "every time"],
   ["once", "once"],
-  ["once_per", "once in so many days"],
-  ["not_while_running", "when it is through"],
+  ["once_per", "once every … days"],
+  ["not_while_running", "after the last entry ended"],
 ];
 
 export function Rules() {
@@ -44,13 +44,13 @@ export function Rules() {
         </span>
       </Labelled>
       <Switched label="Goal" on={goal} set={(on) => set("goal", on ? { event: "", filters: [] } : undefined)} disabled={readOnly}>
-        <Labelled label="Stop as soon as the contact sends" remarks={of("goal")}>
+        <Labelled label="Exit when the contact sends" remarks={of("goal")}>
           <Combo label="Goal" value={String(goal?.event ?? "")} options={eventOptions(choices)} placeholder="which event?" disabled={readOnly} onChange={(event) => set("goal", { ...goal, event })} />
           <Filters label="Goal, only when" value={goal?.filters} operators={operators} paths={pathsOf(choices, waited, true)} samples={(path) => samplesOf(choices, waited, path)} disabled={readOnly} onChange={(filters) => set("goal", { ...goal, filters })} />
         </Labelled>
       </Switched>
       <Switched label="Quiet hours" on={quiet} set={(on) => set("quietHours", on ? { from: "22:00", to: "08:00" } : undefined)} disabled={readOnly}>
-        <Labelled label="No message or email" remarks={of("quietHours")} hint="On the contact's clock: the attribute holds a zone like Europe/Zurich; without one it is UTC.">
+        <Labelled label="No in-app messages or emails" remarks={of("quietHours")} hint="In the contact's time zone, from an attribute with a value like Europe/Zurich; UTC if it is not set.">
           <span className="ewc-row">
             {(["from", "to"] as const).map((name) => <input key={name} type="time" aria-label={name} value={String(quiet?.[name] ?? "")} disabled={readOnly} onChange={(event) => set("quietHours", { ...quiet, [name]: event.target.value })} />)}
           </span>
@@ -58,13 +58,13 @@ export function Rules() {
         </Labelled>
       </Switched>
       <Switched label="Frequency cap" on={cap} set={(on) => set("frequencyCap", on ? { messages: 3, seconds: 86_400 } : undefined)} disabled={readOnly}>
-        <Labelled label="At most so many messages in" htmlFor={`${id}-cap`} remarks={of("frequencyCap")} hint="Of all automations together; what is too much is skipped.">
+        <Labelled label="Maximum messages per" htmlFor={`${id}-cap`} remarks={of("frequencyCap")} hint="Counts messages from all automations. Messages over the limit are skipped.">
           <input type="number" min={1} max={1000} aria-label="Messages" value={Number(cap?.messages ?? 3)} disabled={readOnly} onChange={(event) => set("frequencyCap", { ...cap, messages: Math.round(Number(event.target.value)) })} />
           <Span id={`${id}-cap`} label="the cap" value={cap?.seconds} disabled={readOnly} onChange={(seconds) => set("frequencyCap", { ...cap, seconds })} />
         </Labelled>
       </Switched>
       <Switched label="Holdout" on={holdout ?? undefined} set={(on) => set("holdout", on ? 10 : undefined)} disabled={readOnly}>
-        <Labelled label="Percent of contacts that get nothing" htmlFor={`${id}-holdout`} remarks={of("holdout")} hint="Always the same ones. The goal is counted for them, too: the difference is what this automation brings.">
+        <Labelled label="Percentage of contacts that get nothing" htmlFor={`${id}-holdout`} remarks={of("holdout")} hint="Always the same contacts. The goal is measured for them, too; the difference is the effect of the automation.">
           <input id={`${id}-holdout`} type="number" min={1} max={50} aria-label="Percent held out" value={Number(holdout ?? 10)} disabled={readOnly} onChange={(event) => set("holdout", Math.round(Number(event.target.value)))} />
         </Labelled>
       </Switched>

@@ -1,4 +1,4 @@
-// Which event is tried, and whose: one that really came, changed as one likes.
+// The event and the contact of a test: a real event, which can be edited.
 import { useId, useState } from "react";
 import { Combo } from "../fields/Combo";
 import { useStage } from "../use";
@@ -33,11 +33,11 @@ export function SampleForm({ short }: { short?: boolean }) {
         const chosen = samples[Number(event.target.value)];
         if (chosen) take({ event: chosen.event, payload: chosen.payload, person: chosen.contactId, label: chosen.contact });
       }}>
-        {at < 0 && <option value={-1}>{tried.event}, changed</option>}
+        {at < 0 && <option value={-1}>{tried.event}, edited</option>}
         {samples.map((each, index) => <option key={index} value={index}>{each.label}{each.contact ? ` · ${each.contact}` : ""}</option>)}
       </select>
       <span className="ewc-caption">Sample contact</span>
-      <Combo label="Sample contact" value={wanted ?? tried.label} options={people.map(([, label]) => ({ value: label }))} placeholder="somebody new; or an email, wallet, id"
+      <Combo label="Sample contact" value={wanted ?? tried.label} options={people.map(([, label]) => ({ value: label }))} placeholder="new contact; or an email, wallet, id"
         onChange={setWanted} onPick={(text) => void find(text)} />
       {wrong && <span className="ewc-wrong">{wrong}</span>}
       {!short && (

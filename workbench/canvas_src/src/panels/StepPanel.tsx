@@ -1,4 +1,4 @@
-// What is in one step: its form, what is wrong with it, and what it makes of a sample event.
+// The panel of one step: its form, its problems, and a preview with a sample event.
 import { useEffect, useRef } from "react";
 import { Control, Labelled } from "../fields/Control";
 import { Events } from "../fields/Others";
@@ -29,7 +29,7 @@ export function StepPanel({ id, step, focus }: { id: string; step: Step; focus: 
         {kind?.label ?? step.type}
         {!readOnly && <button type="button" className="ewc-quiet" onClick={() => { select([]); desk.edit(remove(sheet, [id])); }}>Remove</button>}
       </h3>
-      <p className="ewc-soft">{kind ? kind.about : "This kind of step is not known here; it is kept as it is."} <code>{step.id}</code></p>
+      <p className="ewc-soft">{kind ? kind.about : "This kind of step is unknown; it is kept unchanged."} <code>{step.id}</code></p>
       <Remarks remarks={rest} />
       {fields.map((field) => <StepField key={field.name} id={id} step={step} field={field} remarks={of(field)} />)}
       {counts.nodes?.[id] && <Outcomes count={counts.nodes[id]} />}
@@ -69,7 +69,7 @@ export function Remarks({ remarks, go }: { remarks: Remark[]; go?: (key: string)
     <>
       {remarks.map((each) => (
         <div key={`${each.key}${each.field}${each.message}`} className={`ewc-note ewc-note-${each.level}`}>
-          <b>{each.level === "error" ? "To be mended: " : "Worth a look: "}</b>
+          <b>{each.level === "error" ? "Error: " : "Warning: "}</b>
           {go && each.key && <button type="button" className="ewc-link" onClick={() => go(each.key!)}>{each.key}</button>} {each.message}
         </div>
       ))}
@@ -80,7 +80,7 @@ export function Remarks({ remarks, go }: { remarks: Remark[]; go?: (key: string)
 function Outcomes({ count }: { count: Count }) {
   return (
     <div>
-      <h4>What happened here</h4>
+      <h4>Outcomes</h4>
       <table className="ewc-table"><tbody>
         <tr><td>here now</td><td>{count.live.toLocaleString()}</td></tr>
         {count.outcomes.map((each) => <tr key={each.says}><td>{each.says}</td><td>{each.count.toLocaleString()}</td></tr>)}

@@ -1,4 +1,4 @@
-// A trial of the whole: what would happen with one event, on the graph and in words. Nothing is sent.
+// The test panel: a simulation with one event, on the graph and in words. Nothing is sent.
 import { useState } from "react";
 import type { Trial } from "../types";
 import { useStage } from "../use";
@@ -11,7 +11,7 @@ export function TryPanel({ run, busy, close }: { run: () => void; busy: boolean;
   return (
     <div className="ewc-form" data-testid="trial">
       <h3>Test<button type="button" className="ewc-quiet" onClick={close}>Close</button></h3>
-      <p className="ewc-soft">What would happen, by the engine's own rules. Days of waiting pass at once, nothing is sent.</p>
+      <p className="ewc-soft">A simulation with the rules of the engine. Waiting times pass immediately, nothing is sent.</p>
       <SampleForm />
       <button type="button" className="ewc-button ewc-primary" disabled={busy} onClick={run}>{busy ? "Testing …" : "Test again"}</button>
       {trial && (
@@ -34,7 +34,7 @@ function Steps({ trial, all, more, go }: { trial: Trial; all: boolean; more: () 
   const shown = all ? trial.steps : trial.steps.slice(0, SHOWN);
   return (
     <>
-      <h4>Step by step</h4>
+      <h4>Steps</h4>
       <ol className="ewc-steps">
         {shown.map((each, index) => (
           <li key={index}>

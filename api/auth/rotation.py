@@ -1,0 +1,106 @@
+"""Rotation of WORKBENCH_SECRET while the service runs: the changes in the database that each phase needs.
+
+Three values of WORKBENCH_SECRET follow one another (see `api.crypto`), and a phase may only begin when every process uses
+the value of the one before; processes tell theirs in the application name of their connections.
+
+Identifiers are looked up by one blind index, of which every row must have one. Phase `next` adds the new indexes while
+processes write both and look up by the old one, so a lookup never has two answers and no contact is created twice. Phase
+`former` encrypts with the new secret. Phase `settled` deletes the old indexes.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+from api.auth import AccessError
+from api.crypto import Keyring
+from api.store import access as store
+from api.store.access import Org
+from api.store.database import Database, Transaction, TransactionConflictError, with_application_name
+from api.store.migrate import require_connection
+from api.store.sql_roles import close_login, role_exists
+
+_MAX_TRIES = 20
+
+Step = Callable[[Transaction, str], Awaitable[str | None]]
+
+
+async def go_on(dsn: str, keyring: Keyring) -> bool:
+    """Do the work of the current phase; return whether there was any. Raise AccessError. Can be repeated at any time."""
+    await require_connection(dsn)
+    database = Database(with_application_name(dsn, keyring.mark()), size=2, statement_ms=60_000)
+    await database.open()
+    try:
+        async with database.transaction() as tx:
+            if await store.count_other_generations(tx, keyring.mark()):
+                raise AccessError(
+                    "processes with another secret are connected; restart them with the same WORKBENCH_SECRET as this command"
+                )
+            orgs = [Org(org_id, keyring.of(org_id)) for org_id in await store.list_organizations(tx)]
+        return any([await _rotate_organization(database, keyring, org) for org in orgs])
+    finally:
+        await database.close()
+
+
+async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -> bool:
+    current = keyring.chain.current.number
+    all_indexes = partial(store.reseal_merges, org=org, indexes=org.keys.all_of_each)
+    match keyring.chain.part:
+        case "next":
+            await _rotate_indexes(database, org, current, drop=False)
+            await _run_pages(database, all_indexes)
+            await _rotate_indexes(database, org, current, drop=False)  # a merge undone meanwhile restored old indexes
+        case "former":
+            for table in store.SEALED_TABLES:
+                await _run_pages(database, partial(store.reseal_emails, org=org, table=table))
+            await _run_pages(database, partial(store.rotate_conflict_indexes, org=org, number=current - 1))
+            await _run_pages(database, all_indexes)
+            await _reseal_secrets(database, keyring, org)
+        case "settled":
+            rotated = [await _rotate_indexes(database, org, number, drop=True) for number in range(1, current)]
+            current_index = partial(_of_generation, current)
+            await _run_pages(database, partial(store.reseal_merges, org=org, indexes=current_index))
+            return any(rotated)
+    return True
+
+
+async def _rotate_indexes(database: Database, org: Org, number: int, *, drop: bool) -> bool:
+    """Add the indexes that follow those of generation `number`, and drop these if asked; return whether there were any."""
+    steps = [
+        partial(store.rotate_indexes, org=org, table=table, number=number, drop=drop) for table in store.INDEXED_TABLES
+    ]
+    return any([await _run_pages(database, step) for step in steps])
+
+
+async def _reseal_secrets(database: Database, keyring: Keyring, org: Org) -> None:
+    """Encrypt the remaining secrets with the current key, and lock the analyst role of the former one out."""
+    current = keyring.chain.current.number
+
+    def risen(key_hash: bytes) -> bytes | None:
+        return keyring.risen_key_hash(key_hash) if key_hash[0] >> 4 < current else None
+
+    async with database.transaction() as tx:
+        await store.reseal_secrets(tx, org, risen)
+        role = keyring.former_reader_role(org.id)
+        if role is not None and await role_exists(tx, role):
+            await close_login(tx, role)
+
+
+async def _run_pages(database: Database, step: Step) -> bool:
+    """Run a step page by page, each in its own transaction; return whether there was a page."""
+    last, any_page = store.FIRST_DIGEST, False
+    while (next_last := await _run_page(database, step, last)) is not None:
+        last, any_page = next_last, True
+    return any_page
+
+
+async def _run_page(database: Database, step: Step, last: str) -> str | None:
+    for _ in range(_MAX_TRIES):
+        with suppress(TransactionConflictError):
+            async with database.transaction() as tx:
+                return await step(tx, last)
+    raise AccessError("the rotation lost too many conflicts with other transactions; repeat the command to continue")
+
+
+def _of_generation(number: int, digest: str) -> list[str]:
+    return [digest] if int(digest[0], 16) == number else []

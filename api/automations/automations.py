@@ -1,0 +1,465 @@
+"""Changes of automations: create, update, publish, roll back, activate, pause, archive; and what every change has in common.
+
+A change is one transaction: the automation at its next revision, an audit row, and the organization's epoch bumped, so that
+ingest reads its triggers again. A change without effect (activate an active automation, publish the live version) writes
+nothing. Templates are compiled before the transaction begins: that may take seconds, and a transaction holds locks.
+
+Entries of an automation that is switched off or paused can be many. The first 20,000 are cancelled in the transaction of
+the change (about a second), the rest in further transactions after it, each under the automation's lock. If the process
+ends in between, `api.automations.entries.keep_moving` completes the work.
+
+`Author`, `Refusal`, `retried` and `record` are shared by all use cases that change something, also of contacts and segments.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import msgspec
+
+from api.automations.body import AutomationEdit, NewAutomation, publication_errors
+from api.clock import from_us, uuid7
+from api.store import automations as store
+from api.store.automations import FIRST_ID, AuditRow, AutomationRow, Cancellation, VersionRow
+from api.store.database import Database, Transaction, TransactionConflictError
+from api.store.engines import wake_engine
+from workbench.language.codec import decode, encode
+from workbench.language.onchain import LogSource
+from workbench.language.problem import Problem, Problems
+from workbench.language.trigger import Trigger, read_trigger
+
+INACTIVE, ARCHIVED, OVERDUE = "automation_inactive", "automation_archived", "overdue"  # outcomes of cancelled entries
+
+_MAX_TRIES = 5
+_MAX_PUBLISH_TRIES = 5
+_CANCEL_BATCH = 20_000
+_RESUME_BATCH = 5_000  # half a second, during which engines that park an entry of the automation wait for its lock
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+Reason = Literal["unknown", "conflict", "invalid", "limited"]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a use case did nothing. `unknown`: no such object in this organization; `conflict`: not in its current state.
+
+    `invalid`: invalid input; `limited`: too many requests.
+    """
+
+    reason: Reason
+    problems: Problems
+
+
+def unknown(subject: str) -> Refusal:
+    return Refusal("unknown", (Problem("", f"there is no such {subject}"),))
+
+
+def conflict(message: str, field: str = "") -> Refusal:
+    return Refusal("conflict", (Problem(field, message),))
+
+
+def limited(message: str) -> Refusal:
+    return Refusal("limited", (Problem("", message),))
+
+
+def invalid(problems: Problems) -> Refusal:
+    return Refusal("invalid", problems)
+
+
+class Author(msgspec.Struct, frozen=True):
+    """The key that makes a change, its organization, and the time of the change (microseconds since the epoch)."""
+
+    org_id: int
+    key_id: str
+    now_us: int
+
+    @property
+    def now(self) -> datetime:
+        return from_us(self.now_us)
+
+
+def retried(unit: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
+    """Run a unit of work up to five times while it loses against other transactions (a deadlock with an engine, say)."""
+
+    @wraps(unit)
+    async def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for _ in range(_MAX_TRIES - 1):
+            try:
+                return await unit(*args, **kwargs)
+            except TransactionConflictError:
+                continue
+        return await unit(*args, **kwargs)
+
+    return run
+
+
+async def record(tx: Transaction, author: Author, action: str, subject_id: str, detail: dict[str, Any]) -> None:
+    """Write the audit row of a change."""
+    audit_id = uuid7(author.now_us)
+    text = encode(detail).decode()
+    await store.insert_audit(tx, AuditRow(author.org_id, audit_id, author.key_id, action, subject_id, text, author.now))
+
+
+async def create(database: Database, author: Author, draft: NewAutomation) -> AutomationRow:
+    """Store a new automation, unpublished."""
+    new_id, now = uuid7(author.now_us), author.now
+    row = AutomationRow(
+        author.org_id, new_id, draft.name, draft.trigger_spec, draft.graph, draft.active, None, 1, None, now, now
+    )
+    async with database.transaction() as tx:
+        stored = await store.insert_automation(tx, row)
+        await record(tx, author, "automation.create", new_id, {"name": draft.name, "active": draft.active})
+        await store.bump_epoch(tx, author.org_id)
+    return stored
+
+
+async def update(
+    database: Database, author: Author, automation_id: str, edit: AutomationEdit
+) -> AutomationRow | Refusal:
+    """Change the draft; refused if it is no longer at the revision that the edit started from."""
+    return await _cancel_rest(database, author, INACTIVE, await _update(database, author, automation_id, edit))
+
+
+async def publish(
+    database: Database, author: Author, automation_id: str, revision: int | None
+) -> AutomationRow | Refusal:
+    """Make the draft the live version; refused if it has errors."""
+    for _ in range(_MAX_PUBLISH_TRIES):  # again only if the draft is edited between its check and the lock
+        async with database.transaction() as tx:
+            checked = _changeable(await store.find_automation(tx, author.org_id, automation_id), revision)
+        if isinstance(checked, Refusal):
+            return checked
+        if problems := await asyncio.to_thread(publication_errors, checked.trigger_spec, checked.graph):
+            return invalid(problems)
+        async with database.transaction() as tx:
+            row = await _lock(tx, author, automation_id, revision)
+            if isinstance(row, Refusal):
+                return row
+            if not _same_specs(row, checked):
+                continue
+            live = await _live_version(tx, row)
+            if live is not None and _same_specs(live, row):
+                return row
+            published = await _add_version(tx, author, row, live, row)
+            detail = {"version": published.published_version}
+            return await _write(tx, author, published, "automation.publish", detail)
+    return conflict("the draft is being edited right now; publish again")
+
+
+async def rollback(database: Database, author: Author, automation_id: str, version: int) -> AutomationRow | Refusal:
+    """Publish an old version again, as a new version. A draft without unpublished changes is set to it, too."""
+    old = await _find_version(database, author, automation_id, version)
+    if isinstance(old, Refusal):
+        return old
+    if problems := await asyncio.to_thread(publication_errors, old.trigger_spec, old.graph):
+        return invalid(problems)
+    async with database.transaction() as tx:
+        row = await _lock(tx, author, automation_id)
+        if isinstance(row, Refusal):
+            return row
+        live = await _live_version(tx, row)
+        if live is not None and _same_specs(live, old):
+            return row
+        published = await _add_version(tx, author, row, live, old)
+        if live is not None and _same_specs(live, row):
+            published = msgspec.structs.replace(published, trigger_spec=old.trigger_spec, graph=old.graph)
+        detail = {"from": version, "version": published.published_version}
+        return await _write(tx, author, published, "automation.rollback", detail)
+
+
+@retried
+async def activate(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
+    """Let events start entries."""
+    async with database.transaction() as tx:
+        row = await _lock(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.active:
+            return row
+        await _cancel_leftovers(tx, author, row)
+        active = msgspec.structs.replace(row, active=True, live_since=author.now)
+        return await _write(tx, author, active, "automation.activate", {})
+
+
+async def deactivate(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
+    """Start no more entries, and cancel those that no worker has claimed."""
+    return await _cancel_rest(database, author, INACTIVE, await _deactivate(database, author, automation_id))
+
+
+@retried
+async def pause(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
+    """Start no more entries, and park existing ones when they come due. Nothing is cancelled."""
+    async with database.transaction() as tx:
+        row = await _lock(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is not None:
+            return row
+        if not row.active:
+            return conflict("the automation is not active, so there is nothing to pause")
+        paused = msgspec.structs.replace(row, paused_at=author.now)
+        return await _write(tx, author, paused, "automation.pause", {})
+
+
+async def resume(
+    database: Database, author: Author, automation_id: str, *, cancel_overdue: bool
+) -> AutomationRow | Refusal:
+    """Resume a paused automation. Entries that came due during the pause run now, or are cancelled as `overdue`.
+
+    Entries move in batches. Interrupted before the automation runs again, it is still paused; interrupted later, a job
+    moves the rest. Overdue entries that a worker has claimed end before their next step.
+    """
+    last: str | None = FIRST_ID if cancel_overdue else None
+    while last is not None:
+        last = await _cancel_overdue(database, author, automation_id, last)
+    row = await _resume(database, author, automation_id, cancel_overdue)
+    if isinstance(row, Refusal) or not row.active:
+        return row
+    resuming = asyncio.ensure_future(resume_rest(database, author, automation_id))
+    await asyncio.shield(resuming)  # a client that disconnects must not interrupt it
+    return row
+
+
+async def archive(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
+    """Archive the automation: it stays readable and cannot be activated again."""
+    return await _cancel_rest(database, author, ARCHIVED, await _archive(database, author, automation_id))
+
+
+async def cancel_rest(
+    database: Database, author: Author, automation_id: str, outcome: str, after: str | None = FIRST_ID
+) -> None:
+    """Cancel all unclaimed entries with an id beyond `after`, unless the automation is activated again meanwhile."""
+    last = after
+    while last is not None:
+        last = await _cancel_next(database, author, automation_id, outcome, last)
+
+
+async def resume_rest(database: Database, author: Author, automation_id: str) -> None:
+    """Make all parked entries due, unless the automation is paused again meanwhile. Several processes may do this at once."""
+    last: str | None = FIRST_ID
+    while last is not None:
+        last = await _resume_next(database, author, automation_id, last)
+
+
+class _Stopped(msgspec.Struct, frozen=True):
+    """An automation after a change, and the last entry that was cancelled with it; None if no entry is left to cancel."""
+
+    row: AutomationRow
+    last: str | None = None
+
+
+@retried
+async def _update(database: Database, author: Author, automation_id: str, edit: AutomationEdit) -> _Stopped | Refusal:
+    async with database.transaction() as tx:
+        row = await _lock(tx, author, automation_id, edit.revision)
+        if isinstance(row, Refusal):
+            return row
+        cancelled, last = 0, None
+        if edit.active is False:
+            cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
+        elif edit.active and not row.active:
+            await _cancel_leftovers(tx, author, row)
+        fields = {
+            name: value
+            for name in ("name", "trigger_spec", "graph", "active")
+            if (value := getattr(edit, name)) is not None
+        }
+        detail = {"changed": list(fields), "cancelled": cancelled}
+        if edit.active is not None:
+            detail["active"] = edit.active
+        if edit.active is False:
+            fields["paused_at"] = None
+        if (edit.active and not row.active) or (edit.trigger_spec is not None and row.published_version is None):
+            fields["live_since"] = author.now
+        changed = await _write(tx, author, msgspec.structs.replace(row, **fields), "automation.update", detail)
+    return _Stopped(changed, last)
+
+
+@retried
+async def _deactivate(database: Database, author: Author, automation_id: str) -> _Stopped | Refusal:
+    async with database.transaction() as tx:
+        row = await store.lock_automation(tx, author.org_id, automation_id)
+        if row is None:
+            return unknown("automation")
+        if row.archived_at is not None:
+            return _Stopped(row)
+        cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
+        if row.active:
+            stopped = msgspec.structs.replace(row, active=False, paused_at=None)
+            row = await _write(tx, author, stopped, "automation.deactivate", {"cancelled": cancelled})
+    return _Stopped(row, last)
+
+
+@retried
+async def _archive(database: Database, author: Author, automation_id: str) -> _Stopped | Refusal:
+    async with database.transaction() as tx:
+        row = await store.lock_automation(tx, author.org_id, automation_id)
+        if row is None:
+            return unknown("automation")
+        cancelled, last = await _cancel(tx, author, row.id, ARCHIVED, FIRST_ID)
+        if row.archived_at is None:
+            archived = msgspec.structs.replace(row, active=False, paused_at=None, archived_at=author.now)
+            row = await _write(tx, author, archived, "automation.archive", {"cancelled": cancelled})
+    return _Stopped(row, last)
+
+
+async def _cancel(
+    tx: Transaction, author: Author, automation_id: str, outcome: str, after: str
+) -> tuple[int, str | None]:
+    """Cancel the next unclaimed entries; return their number and the last id (None: there were none).
+
+    An entry that a concurrent ingest commits after this is cancelled by the engine, which checks before every claim's steps.
+    """
+    cancellation = Cancellation(author.org_id, automation_id, outcome, author.now)
+    return await store.cancel_entries(tx, cancellation, after, _CANCEL_BATCH)
+
+
+async def _cancel_rest(
+    database: Database, author: Author, outcome: str, stopped: _Stopped | Refusal
+) -> AutomationRow | Refusal:
+    """Cancel the entries that were too many for the transaction of the change."""
+    if isinstance(stopped, Refusal):
+        return stopped
+    await cancel_rest(database, author, stopped.row.id, outcome, stopped.last)
+    return stopped.row
+
+
+@retried
+async def _cancel_next(database: Database, author: Author, automation_id: str, outcome: str, after: str) -> str | None:
+    async with database.transaction() as tx:
+        if await store.lock_automation_shared(tx, author.org_id, automation_id) is not False:
+            return None  # activated again: the entries that exist now are meant to run
+        _, last = await _cancel(tx, author, automation_id, outcome, after)
+    return last
+
+
+async def _cancel_leftovers(tx: Transaction, author: Author, row: AutomationRow) -> None:
+    """Cancel the entries that an interrupted deactivation left, so that the activation does not revive them."""
+    last: str | None = FIRST_ID
+    while last is not None:
+        _, last = await _cancel(tx, author, row.id, INACTIVE, last)
+
+
+@retried
+async def _cancel_overdue(database: Database, author: Author, automation_id: str, after: str) -> str | None:
+    """Cancel the next entries that came due during the pause, whether or not an engine has parked them."""
+    async with database.transaction() as tx:
+        row = await _lock(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is None:
+            return None
+        return await _cancel_next_overdue(tx, author, automation_id, after)
+
+
+async def _cancel_next_overdue(tx: Transaction, author: Author, automation_id: str, after: str) -> str | None:
+    cancellation = Cancellation(author.org_id, automation_id, OVERDUE, author.now, due_by=author.now)
+    _, last = await store.cancel_entries(tx, cancellation, after, _CANCEL_BATCH)
+    return last
+
+
+@retried
+async def _resume(
+    database: Database, author: Author, automation_id: str, cancel_overdue: bool
+) -> AutomationRow | Refusal:
+    async with database.transaction() as tx:
+        row = await _lock(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is None:
+            return row
+        if cancel_overdue:
+            # Entries that were parked since the last batch; under this lock no more are.
+            last: str | None = FIRST_ID
+            while last is not None:
+                last = await _cancel_next_overdue(tx, author, automation_id, last)
+            await store.cancel_claimed_entries(tx, author.org_id, automation_id, OVERDUE)
+        detail = {"paused_at": row.paused_at, "overdue": "cancel" if cancel_overdue else "run"}
+        resumed = msgspec.structs.replace(row, paused_at=None, live_since=author.now)
+        return await _write(tx, author, resumed, "automation.resume", detail)
+
+
+@retried
+async def _resume_next(database: Database, author: Author, automation_id: str, after: str) -> str | None:
+    async with database.transaction() as tx:
+        row = await _lock(tx, author, automation_id)
+        if isinstance(row, Refusal) or row.paused_at is not None:
+            return None
+        _, last = await store.resume_entries(tx, author.org_id, automation_id, author.now, after, _RESUME_BATCH)
+        await wake_engine(tx)
+    return last
+
+
+async def _lock(
+    tx: Transaction, author: Author, automation_id: str, revision: int | None = None
+) -> AutomationRow | Refusal:
+    return _changeable(await store.lock_automation(tx, author.org_id, automation_id), revision)
+
+
+def _changeable(row: AutomationRow | None, revision: int | None) -> AutomationRow | Refusal:
+    if row is None:
+        return unknown("automation")
+    if row.archived_at is not None:
+        return conflict("the automation is archived")
+    if revision is not None and revision != row.revision:
+        return conflict(f"the automation is at revision {row.revision} now, not {revision}", "revision")
+    return row
+
+
+async def _write(
+    tx: Transaction, author: Author, row: AutomationRow, action: str, detail: dict[str, Any]
+) -> AutomationRow:
+    """Write the row at its next revision with its audit row. The epoch is last: all changes of the organization wait for its lock."""
+    next_row = msgspec.structs.replace(row, revision=row.revision + 1, updated_at=author.now)
+    stored = await store.update_automation(tx, next_row)
+    await record(tx, author, action, row.id, {**detail, "revision": stored.revision})
+    await store.bump_epoch(tx, author.org_id)
+    return stored
+
+
+async def _add_version(
+    tx: Transaction, author: Author, row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow
+) -> AutomationRow:
+    version = (row.published_version or 0) + 1
+    new = VersionRow(version, source.trigger_spec, source.graph, author.now, author.key_id)
+    await store.insert_version(tx, author.org_id, row.id, new)
+    since, earlier = _log_start(row, live, source, author.now)
+    return msgspec.structs.replace(row, published_version=version, live_since=since, earlier_confirmations=earlier)
+
+
+def _log_start(
+    row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow, now: datetime
+) -> tuple[datetime | None, int | None]:
+    """Return since when logs start the new version, and the confirmations that logs seen under the live version still need.
+
+    A new version with the same log source continues where the live one is; one that needs fewer confirmations must not
+    skip the logs that the live version was still waiting for.
+    """
+    before, after = _log_source(live), _log_source(source)
+    if before is None or after is None or before.key != after.key:
+        return now, None
+    earlier = max(before.confirmations, row.earlier_confirmations or 0)
+    return row.live_since, earlier if earlier > after.confirmations else None
+
+
+def _log_source(specs: AutomationRow | VersionRow | None) -> LogSource | None:
+    trigger = None if specs is None else read_trigger(decode(specs.trigger_spec))
+    return trigger.source if isinstance(trigger, Trigger) else None
+
+
+async def _find_version(database: Database, author: Author, automation_id: str, version: int) -> VersionRow | Refusal:
+    async with database.transaction() as tx:
+        row = await store.find_automation(tx, author.org_id, automation_id)
+        old = await store.find_version(tx, author.org_id, automation_id, version)
+    if row is None:
+        return unknown("automation")
+    if old is None:
+        existing = f"versions are 1 to {row.published_version}" if row.published_version else "nothing is published yet"
+        return invalid((Problem("version", f"there is no version {version}; {existing}"),))
+    return old
+
+
+async def _live_version(tx: Transaction, row: AutomationRow) -> VersionRow | None:
+    if row.published_version is None:
+        return None
+    return await store.find_version(tx, row.org_id, row.id, row.published_version)
+
+
+def _same_specs(left: AutomationRow | VersionRow, right: AutomationRow | VersionRow) -> bool:
+    # Compared as text: jsonb considers 1.0 and 1 equal, but a template prints them differently.
+    return (left.trigger_spec, left.graph) == (right.trigger_spec, right.graph)

@@ -1,0 +1,229 @@
+"""Entries: finding them, statistics, replay of dead ones, and completion of interrupted changes.
+
+A replayed entry passes the same nodes of the same version again; its messages keep their ids, so nothing is sent twice.
+
+A resume first commits that the automation runs and then moves its entries in batches; a deactivation cancels them the same
+way. If the process ends in between, `keep_moving` completes the work: in any process, and safely beside a second call,
+since each batch is a transaction under the automation's lock.
+"""
+
+import re
+
+import msgspec
+
+from api.automations.automations import (
+    ARCHIVED,
+    INACTIVE,
+    Author,
+    Refusal,
+    cancel_rest,
+    conflict,
+    record,
+    resume_rest,
+    retried,
+    unknown,
+)
+from api.automations.views import (
+    DeadLetterView,
+    EntryHistoryView,
+    EntryView,
+    Shown,
+    StatsView,
+    dead_view,
+    entry_view,
+    history_view,
+    stats_view,
+    without_addresses,
+)
+from api.clock import Clock
+from api.crypto import OrgKeys
+from api.jobs import every, one_by_one
+from api.store import automations
+from api.store.automations import FIRST_ID, EntryPage, EntryRow, PausedEntriesRow
+from api.store.database import Database, Transaction
+from api.store.engines import wake_engine
+from workbench.language.run import State
+
+COUNTED = 100_000  # entries of an automation that statistics look at: about a second of work
+RECOVERY_INTERVAL_S = 10.0
+RECOVERY_BATCH = 100
+_REPLAY_BATCH = 10_000
+_SYSTEM = ""  # not a key: the work of the job is not in the audit log
+_LOG = re.compile(r"(\d{1,18}):(0x[0-9a-fA-F]{64}):(\d{1,9})", re.ASCII)
+
+
+class EventEntriesQuery(msgspec.Struct, frozen=True):
+    """A page of entries: all, or those of an event by its id, idempotency key or name."""
+
+    page: EntryPage
+    event: str | None = None
+    event_id: str | None = None
+    idempotency_key: str | None = None
+
+
+async def find_entries(database: Database, org_id: int, keys: OrgKeys, query: EventEntriesQuery) -> list[EntryView]:
+    """Return entries, newest first."""
+    async with database.transaction() as tx:
+        rows = await _select(tx, org_id, keys, query)
+    return [entry_view(row) for row in rows]
+
+
+async def list_entries(
+    database: Database, org_id: int, automation_id: str, page: EntryPage
+) -> list[EntryView] | Refusal:
+    """Return entries of an automation, newest first."""
+    async with database.transaction() as tx:
+        if await automations.find_automation(tx, org_id, automation_id) is None:
+            return unknown("automation")
+        rows = await automations.list_entries_of_automation(tx, org_id, automation_id, page)
+    return [entry_view(row) for row in rows]
+
+
+async def count_stats(database: Database, org_id: int, automation_id: str) -> StatsView | Refusal:
+    """Return the counts of an automation over its newest 100,000 entries."""
+    async with database.transaction() as tx:
+        if await automations.find_automation(tx, org_id, automation_id) is None:
+            return unknown("automation")
+        counts = await automations.count_entries_by_node(tx, org_id, automation_id, COUNTED)
+        outcomes = await automations.count_step_outcomes(tx, org_id, automation_id, COUNTED)
+    return stats_view(counts, outcomes)
+
+
+async def count_dead_letters(
+    database: Database, org_id: int, automation_id: str | None
+) -> list[DeadLetterView] | Refusal:
+    """Count dead entries by automation, cause and node, the latest first; of each automation the newest 100,000."""
+    async with database.transaction() as tx:
+        if automation_id is not None and await automations.find_automation(tx, org_id, automation_id) is None:
+            return unknown("automation")
+        rows = await automations.count_dead(tx, org_id, automation_id, COUNTED)
+    return [dead_view(row) for row in rows]
+
+
+async def read_history(
+    database: Database, org_id: int, entry_id: str, shown: Shown, *, clear: bool
+) -> EntryHistoryView | Refusal:
+    """Return an entry with its steps, messages and transitions. Without `clear`, texts that contain an address are shown as templates."""
+    async with database.transaction() as tx:
+        entry_and_event = await automations.find_entry(tx, org_id, entry_id)
+        if entry_and_event is None:
+            return unknown("entry")
+        steps = await automations.list_steps(tx, org_id, entry_id)
+        messages = await automations.list_messages(tx, org_id, entry_id)
+        transitions = await automations.list_transitions(tx, org_id, entry_id)
+        if not clear:
+            messages = await without_addresses(tx, org_id, messages, lambda _: entry_id)
+    return history_view(*entry_and_event, steps, messages, transitions, shown)
+
+
+@retried
+async def replay(
+    database: Database, author: Author, entry_id: str, shown: Shown, *, clear: bool
+) -> EntryHistoryView | Refusal:
+    """Give a dead entry a new cycle of attempts; refused in any other state, and if its automation is not active."""
+    async with database.transaction() as tx:
+        entry_and_event = await automations.find_entry(tx, author.org_id, entry_id)
+        if entry_and_event is None:
+            return unknown("entry")
+        if (refusal := await _inactive_refusal(tx, author, entry_and_event[0].automation_id)) is not None:
+            return refusal
+        locked = await automations.lock_entry(tx, author.org_id, entry_id)
+        if locked is None or locked[0] is not State.DEAD:
+            state = "gone" if locked is None else locked[0].value
+            return conflict(f"only a dead entry can be replayed; this one is {state}")
+        await automations.revive_entries(tx, author.org_id, [entry_id], author.now)
+        await record(tx, author, "entry.replay", entry_id, {"cause": locked[1]})
+        await wake_engine(tx)
+    return await read_history(database, author.org_id, entry_id, shown, clear=clear)
+
+
+async def replay_all(database: Database, author: Author, automation_id: str, cause: str | None) -> int | Refusal:
+    """Replay the dead entries of an automation, optionally of one cause; return how many.
+
+    Each transaction replays up to 10,000 (about a second) and has its own audit row, so an interruption loses nothing.
+    """
+    total, after = 0, FIRST_ID
+    while True:
+        ids = await _replay_next(database, author, automation_id, cause, after)
+        if isinstance(ids, Refusal):
+            return total or ids
+        if not ids:
+            return total
+        total, after = total + len(ids), ids[-1]
+
+
+async def replay_everywhere(database: Database, author: Author, cause: str | None) -> int:
+    """Replay the dead entries of every active automation, optionally of one cause; return how many."""
+    async with database.transaction() as tx:
+        automation_ids = await automations.find_dead_automations(tx, author.org_id)
+    total = 0
+    for automation_id in automation_ids:
+        replayed = await replay_all(database, author, automation_id, cause)
+        total += 0 if isinstance(replayed, Refusal) else replayed  # deactivated in the meantime
+    return total
+
+
+@retried
+async def _replay_next(
+    database: Database, author: Author, automation_id: str, cause: str | None, after: str
+) -> list[str] | Refusal:
+    async with database.transaction() as tx:
+        if (refusal := await _inactive_refusal(tx, author, automation_id)) is not None:
+            return refusal
+        ids = await automations.find_dead(tx, author.org_id, automation_id, cause, after=after, limit=_REPLAY_BATCH)
+        if ids:
+            await automations.revive_entries(tx, author.org_id, ids, author.now)
+            await record(tx, author, "automation.replay", automation_id, {"cause": cause, "replayed": len(ids)})
+            await wake_engine(tx)
+    return ids
+
+
+async def _inactive_refusal(tx: Transaction, author: Author, automation_id: str) -> Refusal | None:
+    """Refuse a replay for an inactive automation: the engine would cancel the entries permanently."""
+    active = await automations.lock_automation_shared(tx, author.org_id, automation_id)
+    if active is None:
+        return unknown("automation")
+    return None if active else conflict("the automation is not active; its entries would be cancelled, not replayed")
+
+
+async def _select(tx: Transaction, org_id: int, keys: OrgKeys, query: EventEntriesQuery) -> list[EntryRow]:
+    event_id = query.event_id
+    if query.idempotency_key is not None:
+        key_event_id = await _find_event_by_key(tx, org_id, keys, query.idempotency_key)
+        if key_event_id is None or event_id not in (None, key_event_id):
+            return []
+        event_id = key_event_id
+    if event_id is not None:
+        return await automations.list_entries_of_event(tx, org_id, event_id, query.event, query.page)
+    if query.event is not None:
+        return await automations.list_entries_by_name(tx, org_id, query.event, query.page)
+    return await automations.list_entries(tx, org_id, query.page)
+
+
+async def _find_event_by_key(tx: Transaction, org_id: int, keys: OrgKeys, key: str) -> str | None:
+    """Return the id of the event with an idempotency key, or of the log that it names: `chainId:txHash:logIndex`."""
+    event_id = await automations.find_event_by_key(tx, org_id, keys.key_digest(key))
+    if event_id is None and (log := _LOG.fullmatch(key)) is not None:
+        return await automations.find_log(tx, org_id, int(log[1]), log[2].lower(), int(log[3]))
+    return event_id
+
+
+async def keep_moving(database: Database, clock: Clock) -> None:
+    """Complete interrupted resumes and deactivations every ten seconds, until cancelled."""
+    await every(RECOVERY_INTERVAL_S, "resting_entries", lambda: move_on(database, clock))
+
+
+async def move_on(database: Database, clock: Clock) -> int:
+    """Complete the interrupted changes that are due; return the number of automations."""
+    async with database.transaction() as tx:
+        rows = await automations.find_stranded_entries(tx, RECOVERY_BATCH)
+
+    async def complete(row: PausedEntriesRow) -> None:
+        author = Author(row.org_id, _SYSTEM, clock.now_us())
+        if row.active:
+            await resume_rest(database, author, row.automation_id)
+        else:
+            await cancel_rest(database, author, row.automation_id, ARCHIVED if row.archived else INACTIVE)
+
+    await one_by_one("resting_entries", rows, complete)
+    return len(rows)

@@ -1,0 +1,165 @@
+"""Counts of events by hour and day, so that the catalog of millions of events is a sum of thousands of rows, and exact at every moment.
+
+The catalog adds the counted hours, the notes of late events, and a count of the rows dated since `counted_until`. Events are dated
+before they are committed, by a second in a batch and by years in an import, so the past may be counted too early. Hence:
+
+1. Every minute a job closes the past: a transaction that reads `closed_until` from then on knows that an event dated before is late,
+   and notes it in the transaction that stores it.
+2. Transactions that read an older value are waited for. Every writer claims idempotency keys first, which takes a lock on that table
+   that conflicts with no other writer but is visible until its transaction ends. So the job lists the holders and waits for them.
+3. Then it counts, and removes the notes for the same time: one statement, so a reader sees both or neither.
+4. An organization without recent events rests: it is closed for all time, every event is noted, and a note wakes it. Such an event may
+   be noted and also counted as a row, since a note counts only for the time before `counted_until`. Idle organizations cost nothing.
+
+Live ingest only adds notes. An import adds to its own notes, by the hour where hours are counted: there would be thousands otherwise.
+No writer waits for the job, except imports of the same organization for one step of it. It may stop at any point, and several processes
+may run it: `counted_until` moves in the transaction that counts.
+
+Events are never deleted and keep name and date. If you change them by hand, delete the rows of the organization in `event_counting`,
+`event_hours`, `event_days` and `late_events` while nothing is writing, and they are counted again.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from api.clock import from_us, monotonic_ns, to_us
+from api.jobs import one_by_one
+from api.store import events as store
+from api.store.database import Database, TooSlowError, TransactionConflictError
+from api.store.events import CountedUntil, LateKey
+from api.store.locks import COUNTING, try_turn
+from api.store.query import Call
+
+RETENTION = timedelta(days=31)  # the catalog looks back 30
+_MINUTE, _SLOT, _HOUR = timedelta(minutes=1), timedelta(minutes=5), timedelta(hours=1)
+_SLOT_US, _HOUR_US = _SLOT // timedelta(microseconds=1), _HOUR // timedelta(microseconds=1)
+_SETTLED_AFTER = timedelta(seconds=10)
+_ALL_ORGANIZATIONS = 0  # no organization has this id
+_WRITERS_TIMEOUT_S, _WRITERS_POLL_S = 30.0, 0.05
+_QUICK_NS = 200_000_000
+
+_log = logging.getLogger("workbench.catalog")
+
+ImportSource = tuple[int, str | None]
+"""An organization and the id of the import."""
+
+
+async def count_events(database: Database, now: datetime) -> None:
+    """Close and count the past of every organization."""
+    async with database.transaction() as tx:
+        if await try_turn(tx, COUNTING, _ALL_ORGANIZATIONS):
+            await store.close_hours(tx, _hour(now - RETENTION), _slot(now - _SETTLED_AFTER))
+            await store.wake_counting(tx, _slot(now - _SETTLED_AFTER))
+    async with database.transaction() as tx:
+        uncounted = await store.list_uncounted(tx)
+    if not uncounted or not await _wait_for_writers(database):
+        return
+
+    async def count(organization: tuple[int, CountedUntil]) -> None:
+        org_id, counting = organization
+        await _count_organization(database, org_id, counting)
+
+    await one_by_one("count_events", uncounted, count)
+
+
+async def delete_old_counts(database: Database, org_id: int, now: datetime) -> None:
+    """Delete the counts of an organization that are older than the catalog looks back."""
+    async with database.transaction() as tx:
+        await store.delete_old_counts(tx, org_id, _hour(now - RETENTION))
+
+
+def late_live_events(
+    events: Iterable[tuple[int, str]], at: datetime, closed_until: Mapping[int, datetime]
+) -> list[Call[None]]:
+    """Return the call that notes (organization, name)s of a batch dated `at`, as far as they are late.
+
+    `closed_until` has to be read after the batch claimed its keys.
+    """
+    late_orgs = {org_id for org_id, until in closed_until.items() if at < until}
+    slot = _slot_us(to_us(at))
+    return _notes(Counter((org_id, name, slot) for org_id, name in events if org_id in late_orgs))
+
+
+def late_imported_events(
+    source: ImportSource, events: Iterable[tuple[str, int]], counting: CountedUntil | None, now: datetime
+) -> list[Call[None]]:
+    """Return the calls that note imported events, given as (name, microseconds), as far as they are late and recent enough to count.
+
+    `counting` has to be read after the batch claimed its keys. Times before the last counted hour are noted by the hour, and others by
+    the slot, because what is counted ends at the end of a slot.
+    """
+    if counting is None:
+        return []
+    oldest_us, hours_until_us = to_us(_hour(now - RETENTION)), to_us(_hour(counting.counted_until))
+    closed_until_us = to_us(counting.closed_until)
+    late = [(name, at_us) for name, at_us in events if oldest_us <= at_us < closed_until_us]
+    hours = Counter((name, at_us // _HOUR_US) for name, at_us in late if at_us < hours_until_us)
+    slots = Counter((name, at_us // _SLOT_US) for name, at_us in late if hours_until_us <= at_us)
+    org_id, import_id = source
+    by_hour = {(org_id, name, hour * _HOUR_US): count for (name, hour), count in sorted(hours.items())}
+    by_slot = {(org_id, name, slot * _SLOT_US): count for (name, slot), count in slots.items()}
+    return [*_notes(by_hour, import_id), *_notes(by_slot)]
+
+
+def _notes(late: Mapping[LateKey, int], import_id: str | None = None) -> list[Call[None]]:
+    return [store.note_late(late, import_id)] if late else []
+
+
+async def _wait_for_writers(database: Database) -> bool:
+    """Wait until all transactions that may be storing events now have ended; return False if that takes too long."""
+    remaining: set[str] | None = None
+    for _ in range(int(_WRITERS_TIMEOUT_S / _WRITERS_POLL_S)):
+        async with database.transaction() as tx:
+            writers = await store.list_writers(tx)
+        remaining = writers if remaining is None else remaining & writers
+        if not remaining:
+            return True
+        await asyncio.sleep(_WRITERS_POLL_S)
+    _log.warning("counting_delayed", extra={"transactions": len(remaining or ())})
+    return False
+
+
+async def _count_organization(database: Database, org_id: int, counting: CountedUntil) -> None:
+    """Count what is closed, in steps that grow while they are quick: the first one may cover a month of unknown size.
+
+    A step that is too slow is halved, down to a slot. If that fails too, the next run tries again, and other organizations go on.
+    """
+    since, span = counting.counted_until, _HOUR
+    behind = (
+        counting.closed_until - since > _HOUR
+    )  # new or just woken: more events are likely, so do not let it rest yet
+    while since < counting.closed_until:
+        until = min(_slot(since + span), counting.closed_until)
+        began_ns = monotonic_ns()
+        try:
+            async with database.transaction() as tx:
+                counted = await store.count_closed(tx, org_id, since, until)
+                if counted is None:  # another process counts this organization
+                    return
+                if not counted and not behind:
+                    await store.rest_counting(tx, org_id)
+        except TooSlowError:
+            _log.warning("counting_slow", extra={"org_id": org_id, "minutes": (until - since) // _MINUTE})
+            if until - since <= _SLOT:
+                return
+            span = (until - since) / 2
+            continue
+        except TransactionConflictError:
+            return  # for example with an import that adds to its notes; the next run tries again
+        quick = monotonic_ns() - began_ns < _QUICK_NS
+        since, span = until, span * 8 if quick else max(span / 8, min(span, _HOUR))
+
+
+def _hour(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def _slot(moment: datetime) -> datetime:
+    return from_us(_slot_us(to_us(moment)))
+
+
+def _slot_us(at_us: int) -> int:
+    return at_us - at_us % _SLOT_US

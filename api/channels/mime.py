@@ -1,0 +1,158 @@
+"""Emails as bytes: a fixed set of headers, a text part, and an HTML part if the body is HTML.
+
+Text that could end a header, or be decoded into one that does, is rejected, not repaired: it comes from outside, and no
+honest sender writes it.
+"""
+
+import re
+import unicodedata
+from email.errors import HeaderParseError
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import EmailPolicy
+from email.utils import format_datetime, parseaddr
+from html.parser import HTMLParser
+from typing import Any
+
+from api.channels.outcome import TEST_HEADER, Mail
+from workbench.language.event import normalise_email
+
+_ENCODED_WORD = re.compile(r"=\?[^?\s]*\?[bq]\?", re.IGNORECASE)
+_LINE_BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, line and paragraph separators
+_NEVER_FOLDED = frozenset({"To", "Message-ID", "List-Unsubscribe"})
+_INVISIBLE_TAGS = frozenset({"head", "script", "style", "title"})
+_BLOCK_TAGS = frozenset(
+    [
+        "address",
+        "blockquote",
+        "br",
+        "div",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "hr",
+        "li",
+        "p",
+        "table",
+        "tr",
+        "ul",
+        "ol",
+    ],
+)
+
+
+class HeaderError(ValueError):
+    """A header value contains a line break or an encoded word."""
+
+
+class AddressError(ValueError):
+    """Not a valid email address."""
+
+
+def sender_address(text: str) -> Address:
+    """Return the sender in `Name <name@domain>` or `name@domain`; raise AddressError or HeaderError."""
+    _check_header(text)
+    name, spec = parseaddr(text)
+    return _address(spec, name)
+
+
+def recipient_address(mail: Mail) -> Address:
+    """Return the address of the recipient; raise AddressError, also if it is not all ASCII (there is no SMTPUTF8)."""
+    normalised = normalise_email(mail.recipient)
+    if normalised is None:
+        raise AddressError
+    return _address(normalised)
+
+
+def compose(mail: Mail, sender: Address) -> bytes:
+    """Return an email as it is sent, with CRLF; raise HeaderError or AddressError."""
+    for text in (mail.id, mail.recipient, mail.subject, mail.unsubscribe_url):
+        _check_header(text)
+    message = EmailMessage(policy=_WIRE_POLICY)
+    message["From"] = sender
+    message["To"] = recipient_address(mail)
+    message["Subject"] = mail.subject
+    message["Date"] = format_datetime(mail.created_at)
+    message["Message-ID"] = f"<{mail.id}@{sender.domain}>"
+    message["List-Unsubscribe"] = f"<{mail.unsubscribe_url}>"
+    message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
+    message["Auto-Submitted"] = "auto-generated"
+    if mail.test:
+        message[TEST_HEADER] = "true"
+    message.set_content(plain_text(mail.body) if mail.html else mail.body, cte="quoted-printable")
+    if mail.html:
+        message.add_alternative(mail.body, subtype="html", cte="quoted-printable")
+        # The library's random boundary would give every attempt other bytes.
+        message.set_boundary(f"=_{mail.id}")
+    return message.as_bytes()
+
+
+def plain_text(html: str) -> str:
+    """Return roughly the text that a reader of the HTML sees: text, line breaks at blocks, and the targets of links."""
+    parser = _TextParser()
+    parser.feed(html)
+    parser.close()
+    lines = (" ".join(line.split()) for line in "".join(parser.pieces).splitlines())
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+
+
+class _WirePolicy(EmailPolicy):
+    """The library's SMTP policy, except that headers for machines are never folded.
+
+    The library turns any long word into encoded words, and mail programs do not find an address in those.
+    """
+
+    def fold_binary(self, name: str, value: Any) -> bytes:
+        if name in _NEVER_FOLDED:
+            return f"{name}: {value}\r\n".encode("ascii")
+        return super().fold_binary(name, value)
+
+
+_WIRE_POLICY = _WirePolicy(linesep="\r\n")
+
+
+def _address(spec: str, name: str = "") -> Address:
+    try:
+        address = Address(name, addr_spec=spec)
+    except (ValueError, HeaderParseError):
+        raise AddressError from None
+    if not (spec.isascii() and address.username and address.domain):
+        raise AddressError
+    return address
+
+
+def _check_header(text: str) -> None:
+    if any(unicodedata.category(character) in _LINE_BREAKING for character in text) or _ENCODED_WORD.search(text):
+        raise HeaderError
+
+
+class _TextParser(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+        self._invisible_depth = 0
+        self._link: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _INVISIBLE_TAGS:
+            self._invisible_depth += 1
+        elif tag in _BLOCK_TAGS:
+            self.pieces.append("\n")
+        elif tag == "a":
+            self._link = dict(attrs).get("href")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _INVISIBLE_TAGS:
+            self._invisible_depth = max(self._invisible_depth - 1, 0)
+        elif tag in _BLOCK_TAGS:
+            self.pieces.append("\n")
+        elif tag == "a" and self._link:
+            self.pieces.append(f" ({self._link})")
+            self._link = None
+
+    def handle_data(self, data: str) -> None:
+        if not self._invisible_depth:
+            self.pieces.append(" ".join(data.split("\n")))

@@ -1,0 +1,86 @@
+"""Signatures on what leaves the system: webhooks (Standard Webhooks 1.0) and unsubscribe links in emails.
+
+A webhook is signed with HMAC-SHA256 over `id.timestamp.body`. While a secret is being rolled, a delivery carries one
+signature for each secret, so a receiver that has either of them can verify it.
+
+An unsubscribe token carries the blind index of an email address, never the address, and a MAC. It does not expire: the link
+in an old email must still work.
+"""
+
+import base64
+import binascii
+import hmac
+import struct
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from api.crypto import Keyring
+
+PREFIX = "whsec_"
+SECRET_BYTES = 32  # the specification asks for 24 to 64
+OVERLAP = timedelta(hours=24)  # that the previous secret stays valid after a roll
+UNSUBSCRIBE_PATH = "/api/v1/unsubscribe"
+
+_TOKEN_VERSION = b"u1"
+_TOKEN = struct.Struct(">q16s16s")  # organization, blind index, MAC
+
+
+def new_secret(random_bytes: bytes) -> str:
+    """Return the text of a secret made of `SECRET_BYTES` cryptographically random bytes."""
+    return PREFIX + base64.b64encode(random_bytes).decode()
+
+
+def headers(secrets: Sequence[str], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the three headers of a delivery; `timestamp` is in seconds since the epoch."""
+    signatures = [signature(secret, message_id, timestamp, body) for secret in secrets]
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """Return one signature with its version, `v1,…`."""
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    digest = hmac.digest(key, b"%b.%d.%b" % (message_id.encode(), timestamp, body), "sha256")
+    return "v1," + base64.b64encode(digest).decode()
+
+
+class Unsubscription(msgspec.Struct, frozen=True):
+    """The content of an unsubscribe token: an organization and the blind index, in hex, of an email address.
+
+    In a token that was read, `address_digest` has the indexes of every secret in use (`OrgKeys.all_of`).
+    """
+
+    org_id: int
+    address_digest: str
+
+
+def unsubscribe_url(public_url: str, keyring: Keyring, unsubscription: Unsubscription) -> str:
+    """Return the URL of an unsubscribe link; a POST to it unsubscribes the address."""
+    return f"{public_url}{UNSUBSCRIBE_PATH}?token={unsubscribe_token(keyring, unsubscription)}"
+
+
+def unsubscribe_token(keyring: Keyring, unsubscription: Unsubscription) -> str:
+    """Return the token of an address; it is the same every time."""
+    org_id, digest = unsubscription.org_id, bytes.fromhex(unsubscription.address_digest)
+    mac = keyring.unsubscribe_mac(_signed_bytes(org_id, digest), unsubscription.address_digest)
+    return base64.urlsafe_b64encode(_TOKEN.pack(org_id, digest, mac)).rstrip(b"=").decode()
+
+
+def read_unsubscribe_token(keyring: Keyring, token: str) -> Unsubscription | None:
+    """Return the content of a token, or None if it is malformed or its MAC is wrong."""
+    try:
+        org_id, digest, mac = _TOKEN.unpack(base64.b64decode(token + "==", altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, struct.error):
+        return None
+    if not hmac.compare_digest(mac, keyring.unsubscribe_mac(_signed_bytes(org_id, digest), digest.hex())):
+        return None
+    return Unsubscription(org_id, keyring.of(org_id).all_of(digest.hex()))
+
+
+def _signed_bytes(org_id: int, digest: bytes) -> bytes:
+    return b"%b/%d/%b" % (_TOKEN_VERSION, org_id, digest)

@@ -1,0 +1,200 @@
+"""Sending webhooks: one signed POST per attempt, without redirects, to an address that the guard permits.
+
+An endpoint can cost at most `DEADLINE_S` seconds and `MAX_BODY_BYTES` bytes, and only its own slots. Of its response the
+status counts, and nothing is kept. 2xx: sent. 410: gone for good. Any other status is tried again. A failure after the
+request has started to leave is an unknown outcome: the delivery is repeated under the same `webhook-id`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+from urllib.parse import urlsplit
+
+import httpcore
+import httpx
+import msgspec
+
+from api.channels import signing
+from api.channels.address_guard import AddressGuard, ForbiddenAddressError, GuardedNetwork
+from api.channels.limits import DeliveryLimiter, DeliveryLimits, NoSlotError
+from api.channels.outcome import TEST_HEADER, Failed, MayLeave, Outcome, Retry, Sent, Unknown, always, parse_retry_after
+from api.settings import Settings
+from workbench.language.actions import is_webhook_url
+
+USER_AGENT = "event-workbench"
+DEADLINE_S = 30.0  # for a whole attempt
+MAX_BODY_BYTES = 65_536  # read of a response
+BODY_TIMEOUT_S = 1.0  # a body is read only so that the connection can be reused
+MAX_CONNECTIONS = 512  # in total: eight organizations with only hanging endpoints use them up
+MAX_IDLE_CONNECTIONS = 64
+MAX_IDLE_S = 15.0
+# An engine has up to 256 deliveries of an organization under way: 16 + 176 leave some of them for its other endpoints.
+LIMITS = DeliveryLimits(per_endpoint=16, per_organization=64, waiting=176)
+STALL_TIMEOUT_S = 3.0  # a healthy endpoint finishes at least one delivery in this time
+
+_log = logging.getLogger("workbench.delivery")
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """A delivery. `secrets`: to sign it with, newest first. `test`: mark it as a test in a header."""
+
+    org_id: int
+    id: str
+    url: str
+    body: str
+    secrets: tuple[str, ...]
+    test: bool = False
+
+
+class WebhookSender:
+    """The transport for webhooks. `tls`: the trusted certificates; by default those of the system."""
+
+    def __init__(
+        self,
+        guard: AddressGuard,
+        tls: ssl.SSLContext | None = None,
+        *,
+        deadline_s: float = DEADLINE_S,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
+    ) -> None:
+        self._network = GuardedNetwork(guard)
+        self._deadline_s = deadline_s
+        self._limiter = DeliveryLimiter(LIMITS, stall_timeout_s)
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls or ssl.create_default_context(),
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+            keepalive_expiry=MAX_IDLE_S,
+            network_backend=self._network,
+        )
+
+    async def send(self, webhook: Webhook, now: datetime, may_leave: MayLeave = always) -> Outcome:
+        """Deliver once, signed as of `now`, if `may_leave` still allows it when a connection is ready."""
+        request = _request(webhook, now)
+        if request is None:
+            return Failed("invalid_address")
+        endpoint = f"{request.url.host.decode()}:{request.url.port}"
+        try:
+            async with self._limiter.slot(webhook.org_id, endpoint):
+                return await self._attempt(request, now, may_leave)
+        except NoSlotError:
+            return Retry("busy")
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.aclose()
+        self._network.close()
+
+    async def _attempt(self, request: httpcore.Request, now: datetime, may_leave: MayLeave) -> Outcome:
+        trace = _Trace(may_leave)
+        # The waits before the request leaves (pool, connect, TLS) have timeouts of their own, together within the
+        # deadline: when cancelled in a handshake, httpcore would leak the socket.
+        timeouts = dict.fromkeys(("pool", "connect"), self._deadline_s / 4)
+        request.extensions.update(trace=trace.on_event, timeout=timeouts)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                response = await self._pool.handle_async_request(request)
+                try:
+                    trace.outcome = _outcome_of(response, now)
+                    await _read_body(response)
+                finally:
+                    await response.aclose()
+        except (httpcore.PoolTimeout, _MayNotLeaveError):
+            return Retry("busy")
+        except (OSError, httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+            if not isinstance(error, ForbiddenAddressError):  # logged by the guard
+                _log.info("webhook_connection_failed", extra={"stage": trace.stage, "error": type(error).__name__})
+        if trace.outcome is not None:  # a response counts, even if its body broke off
+            return trace.outcome
+        # Forbidden, closed, silent and unknown addresses all give "unreachable": distinct outcomes would make a port
+        # scanner of us.
+        match trace.stage:
+            case "connect":
+                return Retry("unreachable")
+            case "tls":
+                return Retry("tls_failed")
+            case "request":
+                return Unknown("no_answer")
+
+
+def open_webhook_sender(settings: Settings) -> WebhookSender:
+    """Return the sender that the settings describe; the caller closes it."""
+    own_host = urlsplit(settings.public_url or "").hostname
+    return WebhookSender(AddressGuard(settings.webhook_allow, [own_host] if own_host else []))
+
+
+class _MayNotLeaveError(Exception):
+    """`may_leave` was False when the request was about to be sent."""
+
+
+class _Trace:
+    """Follows an attempt through the trace events of httpcore."""
+
+    def __init__(self, may_leave: MayLeave) -> None:
+        self._may_leave = may_leave
+        self.stage: Literal["connect", "tls", "request"] = "connect"
+        self.outcome: Outcome | None = None  # set by the status
+
+    async def on_event(self, event: str, _: Mapping[str, object]) -> None:
+        if event == "connection.start_tls.started":
+            self.stage = "tls"
+        elif event == "http11.send_request_headers.started":
+            if not self._may_leave():
+                raise _MayNotLeaveError
+            self.stage = "request"
+
+
+def _request(webhook: Webhook, now: datetime) -> httpcore.Request | None:
+    """Return the request, or None if the stored URL is not one that a webhook may have."""
+    if not is_webhook_url(webhook.url):
+        return None
+    try:
+        url = httpx.URL(webhook.url)
+    except httpx.InvalidURL:
+        return None
+    if url.port is not None and not 0 < url.port < 65_536:
+        return None
+    body = webhook.body.encode()
+    return httpcore.Request(
+        "POST",
+        httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+        headers=[
+            ("host", url.netloc.decode()),
+            ("user-agent", USER_AGENT),
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            *([(TEST_HEADER.lower(), "true")] if webhook.test else []),
+            *signing.headers(webhook.secrets, webhook.id, int(now.timestamp()), body).items(),
+        ],
+        content=body,
+    )
+
+
+def _outcome_of(response: httpcore.Response, now: datetime) -> Outcome:
+    detail = f"HTTP {response.status}"
+    match response.status:
+        case status if 200 <= status < 300:
+            return Sent(detail)
+        case 410:
+            return Failed("gone", detail)
+        case 429 | 503:
+            header = next((value for name, value in response.headers if name.lower() == b"retry-after"), None)
+            after_seconds = None if header is None else parse_retry_after(header.decode("latin-1"), now)
+            return Retry("refused", after_seconds, detail)
+        case _:
+            return Retry("refused", detail=detail)
+
+
+async def _read_body(response: httpcore.Response) -> None:
+    """Read a short body to its end, without decoding it; give up on a long or slow one, and on its connection."""
+    body_bytes = 0
+    with contextlib.suppress(TimeoutError, httpcore.NetworkError, httpcore.ProtocolError):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in response.aiter_stream():
+                body_bytes += len(chunk)
+                if body_bytes > MAX_BODY_BYTES:
+                    return

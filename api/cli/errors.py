@@ -1,0 +1,145 @@
+"""Helpers shared by the subcommands: argument types, error messages, signals and output.
+
+`explain` turns an error that a user can cause into one sentence; any other error is a bug and keeps its traceback. It
+recognises errors by the full name of their class, so that a command does not import modules that it does not use.
+
+Results go to stdout (`say`), everything else to stderr (`note`).
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:  # argparse names this type only for type checkers
+    Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+else:
+    Subparsers = object
+
+# Update these names when a class moves: nothing else notices that its users get a traceback instead of a sentence.
+_USER_ERRORS = {
+    "api.auth.AccessError",
+    "api.cli.CommandError",
+    "api.embedded.places.EmbeddedError",
+    "api.imports.importer.UnknownOrganizationError",
+    "api.imports.errors.UnwritableError",
+    "api.imports.row.UnreadableFileError",
+    "api.crypto.ChainError",
+    "api.settings.SettingsError",
+    "api.store.backup.IncompleteDumpError",
+    "api.store.migrate.UnfitServerError",
+    "api.store.migrate.MigrationError",
+}
+_NOT_MIGRATED = "the database has not been migrated to this version; run: workbench migrate"
+_MESSAGES = {  # the first class that matches wins, so subclasses come before psycopg.Error
+    "psycopg.errors.UndefinedTable": _NOT_MIGRATED,
+    "psycopg.errors.InvalidSchemaName": _NOT_MIGRATED,
+    "api.store.database.DatabaseUnavailableError": "the database cannot be reached: {}",
+    "api.store.database.TransactionConflictError": "timed out waiting for a database lock: {}",
+    "psycopg.OperationalError": "the database cannot be reached: {}",
+    "psycopg.Error": "the database reported an error: {}",
+    "sqlalchemy.exc.ArgumentError": "DATABASE_URL is not a valid URL; use one like postgresql://user:password@host/name",
+}
+_PACKAGES = {
+    "event-workbench-server": {
+        "cryptography",
+        "eth_keys",
+        "prometheus_client",
+        "psycopg",
+        "psycopg_pool",
+        "pyarrow",
+        "rich",
+        "sanic",
+        "sqlalchemy",
+        "websockets",
+    },
+    "otel": {"opentelemetry"},
+    "event-workbench[lab]": {"jupyterlab", "jupyter_server"},
+}
+
+
+def port(text: str) -> int:
+    """Parse a port number; an argparse type."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; use a number from 1 to 65535")
+    return int(text)
+
+
+def add_leash(parser: argparse.ArgumentParser) -> None:
+    """Add the hidden flag with which `workbench up` starts a process that ends when its parent does."""
+    parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
+
+
+def explain(error: BaseException) -> str | None:
+    """Return one sentence for an error that a user can cause, or None for a bug."""
+    if isinstance(error, ModuleNotFoundError):
+        missing = (error.name or "").split(".")[0]
+        for distribution, packages in _PACKAGES.items():
+            if missing in packages:
+                return f"the package {missing} is missing; install it with: pip install '{distribution}'"
+        return None
+    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
+    if not _USER_ERRORS.isdisjoint(names):
+        return str(error)
+    lines = str(error).strip().splitlines()
+    summary = lines[0] if lines else type(error).__name__
+    return next((message.format(summary) for name, message in _MESSAGES.items() if name in names), None)
+
+
+class Interrupted(BaseException):
+    """The process received a signal to stop."""
+
+
+class Signals:
+    """Raises Interrupted in the main thread for the first signal; later signals do not disturb the shutdown."""
+
+    def __init__(self) -> None:
+        self._received = False
+        self._raised = False
+        self._deferring = False
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle SIGINT, SIGTERM and SIGHUP within the block."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        previous = [signal.signal(number, self._handle) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, previous, strict=True):
+                signal.signal(number, handler)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Delay an interruption until the block is done, for steps that must not be separated."""
+        self._deferring = True
+        try:
+            yield
+        finally:
+            self._deferring = False
+        self._raise_if_received()
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self._received = True
+        if not self._deferring:
+            self._raise_if_received()
+
+    def _raise_if_received(self) -> None:
+        if self._received and not self._raised:
+            self._raised = True
+            raise Interrupted
+
+
+def say(text: str = "") -> None:
+    """Write a line of the result to stdout and flush it."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Write a line about progress or a problem to stderr and flush it."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,110 @@
+"""Erasing a contact.
+
+One transaction removes its identifiers, attributes and tags, cancels its entries and raises their lease tokens, so that a
+worker that has claimed one writes nothing. From its commit on, no event is matched to the contact and nothing is decided for it. The
+content of its events, messages and steps is removed page by page afterwards. The rows stay, so that counts stay.
+
+Ingest recognises a contact without a lock, so an event can be committed just after the erasure. No ingest transaction lives
+longer than seconds, so everything is done once more a minute later, by any process. A row in `erasures` schedules that; it is
+also there if the first process dies halfway.
+"""
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from api.automations.automations import Author, Refusal, conflict, record, retried, unknown
+from api.clock import Clock
+from api.jobs import every, one_by_one
+from api.store import contacts as store
+from api.store.contacts import FIRST_CURSOR, ContactKey, ErasurePart
+from api.store.database import Database
+from api.store.locks import lock_contacts
+
+SECOND_ERASURE_DELAY = timedelta(minutes=1)
+CHECK_INTERVAL_S = 15.0
+ERASURES_PER_RUN = 100
+
+_PARTS: tuple[ErasurePart, ...] = ("events", "messages", "entries")
+
+
+class ErasedView(msgspec.Struct, frozen=True, rename="camel"):
+    """An erasure."""
+
+    id: str
+    erased_at: datetime
+    cancelled_entries: int
+
+
+async def erase(database: Database, author: Author, contact_id: str) -> ErasedView | Refusal:
+    """Erase a contact. Repeating it is safe, and erases rows that were added since."""
+    contact = ContactKey(author.org_id, contact_id)
+    erased = await _erase_contact(database, author, contact)
+    if isinstance(erased, ErasedView):
+        await _erase_content(database, contact)
+    return erased
+
+
+async def keep_erased(database: Database, clock: Clock) -> None:
+    """Run scheduled second erasures, until cancelled."""
+    await every(CHECK_INTERVAL_S, "erase_again", lambda: erase_again(database, clock.now()))
+
+
+async def erase_again(database: Database, now: datetime) -> int:
+    """Erase contacts again for which a second erasure is due; return their number."""
+    async with database.transaction() as tx:
+        due = await store.find_due_erasures(tx, now, ERASURES_PER_RUN)
+    await one_by_one("erase_again", due, lambda contact: _erase_again(database, contact, now))
+    return len(due)
+
+
+@retried
+async def _erase_contact(database: Database, author: Author, contact: ContactKey) -> ErasedView | Refusal:
+    async with database.transaction() as tx:
+        await lock_contacts(tx, [contact.contact_id])
+        erasure = await store.find_erasure(tx, contact)
+        if erasure is None:
+            return unknown("contact")
+        if erasure.merged_into is not None:
+            return conflict(
+                f"this contact was merged into {erasure.merged_into}: erase that contact, or undo the merge first"
+            )
+        if erasure.unsettled:
+            return conflict(
+                "a merge was undone a moment ago and its rows are still being moved: try again in two minutes"
+            )
+        cancelled = await store.erase_contact(tx, contact, author.now)
+        await store.schedule_erasure(tx, contact, author.now + SECOND_ERASURE_DELAY)
+        if erasure.at is None:
+            await record(tx, author, "contact.erase", contact.contact_id, {"cancelledEntries": cancelled})
+    return ErasedView(contact.contact_id, erasure.at or author.now, cancelled)
+
+
+async def _erase_again(database: Database, contact: ContactKey, now: datetime) -> None:
+    await _erase_contact_again(database, contact, now)
+    await _erase_content(database, contact)
+    async with database.transaction() as tx:
+        await store.finish_erasure(tx, contact, now)
+
+
+@retried
+async def _erase_contact_again(database: Database, contact: ContactKey, now: datetime) -> None:
+    async with database.transaction() as tx:
+        await lock_contacts(tx, [contact.contact_id])
+        await store.erase_contact(tx, contact, now)
+
+
+async def _erase_content(database: Database, contact: ContactKey) -> None:
+    """Remove the content of its events, messages and entries, one transaction per page."""
+    for part in _PARTS:
+        after: store.Cursor | None = FIRST_CURSOR
+        while after is not None:
+            after = await _erase_page(database, part, contact, after)
+
+
+@retried
+async def _erase_page(
+    database: Database, part: ErasurePart, contact: ContactKey, after: store.Cursor
+) -> store.Cursor | None:
+    async with database.transaction() as tx:
+        return await store.erase_page(tx, part, contact, after)

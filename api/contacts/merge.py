@@ -1,0 +1,377 @@
+"""Merging two contacts of one person: preview, merge, undo, and moving their rows.
+
+A merge is one transaction, under the locks of both contacts and of all their identifiers. From its commit on, the identifiers
+find the contact that is kept, which gains the attributes, tags and segments that it did not have, and live entries follow it.
+The absorbed contact keeps its own data, and points at the other; that makes undo possible.
+
+Rows (events, messages, entries, on-chain events) are moved afterwards, page by page. Ingest recognises a contact without a lock, so
+an event can be committed to the absorbed contact just after the merge. No ingest transaction lives longer than seconds, so
+everything is moved once more a minute later, by any process; `contact_merges.due_at` schedules that, also if the first process
+dies. An undo moves rows back in the same way.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from api.automations.automations import Author, Refusal, conflict, invalid, record, retried, unknown
+from api.clock import Clock, uuid7
+from api.contacts.contacts import Shown
+from api.jobs import every, one_by_one
+from api.store import merges as store
+from api.store.contacts import ContactCounts, ContactKey, count_contact_rows
+from api.store.database import Database, Transaction, TransactionConflictError
+from api.store.locks import hold_contacts, lock_contacts, lock_identifiers, share_members
+from api.store.merges import Absorbed, MergePart, MergeRow, RowMove, StoredContact
+from api.store.query import run
+from workbench.language.codec import Json
+from workbench.language.contact import (
+    ContactRecord,
+    IdentifierKey,
+    IdentifierKind,
+    MergePlan,
+    apply_merge,
+    attributes_since_merge,
+    identifier_names,
+    plan_merge,
+    undo_merge,
+)
+from workbench.language.problem import Problem
+
+SETTLE_DELAY = timedelta(minutes=1)
+CHECK_INTERVAL_S = 15.0
+PAGE_ROWS = 1_000
+PAGES_PER_REQUEST = 20  # moved before a merge or undo is answered
+MERGES_PER_RUN = 100
+
+_PARTS: tuple[MergePart, ...] = ("entries", "messages", "events", "onchain")
+_BUSY = "an automation is working on this contact right now; try again in a few seconds"
+_FIELDS = {
+    IdentifierKind.WALLET: "walletAddress",
+    IdentifierKind.EMAIL: "email",
+    IdentifierKind.EXTERNAL_ID: "externalId",
+}
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """The contact that is kept, and the one that is merged into it."""
+
+    keep_id: str
+    absorbed_id: str
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        return self.keep_id, self.absorbed_id
+
+
+class MovesView(msgspec.Struct, frozen=True, rename="camel"):
+    """What the kept contact gains."""
+
+    identifiers: dict[str, str]
+    attributes: dict[str, Json]
+    tags: tuple[str, ...]
+    opted_out: tuple[str, ...]
+    segments: tuple[str, ...]
+
+
+class MergeView(msgspec.Struct, frozen=True, rename="camel"):
+    """The effects of a merge. `id` is None in a preview.
+
+    `hidden`: identifiers of the absorbed contact that now find the kept one, which shows its own instead. `lost`: attributes of
+    the absorbed contact for which the kept one has other values. `rows`: numbers of rows to move. `pending`: some have not
+    been moved yet.
+    """
+
+    id: str | None
+    keep: str
+    absorbed: str
+    moves: MovesView
+    hidden: dict[str, str]
+    lost: dict[str, Json]
+    rows: ContactCounts
+    pending: bool = False
+
+
+class UndoneView(msgspec.Struct, frozen=True, rename="camel"):
+    """An undone merge. `kept_attributes`: gained attributes that have changed since, and therefore stay."""
+
+    id: str
+    keep: str
+    absorbed: str
+    undone_at: datetime
+    kept_attributes: tuple[str, ...] = msgspec.field(name="stays")
+    pending: bool
+
+
+async def preview(database: Database, org_id: int, pair: Pair, shown: Shown) -> MergeView | Refusal:
+    """Return the effects that a merge would have. Nothing is written."""
+    async with database.transaction() as tx:
+        plan = _plan(pair, await store.find_contacts(tx, org_id, pair.ids))
+        if isinstance(plan, Refusal):
+            return plan
+        rows = await count_contact_rows(tx, ContactKey(org_id, pair.absorbed_id))
+    return _view(None, pair, plan, shown, rows)
+
+
+async def merge(database: Database, author: Author, pair: Pair, shown: Shown) -> MergeView | Refusal:
+    """Merge a contact into another."""
+    merged = await _merge(database, author, pair, shown)
+    if isinstance(merged, Refusal):
+        return merged
+    assert merged.id is not None
+    return msgspec.structs.replace(merged, pending=await _move_first_pages(database, author, merged.id))
+
+
+async def undo(database: Database, author: Author, merge_id: str) -> UndoneView | Refusal:
+    """Undo a merge. Refused if its changes have been overtaken by an erasure, another merge or a moved identifier."""
+    undone = await _undo(database, author, merge_id)
+    if isinstance(undone, Refusal):
+        return undone
+    return msgspec.structs.replace(undone, pending=await _move_first_pages(database, author, merge_id))
+
+
+class _Merge(msgspec.Struct, frozen=True):
+    """Two contacts that can be merged, and the result."""
+
+    keep: ContactRecord
+    absorbed: ContactRecord
+    merged: ContactRecord
+    changes: MergePlan
+
+
+def _plan(pair: Pair, both: dict[str, StoredContact]) -> _Merge | Refusal:
+    for field, contact_id in (("keep", pair.keep_id), ("absorb", pair.absorbed_id)):
+        contact = both.get(contact_id)
+        if contact is None or contact.erased:
+            return unknown(f"contact: {field}")
+        if contact.merged_into is not None:
+            return conflict(f"this contact was merged into {contact.merged_into}", field)
+    keep, absorbed = both[pair.keep_id].record, both[pair.absorbed_id].record
+    changes = plan_merge(keep, absorbed)
+    merged = apply_merge(keep, changes.gained)
+    if merged is None:
+        return invalid(
+            (
+                Problem(
+                    "absorb", "the merged contact would have more than 1,000 attributes, or more than 256 KB of them"
+                ),
+            )
+        )
+    return _Merge(keep, absorbed, merged, changes)
+
+
+@retried
+async def _merge(database: Database, author: Author, pair: Pair, shown: Shown) -> MergeView | Refusal:
+    async with database.transaction() as tx:
+        rows = await count_contact_rows(tx, ContactKey(author.org_id, pair.absorbed_id))
+        identities = await _lock(tx, author.org_id, pair)
+        plan = _plan(pair, await store.find_contacts(tx, author.org_id, pair.ids))
+        if isinstance(plan, Refusal):
+            return plan
+        move = RowMove(pair.absorbed_id, pair.keep_id)
+        if await store.has_claimed_entries(tx, author.org_id, move):
+            return conflict(_BUSY)
+        merge_id = uuid7(author.now_us)
+        keys = tuple(key for key, owner in identities.items() if owner == pair.absorbed_id)
+        segments = await store.find_memberships(tx, author.org_id, pair.absorbed_id)
+        snapshot = Absorbed(plan.absorbed.attributes, plan.absorbed.tags, segments)
+        row = MergeRow(merge_id, *pair.ids, plan.changes.gained, keys, snapshot, author.now, None)
+        await store.move_identities(tx, author.org_id, row.identities, move)
+        await store.write_contact(tx, author.org_id, row.keep_id, plan.merged, author.now)
+        await store.leave_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments)
+        gained = {name: row.absorbed.segments[name] for name in row.gained.segments}
+        await store.join_segments(tx, author.org_id, row.keep_id, gained)
+        await store.move_live_entries(tx, author.org_id, move)
+        await store.resolve_conflicts(tx, author.org_id, row.id, row.keep_id, row.absorbed_id)
+        await store.mark_merged(tx, author.org_id, row.absorbed_id, row.keep_id)
+        await store.wake_entries_of_contact(tx, author.org_id, row.keep_id, author.now)
+        await store.add_merge(tx, author.org_id, row, author.now + SETTLE_DELAY)
+        detail = {"merge": row.id, "absorbed": row.absorbed_id, "attributes": len(row.gained.attributes)}
+        await record(tx, author, "contact.merge", row.keep_id, detail)
+    return _view(merge_id, pair, plan, shown, rows)
+
+
+@retried
+async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView | Refusal:
+    async with database.transaction() as tx:
+        row = await store.find_merge(tx, author.org_id, merge_id)
+        if row is None:
+            return unknown("merge")
+        await lock_identifiers(tx, [(author.org_id, key) for key in row.identities])
+        await run(tx, hold_contacts([row.keep_id, row.absorbed_id]), share_members(author.org_id))
+        row = await store.find_merge(tx, author.org_id, merge_id, hold=True)
+        assert row is not None, "merges are never deleted"
+        both = await store.find_contacts(tx, author.org_id, [row.keep_id, row.absorbed_id])
+        if conflicts := await _undo_conflicts(tx, author.org_id, row, both):
+            return Refusal("conflict", tuple(conflicts))
+        kept_attributes = await _restore(tx, author, row, both[row.keep_id].record)
+    return UndoneView(row.id, row.keep_id, row.absorbed_id, author.now, kept_attributes, pending=False)
+
+
+async def _undo_conflicts(tx: Transaction, org_id: int, row: MergeRow, both: dict[str, StoredContact]) -> list[Problem]:
+    """Return the reasons why a merge cannot be undone."""
+    if row.undone_at is not None:
+        return [Problem("", f"this merge was undone at {row.undone_at.isoformat()}")]
+    if any(contact.erased for contact in both.values()):
+        return [Problem("", "the contact has been erased since")]
+    later_merge = await store.find_merge_of(tx, org_id, row.keep_id)
+    if later_merge is not None:
+        return [Problem("", f"the contact has been merged into another since: undo merge {later_merge} first")]
+    owners = await store.find_identifier_owners(tx, org_id, row.identities)
+    moved = [(key, owners.get(key)) for key in row.identities if owners.get(key) != row.keep_id]
+    if moved:
+        return [
+            Problem(
+                _FIELDS[key[0]],
+                "this identifier was removed" if owner is None else f"this identifier now belongs to contact {owner}",
+            )
+            for key, owner in moved
+        ]
+    back = RowMove(row.keep_id, row.absorbed_id, await store.list_merged_ids(tx, org_id, row.absorbed_id))
+    return [Problem("", _BUSY)] if await store.has_claimed_entries(tx, org_id, back) else []
+
+
+async def _restore(tx: Transaction, author: Author, row: MergeRow, keep: ContactRecord) -> tuple[str, ...]:
+    """Write the two contacts as they were; return the gained attributes that have changed since, and therefore stay."""
+    org_id = author.org_id
+    members = await store.list_merged_ids(tx, org_id, row.absorbed_id)
+    move, rest = RowMove(row.keep_id, row.absorbed_id, members), undo_merge(keep, row.gained)
+    await store.move_identities(tx, org_id, row.identities, move)
+    await store.write_contact(tx, org_id, row.keep_id, rest.contact, author.now)
+    await store.leave_segments(tx, org_id, row.keep_id, row.gained.segments)
+    await store.join_segments(tx, org_id, row.absorbed_id, row.absorbed.segments)
+    await store.move_live_entries(tx, org_id, move)
+    await store.reopen_conflicts(tx, org_id, row.id)
+    await store.unmark_merged(tx, org_id, row.absorbed_id, members)
+    await store.mark_merge_undone(tx, org_id, row.id, author.now, author.now + SETTLE_DELAY)
+    detail = {"merge": row.id, "absorbed": row.absorbed_id, "stays": len(rest.kept_attributes)}
+    await record(tx, author, "contact.unmerge", row.keep_id, detail)
+    return rest.kept_attributes
+
+
+async def _move_first_pages(database: Database, author: Author, merge_id: str) -> bool:
+    """Move the first rows; return whether more are left, which a scheduled run moves."""
+    if await move_pages(database, author.org_id, merge_id, PAGES_PER_REQUEST):
+        return False
+    async with database.transaction() as tx:
+        await store.schedule_merge(tx, author.org_id, merge_id, author.now)
+    return True
+
+
+async def _lock(tx: Transaction, org_id: int, pair: Pair) -> dict[IdentifierKey, str]:
+    """Lock both contacts and all their identifiers, identifiers first as everywhere; return the owners of the identifiers."""
+    before = await store.find_identities(tx, org_id, pair.ids)
+    await lock_identifiers(tx, [(org_id, key) for key in before])
+    await run(tx, hold_contacts(pair.ids), share_members(org_id))
+    identities = await store.find_identities(tx, org_id, pair.ids)
+    if identities.keys() != before.keys():
+        raise TransactionConflictError("an identifier was added during the merge")  # retried
+    return identities
+
+
+def _view(merge_id: str | None, pair: Pair, plan: _Merge, shown: Shown, rows: ContactCounts) -> MergeView:
+    gained = plan.changes.gained
+    moves = MovesView(
+        _shown_identifiers(gained, identifier_names(gained), shown),
+        gained.attributes,
+        gained.tags,
+        gained.opted_out,
+        gained.segments,
+    )
+    hidden = _shown_identifiers(plan.absorbed, plan.changes.hidden, shown)
+    return MergeView(merge_id, *pair.ids, moves, hidden, plan.changes.lost, rows)
+
+
+def _shown_identifiers(contact: ContactRecord, names: tuple[str, ...], shown: Shown) -> dict[str, str]:
+    values: dict[str, Any] = {"walletAddress": contact.wallet, "externalId": contact.external_id}
+    if contact.email is not None:
+        values["email"] = shown(contact.email)
+    return {name: values[name] for name in names}
+
+
+async def keep_settled(database: Database, clock: Clock) -> None:
+    """Run scheduled moves, until cancelled."""
+    await every(CHECK_INTERVAL_S, "settle_merges", lambda: settle_due(database, clock.now()))
+
+
+async def settle_due(database: Database, now: datetime) -> int:
+    """Move all rows of merges that are due; return the number of merges."""
+    async with database.transaction() as tx:
+        due = await store.find_due_merges(tx, now, MERGES_PER_RUN)
+
+    async def settle(merge: tuple[int, str]) -> None:
+        await _copy_late_changes(database, *merge, now)
+        await move_pages(database, *merge)
+        await _finish_or_reschedule(database, *merge, now)
+
+    await one_by_one("settle_merges", due, settle)
+    return len(due)
+
+
+async def move_pages(database: Database, org_id: int, merge_id: str, max_pages: int | None = None) -> bool:
+    """Move rows, at most `max_pages` pages; return whether no row is left."""
+    left = max_pages
+    for part in _PARTS:
+        while await _move_page(database, org_id, merge_id, part) == PAGE_ROWS:
+            left = None if left is None else left - 1
+            if left == 0:
+                return False
+    return True
+
+
+async def direction(tx: Transaction, org_id: int, row: MergeRow) -> RowMove:
+    """Return the move that a merge needs: to the surviving contact, or after an undo back to the absorbed one."""
+    absorbed, keep = [
+        await store.find_survivor(tx, org_id, contact_id) for contact_id in (row.absorbed_id, row.keep_id)
+    ]
+    if row.undone_at is None:
+        return RowMove(row.absorbed_id, absorbed)
+    return RowMove(keep, absorbed, await store.list_merged_ids(tx, org_id, row.absorbed_id))
+
+
+@retried
+async def _move_page(database: Database, org_id: int, merge_id: str, part: MergePart) -> int:
+    async with database.transaction() as tx:
+        row = await store.find_merge(tx, org_id, merge_id, hold=True)
+        assert row is not None, "merges are never deleted"
+        move = await direction(tx, org_id, row)
+        return 0 if move.from_id == move.to_id else await store.move_rows(tx, org_id, part, move, PAGE_ROWS)
+
+
+@retried
+async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now: datetime) -> None:
+    """Copy attributes and tags that were written to the absorbed contact during the merge to the surviving one."""
+    async with database.transaction() as tx:
+        row = await store.find_merge(tx, org_id, merge_id)
+        if row is None or row.undone_at is not None:
+            return
+        keep_id = await store.find_survivor(tx, org_id, row.absorbed_id)
+        await lock_contacts(tx, [keep_id, row.absorbed_id])
+        both = await store.find_contacts(tx, org_id, [keep_id, row.absorbed_id])
+        keep, absorbed = both[keep_id], both[row.absorbed_id].record
+        attributes = attributes_since_merge(row.absorbed.attributes, absorbed.attributes)
+        tags = [tag for tag in absorbed.tags if tag not in (*row.absorbed.tags, *keep.record.tags)]
+        if keep.erased or both[row.absorbed_id].merged_into != keep_id or not (attributes or tags):
+            return
+        contact = msgspec.structs.replace(
+            keep.record, attributes=keep.record.attributes | attributes, tags=(*keep.record.tags, *tags)
+        )
+        await store.write_contact(tx, org_id, keep_id, contact, now)
+        snapshot = Absorbed(absorbed.attributes, absorbed.tags, row.absorbed.segments)
+        await store.update_absorbed(tx, org_id, merge_id, snapshot)
+
+
+@retried
+async def _finish_or_reschedule(database: Database, org_id: int, merge_id: str, now: datetime) -> None:
+    """Schedule another move unless this was the last one; wake waiting entries, which may have missed a moved event."""
+    async with database.transaction() as tx:
+        row = await store.find_merge(tx, org_id, merge_id)
+        assert row is not None, "merges are never deleted"
+        move = await direction(tx, org_id, row)
+        await lock_contacts(tx, [move.from_id, move.to_id])
+        await store.find_merge(tx, org_id, merge_id, hold=True)
+        is_busy = move.from_id != move.to_id and await store.has_claimed_entries(tx, org_id, move)
+        is_last = now >= (row.undone_at or row.created_at) + SETTLE_DELAY and not is_busy
+        await store.wake_entries_of_contact(tx, org_id, move.to_id, now)
+        await store.schedule_merge(tx, org_id, merge_id, None if is_last else now + SETTLE_DELAY)

@@ -1,0 +1,112 @@
+"""Claims: due entries taken by this process, and the leases under which it works on them.
+
+A claim charges one attempt, raises the lease token of the entry and sets the time until which other engines leave it alone.
+Every later write carries the token, so an engine that has lost its lease writes nothing. Leases are short, and `Claims`
+renews them until the entry is recorded, however long that takes. A lease that is lost all the same (the process was
+suspended, the database was unreachable) is noticed at the next renewal, or when something is written.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+
+from api.clock import Clock
+from api.store import entries as store
+from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
+from api.store.entries import Claim
+from api.store.query import COMMIT, run
+from workbench.language.run import Run, State
+
+Lane = Literal["ready", "retrying"]
+
+LEASE = timedelta(seconds=10)
+
+
+class Claims:
+    """The claims of one engine process."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._held: dict[int, dict[str, Claim]] = {}  # organization -> entry -> claim with its latest lease
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def take(self, org_id: int, lane: Lane, limit: int) -> list[Claim]:
+        """Claim up to `limit` due entries of an organization. Pass them to `hold` to keep their leases."""
+        claim = store.claim_ready if lane == "ready" else store.claim_retrying
+        now = self._clock.now()
+        async with self._database.transaction() as tx:
+            claims, _ = await run(tx, claim(org_id, now, now + LEASE, limit), COMMIT)
+        return claims
+
+    async def rescue(self, org_id: int, limit: int) -> int:
+        """Make up to `limit` entries with an expired lease due again; return their number."""
+        async with self._database.transaction() as tx:
+            rescued, _ = await run(tx, store.rescue_entries(org_id, self._clock.now(), limit), COMMIT)
+        return rescued
+
+    def hold(self, org_id: int, claims: Iterable[Claim]) -> None:
+        """Renew the leases of these claims from now on."""
+        held = self._held.setdefault(org_id, {})
+        for claim in claims:
+            current = held.get(claim.entry_id)
+            # A process that was suspended for longer than a lease may claim an entry again while a delivery of its
+            # earlier claim is still waiting. Only the claim with the higher token counts.
+            if current is None or current.token < claim.token:
+                held[claim.entry_id] = claim
+        if held and (self._renewal is None or self._renewal.done()):
+            self._renewal = asyncio.create_task(self._renew_until_released())
+
+    def release(self, org_id: int, claims: Iterable[Claim]) -> None:
+        """Stop renewing the leases of these claims."""
+        for claim in claims:
+            if self._current(org_id, claim) is not None:
+                del self._held[org_id][claim.entry_id]
+        if not self._held.get(org_id):
+            self._held.pop(org_id, None)
+
+    def is_valid(self, org_id: int, claim: Claim) -> bool:
+        """Return whether no other engine can have claimed the entry: only then may a message leave for it."""
+        current = self._current(org_id, claim)
+        return current is not None and self._clock.now() < current.lease_until
+
+    def _current(self, org_id: int, claim: Claim) -> Claim | None:
+        current = self._held.get(org_id, {}).get(claim.entry_id)
+        return current if current is not None and current.token == claim.token else None
+
+    async def _renew_until_released(self) -> None:
+        while self._held:
+            # Three renewals per lease: two may fail before it expires.
+            await asyncio.sleep(LEASE.total_seconds() / 3)
+            for org_id, held in list(self._held.items()):
+                with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
+                    await self._renew(org_id, list(held.values()))
+
+    async def _renew(self, org_id: int, claims: list[Claim]) -> None:
+        lease_until = self._clock.now() + LEASE
+        async with self._database.transaction() as tx:
+            renewed_ids, _ = await run(tx, store.renew_leases(org_id, claims, lease_until), COMMIT)
+        for claim in claims:
+            if self._current(org_id, claim) is None:
+                continue  # released, or claimed again, while the statement ran
+            if claim.entry_id in renewed_ids:
+                self._held[org_id][claim.entry_id] = msgspec.structs.replace(claim, lease_until=lease_until)
+            else:
+                self.release(org_id, [claim])
+
+
+def run_of(claim: Claim) -> Run:
+    """Return the claimed entry as the interpreter sees it."""
+    return Run(
+        claim.entry_id,
+        claim.automation_id,
+        State.RUNNING,
+        claim.node_id,
+        claim.step,
+        claim.attempt,
+        since=claim.since,
+    )

@@ -1,0 +1,290 @@
+"""Deliver: send emails and webhooks, and record the outcomes.
+
+Each delivery is a task of its own, so that an endpoint that hangs delays nothing else. It sends one message outside any
+transaction, records the outcome together with the entry's next state, and lets the entry continue. The lease of the entry
+is renewed meanwhile. Sending never starts once another engine may have claimed the entry.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from api import process
+from api.channels.email import open_mailer
+from api.channels.outcome import Failed, Mail, Mailer, MayLeave, Outcome, Reason, Retry, Sent, Unknown
+from api.channels.signing import Unsubscription, unsubscribe_url
+from api.channels.webhook import Webhook, WebhookSender, open_webhook_sender
+from api.clock import Clock, monotonic_ns
+from api.crypto import Keyring
+from api.engine.claims import Claims
+from api.engine.facts import Graphs
+from api.engine.outbox import OutgoingMessage, address_digest, address_digests
+from api.engine.progress import EntryProgress, progress_of
+from api.engine.record import EngineCounts, LostLeases, record_delivery
+from api.settings import Settings
+from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
+from api.store.entries import Claim
+from api.store.messages import AttemptResult, close_endpoint, settle_outgoing
+from workbench.language.advance import effect_failed
+from workbench.language.decision import Decision, Failure
+from workbench.language.graph import Graph
+from workbench.language.run import State
+
+MAX_DELIVERIES = 256  # under way, of one organization in one engine
+BUSY_DELAY = timedelta(seconds=5)
+DATABASE_RETRY_S = 0.5
+DEFAULT_PUBLIC_URL = "http://localhost:8000"  # for links in emails, without WORKBENCH_PUBLIC_URL
+
+_REASON_TEXTS: Mapping[Reason, str] = {
+    "unreachable": "could not connect",
+    "tls_failed": "TLS failed: the certificate is not valid, or the server does not speak TLS",
+    "refused": "rejected by the receiver",
+    "not_signed_in": "the mail server rejected the user name or password",
+    "no_answer": "no response: the message may have arrived",
+    "gone": "the endpoint no longer exists",
+    "invalid_header": "a header contains a line break or an encoded word",
+    "invalid_address": "not a valid address",
+}
+_BUSY_ERROR = "busy: too many deliveries are waiting for this endpoint"
+
+_log = logging.getLogger("workbench.engine")
+
+
+class NotSent(msgspec.Struct, frozen=True):
+    """Nothing was sent: the message was sent before (`already_sent`), or the recipient has opted out (`skipped`)."""
+
+    outcome: Literal["already_sent", "skipped"]
+    cause: str | None = None
+
+
+DeliveryOutcome: TypeAlias = Outcome | NotSent
+
+
+class Transports(msgspec.Struct, frozen=True):
+    """The transports of this installation. `public_url`: the base URL of the API, for links in emails."""
+
+    mailer: Mailer
+    webhooks: WebhookSender
+    public_url: str
+
+    async def close(self) -> None:
+        await self.mailer.close()
+        await self.webhooks.close()
+
+
+def open_transports(settings: Settings) -> Transports:
+    """Return the transports that the settings describe; the caller closes them."""
+    return Transports(open_mailer(settings), open_webhook_sender(settings), settings.public_url or DEFAULT_PUBLIC_URL)
+
+
+class DeliveryContext(msgspec.Struct, frozen=True):
+    """The services that deliveries use."""
+
+    database: Database
+    keyring: Keyring
+    clock: Clock
+    transports: Transports
+    claims: Claims
+    graphs: Graphs
+    counts: EngineCounts
+
+
+class Deliveries:
+    """The deliveries of one engine. `resume` continues an entry after its delivery."""
+
+    def __init__(self, context: DeliveryContext, resume: Callable[[int, Claim], Awaitable[None]]) -> None:
+        self._context = context
+        self._resume = resume
+        self._tasks: dict[int, set[asyncio.Task[None]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tasks.values()))
+
+    def room(self, org_id: int) -> int:
+        """Return how many more entries of an organization may be claimed."""
+        return max(MAX_DELIVERIES - len(self._tasks.get(org_id, ())), 0)
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether an organization has no room, so that its due entries are not claimed."""
+        return any(len(tasks) >= MAX_DELIVERIES for tasks in self._tasks.values())
+
+    def start(self, org_id: int, messages: Sequence[OutgoingMessage]) -> None:
+        """Deliver messages, each in a task of its own."""
+        for message in messages:
+            task = asyncio.create_task(self._deliver(org_id, message))
+            self._tasks.setdefault(org_id, set()).add(task)
+            task.add_done_callback(lambda done: self._discard(org_id, done))
+
+    async def finish(self) -> None:
+        """Wait until no delivery is under way, including those that continued entries start."""
+        while self._tasks:
+            await asyncio.gather(*(task for tasks in list(self._tasks.values()) for task in tasks))
+
+    async def stop(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s`, then cancel. A cancelled message is sent again under its id once its lease has expired."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.finish()
+
+    def _discard(self, org_id: int, task: asyncio.Task[None]) -> None:
+        tasks = self._tasks[org_id]
+        tasks.discard(task)
+        if not tasks:
+            del self._tasks[org_id]
+
+    async def _deliver(self, org_id: int, message: OutgoingMessage) -> None:
+        """One delivery from the lease check to the continued entry."""
+        claim = message.progress.claim
+        next_claim = None
+        try:
+            next_claim = await self._send_and_record(org_id, message)
+            if next_claim is not None:
+                await self._resume(org_id, next_claim)
+        except (DatabaseUnavailableError, TransactionConflictError) as error:
+            _log.warning("delivery_not_recorded", extra={"entry_id": claim.entry_id, "reason": str(error)})
+        except Exception:  # noqa: BLE001  a bug that one delivery triggers must not stop the others
+            _log.exception("delivery_failed", extra={"entry_id": claim.entry_id})
+        finally:
+            if next_claim is None:  # otherwise `resume` has released it
+                self._context.claims.release(org_id, [claim])
+
+    async def _send_and_record(self, org_id: int, message: OutgoingMessage) -> Claim | None:
+        """Send a message and record the outcome; return the claim to continue with, None if the entry does not continue now."""
+        context, claim = self._context, message.progress.claim
+        if not context.claims.is_valid(org_id, claim):
+            context.counts.add_lost(org_id, 1)
+            return None
+        started_ns = monotonic_ns()
+        # Asked again at the last moment, after every wait for a slot or a connection.
+        may_leave = lambda: context.claims.is_valid(org_id, claim)  # noqa: E731
+        outcome = await attempt(context.transports, context.keyring, org_id, message, context.clock.now(), may_leave)
+
+        now = context.clock.now()
+        graph = context.graphs.of(org_id, claim)
+        assert graph is not None, "an entry without a graph sends nothing"
+        decision, result = judge(message, graph, outcome, now)
+        progress = progress_of(claim, message.progress.run, graph, [decision])
+        recorded = await self._record(org_id, message, progress, result, now)
+
+        span = {"request_id": claim.request_id, "entry_id": claim.entry_id, "node_id": message.pending.effect.node_id}
+        process.record("deliver", started_ns, span | {"outcome": type(outcome).__name__.lower()})
+        if recorded is None or recorded.run.state is not State.RUNNING:
+            return None
+        run = recorded.run
+        return msgspec.structs.replace(claim, node_id=run.node_id, step=run.step, attempt=run.attempt, since=run.since)
+
+    async def _record(
+        self,
+        org_id: int,
+        message: OutgoingMessage,
+        progress: EntryProgress,
+        result: AttemptResult | None,
+        at: datetime,
+    ) -> EntryProgress | None:
+        """Write the outcome of an attempt; return the progress as written, or None if the lease was lost."""
+        context = self._context
+        while True:
+            try:
+                recorded = await self._write(org_id, message, progress, result, at)
+            except (DatabaseUnavailableError, TransactionConflictError):
+                # The message may have left: give up only once another engine can have claimed the entry.
+                if not context.claims.is_valid(org_id, message.progress.claim):
+                    raise
+                await asyncio.sleep(DATABASE_RETRY_S)
+                continue
+            if recorded is None:
+                context.counts.add_lost(org_id, 1)
+            else:
+                context.counts.add(org_id, [recorded])
+            return recorded
+
+    async def _write(
+        self,
+        org_id: int,
+        message: OutgoingMessage,
+        progress: EntryProgress,
+        result: AttemptResult | None,
+        at: datetime,
+    ) -> EntryProgress | None:
+        context, stored = self._context, message.stored
+        message_calls = []
+        if stored is not None and result is not None:
+            message_calls.append(settle_outgoing(org_id, stored.id, progress.claim.token, result, at))
+        async with context.database.transaction() as tx:
+            recorded = await record_delivery(tx, org_id, progress, message_calls, at)
+            if isinstance(recorded, LostLeases):
+                return None
+            if stored is not None and progress.run.outcome == "gone":
+                digests = address_digests(context.keyring, org_id, stored)
+                await close_endpoint(tx, org_id, digests, urlsplit(stored.recipient).hostname or "", at)
+        return recorded
+
+
+async def attempt(
+    transports: Transports, keyring: Keyring, org_id: int, message: OutgoingMessage, now: datetime, may_leave: MayLeave
+) -> DeliveryOutcome:
+    """Send a message once, if it should be sent and `may_leave` still allows it when its turn comes."""
+    stored = message.stored
+    if stored is None:
+        return NotSent("already_sent")
+    if stored.opted_out or (stored.channel == "email" and message.closed):
+        return NotSent("skipped", "opted_out")
+    if stored.channel == "email":
+        recipient = keyring.of(org_id).open_email(stored.recipient)
+        token = Unsubscription(org_id, address_digest(keyring, org_id, stored))
+        url = unsubscribe_url(transports.public_url, keyring, token)
+        subject = stored.subject or ""
+        mail = Mail(stored.id, stored.created_at, recipient, subject, stored.body, stored.html, url)
+        return await transports.mailer.send(mail, may_leave)
+    if message.closed:
+        return Failed("gone", "it answered 410 to an earlier delivery")
+    webhook = Webhook(org_id, stored.id, stored.recipient, stored.body, message.secrets)
+    return await transports.webhooks.send(webhook, now, may_leave)
+
+
+def judge(
+    message: OutgoingMessage, graph: Graph, outcome: DeliveryOutcome, now: datetime
+) -> tuple[Decision, AttemptResult | None]:
+    """Return the decision on the entry, and the result for its message (None: the message does not change)."""
+    run, decision = message.progress.run, message.pending.decision
+    match outcome:
+        case Sent():
+            return decision, AttemptResult("sent", "sent")
+        case NotSent("already_sent"):
+            return _with_outcome(decision, "already_sent"), None
+        case NotSent(_, cause):
+            return _with_outcome(decision, "skipped", cause), AttemptResult("skipped", "skipped", cause)
+        case Retry("busy"):
+            # Nothing was tried, so no attempt is charged.
+            retrying = run.to(
+                State.RETRYING, attempt=run.attempt - 1, due_at=now + BUSY_DELAY, error=_BUSY_ERROR, since=None
+            )
+            return Decision(retrying), AttemptResult("queued", None)
+        case Retry() | Failed() | Unknown():
+            error = _REASON_TEXTS.get(outcome.reason, outcome.reason)
+            if outcome.detail:
+                error = f"{error} ({outcome.detail})"
+            after_s = (outcome.after_seconds or 0) if isinstance(outcome, Retry) else 0
+            permanent = isinstance(outcome, Failed)
+            failure = Failure(outcome.reason, error, permanent=permanent, retry_after=timedelta(seconds=after_s))
+            instead = effect_failed(graph, run, failure, message.pending.facts, now)
+            if isinstance(outcome, Unknown):
+                return instead, AttemptResult("unknown", "unknown", outcome.reason)
+            if instead.run.state is State.RETRYING:
+                return instead, AttemptResult("queued", "retrying", outcome.reason)
+            return instead, AttemptResult("failed", "failed", outcome.reason)
+
+
+def _with_outcome(decision: Decision, outcome: str, cause: str | None = None) -> Decision:
+    """Return the decision with another outcome of its step: the decision was made as if the message had been sent."""
+    assert decision.step is not None, "a message is sent by a step"
+    detail = decision.step.detail if cause is None else {"cause": cause}
+    step = msgspec.structs.replace(decision.step, outcome=outcome, detail=detail)
+    return msgspec.structs.replace(decision, step=step)

@@ -1,0 +1,183 @@
+"""Progress: the decisions on a claimed entry, turned into the rows to write.
+
+In-app messages, tags and attributes live in the database and commit in one transaction with the state of their entry.
+Emails and webhooks leave the system, so the entry stops before the decision that depends on one (`PendingDelivery`).
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import msgspec
+
+from api.engine.claims import run_of
+from api.store.entries import Claim, EntryStepRow, EntryUpdate, InappMessageRow, TagChange, joined_names
+from api.store.events import ATTRIBUTES_TOO_LARGE
+from api.store.messages import SkippedMessageRow
+from workbench.language.advance import required_facts
+from workbench.language.codec import Json, encode
+from workbench.language.decision import Decision
+from workbench.language.facts import Facts
+from workbench.language.graph import Graph
+from workbench.language.run import (
+    ContactUpdated,
+    Effect,
+    ExternalEffect,
+    InappMessage,
+    Run,
+    State,
+    TagAdded,
+    TagRemoved,
+    message_id,
+)
+
+
+class PendingDelivery(msgspec.Struct, frozen=True):
+    """A decision that holds only if its email or webhook is delivered, with the facts that it was made on."""
+
+    decision: Decision
+    effect: ExternalEffect
+    facts: Facts
+
+
+class EntryProgress(msgspec.Struct, frozen=True, dict=True):
+    """How far one claimed entry got: its new state, its steps and the effects to write.
+
+    `awaits`: names of the events that wake it while it waits. `pending`: the delivery it needs before it can go further;
+    it is still running then. `skipped`: messages that are not sent at all.
+    """
+
+    claim: Claim
+    run: Run
+    steps: tuple[EntryStepRow, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    awaits: frozenset[str] = frozenset()
+    pending: PendingDelivery | None = None
+    skipped: tuple[SkippedMessageRow, ...] = ()
+
+    @property
+    def update(self) -> EntryUpdate:
+        """The new state of the entry, fenced by the token of its claim."""
+        run = self.run
+        return EntryUpdate(
+            self.claim.entry_id,
+            self.claim.token,
+            run.state,
+            run.outcome,
+            run.node_id,
+            run.step,
+            run.attempt,
+            run.due_at,
+            run.error,
+            run.since,
+            joined_names(self.awaits) or None,
+        )
+
+    @property
+    def characters(self) -> int:
+        """Roughly how many characters there are to write."""
+        texts = (len(message.title) + len(message.body) for message in self.messages)
+        return sum(texts) + sum(len(step.detail) for step in self.steps)
+
+    @cached_property
+    def messages(self) -> tuple[InappMessageRow, ...]:
+        """The in-app messages to store."""
+        claim = self.claim
+        return tuple(
+            InappMessageRow(
+                effect.id,
+                claim.contact_id,
+                claim.automation_id,
+                claim.entry_id,
+                effect.node_id,
+                effect.wallet_address,
+                effect.title,
+                effect.body,
+                None if effect.data is None else encode(effect.data).decode(),
+            )
+            for effect in self.effects
+            if isinstance(effect, InappMessage)
+        )
+
+    def steps_to_log(self, new_message_ids: set[str]) -> list[EntryStepRow]:
+        """Return the steps, where a message that was stored before (by an entry that is replayed) is `already_sent`."""
+        stored_nodes = {message.node_id for message in self.messages if message.id not in new_message_ids}
+        return [
+            msgspec.structs.replace(step, outcome="already_sent") if step.node_id in stored_nodes else step
+            for step in self.steps
+        ]
+
+
+def progress_of(
+    claim: Claim, start: Run, graph: Graph | None, decisions: list[Decision], pending: PendingDelivery | None = None
+) -> EntryProgress:
+    """Return the progress that `decisions`, made from `start` on, amount to."""
+    steps: list[EntryStepRow] = []
+    skipped: list[SkippedMessageRow] = []
+    run = start
+    for decision in decisions:
+        step = decision.step
+        if step is not None:
+            detail = encode(step.detail).decode()
+            steps.append(
+                EntryStepRow(
+                    claim.entry_id,
+                    claim.token,
+                    run.step,
+                    step.attempt,
+                    step.node_id,
+                    step.kind,
+                    step.outcome,
+                    step.handle,
+                    detail,
+                )
+            )
+            if step.outcome == "skipped":
+                skipped.append(
+                    SkippedMessageRow(
+                        message_id(claim.entry_id, step.node_id),
+                        claim.contact_id,
+                        claim.automation_id,
+                        claim.entry_id,
+                        step.node_id,
+                        step.kind.removeprefix("send_"),
+                        step.detail["cause"],
+                    )
+                )
+        run = decision.run
+    effects = tuple(effect for decision in decisions for effect in decision.effects)
+    awaits = required_facts(graph, run).later_events if run.state is State.WAITING else frozenset()
+    return EntryProgress(claim, run, tuple(steps), effects, awaits, pending, tuple(skipped))
+
+
+def dead_entry(claim: Claim, cause: str) -> EntryProgress:
+    """Return the end of an entry that cannot be driven: dead, without effects."""
+    outcome = "invalid_attribute" if cause == ATTRIBUTES_TOO_LARGE else "internal_error"
+    return EntryProgress(claim, run_of(claim).to(State.DEAD, outcome=outcome, error=f"{outcome}: {cause}"))
+
+
+def tag_changes(batch: Iterable[EntryProgress]) -> list[TagChange]:
+    """Return the changes of tags by contact. Removals are applied first: a tag that is removed and added again moves to the end."""
+    changes: dict[str, tuple[dict[str, None], dict[str, None]]] = {}  # dicts as ordered sets
+    for progress in batch:
+        for effect in progress.effects:
+            if isinstance(effect, TagAdded | TagRemoved):
+                removed, added = changes.setdefault(progress.claim.contact_id, ({}, {}))
+                if isinstance(effect, TagAdded):
+                    added.setdefault(effect.tag)
+                else:
+                    removed.setdefault(effect.tag)
+                    added.pop(effect.tag, None)
+    return [
+        TagChange(contact_id, encode(list(removed)).decode(), encode(list(added)).decode())
+        for contact_id, (removed, added) in changes.items()
+    ]
+
+
+def attribute_changes(batch: Iterable[EntryProgress]) -> dict[str, str]:
+    """Return the JSON objects to merge into the attributes of contacts, by contact; later entries win."""
+    changes: dict[str, dict[str, Json]] = {}
+    for progress in batch:
+        for effect in progress.effects:
+            if isinstance(effect, ContactUpdated):
+                changes.setdefault(progress.claim.contact_id, {}).update(effect.attributes)
+    return {contact_id: encode(attributes).decode() for contact_id, attributes in changes.items()}

@@ -1,0 +1,140 @@
+"""The report of an import, and the file of the rows that it refused.
+
+Each refused row is one line of JSON that can be corrected and imported: the event as far as it was understood, with the reason in front:
+`{"rejected": {"line": 7, "reason": "…"}, "event": …}`. The import ignores the field `rejected` like any field it does not know. A row
+that is not a JSON object is kept as text.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import msgspec
+
+from api.imports.formats import REJECTS_SUFFIX, HistoryFile
+from workbench.language.codec import encode
+from workbench.language.problem import Problems
+
+_MAX_LISTED_REFUSALS = 20
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class RejectedRow(msgspec.Struct, frozen=True):
+    """A row that was not stored: its line number, from 1, the problems, and the name of the file if there are several."""
+
+    line: int
+    problems: Problems
+    file: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}, line" if self.file else "line"
+        return f"{where} {self.line}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """All problems in one line."""
+        return "; ".join(map(str, self.problems))
+
+
+class ImportReport(msgspec.Struct, frozen=True):
+    """Counts of rows. `before`: done by an earlier run. `refusals`: the first of the rejected rows."""
+
+    read: int = 0
+    stored: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    before: int = 0
+    refusals: tuple[RejectedRow, ...] = ()
+
+    def plus(self, other: Self) -> Self:
+        """Return the sum of two reports."""
+        return type(self)(
+            self.read + other.read,
+            self.stored + other.stored,
+            self.duplicates + other.duplicates,
+            self.rejected + other.rejected,
+            self.before + other.before,
+            (self.refusals + other.refusals)[:_MAX_LISTED_REFUSALS],
+        )
+
+    def __str__(self) -> str:
+        counts = (
+            f"{self.read:,} read: {self.stored:,} stored, {self.duplicates:,} duplicates, {self.rejected:,} rejected"
+        )
+        earlier = [f"{self.before:,} more were done by an earlier run"] if self.before else []
+        more = self.rejected - len(self.refusals)
+        return "\n".join([counts, *earlier, *map(str, self.refusals), *([f"and {more:,} more"] if more else [])])
+
+
+def default_rejects_path(path: Path) -> Path:
+    """Return the usual path for the refused rows of a file or folder: beside it."""
+    return path.absolute().with_name(path.absolute().name + REJECTS_SUFFIX)
+
+
+class UnwritableError(Exception):
+    """Refused rows cannot be written; the text says why."""
+
+
+class Rejects:
+    """A file of refused rows. It is created with the first one, and a later run appends to it without repeating a line.
+
+    Only digests of the existing lines are held in memory: for a million lines that takes a hundred megabytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+        self._file: BinaryIO | None = None
+        self._existing: set[bytes] = set()
+        self._unsynced = False
+
+    def add(self, source: HistoryFile, refusal: RejectedRow, text: bytes) -> None:
+        """Write a row and the reason; raise UnwritableError."""
+        reason = {"file": source.name, "line": refusal.line, "reason": refusal.reason}
+        try:
+            fields = _OBJECT.decode(text)
+        except (ValueError, RecursionError):
+            line = encode({"rejected": reason | {"text": text.decode(errors="replace")}}) + b"\n"
+        else:
+            others = {name: value for name, value in fields.items() if name != "rejected"}
+            line = encode({"rejected": reason} | others) + b"\n"
+        file = self._file or self._open()
+        self.count += 1
+        if _digest(line) not in self._existing:
+            file.write(line)
+            self._unsynced = True
+
+    def flush(self) -> None:
+        """Sync what was written to disk."""
+        if self._file is not None and self._unsynced:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._unsynced = False
+
+    def _open(self) -> BinaryIO:
+        try:
+            self._file = self.path.open("a+b")
+            self._file.seek(0)
+            line = b"\n"
+            for line in self._file:
+                self._existing.add(_digest(line.removesuffix(b"\n") + b"\n"))
+            if not line.endswith(b"\n"):  # an earlier run was killed in the middle of a line
+                self._file.write(b"\n")
+        except OSError as error:
+            raise UnwritableError(
+                f"{self.path}: {error.strerror}. Pass --rejects PATH to write refused rows to another file"
+            ) from error
+        return self._file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=16).digest()

@@ -1,0 +1,163 @@
+"""The files that an import reads: which of them, in which format, and from which system."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from api.imports.row import (
+    COMPRESSED_SUFFIXES,
+    EventNames,
+    Record,
+    Rows,
+    TableLayout,
+    UnreadableFileError,
+    VendorTable,
+    open_lines,
+)
+from api.imports.tables import Columns, CsvRows, ParquetRows, column_names, open_parquet
+from api.imports.vendors import LineRows, from_posthog, from_segment, is_posthog, is_segment
+from workbench.language.codec import MalformedJsonError, decode
+
+Dialect = Literal["workbench", "segment", "posthog"]
+
+_LINES, _CSV, _PARQUET = (".ndjson", ".jsonl", ".json"), (".csv", ".tsv"), (".parquet",)
+_SUFFIXES = _LINES + _CSV + _PARQUET
+REJECTS_SUFFIX = ".rejected.ndjson"
+_SNIFFED_LINES = 20
+_EXPORT_FOLDERS = ("contacts", "messages", "entries")  # stand beside `events` in our own exports
+
+
+class ReadOptions(msgspec.Struct, frozen=True):
+    """How files are read: from which system they come (None: detect it), and the meaning of columns (`Columns`).
+
+    `restart`: read files from the beginning, although an earlier run may have stored some of them.
+    """
+
+    dialect: Dialect | None = None
+    columns: Mapping[str, str] = {}
+    restart: bool = False
+
+
+class HistoryFile:
+    """One file of history."""
+
+    def __init__(self, path: Path, name: str, options: ReadOptions, names: EventNames) -> None:
+        self.path, self.name, self.restart = path, name, options.restart
+        self.size = path.stat().st_size
+        self._options, self._names = options, names
+        self._suffix = _suffix(path)
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits for the bytes of the file and the options it is read with."""
+        options = msgspec.json.encode([self._options.dialect, sorted(self._options.columns.items())])
+        digest = hashlib.blake2b(options, digest_size=16)
+        with self.path.open("rb") as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+        return digest.hexdigest()
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """The system that wrote the records; raises UnreadableFileError."""
+        if self._options.dialect is not None:
+            return self._options.dialect
+        names = self._field_names()
+        if is_segment(names):
+            return "segment"
+        return "posthog" if is_posthog(names) and "contact" not in names else "workbench"
+
+    @contextmanager
+    def open(self, after: int = 0) -> Iterator[Rows]:
+        """Open the file to read the rows after line `after`; raise UnreadableFileError."""
+        mapping: Callable[[Record], Record] | None
+        match self.dialect:
+            case "segment":
+                mapping = partial(from_segment, names=self._names)
+            case "posthog":
+                mapping = partial(from_posthog, names=self._names)
+            case "workbench":
+                mapping = None
+
+        def layout(names: Sequence[str]) -> TableLayout:
+            if mapping is not None:
+                return VendorTable(names, mapping)
+            typed = self._suffix in _PARQUET
+            return Columns(self.path.name, names, self._options.columns, self._names, typed=typed)
+
+        if self._suffix in _PARQUET:
+            with open_parquet(self.path) as parquet:
+                yield ParquetRows(self.path.name, parquet, after, layout)
+            return
+        with open_lines(self.path) as file:
+            if self._suffix in _CSV:
+                yield CsvRows(self.path.name, file, after, layout)
+            else:
+                yield LineRows(file, after, mapping)
+
+    def _field_names(self) -> set[str]:
+        """Return the names of the columns, or of the fields of the first record."""
+        if self._suffix in _PARQUET:
+            with open_parquet(self.path) as parquet:
+                return set(parquet.schema_arrow.names)
+        with open_lines(self.path) as file:
+            if self._suffix in _CSV:
+                return set(column_names(file))
+            for line in islice(file.lines(), _SNIFFED_LINES):
+                try:
+                    record = decode(line or b"")
+                except MalformedJsonError:
+                    continue
+                if isinstance(record, dict):
+                    return set(record)
+        return set()
+
+
+def find_sources(paths: Sequence[Path], options: ReadOptions) -> tuple[list[HistoryFile], EventNames]:
+    """Return the files, those of folders in the order of their paths, and the event names that reading changes.
+
+    Raises UnreadableFileError for a path that does not exist, has an unknown format, or is a folder without files of history.
+    """
+    names = EventNames()
+    sources: dict[Path, HistoryFile] = {}
+    for path in paths:
+        if not path.exists():
+            raise UnreadableFileError(f"there is no file {path}")
+        for file in _files(path):
+            name = file.relative_to(path).as_posix() if path.is_dir() else path.name
+            sources.setdefault(file, HistoryFile(file, name, options, names))
+    return list(sources.values()), names
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        if _suffix(path) not in _SUFFIXES:
+            raise UnreadableFileError(f"{path.name}: {path.suffix or 'no suffix'} is not one of {', '.join(_SUFFIXES)}")
+        return [path]
+    events = path / "events"
+    folder = events if events.is_dir() and any((path / name).is_dir() for name in _EXPORT_FOLDERS) else path
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _is_history(file.relative_to(folder))]
+    if not files:
+        raise UnreadableFileError(f"{path}: contains no file that ends in one of {', '.join(_SUFFIXES)}")
+    return files
+
+
+def _is_history(path: Path) -> bool:
+    """Return whether a file of a folder is read: not refused rows, hidden files, or names with a leading underscore."""
+    return (
+        _suffix(path) in _SUFFIXES
+        and not path.name.endswith(REJECTS_SUFFIX)
+        and not any(part.startswith((".", "_")) for part in path.parts)
+    )
+
+
+def _suffix(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compressed = len(suffixes) > 1 and suffixes[-1] in COMPRESSED_SUFFIXES
+    return suffixes[-2] if compressed else "".join(suffixes[-1:])

@@ -1,0 +1,101 @@
+"""Which automations an event enters.
+
+Triggers are cached per process and organization under the organization's epoch. The epoch changes with every change of an automation and
+is read in the transaction that stores the events, so a cached trigger is never stale.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from api.crypto import Keyring
+from api.ingest.identity import ContactIdentifiers
+from api.ingest.parse import ParsedEvent
+from api.store.database import Transaction
+from api.store.events import Owner, find_awaited_events, list_active_automations
+from workbench.language.codec import decode
+from workbench.language.contact import merge_identifiers
+from workbench.language.event import Identifiers
+from workbench.language.trigger import Trigger, fires, flat_context, needs_email, read_trigger
+
+
+class ActiveTrigger(msgspec.Struct, frozen=True):
+    """The trigger of an active automation, and the version that its entries run (None: nothing is published)."""
+
+    automation_id: str
+    version: int | None
+    activation: int
+    trigger: Trigger
+
+
+class OrgTriggers(msgspec.Struct, frozen=True):
+    """The triggers of an organization at an epoch. `awaited`: the names of events that an entry can wait for."""
+
+    epoch: int
+    by_name: dict[str, tuple[ActiveTrigger, ...]] = {}
+    wildcards: tuple[ActiveTrigger, ...] = ()
+    awaited: frozenset[str] = frozenset()
+
+
+class Triggers:
+    """The triggers of the organizations that sent events to this process."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+        self._cache: dict[int, OrgTriggers] = {}
+
+    async def matcher(self, tx: Transaction, epochs: Mapping[int, int]) -> "Matcher":
+        """Return a matcher for organizations at the epochs that `tx` has read; other writers may load newer ones meanwhile."""
+        orgs: dict[int, OrgTriggers] = {}
+        for org_id, epoch in epochs.items():
+            cached = self._cache.get(org_id)
+            if cached is None or cached.epoch != epoch:
+                cached = self._cache[org_id] = await _load(tx, org_id, epoch)
+            orgs[org_id] = cached
+        return Matcher(self._keyring, orgs)
+
+
+class Matcher:
+    """Matches the events of one batch."""
+
+    def __init__(self, keyring: Keyring, orgs: Mapping[int, OrgTriggers]) -> None:
+        self._keyring = keyring
+        self._orgs = orgs
+
+    def matches(
+        self, event: ParsedEvent, contacts: Mapping[str, ContactIdentifiers | Owner]
+    ) -> Sequence[ActiveTrigger]:
+        """Return the triggers that fire. `contacts`: the identifiers of the events' contacts by contact id."""
+        org = self._orgs[event.org_id]
+        candidates = org.by_name.get(event.body.name, ()) + org.wildcards
+        if not any(active.trigger.filters for active in candidates):
+            return candidates
+        contact = contacts.get(event.contact_id) or ContactIdentifiers()
+        sealed = contact.email if event.body.identifiers.email is None else None
+        if sealed and not any(needs_email(active.trigger) for active in candidates):
+            sealed = None
+        email = self._keyring.of(event.org_id).open_email(sealed) if sealed else None
+        identifiers = merge_identifiers(event.body.identifiers, Identifiers(contact.wallet, email, contact.external_id))
+        context = flat_context(event.body.name, event.contact_id, identifiers, decode(event.body.payload))
+        return [active for active in candidates if fires(active.trigger, event.body.name, context)]
+
+    def is_awaited(self, event: ParsedEvent) -> bool:
+        """Return whether an entry can be waiting for an event of this name."""
+        return event.body.name in self._orgs[event.org_id].awaited
+
+
+async def _load(tx: Transaction, org_id: int, epoch: int) -> OrgTriggers:
+    if not epoch:  # the organization never had an automation
+        return OrgTriggers(epoch)
+    by_name: dict[str, tuple[ActiveTrigger, ...]] = {}
+    wildcards: list[ActiveTrigger] = []
+    for row in await list_active_automations(tx, org_id):
+        trigger = read_trigger(decode(row.trigger_spec))
+        if not isinstance(trigger, Trigger) or trigger.source is not None:  # on-chain triggers belong to the follower
+            continue
+        active = ActiveTrigger(row.id, row.published_version, row.activation, trigger)
+        if not trigger.names:
+            wildcards.append(active)
+        for name in trigger.names:
+            by_name[name] = (*by_name.get(name, ()), active)
+    return OrgTriggers(epoch, by_name, tuple(wildcards), await find_awaited_events(tx, org_id))

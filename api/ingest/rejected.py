@@ -1,0 +1,288 @@
+"""Notices: what is kept of events that are not stored (rejected, or duplicates), so that a customer can see why an event is missing.
+
+Best effort by design: no answer waits for a notice and no event depends on one. `note_*` only appends to a buffer of this process;
+twice a second the buffer is redacted and written with one statement, on the ordinary connections of the database. Each organization has
+a share of the buffer, so a flood of one pushes out only its own notices, and a flush stores no more of each than its share. While the
+database is down, the newest notices wait. Notices that do not fit are dropped and counted; those of a killed process are lost.
+
+A rejected event may have any value anywhere, so of its body only keys and JSON types are kept. Name, idempotency key, `occurredAt` and
+`test` stay readable, because developers find the event by them; they lose email addresses and are cut.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections import deque
+from typing import TypeAlias
+
+import msgspec
+
+from api.clock import Clock, monotonic_ns, uuid7
+from api.ingest.parse import DryRun, Duplicate, Outcome, ParsedEvent, Rejected
+from api.process import Tally
+from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
+from api.store.events import NoticeRows, add_notices
+from workbench.language.codec import Json, MalformedJsonError, decode, encode, replace_lone_surrogates, truncate_depth
+from workbench.language.problem import Problem, Problems
+
+ORG_SHARE = 100  # notices of one organization in the buffer, and in one flush
+MAX_NOTICES = 2_000
+MAX_BODY_BYTES = 32_768  # twice a valid payload; of a larger body only the reason is kept
+MAX_BUFFERED_BYTES = 8_388_608
+FLUSH_INTERVAL_S = 0.5
+RETRY_INTERVAL_S = 5.0
+LOG_INTERVAL_S = 60
+_YIELD_AFTER_NOTICES = 16  # redacting so many takes a few milliseconds at most
+
+MAX_EXCERPT_BYTES = 2_048  # in the form in which Postgres writes jsonb
+_MAX_TEXT_CHARACTERS = 128
+_MAX_ARRAY_ITEMS = 3
+_READABLE_FIELDS = frozenset({"event", "idempotencyKey", "occurredAt", "test"})
+_WHITESPACE = re.compile(r"(\s+)")
+_ELLIPSIS = "…"
+_CONTAINER_BYTES = len('{"...": "1234567 more"}, ')
+_MEMBER_BYTES = len(': "boolean", ')
+
+_CONTRACT_FIELDS = frozenset(
+    {"event", "contact", "contact.email", "contact.walletAddress", "contact.externalId", "attributes", "payload"}
+    | {"occurredAt", "idempotencyKey", "test", "events"}
+)
+
+_log = logging.getLogger("workbench.notices")
+
+
+class Excerpt(msgspec.Struct, frozen=True):
+    """The part of a body that may be kept; all None if the body is not JSON. `body` is JSON text."""
+
+    event: str | None = None
+    idempotency_key: str | None = None
+    body: str | None = None
+
+
+class _Notice(msgspec.Struct, frozen=True):
+    """An event that was rejected (`problem` is set) or is a duplicate: its excerpt, or the raw body to take one from."""
+
+    received_us: int
+    problem: Problem | None
+    excerpt: Excerpt = Excerpt()
+    raw: bytes = b""
+
+
+_Shares: TypeAlias = dict[int, deque[_Notice]]
+
+
+class Notices:
+    """The notices of one API process. `dropped` counts those that were lost, `refused` the rejected events by field."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self.dropped = 0
+        self.refused = Tally("field")
+        self._database = database
+        self._clock = clock
+        self._shares: _Shares = {}
+        self._waiting = 0
+        self._bytes = 0
+        self._stopped = asyncio.Event()
+        self._flusher: asyncio.Task[None] | None = None
+        self._dropped_logged = 0
+        self._next_log_ns = 0
+
+    async def start(self) -> None:
+        """Start the task that writes notices."""
+        self._flusher = asyncio.create_task(self._flush_until_stopped())
+
+    async def stop(self) -> None:
+        """Write what is buffered, then stop."""
+        self._stopped.set()
+        if self._flusher is not None:
+            await self._flusher
+
+    def note_rejected(self, org_id: int, raw: bytes, problems: Problems) -> None:
+        """Note that a body was rejected. Only the first problem is kept."""
+        fits = len(raw) <= MAX_BODY_BYTES and self._bytes + len(raw) <= MAX_BUFFERED_BYTES
+        self._note(org_id, _Notice(self._clock.now_us(), problems[0], raw=raw if fits else b""))
+
+    def note_outcome(self, event: ParsedEvent, outcome: Outcome) -> None:
+        """Note a valid event that is a duplicate, or that the database rejected; other outcomes are ignored."""
+        match outcome:
+            case Duplicate() | DryRun(deduplicated=True):
+                problem = None
+            case Rejected(problems=problems):
+                problem = problems[0]
+            case _:
+                return
+        excerpt = Excerpt(event.body.name, event.idempotency_key)
+        self._note(event.org_id, _Notice(self._clock.now_us(), problem, excerpt))
+
+    def _note(self, org_id: int, notice: _Notice) -> None:
+        if notice.problem is not None:
+            self.refused.add(_contract_field(notice.problem.field))
+        self._buffer(org_id, notice)
+
+    def _buffer(self, org_id: int, notice: _Notice) -> None:
+        share = self._shares.get(org_id)
+        if share is None:
+            share = self._shares[org_id] = deque()
+        share.append(notice)
+        self._waiting += 1
+        self._bytes += len(notice.raw)
+        if len(share) > ORG_SHARE or self._waiting > MAX_NOTICES:
+            self._waiting -= 1
+            self._bytes -= len(share.popleft().raw)
+            self.dropped += 1
+
+    async def _flush_until_stopped(self) -> None:
+        failure: str | None = None
+        stopped = False
+        while not stopped:
+            with contextlib.suppress(TimeoutError):
+                interval_s = FLUSH_INTERVAL_S if failure is None else RETRY_INTERVAL_S
+                await asyncio.wait_for(self._stopped.wait(), interval_s)
+            stopped = self._stopped.is_set()
+            failure = await self._flush()
+            newly_dropped = self.dropped - self._dropped_logged
+            if (newly_dropped or failure) and monotonic_ns() >= self._next_log_ns:
+                extra = {"dropped": newly_dropped, "waiting": self._waiting, "reason": failure}
+                _log.warning("notices_behind", extra=extra)
+                self._dropped_logged = self.dropped
+                self._next_log_ns = monotonic_ns() + LOG_INTERVAL_S * 1_000_000_000
+
+    async def _flush(self) -> str | None:
+        """Write the buffer; return the reason if it has to wait."""
+        shares, waiting = self._take_all()
+        try:
+            rows = await self._redact(shares)
+            if rows.ids:
+                async with self._database.transaction() as tx:
+                    await add_notices(tx, rows)
+        except (DatabaseUnavailableError, TransactionConflictError) as error:
+            newer, _ = self._take_all()
+            for retained in (shares, newer):  # in this order: if there is no room for all, the oldest are dropped
+                for org_id, share in retained.items():
+                    for notice in share:
+                        self._buffer(org_id, notice)
+            return str(error)
+        except Exception:  # noqa: BLE001  a bug costs these notices, not those to come
+            _log.exception("notices_failed", extra={"notices": waiting})
+            self.dropped += waiting
+        return None
+
+    def _take_all(self) -> tuple[_Shares, int]:
+        taken = self._shares, self._waiting
+        self._shares, self._waiting, self._bytes = {}, 0, 0
+        return taken
+
+    async def _redact(self, shares: _Shares) -> NoticeRows:
+        rows = NoticeRows()
+        for org_id, share in shares.items():
+            for notice in share:
+                if len(rows.ids) % _YIELD_AFTER_NOTICES == 0:
+                    await asyncio.sleep(0)
+                problem = notice.problem
+                kept = excerpt(notice.raw) if notice.raw else notice.excerpt
+                rows.org_ids.append(org_id)
+                rows.ids.append(uuid7(self._clock.unique_now_us()))
+                rows.outcomes.append("deduplicated" if problem is None else "rejected")
+                rows.events.append(kept.event)
+                rows.idempotency_keys.append(kept.idempotency_key)
+                rows.fields.append(readable(problem.field) if problem is not None and problem.field else None)
+                rows.reasons.append(None if problem is None else problem.reason)
+                rows.bodies.append(kept.body)
+                rows.received_us.append(notice.received_us)
+        return rows
+
+
+def _contract_field(path: str) -> str:
+    """Return the field of the contract that a problem's path belongs to, or `body`: labels of a metric must be few."""
+    if path in _CONTRACT_FIELDS:
+        return path
+    first = path.partition(".")[0]
+    return first if first in _CONTRACT_FIELDS else "body"
+
+
+Shape: TypeAlias = "dict[str, Shape] | list[Shape] | str | bool"
+"""A JSON value with types in place of its scalars."""
+
+
+def excerpt(raw: bytes) -> Excerpt:
+    """Return the part of an event's JSON text that may be kept."""
+    text = replace_lone_surrogates(raw)
+    try:
+        value: Json = decode(text)
+    except MalformedJsonError:
+        try:
+            value = decode(truncate_depth(text))
+        except MalformedJsonError:
+            return Excerpt()
+    room = _Room(MAX_EXCERPT_BYTES - _CONTAINER_BYTES)
+    if not isinstance(value, dict):
+        return Excerpt(body=encode(_shape(value, room)).decode())
+    body = encode(_object(value, room, _READABLE_FIELDS)).decode()
+    name, key = value.get("event"), value.get("idempotencyKey")
+    return Excerpt(
+        readable(name) if isinstance(name, str) else None, readable(key) if isinstance(key, str) else None, body
+    )
+
+
+def readable(text: str) -> str:
+    """Return a text without U+0000, with words that contain an `@` masked, cut after 128 characters."""
+    clean = text.replace("\0", "\ufffd")
+    if "@" in clean:
+        clean = "".join("•••" if "@" in word else word for word in _WHITESPACE.split(clean))
+    return clean if len(clean) <= _MAX_TEXT_CHARACTERS else clean[:_MAX_TEXT_CHARACTERS] + _ELLIPSIS
+
+
+class _Room:
+    """The bytes by which an excerpt may still grow."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self, size: int) -> bool:
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+
+def _shape(value: Json, room: _Room) -> Shape:
+    match value:
+        case dict():
+            return _object(value, room) if room.take(_CONTAINER_BYTES) else "object"
+        case list():
+            return _array(value, room) if room.take(_CONTAINER_BYTES) else "array"
+        case str():
+            return "string"
+        case bool():
+            return "boolean"
+        case None:
+            return "null"
+        case _:
+            return "number"
+
+
+def _object(members: dict[str, Json], room: _Room, readable_fields: frozenset[str] = frozenset()) -> Shape:
+    shape: dict[str, Shape] = {}
+    for position, (key, value) in enumerate(members.items()):
+        name = readable(key)
+        if not room.take(len(encode(name)) + _MEMBER_BYTES):
+            shape[_ELLIPSIS] = f"{len(members) - position} more"
+            break
+        if key in readable_fields and isinstance(value, bool):
+            shape[name] = value
+        elif key in readable_fields and isinstance(value, str) and room.take(len(encode(text := readable(value)))):
+            shape[name] = text
+        else:
+            shape[name] = _shape(value, room)
+    return shape
+
+
+def _array(elements: list[Json], room: _Room) -> Shape:
+    shape: list[Shape] = []
+    for position, value in enumerate(elements):
+        if position == _MAX_ARRAY_ITEMS or not room.take(_MEMBER_BYTES):
+            shape.append(f"{len(elements) - position} more")
+            break
+        shape.append(_shape(value, room))
+    return shape

@@ -1,0 +1,198 @@
+"""The way of an analyst's query to the database: check, bind, resolve `asOf`, wait for a slot, run.
+
+The result is handed out once the first rows are there, so every error of the statement itself comes before the first byte
+of an answer. What isolates organizations from each other is in `api.store.sql_roles`.
+"""
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+
+import msgspec
+
+from api.crypto import Keyring
+from api.query.limits import ConcurrencyLimits, QuerySlots, check_functions
+from api.query.parameters import BoundStatement, bind
+from api.query.results import EmailReplacer, QueryResult, read_watermark, write_watermark
+from api.store.analyst import (
+    QueryLimits,
+    QuerySource,
+    ReplicaConflictError,
+    Snapshot,
+    StatementError,
+    TooManyQueriesError,
+    open_cursor,
+    resolve_snapshot,
+)
+from api.store.database import Database, DatabaseUnavailableError, is_distributed
+from api.store.sql_roles import ReaderBusyError, ReaderRole, Readers, list_gateway_views
+from workbench.language.codec import encode
+from workbench.language.problem import Problem
+from workbench.language.sql import tokenize
+
+MAX_SQL_CHARACTERS = 100_000
+
+_MAX_ATTEMPTS = 3
+_UNDEFINED_TABLE = "42P01"
+
+_log = logging.getLogger("workbench.query")
+
+
+class AnalystQuery(msgspec.Struct, frozen=True):
+    """A query of an organization's analyst. `clear_emails`: the key has `pii:read`. `as_of`: the watermark of an earlier result."""
+
+    org_id: int
+    sql: str
+    params: object
+    clear_emails: bool
+    as_of: str | None = None
+
+    @property
+    def hash(self) -> str:
+        """32 hex digits, the same for the same statement with the same values."""
+        params = dict(sorted(self.params.items())) if isinstance(self.params, dict) else self.params
+        return hashlib.sha256(encode([self.sql, params])).hexdigest()[:32]
+
+
+class InvalidQueryError(Exception):
+    """The query is refused before Postgres sees it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(str(problem))
+
+
+class Gateway:
+    """Runs analysts' queries, for one process."""
+
+    def __init__(
+        self,
+        database: Database,
+        keyring: Keyring,
+        limits: QueryLimits | None = None,
+        concurrency: ConcurrencyLimits | None = None,
+        standby: Database | None = None,
+    ) -> None:
+        self._database = database
+        self._source = QuerySource(database, standby)
+        self._keyring = keyring
+        self._readers = Readers(database, keyring)
+        self._limits = limits or QueryLimits()
+        self._slots = QuerySlots(concurrency)
+        self._warned = False
+
+    @asynccontextmanager
+    async def run(self, query: AnalystQuery, binary: Collection[int] = ()) -> AsyncIterator[QueryResult]:
+        """Yield the result while the query runs.
+
+        `binary`: types (oids) that the caller takes in Postgres's binary form; used if all columns are of these types.
+        Raises InvalidQueryError, QueryError, ReaderError or DatabaseUnavailableError.
+        """
+        statement = self._bind(query)
+        snapshot = None if query.as_of is None else await self._resolve_as_of(query, query.as_of)
+        async with self._slots.acquire(query.org_id):
+            reader = await self._reader(query)
+            try:
+                async with AsyncExitStack() as stack:
+                    yield await self._start(stack, query, statement, snapshot, reader, binary)
+            except DatabaseUnavailableError:
+                # The role may have been dropped or its password changed: create or complete it at the next query.
+                self._readers.forget(query.org_id)
+                raise
+
+    def _bind(self, query: AnalystQuery) -> BoundStatement:
+        if not query.sql.strip():
+            raise InvalidQueryError(Problem("sql", "must not be empty"))
+        if len(query.sql) > MAX_SQL_CHARACTERS:
+            raise InvalidQueryError(Problem("sql", f"must have at most {MAX_SQL_CHARACTERS} characters"))
+        if "\0" in query.sql:
+            raise InvalidQueryError(Problem("sql", "contains U+0000"))
+        statement = bind(query.sql, query.params, self._keyring.of(query.org_id).seal_email)
+        if isinstance(statement, Problem):
+            raise InvalidQueryError(statement)
+        return statement
+
+    async def _resolve_as_of(self, query: AnalystQuery, watermark: str) -> Snapshot:
+        """Return the part of the watermark's snapshot that this database has."""
+        try:
+            snapshot = read_watermark(watermark, self._keyring.of(query.org_id))
+        except ValueError:
+            raise InvalidQueryError(Problem("asOf", "is not the watermark of a result of this organization")) from None
+        async with self._database.transaction() as tx:
+            # A schema in the statement would bypass the search path, which selects the views of the past.
+            views = await list_gateway_views(tx)
+            words = [token.text.lower() for token in tokenize(query.sql)]
+            # Whole view names only: `analyst` may also be the alias of a table.
+            if any("".join(three) in views for three in zip(words, words[1:], words[2:], strict=False)):
+                raise InvalidQueryError(Problem("sql", "with asOf, name tables without their schema"))
+            if await is_distributed(tx):
+                raise InvalidQueryError(
+                    Problem("asOf", "is not available on Citus: its nodes have no common snapshot of the past")
+                )
+            available = await resolve_snapshot(tx, snapshot)
+        if available is None:
+            raise InvalidQueryError(
+                Problem("asOf", "is from a database that diverged from this one (a copy, or the original of a copy)")
+            )
+        return available
+
+    async def _reader(self, query: AnalystQuery) -> ReaderRole:
+        try:
+            reader = await self._readers.of(query.org_id)
+        except ReaderBusyError as error:
+            raise TooManyQueriesError(str(error)) from error
+        if not reader.confined:
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "sql_not_hardened: sql/hardening.sql did not run as a superuser; SQL is limited to listed functions"
+                )
+            if problem := check_functions(query.sql):
+                raise InvalidQueryError(problem)
+        return reader
+
+    async def _start(
+        self,
+        stack: AsyncExitStack,
+        query: AnalystQuery,
+        statement: BoundStatement,
+        as_of: Snapshot | None,
+        reader: ReaderRole,
+        binary: Collection[int],
+    ) -> QueryResult:
+        """Start the query and read its first rows.
+
+        A standby may cancel a query to replay changes of the primary. Until there are rows, the query can simply be started again.
+        """
+        source = await self._source.current()
+        keys = self._keyring.of(query.org_id)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                async with AsyncExitStack() as attempt_stack:
+                    cursor = await attempt_stack.enter_async_context(open_cursor(source, reader, self._limits, as_of))
+                    rest = await attempt_stack.enter_async_context(aclosing(cursor.batches()))
+                    with _in_callers_words(statement, query):
+                        snapshot = await cursor.begin(statement.statement, statement.parameters, binary)
+                        first = await anext(rest)
+                    await stack.enter_async_context(attempt_stack.pop_all())
+                watermark = query.as_of if snapshot is None else write_watermark(snapshot, keys)
+                return QueryResult(watermark, cursor.columns, first, rest, EmailReplacer(keys, query.clear_emails))
+            except ReplicaConflictError:
+                if attempt == _MAX_ATTEMPTS:
+                    raise
+
+
+@contextmanager
+def _in_callers_words(statement: BoundStatement, query: AnalystQuery) -> Iterator[None]:
+    """Translate a StatementError to the caller's text: positions, and names of parameters."""
+    try:
+        yield
+    except StatementError as error:
+        position = None if error.position is None else statement.original_position(error.position)
+        hint = None if error.hint is None else statement.original_words(error.hint)
+        if query.as_of is not None and error.sqlstate == _UNDEFINED_TABLE:
+            hint = "asOf covers only app_events: the other tables keep no history"
+        raise StatementError(statement.original_words(error.reason), error.sqlstate, position, hint) from None

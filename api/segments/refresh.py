@@ -1,0 +1,112 @@
+"""The job that refreshes segments when they are due.
+
+Each engine process claims due segments under a lease: one segment of an organization at a time, and first the organization
+that was refreshed longest ago, so neither many segments of one organization nor slow ones delay the others. A failure is stored in
+the segment, which keeps its members; so is, once a segment is late by its own interval, the reason for the delay. A refresh that
+is killed leaves no trace and is repeated when its lease ends. The lease only saves work: two refreshes of one segment exclude
+each other by its row lock.
+"""
+
+import asyncio
+import logging
+import re
+from datetime import datetime, timedelta
+
+from api.automations.automations import Refusal
+from api.clock import Clock
+from api.jobs import every
+from api.query.gateway import InvalidQueryError
+from api.segments.candidates import SegmentServices
+from api.segments.segments import interval, refresh
+from api.store import segments as store
+from api.store.analyst import QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
+from api.store.database import DatabaseUnavailableError, TransactionConflictError
+from api.store.segments import SegmentRow
+from api.store.sql_roles import ReaderError
+
+POLL_INTERVAL_S = 5.0
+WORKERS = 3
+QUERY_TIMEOUT_S = 90.0
+LEASE = timedelta(minutes=4)  # a refresh that takes longer may be started a second time; then the later one counts
+RETRY_DELAY = timedelta(seconds=30)  # after a lack of slots, a conflict, or a lost connection
+
+_MAX_RETRY_DELAY = timedelta(hours=6)  # of a segment that keeps failing, unless its own interval is longer
+_DATA_ERROR_CLASS = "22"  # SQLSTATEs; these messages contain values of the data, after ": " or in quotes
+_QUOTED = re.compile('".*"')  # up to the last quote, as the value may contain some
+
+_log = logging.getLogger("workbench.segments")
+
+
+async def keep_fresh(services: SegmentServices, clock: Clock) -> None:
+    """Refresh due segments until cancelled."""
+    workers = (every(POLL_INTERVAL_S, "refresh_segments", lambda: refresh_due(services, clock)) for _ in range(WORKERS))
+    await asyncio.gather(*workers)
+
+
+async def refresh_due(services: SegmentServices, clock: Clock) -> int:
+    """Refresh due segments until there is none that is free to claim; return how many were refreshed."""
+    count = 0
+    while (row := await _claim(services, clock.now())) is not None:
+        await _refresh(services, row, clock)
+        count += 1
+    return count
+
+
+async def _claim(services: SegmentServices, now: datetime) -> SegmentRow | None:
+    async with services.database.transaction() as tx:
+        for org_id in await store.find_organizations_due(tx, now):
+            row = await store.claim_due_segment(tx, org_id, now, now + LEASE)
+            if row is not None:
+                return row
+    return None
+
+
+async def _refresh(services: SegmentServices, row: SegmentRow, clock: Clock) -> None:
+    try:
+        result = await refresh(services, row, clock.now())
+        if isinstance(result, Refusal):
+            await _postpone(services, row, clock.now())
+    except (TooManyQueriesError, TransactionConflictError) as error:
+        await _postpone(services, row, clock.now(), describe_error(error))
+    except asyncio.CancelledError:
+        # This process stops. Give the lease back, so that another process need not wait for its end.
+        await _postpone(services, row, clock.now())
+        raise
+    except (StatementError, InvalidQueryError, QueryTimeoutError, ResultTooLargeError, ReaderError) as error:
+        _log.info("segment_failed", extra={"org_id": row.org_id, "segment": row.id, "reason": type(error).__name__})
+        await _record_failure(services, row, describe_error(error), clock.now(), interval(row))
+    except DatabaseUnavailableError as error:
+        _log.warning("segment_interrupted", extra={"org_id": row.org_id, "segment": row.id, "reason": str(error)})
+        await _record_failure(services, row, describe_error(error), clock.now(), RETRY_DELAY)
+
+
+async def _postpone(services: SegmentServices, row: SegmentRow, now: datetime, reason: str | None = None) -> None:
+    is_late = row.refreshed_at is not None and now - row.refreshed_at > 2 * interval(row)
+    async with services.database.transaction() as tx:
+        await store.postpone_refresh(tx, row, now, now + RETRY_DELAY, reason if is_late else None)
+
+
+async def _record_failure(
+    services: SegmentServices, row: SegmentRow, message: str, now: datetime, delay: timedelta
+) -> None:
+    """Store a failure; the delay before the next try doubles with each. Raises DatabaseUnavailableError."""
+    next_delay = min(delay * 2 ** min(row.failures, 10), max(interval(row), _MAX_RETRY_DELAY))
+    async with services.database.transaction() as tx:
+        await store.record_failure(tx, row, message, now, now + next_delay)
+
+
+def describe_error(error: Exception) -> str:
+    """Return a message that can be stored: without values of contacts."""
+    match error:
+        case StatementError(reason=reason, sqlstate=state, position=position, hint=hint):
+            text = _QUOTED.sub("…", reason.partition(": ")[0]) if state.startswith(_DATA_ERROR_CLASS) else reason
+            where = "" if position is None else f" (character {position})"
+            return f"{text}{where}{'' if hint is None else f'. Hint: {hint}'}"
+        case InvalidQueryError(problem=problem):
+            return str(problem)
+        case DatabaseUnavailableError():
+            return "the database connection was lost, or the statement timed out"
+        case TransactionConflictError():
+            return "the contacts of the segment are being changed all the time"
+        case _:
+            return str(error)

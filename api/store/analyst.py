@@ -1,0 +1,552 @@
+"""Analysts' queries: run read-only under an organization's role, and read without ever holding more than a bounded part of the result.
+
+**One query.** Its text is only ever sent as `DECLARE gw NO SCROLL CURSOR FOR <text>` through the extended protocol, which accepts exactly one
+statement, so Postgres itself refuses everything but a single SELECT. The transaction is READ ONLY, on its own connection that is closed
+afterwards. Rows are fetched in batches; two FETCHes are requested ahead, and each is read whole before it is passed on, so that a slow client
+does not run into the timeout. Postgres buffers the rows of a FETCH before it sends them, so `temp_file_limit` stops rows of 500 MB there;
+libpq hands them over in small chunks, so `fetch_bytes` stops larger batches here. After each chunk the event loop gets a turn. Time is
+limited in three ways: by the server's statement_timeout, by a cancel request, and by ending the backend through the application's own
+connection.
+
+**Rows.** One Python call per cell would dominate the cost. psycopg builds tuples of whole rows and Arrow takes them apart, both in C, a few
+hundred rows at a time while they are in the processor's cache. Cells are in Postgres's text or binary form.
+
+**Snapshots.** A query sees the snapshot of a transaction of the application, taken over before it begins, because readers may not ask
+which transactions there are. With a snapshot of the past (`as_of`) the names of tables mean the views of `analyst_past`.
+
+**Standby.** Queries run on the primary, or on a standby once it has replayed everything that was committed when the query arrived. An answer is
+therefore never older than its question, and a login role that was just created exists. If the standby takes too long, the query is
+refused; it never falls back to the primary, which the standby is there to protect.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
+from datetime import datetime
+from select import POLLIN, poll
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+from psycopg import AsyncConnection, errors, generators, postgres
+from psycopg.abc import PQGen
+from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import DiagnosticField, ExecStatus, Format
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.rows import TupleRow
+from psycopg.types.string import ByteaBinaryLoader
+from psycopg.waiting import WAIT_R
+
+from api.clock import monotonic_ns
+from api.store.database import Database, DatabaseUnavailableError, Transaction, is_distributed, load
+from api.store.sql_roles import ReaderError, ReaderRole, stop_backend
+
+_log = logging.getLogger("workbench.reading")
+_SQL = load("analyst")
+
+_CITUS = load("citus")
+
+
+# --- Snapshots
+
+_ATTEMPTS, _ATTEMPT_PAUSE_SECONDS = 20, 0.002  # on a standby: until no transaction is open
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The transactions with numbers below `end`, except those in `open`, of one cluster and the clusters before it."""
+
+    system_identifier: int
+    first_number: int
+    end: int
+    open: tuple[int, ...]
+    at: datetime
+
+
+async def export_snapshot(tx: Transaction) -> tuple[str, Snapshot] | None:
+    """Return a name under which other sessions can take over this transaction's snapshot while it lasts, and the
+    snapshot.
+
+    None where the snapshot cannot be expressed in transaction numbers: on Citus, in a cluster that `migrate` has not
+    registered, and on a standby that always has open transactions, because it does not know which ones.
+    """
+    if await is_distributed(tx):
+        return None
+    for _ in range(_ATTEMPTS):
+        row = await (await tx.execute(_CITUS["export_snapshot"])).fetchone()
+        if row is None:
+            return None
+        name, system_identifier, first_number, end, open_numbers, at, complete = row
+        if complete:
+            return name, Snapshot(system_identifier, first_number, end, tuple(open_numbers), at)
+        await asyncio.sleep(_ATTEMPT_PAUSE_SECONDS)
+    return None
+
+
+async def resolve_snapshot(tx: Transaction, snapshot: Snapshot) -> Snapshot | None:
+    """Return the part of a snapshot that this database has; None if it has no such snapshot.
+
+    A snapshot of an earlier cluster ends where the next cluster began. One that was taken there later belongs to a copy
+    of the database that continued without this one.
+    """
+    cluster = {"system_identifier": snapshot.system_identifier, "first_number": snapshot.first_number}
+    row = await (await tx.execute(_CITUS["find_cluster"], cluster)).fetchone()
+    if row is None:
+        return None
+    next_number, since = row
+    if next_number is None:
+        return snapshot
+    return msgspec.structs.replace(snapshot, end=min(snapshot.end, next_number)) if snapshot.at <= since else None
+
+
+# --- Results
+
+Cells: TypeAlias = pa.BinaryArray
+_ANY_TYPE = 0
+_UNKNOWN_OID = 705
+_AS_SENT = AdaptersMap()
+_AS_SENT.register_loader(_ANY_TYPE, ByteaBinaryLoader)
+
+
+class ResultColumn(msgspec.Struct, frozen=True):
+    """A column of a result: `type` is the name of its Postgres type, `modifier` the declared size (-1: none).
+
+    `binary`: its cells are in Postgres's binary form.
+    """
+
+    name: str
+    type: str
+    oid: int
+    modifier: int
+    binary: bool = False
+
+
+class RowBatch:
+    """Rows collected block by block; `nbytes` is their size."""
+
+    def __init__(self, empty: pa.StructArray) -> None:
+        self.rows = self.nbytes = 0
+        self._blocks = [empty]
+
+    def add(self, block: pa.StructArray) -> None:
+        self._blocks.append(block)
+        self.rows += len(block)
+        self.nbytes += block.nbytes
+
+    def columns(self) -> list[Cells]:
+        columns: list[Cells] = pa.concat_arrays(self._blocks).flatten()
+        return columns
+
+
+class BlockReader:
+    """Converts results of one query to blocks of rows."""
+
+    def __init__(self, columns: tuple[ResultColumn, ...]) -> None:
+        self.columns = columns
+        self._type = pa.struct([(str(position), pa.binary()) for position in range(len(columns))])
+        self._rows = Transformer(_AS_SENT)
+        self._rows.set_loader_types([column.oid for column in columns], Format.BINARY)
+
+    def batch(self) -> RowBatch:
+        return RowBatch(pa.array([], self._type))
+
+    def block(self, result: PGresult) -> pa.StructArray:
+        self._rows.set_pgresult(result, set_loaders=False)
+        return pa.array(self._rows.load_rows(0, result.ntuples, tuple), self._type)
+
+
+def read_columns(result: PGresult) -> tuple[ResultColumn, ...]:
+    """Return the columns of a result."""
+    return tuple(
+        ResultColumn(
+            (result.fname(index) or b"").decode(),
+            _type_name(result.ftype(index)),
+            result.ftype(index),
+            result.fmod(index),
+        )
+        for index in range(result.nfields)
+    )
+
+
+def _type_name(oid: int) -> str:
+    info = postgres.types.get(oid)
+    if info is None:
+        return "text" if oid == _UNKNOWN_OID else f"oid {oid}"
+    return info.name if info.oid == oid else f"{info.name}[]"
+
+
+# --- Limits and errors
+
+
+class QueryLimits(msgspec.Struct, frozen=True):
+    """Limits of one query: seconds per step (planning, and each fetch), seconds per answer, and bytes per fetch.
+
+    The server ends a step after `step_seconds`; if it does not, this process does after `watch_seconds`.
+    """
+
+    step_seconds: float = 10.0
+    watch_seconds: float = 11.0
+    answer_seconds: float = 300.0
+    idle_seconds: float = 60.0
+    connect_seconds: float = 3.0
+    fetch_bytes: int = 128 * 1024 * 1024
+
+
+class BoundParameter(msgspec.Struct, frozen=True):
+    """A bound value in Postgres's text form; type 0 lets Postgres infer the type."""
+
+    oid: int
+    text: str | None
+
+
+class QueryError(Exception):
+    """A query has no (further) rows."""
+
+
+class StatementError(QueryError):
+    """Postgres refuses the statement; `position` counts its characters from 1."""
+
+    def __init__(self, reason: str, sqlstate: str, position: int | None, hint: str | None) -> None:
+        self.reason = reason
+        self.sqlstate = sqlstate
+        self.position = position
+        self.hint = hint
+        super().__init__(reason)
+
+
+class QueryTimeoutError(QueryError):
+    """The query exceeded its time limit."""
+
+
+class ResultTooLargeError(QueryError):
+    """A batch of rows is too large to be passed on."""
+
+
+class TooManyQueriesError(QueryError):
+    """Too many queries are running."""
+
+
+class ReplicaConflictError(TooManyQueriesError):
+    """The standby had to apply changes that conflict with the query; it may be tried again."""
+
+
+# --- A query under way
+
+_PREFIX = "DECLARE gw NO SCROLL CURSOR FOR "
+_FIRST_ROWS = 16
+_MAX_ROWS = 4096
+_TARGET_BYTES = 2_000_000
+_CHUNKS_PER_FETCH = 8
+_FETCHES_AHEAD = 2  # Postgres prepares one while the other is on its way
+_CONNECT_PAUSE_SECONDS = 0.05
+_SESSION = (
+    "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
+    "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
+    "-c extra_float_digits=1 -c standard_conforming_strings=on -c client_min_messages=error -c work_mem=16MB "
+    "-c max_parallel_workers_per_gather=0 -c client_connection_check_interval=1000"
+)
+
+
+class AnalystCursor:
+    """A running query: its columns, then its rows."""
+
+    def __init__(
+        self, connection: AsyncConnection[TupleRow], database: Database, limits: QueryLimits, as_of: Snapshot | None
+    ) -> None:
+        self._blocks = BlockReader(())
+        self._binary = False
+        self._connection = connection
+        self._database = database
+        self._limits = limits
+        self._as_of = as_of
+        self._started_ns = monotonic_ns()
+        self._stopped = False  # by this process
+        self._turn = asyncio.Lock()
+
+    async def begin(
+        self, statement: str, parameters: Sequence[BoundParameter], binary: Collection[int] = ()
+    ) -> Snapshot | None:
+        """Let Postgres check and plan the statement; return the snapshot it sees, None if unknown or given by `as_of`.
+
+        Cells are in binary form if all columns have one of the types `binary`. Raises QueryError or DatabaseUnavailableError.
+        """
+        await self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
+        snapshot = await self._take_over_snapshot() if self._as_of is None else None
+        await self._execute(_PREFIX + statement, parameters)
+        with self._step():
+            columns = await self._connection.wait(_describe(self._connection.pgconn))
+        self._binary = all(column.oid in binary for column in columns)
+        self._blocks = BlockReader(tuple(msgspec.structs.replace(column, binary=self._binary) for column in columns))
+        return snapshot
+
+    @property
+    def columns(self) -> tuple[ResultColumn, ...]:
+        return self._blocks.columns
+
+    async def _take_over_snapshot(self) -> Snapshot | None:
+        async with self._database.transaction() as tx:
+            shared = await export_snapshot(tx)
+            if shared is None:
+                return None
+            name, snapshot = shared
+            await self._execute(f"SET TRANSACTION SNAPSHOT '{name}'", ())
+        return snapshot
+
+    async def batches(self) -> AsyncGenerator[RowBatch, None]:
+        """Yield the rows in batches: at least one, which may be empty. Postgres prepares the next two meanwhile."""
+        with self._step():
+            self._connection.pgconn.enter_pipeline_mode()
+        under_way = deque([self._fetch(_FIRST_ROWS)])
+        try:
+            while True:
+                fetched = await under_way.popleft()
+                while not fetched.ended and len(under_way) < _FETCHES_AHEAD:
+                    under_way.append(self._fetch(fetched.next_size()))
+                yield fetched.batch
+                if fetched.ended:
+                    await asyncio.gather(*under_way)  # they have no rows
+                    return
+                if monotonic_ns() - self._started_ns > self._limits.answer_seconds * 1e9:
+                    raise QueryTimeoutError(f"the answer took longer than {self._limits.answer_seconds:g} s")
+        finally:
+            for fetching in under_way:
+                fetching.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _fetch(self, requested: int) -> "asyncio.Task[_Fetched]":
+        """Send a FETCH, and read its rows in a task, in the order in which FETCHes were sent."""
+        pgconn = self._connection.pgconn
+        with self._step():
+            pgconn.send_query_params(b"FETCH FORWARD %d FROM gw" % requested, (), result_format=self._binary)
+            pgconn.pipeline_sync()
+        return asyncio.create_task(self._read(requested))
+
+    async def _read(self, requested: int) -> "_Fetched":
+        pgconn, batch = self._connection.pgconn, self._blocks.batch()
+        async with self._turn:
+            with self._step():
+                pgconn.set_chunked_rows_mode(max(1, requested // _CHUNKS_PER_FETCH))
+                arrived = poll()
+                arrived.register(pgconn.socket, POLLIN)
+                while (result := await self._connection.wait(_next(pgconn, arrived))) is not None:
+                    batch.add(self._blocks.block(_checked(result)))
+                    if batch.nbytes > self._limits.fetch_bytes:
+                        raise ResultTooLargeError(
+                            f"{batch.rows} rows are larger than {self._limits.fetch_bytes} bytes together"
+                        )
+                    await asyncio.sleep(0)
+                await self._connection.wait(_next(pgconn, arrived))  # the result of the sync
+        return _Fetched(requested, batch)
+
+    async def _execute(self, statement: str, parameters: Sequence[BoundParameter]) -> None:
+        with self._step():
+            await self._connection.wait(_execute(self._connection.pgconn, statement, parameters))
+
+    @contextlib.contextmanager
+    def _step(self) -> Iterator[None]:
+        """Limit the time of a step, and translate its errors."""
+        watch = asyncio.create_task(self._watch())
+        try:
+            yield
+        except StatementError as error:
+            raise _classified(error, self._limits, stopped=self._stopped) from error
+        except errors.Error as error:
+            if self._stopped:
+                raise _timeout(self._limits) from error
+            raise DatabaseUnavailableError("the connection to the database broke") from error
+        finally:
+            watch.cancel()
+
+    async def _watch(self) -> None:
+        """Stop a step that the server's own timeout did not stop: cancel it, then end the backend."""
+        await asyncio.sleep(self._limits.watch_seconds)
+        self._stopped = True
+        _log.warning("reader_cancelled", extra={"pid": self._connection.info.backend_pid})
+        with contextlib.suppress(errors.Error):
+            await self._connection.cancel_safe(timeout=2.0)
+        await asyncio.sleep(1.0)
+        with contextlib.suppress(DatabaseUnavailableError, errors.Error):
+            async with self._database.transaction() as tx:
+                await stop_backend(tx, self._connection.info.backend_pid)
+
+
+@contextlib.asynccontextmanager
+async def open_cursor(
+    database: Database, reader: ReaderRole, limits: QueryLimits, as_of: Snapshot | None = None
+) -> AsyncIterator[AnalystCursor]:
+    """Open a connection for one query, and close it afterwards. Raises TooManyQueriesError or DatabaseUnavailableError."""
+    connection = await _connect(database, reader, limits, _options(limits, as_of))
+    try:
+        yield AnalystCursor(connection, database, limits, as_of)
+    finally:
+        await connection.close()
+
+
+class _Fetched(msgspec.Struct, frozen=True):
+    """The rows of one FETCH."""
+
+    requested: int
+    batch: RowBatch
+
+    @property
+    def ended(self) -> bool:
+        return self.batch.rows < self.requested
+
+    def next_size(self) -> int:
+        """Return the number of rows of the next FETCH: about two megabytes, at most sixteen times as many rows as this one."""
+        fitting = self.requested * _TARGET_BYTES // max(self.batch.nbytes, 1)
+        return max(1, min(fitting, self.requested * 16, _MAX_ROWS))
+
+
+def _options(limits: QueryLimits, as_of: Snapshot | None) -> str:
+    options = _SESSION.format(statement_ms=int(limits.step_seconds * 1000), idle_ms=int(limits.idle_seconds * 1000))
+    if as_of is None:
+        return options + " -c search_path=analyst"
+    still_open = ",".join(map(str, as_of.open))
+    return f"{options} -c search_path=analyst_past -c workbench.past_end={as_of.end} -c workbench.past_open={{{still_open}}}"
+
+
+async def _connect(
+    database: Database, reader: ReaderRole, limits: QueryLimits, options: str
+) -> AsyncConnection[TupleRow]:
+    conninfo = make_conninfo(
+        database.dsn,
+        user=reader.role,
+        password=reader.password,
+        options=options,
+        client_encoding="UTF8",
+        connect_timeout=5,
+        application_name="workbench sql",
+    )
+    started_ns = monotonic_ns()
+    while True:
+        try:
+            return await AsyncConnection.connect(conninfo, autocommit=True)
+        except errors.OperationalError as error:
+            # A refused connection has no SQLSTATE. A connection that was just closed still counts for a moment, hence the retries.
+            if "too many connections" not in str(error):
+                raise DatabaseUnavailableError("the database refused the reader's connection") from error
+            if monotonic_ns() - started_ns > limits.connect_seconds * 1e9:
+                raise TooManyQueriesError("too many queries of this organization are running") from error
+        await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
+
+
+def _execute(pgconn: PGconn, statement: str, parameters: Sequence[BoundParameter]) -> PQGen[None]:
+    """Run one statement without rows through the extended protocol. Raises StatementError."""
+    pgconn.send_query_params(
+        statement.encode(),
+        [None if parameter.text is None else parameter.text.encode() for parameter in parameters],
+        param_types=[parameter.oid for parameter in parameters],
+    )
+    for result in (yield from generators.execute(pgconn)):
+        _checked(result)
+
+
+def _describe(pgconn: PGconn) -> PQGen[tuple[ResultColumn, ...]]:
+    """Return the columns of the query."""
+    pgconn.send_describe_portal(b"gw")
+    (result,) = yield from generators.execute(pgconn)
+    return read_columns(_checked(result))
+
+
+def _next(pgconn: PGconn, arrived: poll) -> PQGen[PGresult | None]:
+    """Return the next rows of a FETCH, None at its end."""
+    while pgconn.is_busy():
+        if not arrived.poll(
+            0
+        ):  # Postgres sends 8 KB at a time; waiting for each in the event loop cost more than reading it
+            yield WAIT_R
+        pgconn.consume_input()
+    return pgconn.get_result()
+
+
+def _checked(result: PGresult) -> PGresult:
+    if result.status not in (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE, ExecStatus.NONFATAL_ERROR):
+        return result
+    position = _field(result, DiagnosticField.STATEMENT_POSITION)
+    inside = int(position) - len(_PREFIX) if position else 0
+    raise StatementError(
+        _field(result, DiagnosticField.MESSAGE_PRIMARY) or "the query failed",
+        _field(result, DiagnosticField.SQLSTATE) or "XX000",
+        inside if inside > 0 else None,
+        _field(result, DiagnosticField.MESSAGE_HINT),
+    )
+
+
+def _field(result: PGresult, field: DiagnosticField) -> str | None:
+    raw = result.error_field(field)
+    return raw.decode("utf-8", "replace") if raw else None
+
+
+def _timeout(limits: QueryLimits) -> QueryTimeoutError:
+    return QueryTimeoutError(f"the query took longer than {min(limits.step_seconds, limits.watch_seconds):g} s")
+
+
+def _classified(error: StatementError, limits: QueryLimits, *, stopped: bool) -> Exception:
+    match error.sqlstate:
+        case "57P01" if not stopped:
+            return DatabaseUnavailableError("the database ended the connection")
+        case "57014" | "57P01" | "25P03":
+            return _timeout(limits)
+        case "55P03" | "53300":
+            return TooManyQueriesError("the tables are busy; try again")
+        case "40001" | "40P01":
+            return ReplicaConflictError("the read replica had to apply changes that conflict with the query; try again")
+        case "57P02" | "57P03" | "57P05":
+            return DatabaseUnavailableError("the database is stopping")
+        case _:
+            return error
+
+
+# --- Primary or standby
+
+_CATCH_UP_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.1
+
+
+class ReplicaError(ReaderError):
+    """The standby cannot be reached, is too far behind, or belongs to another primary; the message is for the caller."""
+
+
+class QuerySource:
+    """The database that queries are read from; `standby` None: the primary itself."""
+
+    def __init__(self, primary: Database, standby: Database | None = None) -> None:
+        self._primary = primary
+        self._standby = standby
+
+    async def current(self) -> Database:
+        """Return the database to query, once it has everything that is committed now.
+
+        Raises ReplicaError or DatabaseUnavailableError.
+        """
+        if self._standby is None:
+            return self._primary
+        async with self._primary.transaction() as tx:
+            row = await (await tx.execute(_SQL["written_up_to"])).fetchone()
+        assert row is not None
+        try:
+            await _catch_up(self._standby, *row)
+        except DatabaseUnavailableError as error:
+            raise ReplicaError("the read replica cannot be reached; try again") from error
+        return self._standby
+
+
+async def _catch_up(standby: Database, lsn: str, system_identifier: int) -> None:
+    started_ns, pause = monotonic_ns(), _FIRST_PAUSE_SECONDS
+    while True:
+        async with standby.transaction() as tx:
+            row = await (await tx.execute(_SQL["replayed_up_to"], {"lsn": lsn})).fetchone()
+        assert row is not None
+        caught_up, behind_seconds, cluster = row
+        if (behind_seconds is None and caught_up is None) or cluster != system_identifier:
+            raise ReplicaError("WORKBENCH_READ_URL is not a standby of the server in DATABASE_URL")
+        if caught_up:
+            return
+        if monotonic_ns() - started_ns > _CATCH_UP_SECONDS * 1e9:
+            behind = "" if behind_seconds is None else f"; its newest transaction is {behind_seconds:.0f} s old"
+            raise ReplicaError(f"the read replica is more than {_CATCH_UP_SECONDS:g} s behind{behind}; try again")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

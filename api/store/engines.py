@@ -1,0 +1,119 @@
+"""Heartbeats of engine processes, and notifications that wake processes which wait for work.
+
+A notification is only a hint. Every process that waits also polls, so a lost notification costs a poll and never an entry.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+import msgspec
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from api.store.database import Transaction, libpq_dsn, load
+from api.store.query import Call, nothing, run, statements
+
+_SQL = load("engines")
+_CALLS = statements("engines")
+
+_FORGOTTEN_AFTER = timedelta(days=1)
+_SILENT_AFTER = timedelta(seconds=15)
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """The last heartbeat of an engine, and when the next entry was due at that time."""
+
+    seen_at: datetime
+    next_due_at: datetime | None
+
+    def lag_seconds(self, now: datetime) -> float:
+        """Return how late the next entry was at the heartbeat, in seconds; for a silent engine, how late it is now."""
+        if self.next_due_at is None:
+            return 0.0
+        # Measured now, an entry that was due right after the heartbeat of a healthy engine would seem late until the next one.
+        measured_at = now if self.is_silent(now) else self.seen_at
+        return max((measured_at - self.next_due_at).total_seconds(), 0.0)
+
+    def is_silent(self, now: datetime) -> bool:
+        """Return whether another heartbeat is overdue."""
+        return now - self.seen_at >= _SILENT_AFTER
+
+
+async def record_heartbeat(tx: Transaction, engine_id: str, now: datetime, next_due_at: datetime | None) -> None:
+    await tx.execute(_SQL["record_heartbeat"], {"id": engine_id, "now": now, "next_due_at": next_due_at})
+
+
+async def remove_engine(tx: Transaction, engine_id: str, now: datetime) -> None:
+    """Remove an engine that stops, and those without a heartbeat for a day."""
+    await tx.execute(_SQL["remove_engine"], {"id": engine_id, "long_ago": now - _FORGOTTEN_AFTER})
+
+
+async def last_heartbeat(tx: Transaction) -> Heartbeat | None:
+    """Return the newest heartbeat of any engine."""
+    row = await (await tx.execute(_SQL["last_heartbeat"])).fetchone()
+    return None if row is None else Heartbeat(*row)
+
+
+WAKE_ENGINE = Call(_CALLS["wake_engine"], nothing)
+"""Wakes every engine when the transaction commits."""
+
+
+async def wake_engine(tx: Transaction) -> None:
+    """Wake every engine when this transaction commits; a rollback sends nothing."""
+    await run(tx, WAKE_ENGINE)
+
+
+ENTRIES_CHANNEL = "workbench_entries"
+FindChannel = Callable[[psycopg.AsyncConnection[TupleRow]], Awaitable[str]]
+_RECONNECT_SECONDS = 1.0
+
+
+class Listener:
+    """Listens to a notification channel on its own connection, and wakes the task that waits.
+
+    `heard` is called with the payload of every notification, and with an empty text after each (re)connect, when notifications may
+    have been missed.
+    """
+
+    def __init__(
+        self, dsn: str, channel: FindChannel | None = None, heard: Callable[[str], None] | None = None
+    ) -> None:
+        self._dsn = libpq_dsn(dsn)
+        self._find_channel = channel
+        self._heard = heard
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when woken, or after this many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(
+                seconds
+            ):  # wait_for would lose a cancellation that arrives together with the wake
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def listen(self) -> None:
+        """Listen until cancelled; reconnect a second after the connection is lost."""
+        while True:
+            with contextlib.suppress(psycopg.Error):
+                await self._listen_once()
+            await asyncio.sleep(_RECONNECT_SECONDS)
+
+    async def _listen_once(self) -> None:
+        async with await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=5) as connection:
+            channel = ENTRIES_CHANNEL if self._find_channel is None else await self._find_channel(connection)
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            self._notify("")
+            async for notification in connection.notifies():
+                self._notify(notification.payload)
+
+    def _notify(self, payload: str) -> None:
+        if self._heard is not None:
+            self._heard(payload)
+        self.wake()

@@ -1,0 +1,423 @@
+"""Login roles that read SQL: one per organization for the gateway, and one per organization for direct logins by other tools.
+
+The database itself separates organizations. A policy `TO role USING (org_id = 42)` per table names the role and the number, so a query has no
+setting that it could change to see other rows. A role may read its views and exactly the columns they use, and nothing by name in the
+schema `workbench`. Its rights are derived from the views: a view of a later migration is granted when the role is completed next.
+
+The names and passwords of the gateway's roles derive from the installation's secret and are stored nowhere.
+
+A direct login can lift every limit that is only a setting of its session. It is confined by what it cannot change: its rights and row
+policies, its limits of connections and temporary files, and a job that ends sessions which run too long or hold too much.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import LiteralString, TypeVar
+
+import msgspec
+from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.engine import URL
+
+from api.crypto import Keyring
+from api.store.citus import is_coordinator
+from api.store.database import Database, Transaction, load
+
+_log = logging.getLogger("workbench.roles")
+
+_SQL = load("sql_roles")
+
+
+# --- Errors and retries
+
+_TEMP_FILE_LIMIT = "512MB"
+
+# CREATE POLICY waits for every running statement on the table and makes later ones queue behind it, so ingest waits
+# with it. So this waits briefly and often instead of once and long.
+_LOCK_TIMEOUT = "150ms"
+
+_MAX_ATTEMPTS = 12
+
+_PAUSE_SECONDS = 0.25
+
+Result = TypeVar("Result")
+
+
+class ReaderError(Exception):
+    """SQL access is not available; the message is for the operator."""
+
+
+class ReaderBusyError(ReaderError):
+    """The tables stayed locked; trying again later helps."""
+
+
+class _TryAgainError(Exception):
+    """Another process or statement was in the way; nothing was changed."""
+
+
+async def change_roles(database: Database, change: Callable[[Transaction], Awaitable[Result]]) -> Result:
+    """Change roles in a transaction of its own, and retry while tables are locked. Raises ReaderError."""
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        try:
+            async with database.transaction() as tx:
+                try:
+                    return await change(tx)
+                except errors.InsufficientPrivilege as error:
+                    role, reason = tx.info.user, error.diag.message_primary or "permission denied"
+                    raise ReaderError(
+                        f"SQL is not available: the database role {role} needs to create a login role per organization "
+                        f"({reason}); run: ALTER ROLE {role} CREATEROLE"
+                    ) from error
+                except (errors.LockNotAvailable, errors.UniqueViolation, errors.DuplicateObject) as error:
+                    # Our lock belongs to this database, but roles to the whole server: another database may have been faster.
+                    raise _TryAgainError from error
+        except _TryAgainError:
+            _log.info("roles_wait", extra={"attempt": attempt})
+            await asyncio.sleep(_PAUSE_SECONDS)
+    raise ReaderBusyError("the tables are busy, so SQL access could not be prepared; try again")
+
+
+async def lock_role_changes(tx: Transaction) -> None:
+    """Wait until no other process changes roles, and keep others out until the transaction ends. From now on wait only
+    briefly for locks.
+    """
+    await tx.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
+    await tx.execute(_SQL["lock_role_changes"])
+
+
+# --- Rights of a role
+
+
+async def role_exists(tx: Transaction, role: str) -> bool:
+    return await _is_true(tx, "role_exists", {"role": role})
+
+
+async def role_is_confined(tx: Transaction, role: str) -> bool:
+    """Return whether the hardening script keeps the role from functions that act or reveal other sessions."""
+    return await _is_true(tx, "role_is_confined", {"role": role})
+
+
+async def create_role(tx: Transaction, role: str, connections: int) -> None:
+    """Create a role without any rights, not even to log in."""
+    await tx.execute(
+        sql.SQL(
+            "CREATE ROLE {} NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOINHERIT NOREPLICATION CONNECTION LIMIT {}"
+        ).format(sql.Identifier(role), sql.Literal(connections))
+    )
+
+
+async def set_defaults(tx: Transaction, role: str, settings: Mapping[LiteralString, LiteralString]) -> bool:
+    """Set the settings that the role's sessions begin with, and a limit of temporary files that they cannot lift.
+
+    False if our role may not set that limit.
+    """
+    name = sql.Identifier(role)
+    for setting, value in settings.items():
+        values = sql.SQL(", ").join(map(sql.Literal, value.split(", ")))
+        await tx.execute(sql.SQL("ALTER ROLE {} SET {} = {}").format(name, sql.Identifier(setting), values))
+    try:
+        async with tx.transaction():
+            await tx.execute(
+                sql.SQL("ALTER ROLE {} SET temp_file_limit = {}").format(name, sql.Literal(_TEMP_FILE_LIMIT))
+            )
+    except errors.InsufficientPrivilege:
+        _log.warning("reader_without_temp_file_limit: grant SET ON PARAMETER temp_file_limit to %s", tx.info.user)
+        return False
+    return True
+
+
+async def allow_login(tx: Transaction, role: str, password: str) -> None:
+    """Let a role log in with a password. Postgres receives only the verifier."""
+    verifier = tx.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()
+    await tx.execute(sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(verifier)))
+
+
+async def complete_role(tx: Transaction, role: str, org_id: int, views: list[str]) -> None:
+    """Grant a role what it lacks to see an organization's rows in these views."""
+    for kind, place, name in await find_missing_rights(tx, role, views):
+        await tx.execute(_grant(kind, role, org_id, place, name))
+    if await is_coordinator(tx):
+        # On the workers of Citus, and only there, the role needs tables by name: its queries are sent there in that form. Only the
+        # coordinator can log in to workers.
+        identifier = sql.Identifier(role)
+        await tx.execute(sql.SQL("GRANT USAGE ON SCHEMA workbench TO {}").format(identifier))
+        await tx.execute("SET LOCAL citus.enable_ddl_propagation = off")
+        await tx.execute(sql.SQL("REVOKE USAGE ON SCHEMA workbench FROM {}").format(identifier))
+        await tx.execute("SET LOCAL citus.enable_ddl_propagation = on")
+
+
+def _grant(kind: str, role: str, org_id: int, place: str, name: str) -> sql.Composed:
+    statement: LiteralString
+    match kind:
+        case "connect":
+            statement = "GRANT CONNECT ON DATABASE {place} TO {role}"
+        case "schema":
+            statement = "GRANT USAGE ON SCHEMA {place} TO {role}"
+        case "view":
+            statement = "GRANT SELECT ON {place}.{name} TO {role}"
+        case "column":
+            statement = "GRANT SELECT ({name}) ON workbench.{place} TO {role}"
+        case "policy":
+            statement = "CREATE POLICY {role} ON workbench.{place} FOR SELECT TO {role} USING (org_id = {org_id})"
+        case _:
+            raise AssertionError(f"find_missing_rights: {kind}")
+    return sql.SQL(statement).format(
+        role=sql.Identifier(role),
+        place=sql.Identifier(place),
+        name=sql.Identifier(name),
+        org_id=sql.Literal(org_id),
+    )
+
+
+async def find_unsafe_views(tx: Transaction) -> list[str]:
+    """Return the names of views and tables that row policies do not protect; there must be none."""
+    return [row[0] for row in await (await tx.execute(_SQL["find_unsafe_views"], {})).fetchall()]
+
+
+async def find_missing_rights(tx: Transaction, role: str, views: list[str]) -> list[tuple[str, str, str]]:
+    """Return what an existing role lacks, as (kind, schema or table, name)."""
+    rows = await (await tx.execute(_SQL["find_missing_rights"], {"role": role, "views": views})).fetchall()
+    return [(kind, place, name) for kind, place, name in rows]
+
+
+async def _is_true(tx: Transaction, name: str, parameters: dict[str, str]) -> bool:
+    row = await (await tx.execute(_SQL[name], parameters)).fetchone()
+    return row is not None and row[0] is True
+
+
+# --- The gateway's roles
+
+READER_CONNECTIONS = 4
+_READER_SETTINGS: dict[
+    LiteralString, LiteralString
+] = {  # defaults: limits that must hold are set per connection, or by the server
+    "search_path": "analyst",
+    "default_transaction_read_only": "on",
+    "statement_timeout": "10s",
+    "idle_in_transaction_session_timeout": "60s",
+    "lock_timeout": "2s",
+    "work_mem": "16MB",
+    "max_parallel_workers_per_gather": "0",
+}
+
+
+class ReaderRole(msgspec.Struct, frozen=True):
+    """A role to connect as. `confined`: see `role_is_confined`."""
+
+    role: str
+    password: str
+    confined: bool
+
+
+class Readers:
+    """The gateway's roles of one process: each organization's role is created, or completed, once and then cached."""
+
+    def __init__(self, database: Database, keyring: Keyring) -> None:
+        self._database = database
+        self._keyring = keyring
+        self._roles: dict[int, ReaderRole] = {}
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def of(self, org_id: int) -> ReaderRole:
+        """Return an organization's role. Raises ReaderError or DatabaseUnavailableError."""
+        async with self._locks[org_id]:
+            reader = self._roles.get(org_id)
+            if reader is None:
+                reader = self._roles[org_id] = await self._provide(org_id)
+            return reader
+
+    def forget(self, org_id: int) -> None:
+        """Check the role again at its next use, because it may have been dropped."""
+        self._roles.pop(org_id, None)
+
+    async def _provide(self, org_id: int) -> ReaderRole:
+        role = self._keyring.reader_role(org_id)
+        password = self._keyring.reader_password(role)
+
+        async def provide(tx: Transaction) -> ReaderRole:
+            await provide_reader(tx, org_id, role, password)
+            return ReaderRole(role, password, await role_is_confined(tx, role))
+
+        return await change_roles(self._database, provide)
+
+
+async def provide_reader(tx: Transaction, org_id: int, role: str, password: str) -> None:
+    """Create the role, or grant what it lacks; writes nothing if it lacks nothing. Raises ReaderError."""
+    if unsafe := await find_unsafe_views(tx):
+        raise ReaderError(f"SQL is switched off: {', '.join(unsafe)} would show rows of other organizations")
+    views = await list_gateway_views(tx)
+    if await role_exists(tx, role) and not await find_missing_rights(tx, role, views):
+        return
+    await lock_role_changes(tx)
+    if not await role_exists(tx, role):
+        await create_role(tx, role, READER_CONNECTIONS)
+        await set_defaults(tx, role, _READER_SETTINGS)
+        await allow_login(tx, role, password)
+    await complete_role(tx, role, org_id, views)
+
+
+async def list_gateway_views(tx: Transaction) -> list[str]:
+    """Return the qualified names of the views that the gateway's roles see."""
+    return [row[0] for row in await (await tx.execute(_SQL["list_gateway_views"], {})).fetchall()]
+
+
+async def stop_backend(tx: Transaction, pid: int) -> bool:
+    """End the connection of a role; False if it is gone."""
+    row = await (await tx.execute(_SQL["stop_backend"], {"pid": pid})).fetchone()
+    return row is not None and row[0] is True
+
+
+# --- Direct logins
+
+LOGIN_CONNECTIONS = 8
+_LOGIN_SETTINGS: dict[LiteralString, LiteralString] = {
+    "search_path": "analyst_direct, analyst",
+    "default_transaction_read_only": "on",
+    "statement_timeout": "60s",
+    "idle_in_transaction_session_timeout": "60s",
+    "lock_timeout": "2s",
+    "work_mem": "16MB",
+    "max_parallel_workers_per_gather": "0",
+    "client_connection_check_interval": "1s",
+}
+_GRANT_TO_US: LiteralString = "GRANT {} TO CURRENT_USER WITH INHERIT TRUE, SET FALSE"
+_GRANT_TO_US_BEFORE_16: LiteralString = "GRANT {} TO CURRENT_USER"
+
+
+class SessionLimits(msgspec.Struct, frozen=True):
+    """Limits of direct sessions: seconds of a statement and of a transaction, locks held, and the share of the
+    notification queue in use.
+
+    No lock may be of a mode that makes others wait; reading needs none. While more than `queue_share` (0 to 1) of the
+    server's queue is in use, no session may stay in a transaction.
+    """
+
+    statement_seconds: float = 60.0
+    transaction_seconds: float = 60.0
+    locks: int = 4_000
+    queue_share: float = 0.02
+
+
+class LoginSession(msgspec.Struct, frozen=True):
+    """A session of a direct login; `since`: when it connected."""
+
+    pid: int
+    since: datetime
+    state: str | None
+
+
+class EndedSession(msgspec.Struct, frozen=True):
+    """A session that was ended, and why: `revoked`, `elsewhere` (in another database), `statement`, `transaction`,
+    `notifications` or `locks`.
+    """
+
+    role: str
+    pid: int
+    reason: str
+
+
+async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> bool:
+    """Let the role log in with this password, and create or complete it first; False if it may log in already. Raises
+    ReaderError.
+    """
+    if unsafe := await find_unsafe_views(tx):
+        raise ReaderError(f"{', '.join(unsafe)} would show rows of other organizations")
+    await lock_role_changes(tx)
+    if await is_open(tx, role):
+        return False
+    name = sql.Identifier(role)
+    if await role_exists(tx, role):
+        # An earlier holder of the login may have left settings, for all databases or for single ones.
+        await tx.execute(sql.SQL("ALTER ROLE {} RESET ALL").format(name))
+        for (database,) in await (await tx.execute(_SQL["list_databases_with_settings"], {"role": role})).fetchall():
+            await tx.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} RESET ALL").format(name, sql.Identifier(database)))
+    else:
+        await create_role(tx, role, LOGIN_CONNECTIONS)
+    if not await role_is_confined(tx, role) or await _number(tx, "may_make_tables", {"role": role}):
+        raise ReaderError(
+            "the server is not hardened, so a login could reach what is not its own: run workbench migrate"
+        )
+    if await _number(tx, "prepared_transactions"):
+        raise ReaderError("a login could leave prepared transactions behind: set max_prepared_transactions to 0")
+    # Membership lets us see the role's sessions and end them.
+    membership = _GRANT_TO_US if tx.info.server_version >= 160_000 else _GRANT_TO_US_BEFORE_16
+    await tx.execute(sql.SQL(membership).format(name))
+    if not await set_defaults(tx, role, _LOGIN_SETTINGS):
+        raise ReaderError(f"a login could fill the disk; run: GRANT SET ON PARAMETER temp_file_limit TO {tx.info.user}")
+    await complete_role(tx, role, org_id, await list_direct_views(tx))
+    await allow_login(tx, role, password)
+    return True
+
+
+async def complete_login(tx: Transaction, role: str, org_id: int) -> None:
+    """Grant a login the views that came since it was opened. Raises ReaderError."""
+    if unsafe := await find_unsafe_views(tx):
+        raise ReaderError(f"{', '.join(unsafe)} would show rows of other organizations")
+    await lock_role_changes(tx)
+    if await is_open(tx, role):
+        await complete_role(tx, role, org_id, await list_direct_views(tx))
+
+
+async def close_login(tx: Transaction, role: str) -> None:
+    """Let the role log in no longer. Open sessions stay until `end_sessions`."""
+    await tx.execute(sql.SQL("ALTER ROLE {} NOLOGIN PASSWORD NULL").format(sql.Identifier(role)))
+
+
+async def is_open(tx: Transaction, role: str) -> bool:
+    """Return whether the role exists and may log in."""
+    row = await (await tx.execute(_SQL["is_open"], {"role": role})).fetchone()
+    return row is not None and row[0] is True
+
+
+async def list_open_logins(tx: Transaction) -> list[tuple[str, int]]:
+    """Return the roles that may log in to this database directly, each with its organization."""
+    return [(role, org_id) for role, org_id in await (await tx.execute(_SQL["list_open_logins"])).fetchall()]
+
+
+async def list_direct_views(tx: Transaction) -> list[str]:
+    """Return the names of the views that a direct login sees."""
+    return [row[0] for row in await (await tx.execute(_SQL["list_direct_views"], {})).fetchall()]
+
+
+async def list_sessions(tx: Transaction, role: str) -> list[LoginSession]:
+    """Return the role's sessions, oldest first."""
+    rows = await (await tx.execute(_SQL["list_sessions"], {"role": role})).fetchall()
+    return [LoginSession(*row) for row in rows]
+
+
+async def end_sessions(tx: Transaction, role: str) -> set[int]:
+    """End all sessions of a role; return their process ids."""
+    row = await (await tx.execute(_SQL["end_sessions"], {"role": role})).fetchone()
+    assert row is not None
+    return set(row[0])
+
+
+async def end_excessive_sessions(tx: Transaction, limits: SessionLimits) -> list[EndedSession]:
+    """End the sessions of direct logins that exceed the limits, and return them."""
+    values = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    rows = await (await tx.execute(_SQL["end_excessive_sessions"], values)).fetchall()
+    return [EndedSession(*row) for row in rows]
+
+
+async def _number(tx: Transaction, name: str, values: dict[str, str] | None = None) -> int:
+    row = await (await tx.execute(_SQL[name], values)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def login_url(dsn: str, role: str, password: str) -> str:
+    """Return the URL with which the role logs in to the same database."""
+    parameters = conninfo_to_dict(dsn)
+    kept = ("hostaddr", "sslmode", "sslrootcert", "channel_binding", "target_session_attrs")
+    query = {name: str(parameters[name]) for name in kept if parameters.get(name)}
+    host, port, database = (
+        str(parameters[name]) if parameters.get(name) else None for name in ("host", "port", "dbname")
+    )
+    if host is not None and host.startswith("/"):  # the folder of a Unix socket goes into the query of a URL
+        query |= {"host": host} | ({"port": port} if port else {})
+        host = port = None
+    url = URL.create("postgresql", role, password, host, int(port) if port else None, database, query)
+    return url.render_as_string(hide_password=False)

@@ -1,0 +1,462 @@
+-- Automations: drafts and versions, the audit log, cancelling and resuming entries, goals, and entries as people see
+-- them.
+
+-- Automations and versions -----------------------------------------------------------------------------------------
+
+-- insert_automation --
+-- A new automation at revision 1.
+INSERT INTO automations (org_id, id, name, trigger_spec, graph, active, revision, created_at, updated_at)
+VALUES (:org_id, :id, :name, :trigger_spec ::jsonb, :graph ::jsonb, :active, 1, :created_at, :created_at)
+RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+          paused_at, live_since, earlier_confirmations;
+
+-- find_automation --
+-- One automation.
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+       paused_at, live_since, earlier_confirmations
+FROM automations
+WHERE org_id = :org_id AND id = :id;
+
+-- lock_automation --
+-- One automation, locked until commit: its changes happen one after the other.
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+       paused_at, live_since, earlier_confirmations
+FROM automations
+WHERE org_id = :org_id AND id = :id
+FOR UPDATE;
+
+-- lock_automation_shared --
+-- Whether an automation is active; it stays so until commit.
+SELECT active
+FROM automations
+WHERE org_id = :org_id AND id = :id
+FOR SHARE;
+
+-- list_automations --
+-- The newest automations, archived or not; of one name, or older than one, if given.
+SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+       paused_at, live_since, earlier_confirmations
+FROM automations
+WHERE org_id = :org_id AND (archived_at IS NOT NULL) = :archived AND (:name ::text IS NULL OR name = :name)
+    AND (:before ::uuid IS NULL OR id < :before ::uuid)
+ORDER BY id DESC
+LIMIT :limit;
+
+-- update_automation --
+-- Write all of a changed automation; the caller holds its lock. Each activation gets the next number, so entries of
+-- an earlier one can be recognised.
+UPDATE automations
+SET name = :name, trigger_spec = :trigger_spec ::jsonb, graph = :graph ::jsonb, active = :active,
+    activation = activation + (:active AND NOT active)::integer,
+    published_version = :published_version, revision = :revision, archived_at = :archived_at, updated_at = :updated_at,
+    paused_at = :paused_at, live_since = :live_since, earlier_confirmations = :earlier_confirmations
+WHERE org_id = :org_id AND id = :id
+RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
+          paused_at, live_since, earlier_confirmations;
+
+-- insert_version --
+-- Publish: a version is written once and never changed. `awaits` preselects the events for which ingest looks at
+-- waiting entries; what the events mean to them, the language decides.
+INSERT INTO automation_versions (org_id, automation_id, version, trigger_spec, graph, published_at, published_by, awaits)
+SELECT :org_id ::bigint, :automation_id ::uuid, :version ::integer, :trigger_spec ::jsonb, :graph ::jsonb, :published_at ::timestamptz,
+       :published_by ::uuid, ARRAY(
+           SELECT lower(name #>> '{}')
+           FROM jsonb_path_query(:graph ::jsonb, '$.nodes[*] ? (@.type == "wait_for_event").data.event') AS name
+           UNION
+           SELECT lower(:graph ::jsonb #>> '{settings,goal,event}')
+           WHERE :graph ::jsonb #>> '{settings,goal,event}' IS NOT NULL)
+RETURNING true;
+
+-- find_version --
+-- One published version.
+SELECT version, trigger_spec, graph, published_at, published_by
+FROM automation_versions
+WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version;
+
+-- list_versions --
+-- The newest published versions.
+SELECT version, trigger_spec, graph, published_at, published_by
+FROM automation_versions
+WHERE org_id = :org_id AND automation_id = :automation_id
+ORDER BY version DESC
+LIMIT :limit;
+
+-- bump_epoch --
+-- Tell ingest that the automations of the organization changed.
+INSERT INTO automation_epochs (org_id, epoch) VALUES (:org_id, 1)
+ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1;
+
+-- Audit log --------------------------------------------------------------------------------------------------------
+
+-- insert_audit --
+-- Record a change.
+INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)
+VALUES (:org_id, :id, :key_id, :action, :subject_id, :detail ::jsonb, :created_at);
+
+-- list_audit --
+-- The newest changes before one (its id); of some kinds, one subject or one action, if given. With the names of the
+-- key that made them and of the automation or segment they are about.
+SELECT a.id ::text, a.created_at, a.action, a.key_id ::text, k.name, k.prefix, k.last4, a.subject_id ::text,
+       coalesce(m.name, s.name), a.detail
+FROM audit_log a
+LEFT JOIN api_keys k ON k.org_id = :org_id AND k.id = a.key_id
+LEFT JOIN automations m ON m.org_id = :org_id AND m.id = a.subject_id
+LEFT JOIN segments s ON s.org_id = :org_id AND s.id = a.subject_id
+WHERE a.org_id = :org_id
+    AND (:kinds ::text[] IS NULL OR split_part(a.action, '.', 1) = ANY (:kinds ::text[]))
+    AND (:subject_id ::uuid IS NULL OR a.subject_id = :subject_id ::uuid)
+    AND (:action ::text IS NULL OR a.action = :action)
+    AND (:before ::uuid IS NULL OR a.id < :before ::uuid)
+ORDER BY a.id DESC
+LIMIT :limit;
+
+-- list_changes --
+-- The newest changes of an automation, with the names of the keys.
+SELECT a.created_at, a.action, a.key_id ::text, k.name, a.detail
+FROM audit_log a
+LEFT JOIN api_keys k ON k.org_id = :org_id AND k.id = a.key_id
+WHERE a.org_id = :org_id AND a.subject_id = :automation_id
+ORDER BY a.id DESC
+LIMIT :limit;
+
+-- Cancelling and resuming entries ----------------------------------------------------------------------------------
+
+-- count_entries_of_other_versions --
+-- Unfinished entries that run another version than the given one, by version, node and state. One SELECT per state,
+-- because each has its own index.
+SELECT automation_version, node_id, state, count(*)
+FROM (
+    SELECT automation_version, node_id, state FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state IN ('pending', 'waiting')
+    UNION ALL
+    SELECT automation_version, node_id, state FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'retrying'
+    UNION ALL
+    SELECT automation_version, node_id, state FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'running'
+    UNION ALL
+    SELECT automation_version, node_id, state FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'paused'
+) live
+WHERE automation_version IS DISTINCT FROM :version
+GROUP BY automation_version, node_id, state
+ORDER BY automation_version DESC NULLS LAST, node_id NULLS FIRST, state;
+
+-- cancel_entries --
+-- Cancel the next entries (by id) of an automation that no worker holds: all of them, or those that are paused or
+-- were due by a moment; how many, and the last id. Queued messages are skipped; a message that was being sent when
+-- its worker stopped may have arrived.
+WITH stopped AS (
+    SELECT id, state
+    FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND id > :after ::uuid
+        AND state IN ('pending', 'waiting', 'retrying', 'paused')
+        AND (:due_by ::timestamptz IS NULL OR state = 'paused' OR due_at <= :due_by ::timestamptz)
+    ORDER BY id
+    LIMIT :limit
+    FOR UPDATE
+), moved AS (
+    UPDATE entries e
+    SET state = 'cancelled', outcome = :outcome, updated_at = :at
+    FROM stopped s
+    WHERE e.org_id = :org_id AND e.id = s.id
+    RETURNING e.id, s.state
+), recorded AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+    SELECT :org_id, id, state, 'cancelled', :at, :outcome FROM moved
+    RETURNING true
+), unsent AS (
+    UPDATE messages m
+    SET status = CASE WHEN m.status = 'queued' AND NOT m.in_doubt THEN 'skipped' ELSE 'unknown' END
+    FROM moved r
+    WHERE m.org_id = :org_id AND m.entry_id = r.id AND r.state IN ('pending', 'retrying', 'paused') AND m.status IN ('queued', 'sending')
+    RETURNING m.id, m.channel, m.status
+), outcomes AS (
+    INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
+    SELECT :org_id, :at, id, status, channel, :outcome FROM unsent
+    RETURNING true
+)
+SELECT count(*), max(id ::text) FROM moved;
+
+-- cancel_claimed_entries --
+-- Mark entries that workers hold with the outcome they end with before their next step.
+UPDATE entries SET outcome = :outcome
+WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'running';
+
+-- find_stranded_entries --
+-- Automations, of any organization, that are not paused but have paused entries.
+SELECT a.org_id, a.id ::text, a.active, a.archived_at IS NOT NULL
+FROM automations a
+CROSS JOIN LATERAL (
+    SELECT FROM entries e WHERE e.org_id = a.org_id AND e.automation_id = a.id AND e.state = 'paused'
+    LIMIT 1    -- one probe per automation; joined, this would read all paused entries
+) AS paused
+WHERE a.paused_at IS NULL
+ORDER BY a.org_id, a.id
+LIMIT :limit;
+
+-- resume_entries --
+-- Resume the next paused entries (by id) of an automation; how many, and the last id.
+WITH paused AS (
+    SELECT id FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'paused' AND id > :after ::uuid
+    ORDER BY id
+    LIMIT :limit
+    FOR UPDATE
+), moved AS (
+    UPDATE entries e
+    SET state = 'pending', due_at = :at, updated_at = :at
+    FROM paused p
+    WHERE e.org_id = :org_id AND e.id = p.id
+    RETURNING e.id
+), recorded AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
+    SELECT :org_id, id, 'paused', 'pending', :at FROM moved
+    RETURNING true
+)
+SELECT count(*), max(id ::text) FROM moved;
+
+-- Goals ------------------------------------------------------------------------------------------------------------
+-- How many contacts that entered an automation reached its goal. A contact counts once, from its first admitted
+-- entry ever.
+
+-- list_goal_entries --
+-- The next entries of an automation, newest first.
+SELECT e.id ::text, coalesce(e.automation_version, 0), e.contact_id ::text, e.event_id ::text, e.event_created_at,
+       coalesce(e.outcome = 'holdout', false)
+FROM entries e
+WHERE e.org_id = :org_id AND e.automation_id = :automation_id AND e.id >= :since_id ::uuid AND e.id < :before_id ::uuid
+ORDER BY e.id DESC    -- the column, not its text: this order is that of an index
+LIMIT :limit;
+
+-- find_first_entries --
+-- For each contact: its first admitted entry, and whether it was both in the holdout and outside, because two
+-- contacts were merged. An entry was admitted if it reached a node (or died) and was not refused there: at that
+-- point the holdout is decided.
+SELECT k.contact_id ::text, (array_agg(e.id ORDER BY e.created_at, e.id))[1] ::text, bool_or(e.held_out) <> bool_and(e.held_out)
+FROM unnest(:contact_ids ::uuid[]) AS k (contact_id)
+CROSS JOIN LATERAL (
+    SELECT e.id, e.created_at, coalesce(e.outcome = 'holdout', false) AS held_out
+    FROM entries e
+    WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = :automation_id
+        AND (e.node_id IS NOT NULL OR e.state = 'dead') AND coalesce(e.outcome, '') NOT IN ('reentry', 'loop_guard')
+    ORDER BY e.created_at, e.id LIMIT :limit    -- the order of the index on contacts
+) e
+GROUP BY k.contact_id;
+
+-- list_goal_events --
+-- For each contact: the next events of the goal's name after an event, until a moment, and the next logs about it
+-- with that name. `forms` (empty: any) are JSON objects, one of which the payload must contain.
+SELECT k.contact_id ::text, g.at, g.id ::text, g.wallet_address, g.email, g.external_id, g.payload
+FROM unnest(:contact_ids ::uuid[], :after_ids ::uuid[], :after ::timestamptz[], :until ::timestamptz[])
+    AS k (contact_id, after_id, after, until)
+CROSS JOIN LATERAL (
+    (SELECT v.created_at AS at, v.id, v.wallet_address, v.email, v.external_id, CASE WHEN :with_payload THEN v.payload END AS payload
+     FROM events v
+     WHERE v.org_id = :org_id AND v.contact_id = k.contact_id
+         AND v.event || '' = :goal    -- keeps the planner from the index by name, which has the events of all contacts
+         AND v.created_at >= k.after AND v.created_at <= k.until AND (v.created_at, v.id) > (k.after, k.after_id)
+         AND (:forms ::jsonb[] = '{}' OR v.payload @> ANY (:forms ::jsonb[]))
+     ORDER BY v.created_at, v.id
+     LIMIT :limit)
+    UNION ALL
+    (SELECT o.created_at, o.id, NULL, NULL, NULL, CASE WHEN :with_payload THEN l.payload END
+     FROM onchain_events o
+     CROSS JOIN LATERAL (SELECT jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex',
+                                                   o.log_index, 'blockNumber', o.block_number) || o.args AS payload) l
+     WHERE :goal LIKE '0x%:%' AND o.org_id = :org_id AND o.contact_id = k.contact_id AND NOT o.removed
+         AND o.contract || ':' || lower(o.event) = :goal
+         AND o.created_at >= k.after AND o.created_at <= k.until AND (o.created_at, o.id) > (k.after, k.after_id)
+         AND (:forms ::jsonb[] = '{}' OR l.payload @> ANY (:forms ::jsonb[]))
+     ORDER BY o.created_at, o.id
+     LIMIT :limit)
+    ORDER BY at, id
+    LIMIT :limit
+) g
+ORDER BY 1, 2, 3;
+
+-- Entries as people see them ---------------------------------------------------------------------------------------
+
+-- list_entries --
+-- The newest entries of the organization.
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
+       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
+FROM entries e
+LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+WHERE e.org_id = :org_id
+    AND (:state ::text IS NULL OR e.state = :state)
+    AND (:after ::uuid IS NULL OR e.id < :after)
+ORDER BY e.id DESC
+LIMIT :limit;
+
+-- list_entries_of_automation --
+-- The newest entries of one automation.
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
+       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
+FROM entries e
+LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+WHERE e.org_id = :org_id AND e.automation_id = :automation_id
+    AND (:state ::text IS NULL OR e.state = :state)
+    AND (:after ::uuid IS NULL OR e.id < :after)
+ORDER BY e.id DESC
+LIMIT :limit;
+
+-- list_entries_of_event --
+-- The entries of one event. The index is by (automation, event), so every automation is looked up.
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
+       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
+FROM automations a
+JOIN entries e ON e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id = :event_id ::uuid
+LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+WHERE a.org_id = :org_id
+    AND (:state ::text IS NULL OR e.state = :state)
+    AND (:after ::uuid IS NULL OR e.id < :after)
+    AND (:event ::text IS NULL OR coalesce(v.event, o.event) = :event)
+ORDER BY e.id DESC
+LIMIT :limit;
+
+-- list_entries_by_name --
+-- The newest entries of events of one name, among the newest 1,000 of these events.
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, v.event, e.state, e.outcome, e.node_id,
+       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
+FROM (
+    (SELECT id, event FROM events WHERE org_id = :org_id AND event = :event ORDER BY created_at DESC LIMIT 1000)
+    UNION ALL
+    (SELECT id, event FROM onchain_events WHERE org_id = :org_id AND event = :event ORDER BY id DESC LIMIT 1000)
+) v
+CROSS JOIN (SELECT id FROM automations WHERE org_id = :org_id) a
+JOIN entries e ON e.org_id = :org_id AND e.automation_id = a.id AND e.event_id = v.id
+WHERE (:state ::text IS NULL OR e.state = :state)
+    AND (:after ::uuid IS NULL OR e.id < :after)
+ORDER BY e.id DESC
+LIMIT :limit;
+
+-- find_event_by_key --
+-- The event that holds an idempotency key.
+SELECT event_id FROM idempotency_keys WHERE org_id = :org_id AND key_digest = :key_digest ::uuid;
+
+-- find_log --
+-- A log by its place on its chain.
+SELECT id FROM onchain_events
+WHERE org_id = :org_id AND chain_id = :chain_id AND tx_hash = :tx_hash AND log_index = :log_index;
+
+-- find_entry --
+-- One entry, with the event that started it.
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
+       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at,
+       coalesce(v.idempotency_key, o.chain_id || ':' || o.tx_hash || ':' || o.log_index), coalesce(v.occurred_at, o.block_time),
+       coalesce(v.payload, jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex',
+                                              o.log_index, 'blockNumber', o.block_number) || o.args)
+FROM entries e
+LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+WHERE e.org_id = :org_id AND e.id = :id;
+
+-- list_steps --
+-- The steps of an entry, in order.
+SELECT node_id, kind, at, outcome, attempt, handle, detail
+FROM entry_steps
+WHERE org_id = :org_id AND entry_id = :entry_id
+ORDER BY claim, step;
+
+-- list_messages --
+-- The messages of an entry, in order; skipped and erased messages have no text and are left out.
+SELECT id, node_id, channel, status, wallet_address, recipient, subject, body, html, extra, created_at, sent_at, delivered_at
+FROM messages
+WHERE org_id = :org_id AND entry_id = :entry_id AND body IS NOT NULL
+ORDER BY created_at, id;
+
+-- list_transitions --
+-- The transitions of an entry between states, in order.
+SELECT from_state, to_state, at, reason
+FROM entry_transitions
+WHERE org_id = :org_id AND entry_id = :entry_id
+ORDER BY seq;
+
+-- graphs_of_entries --
+-- The graphs that entries run, each once.
+SELECT v.graph, array_agg(e.id ::text)
+FROM entries e
+JOIN automation_versions v ON v.org_id = :org_id AND v.automation_id = e.automation_id AND v.version = e.automation_version
+WHERE e.org_id = :org_id AND e.id = ANY (:ids ::uuid[])
+GROUP BY v.org_id, v.automation_id, v.version;
+
+-- count_entries_by_node --
+-- The newest entries of an automation, counted by state and node.
+SELECT state, node_id, count(*)
+FROM (
+    SELECT state, node_id FROM entries WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :limit
+) e
+GROUP BY state, node_id;
+
+-- count_step_outcomes --
+-- The outcomes at each node among the newest entries of an automation.
+SELECT s.node_id, s.outcome, count(*)
+FROM (
+    SELECT id FROM entries WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :limit
+) e
+JOIN entry_steps s ON s.org_id = :org_id AND s.entry_id = e.id
+GROUP BY s.node_id, s.outcome
+ORDER BY s.node_id, s.outcome;
+
+-- Replaying dead entries -------------------------------------------------------------------------------------------
+
+-- count_dead --
+-- The newest dead entries of each automation (or of one) by cause and node: how many, the most attempts, the last
+-- error, and when they died.
+SELECT a.id, a.name, a.active, e.outcome, e.node_id, count(*), max(e.attempts),
+       (array_agg(e.last_error ORDER BY e.updated_at DESC, e.id DESC))[1], min(e.updated_at), max(e.updated_at)
+FROM automations a
+CROSS JOIN LATERAL (
+    SELECT id, outcome, node_id, attempts, last_error, updated_at
+    FROM entries
+    WHERE org_id = :org_id AND automation_id = a.id AND state = 'dead'
+    ORDER BY id DESC
+    LIMIT :limit
+) e
+WHERE a.org_id = :org_id AND (:automation_id ::uuid IS NULL OR a.id = :automation_id ::uuid)
+GROUP BY a.id, a.name, a.active, e.outcome, e.node_id
+ORDER BY max(e.updated_at) DESC, a.id, e.outcome, e.node_id;
+
+-- lock_entry --
+-- State and outcome of an entry, locked until commit.
+SELECT state, outcome
+FROM entries
+WHERE org_id = :org_id AND id = :id
+FOR UPDATE;
+
+-- find_dead --
+-- The next dead entries (by id) of an automation, of one cause if given, locked until commit.
+SELECT id
+FROM entries
+WHERE org_id = :org_id AND automation_id = :automation_id AND id > :after ::uuid AND state = 'dead'
+    AND (:cause ::text IS NULL OR outcome = :cause)
+ORDER BY id
+LIMIT :limit
+FOR UPDATE;
+
+-- find_dead_automations --
+-- The active automations that have dead entries.
+SELECT a.id
+FROM automations a
+WHERE a.org_id = :org_id AND a.active AND a.archived_at IS NULL
+    AND EXISTS (SELECT FROM entries e WHERE e.org_id = :org_id AND e.automation_id = a.id AND e.state = 'dead')
+ORDER BY a.id;
+
+-- revive_entries --
+-- Give dead entries a new cycle of attempts at the node where they died; what happened before stays on record.
+WITH moved AS (
+    UPDATE entries e
+    SET state = 'pending', outcome = NULL, last_error = NULL, attempts = 0, lease_until = NULL, activation = a.activation,
+        due_at = :at, updated_at = :at
+    FROM automations a
+    WHERE e.org_id = :org_id AND e.id = ANY(:ids ::uuid[]) AND e.state = 'dead'
+        AND a.org_id = :org_id AND a.id = e.automation_id
+    RETURNING e.id
+)
+INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+SELECT :org_id, id, 'dead', 'pending', :at, 'replay' FROM moved
+RETURNING true;

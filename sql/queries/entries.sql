@@ -1,0 +1,337 @@
+-- The engine: find due entries, claim them, load what decisions need, record the decisions.
+--
+-- The keys of a batch carry the organization in a column. With a constant in the join, a plan made while a table was
+-- empty would scan all rows of the organization for every batch. Where each row is looked up on its own (CROSS JOIN
+-- LATERAL), the constant does no harm. `state || ''` and `ORDER BY` in such a lookup keep the planner from every
+-- index but the one by key.
+
+-- Finding and claiming ---------------------------------------------------------------------------------------------
+
+-- find_due_work --
+-- Organizations with entries that are due now: ready, retrying, or with an expired lease.
+SELECT org_id, ready, retrying, expired FROM (SELECT o.org_id,
+    (SELECT e.due_at FROM entries e WHERE e.org_id = o.org_id AND e.state IN ('pending', 'waiting') AND e.due_at <= :now ::timestamptz
+     ORDER BY e.due_at LIMIT 1) IS NOT NULL AS ready,
+    (SELECT e.due_at FROM entries e WHERE e.org_id = o.org_id AND e.state = 'retrying' AND e.due_at <= :now ::timestamptz
+     ORDER BY e.due_at LIMIT 1) IS NOT NULL AS retrying,
+    (SELECT e.due_at FROM entries e WHERE e.org_id = o.org_id AND e.state = 'running' AND e.lease_until <= :now ::timestamptz
+     ORDER BY e.lease_until LIMIT 1) IS NOT NULL AS expired
+FROM automation_epochs o OFFSET 0) AS due
+WHERE ready OR retrying OR expired;
+
+-- next_due --
+-- When the next entry of any organization is due; null if none waits.
+SELECT min(least(
+    (SELECT min(e.due_at) FROM entries e WHERE e.org_id = o.org_id AND e.state IN ('pending', 'waiting')),
+    (SELECT min(e.due_at) FROM entries e WHERE e.org_id = o.org_id AND e.state = 'retrying'),
+    (SELECT min(e.lease_until) FROM entries e WHERE e.org_id = o.org_id AND e.state = 'running')))
+FROM automation_epochs o;
+
+-- claim_ready --
+-- Claim due entries of one organization: they run, with one attempt more and a lease that other workers respect.
+WITH due AS (
+    SELECT org_id, id, state FROM entries
+    WHERE org_id = :org_id ::bigint AND state IN ('pending', 'waiting') AND due_at <= :now ::timestamptz
+    ORDER BY due_at LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE entries e
+    SET state = 'running', attempts = e.attempts + 1, lease_token = e.lease_token + 1,
+        lease_until = :lease_until ::timestamptz, updated_at = :now ::timestamptz
+    FROM due
+    WHERE e.org_id = due.org_id AND e.id = due.id
+    RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
+              e.attempts, e.lease_token, e.lease_until, e.since, e.activation, e.request_id, e.outcome, due.state AS came_from
+), logged AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
+    SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
+    RETURNING true
+)
+SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
+       attempts, lease_token, lease_until, since, activation, request_id, outcome
+FROM claimed;
+
+-- claim_retrying --
+-- The same for entries that wait for another attempt.
+WITH due AS (
+    SELECT org_id, id, state FROM entries
+    WHERE org_id = :org_id ::bigint AND state = 'retrying' AND due_at <= :now ::timestamptz
+    ORDER BY due_at LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE entries e
+    SET state = 'running', attempts = e.attempts + 1, lease_token = e.lease_token + 1,
+        lease_until = :lease_until ::timestamptz, updated_at = :now ::timestamptz
+    FROM due
+    WHERE e.org_id = due.org_id AND e.id = due.id
+    RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
+              e.attempts, e.lease_token, e.lease_until, e.since, e.activation, e.request_id, e.outcome, due.state AS came_from
+), logged AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
+    SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
+    RETURNING true
+)
+SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
+       attempts, lease_token, lease_until, since, activation, request_id, outcome
+FROM claimed;
+
+-- rescue_entries --
+-- Release entries whose worker let its lease expire; they are retried at once.
+WITH expired AS (
+    SELECT org_id, id FROM entries
+    WHERE org_id = :org_id ::bigint AND state = 'running' AND lease_until <= :now ::timestamptz
+    ORDER BY lease_until LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+), rescued AS (
+    UPDATE entries e
+    SET state = 'retrying', due_at = :now ::timestamptz, lease_token = e.lease_token + 1, lease_until = NULL,
+        updated_at = :now ::timestamptz, last_error = 'lease_expired: the worker stopped in the middle'
+    FROM expired
+    WHERE e.org_id = expired.org_id AND e.id = expired.id
+    RETURNING e.id
+), logged AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+    SELECT :org_id ::bigint, id, 'running', 'retrying', :now ::timestamptz, 'lease_expired' FROM rescued
+    RETURNING true
+)
+SELECT count(*) FROM rescued;
+
+-- renew_leases --
+-- Extend leases of entries that take long; entries with another token are not returned.
+WITH k AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, * FROM unnest(:ids ::uuid[], :tokens ::bigint[]) AS k (id, token)
+)
+UPDATE entries e SET lease_until = :lease_until ::timestamptz
+FROM k WHERE e.org_id = k.org_id AND e.id = k.id AND e.lease_token = k.token
+RETURNING e.id::text;
+
+-- Loading what decisions need --------------------------------------------------------------------------------------
+
+-- load_events --
+-- The events of claimed entries.
+SELECT v.id::text, v.event, v.payload, v.wallet_address, v.email, v.external_id
+FROM unnest(:ids ::uuid[], :created ::timestamptz[]) AS k (id, created_at)
+CROSS JOIN LATERAL (
+    SELECT * FROM events e
+    WHERE e.org_id = :org_id ::bigint AND e.id >= k.id AND e.id <= k.id AND e.created_at = k.created_at
+    ORDER BY e.id LIMIT 1    -- a range and an order that only the primary key has: in a new month all indexes look alike
+) AS v;
+
+-- load_logs --
+-- The logs that started claimed entries, by entry, with the wallet in the parameter that the entry's version names,
+-- and that version's signature.
+SELECT k.id::text, o.event, o.args, o.args ->> (v.trigger_spec ->> 'walletArg'), o.chain_id, o.contract, o.tx_hash, o.log_index,
+       o.block_number, v.trigger_spec ->> 'signature'
+FROM unnest(:ids ::uuid[], :event_ids ::uuid[], :automation_ids ::uuid[], :versions ::integer[])
+    AS k (id, event_id, automation_id, version)
+CROSS JOIN LATERAL (
+    SELECT * FROM onchain_events WHERE org_id = :org_id ::bigint AND id = k.event_id LIMIT 1    -- key by key
+) AS o
+LEFT JOIN LATERAL (
+    SELECT trigger_spec FROM automation_versions
+    WHERE org_id = :org_id ::bigint AND automation_id = k.automation_id AND version = k.version LIMIT 1
+) AS v ON true;
+
+-- load_contacts --
+-- Contacts with their segments; erased contacts are left out.
+SELECT c.id::text, c.wallet_address, c.email, c.external_id, c.attributes, c.tags,
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment || ''),
+       c.opted_out
+FROM unnest(:ids ::uuid[]) AS k (id)
+CROSS JOIN LATERAL (
+    SELECT * FROM contacts WHERE org_id = :org_id ::bigint AND id = k.id AND erased_at IS NULL LIMIT 1    -- key by key
+) AS c;
+
+-- find_unsubscribed --
+-- Which of these contacts unsubscribed one of their addresses.
+WITH k AS MATERIALIZED (SELECT :org_id ::bigint AS org_id, id FROM unnest(:ids ::uuid[]) AS id)
+SELECT k.id::text
+FROM k JOIN identities i ON i.contact_id = k.id AND i.org_id = k.org_id AND i.kind = 2
+CROSS JOIN LATERAL (
+    SELECT FROM suppressions s
+    WHERE s.org_id = i.org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
+    ORDER BY s.address_digest    -- one by one, even if the statistics say that the table is empty
+) AS s;
+
+-- read_automation_statuses --
+-- The activation of automations, the outcome of their entries if they no longer run, and whether they are paused.
+SELECT a.id::text, a.activation,
+       CASE WHEN a.archived_at IS NOT NULL THEN 'automation_archived' WHEN NOT a.active THEN 'automation_inactive' END,
+       a.paused_at IS NOT NULL
+FROM automations a
+WHERE a.org_id = :org_id AND a.id = ANY(:ids ::uuid[]);
+
+-- load_graph --
+-- The graph of a published version, which never changes.
+SELECT graph FROM automation_versions
+WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version;
+
+-- read_other_entries --
+-- For each entry: when the contact last entered the automation otherwise, and whether one of those entries has not
+-- ended.
+-- Another entry counts once it has taken a step or died; while it is undecided, it counts if it was created before
+-- this one. Two entries that are committed in another order than created can still not both be first: the later
+-- decision sees the step of the earlier one. Only the newest entries count: while one of them has not ended, a
+-- policy that looks at it lets no other take a step.
+SELECT k.id::text, entered.at, entered.running
+FROM unnest(:ids ::uuid[], :automation_ids ::uuid[], :contact_ids ::uuid[], :created ::timestamptz[])
+    AS k (id, automation_id, contact_id, created_at)
+CROSS JOIN LATERAL (
+    SELECT max(counted.created_at) AS at, bool_or(counted.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')) AS running
+    FROM (
+        SELECT e.created_at, e.state FROM entries e
+        WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id AND e.id <> k.id
+            AND (e.step > 0 OR e.state = 'dead' OR (e.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
+                                                    AND (e.created_at, e.id) < (k.created_at, k.id)))
+        ORDER BY e.created_at DESC LIMIT :limit    -- the order of the index on contacts
+    ) AS counted
+) AS entered
+WHERE entered.at IS NOT NULL;
+
+-- count_recent_entries --
+-- For each entry: how many other entries the contact had in the automation in the time before it, up to a limit.
+SELECT k.id::text, (
+    SELECT count(*) FROM (
+        SELECT FROM entries e
+        WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id
+            AND e.created_at > k.created_at - :seconds * interval '1 second'
+            AND (e.created_at, e.id) < (k.created_at, k.id)
+        ORDER BY e.created_at DESC LIMIT :limit    -- the order of the index on contacts
+    ) AS recent)
+FROM unnest(:ids ::uuid[], :automation_ids ::uuid[], :contact_ids ::uuid[], :created ::timestamptz[])
+    AS k (id, automation_id, contact_id, created_at);
+
+-- read_message_times --
+-- For each entry: when messages of any automation were sent to the contact since a moment, except the one that the
+-- entry's own node is trying to send.
+WITH k AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, *
+    FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :node_ids ::text[], :since ::timestamptz[]) AS k (id, contact_id, node_id, since)
+)
+SELECT k.id::text, m.created_at
+FROM k JOIN messages m ON m.org_id = k.org_id AND m.contact_id = k.contact_id AND m.created_at > k.since
+WHERE m.channel IN ('inapp', 'email') AND m.status NOT IN ('failed', 'skipped')
+    AND (m.entry_id <> k.id OR m.node_id IS DISTINCT FROM k.node_id)
+ORDER BY m.created_at;
+
+-- read_later_events --
+-- For each entry: the newest events of some names that its contact sent after a moment, and after the event that
+-- started it; and the newest logs about the contact whose contract and event are among the names, if there is a name
+-- of that form.
+SELECT k.id::text, a.created_at, a.event, a.wallet_address, a.email, a.external_id, a.payload, a.id::text
+FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :event_ids ::uuid[], :created ::timestamptz[], :since ::timestamptz[],
+            :names ::text[]) AS k (id, contact_id, event_id, created_at, since, names)
+CROSS JOIN LATERAL (
+    SELECT v.created_at, v.event, v.wallet_address, v.email, v.external_id, v.payload, v.id
+    FROM events v
+    WHERE v.org_id = :org_id AND v.contact_id = k.contact_id AND v.event = ANY(string_to_array(k.names, ','))
+        AND v.created_at >= k.created_at AND v.created_at > coalesce(k.since, '-infinity')
+        AND (v.created_at, v.id) > (k.created_at, k.event_id)
+    ORDER BY v.created_at DESC, v.id DESC
+    LIMIT :limit
+) AS a
+UNION ALL
+SELECT k.id::text, a.created_at, a.name, NULL, NULL, NULL, a.payload, a.id::text
+FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :event_ids ::uuid[], :created ::timestamptz[], :since ::timestamptz[],
+            :names ::text[]) AS k (id, contact_id, event_id, created_at, since, names)
+CROSS JOIN LATERAL (
+    SELECT o.created_at, o.contract || ':' || lower(o.event) AS name, o.id,
+           jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex', o.log_index,
+                              'blockNumber', o.block_number) || o.args AS payload
+    FROM onchain_events o
+    WHERE k.names LIKE '%0x%:%' AND o.org_id = :org_id AND o.contact_id = k.contact_id AND NOT o.removed
+        AND o.contract || ':' || lower(o.event) = ANY(string_to_array(k.names, ','))
+        AND o.created_at >= k.created_at AND o.created_at > coalesce(k.since, '-infinity')
+        AND (o.created_at, o.id) > (k.created_at, k.event_id)
+    ORDER BY o.created_at DESC, o.id DESC
+    LIMIT :limit
+) AS a
+ORDER BY 2, 8;
+
+-- Recording decisions ----------------------------------------------------------------------------------------------
+
+-- record_entries --
+-- Write the states of entries and log their transitions; only a worker that holds the lease finds its row. An entry
+-- that was cancelled meanwhile only ends, unless its effect happened already. A paused entry keeps its last error.
+WITH r AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, *
+    FROM unnest(:ids ::uuid[], :tokens ::bigint[], :states ::text[], :outcomes ::text[], :node_ids ::text[], :steps ::integer[],
+                :attempts ::integer[], :due ::timestamptz[], :errors ::text[], :since ::timestamptz[], :awaits ::text[])
+        AS r (id, token, state, outcome, node_id, step, attempts, due_at, last_error, since, awaits)
+), recorded AS (
+    UPDATE entries e
+    SET state = r.state, outcome = r.outcome, node_id = r.node_id, step = r.step, attempts = r.attempts,
+        due_at = coalesce(r.due_at, e.due_at), since = r.since,
+        last_error = CASE WHEN r.state = 'paused' THEN e.last_error ELSE r.last_error END,
+        awaits = string_to_array(r.awaits, ','),    -- names of events contain no commas
+        lease_until = CASE WHEN r.state = 'running' THEN e.lease_until END, updated_at = :now ::timestamptz
+    FROM r
+    WHERE e.org_id = r.org_id AND e.id = r.id AND e.lease_token = r.token
+        AND e.state || '' = 'running'    -- by key: the index on running entries has those of all engines
+        AND (e.outcome IS NULL OR r.state = 'cancelled' OR :happened ::boolean)
+    RETURNING e.id, e.state, e.outcome, CASE WHEN e.state <> 'paused' THEN e.last_error END AS last_error
+), logged AS (
+    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)
+    SELECT :org_id ::bigint, id, 'running', state, :now ::timestamptz, coalesce(last_error, outcome)
+    FROM recorded WHERE state <> 'running'
+    RETURNING true
+)
+SELECT id::text FROM recorded;
+
+-- find_cancellation --
+-- Lock an entry that a worker holds; the outcome that it was cancelled with, or null. It stays so until commit.
+SELECT outcome FROM entries
+WHERE org_id = :org_id ::bigint AND id = :id ::uuid AND lease_token = :token ::bigint AND state || '' = 'running'
+FOR UPDATE;
+
+-- count_paused --
+-- How many of these automations are paused; it stays so until commit.
+SELECT count(*) FROM (
+    SELECT FROM automations
+    WHERE org_id = :org_id ::bigint AND id = ANY(:ids ::uuid[]) AND paused_at IS NOT NULL
+    ORDER BY id
+    FOR SHARE
+) AS paused;
+
+-- has_step --
+-- A row if a step is logged under a claim: then everything that was written with it is there, too.
+SELECT step FROM entry_steps
+WHERE org_id = :org_id ::bigint AND entry_id = :entry_id ::uuid AND claim = :claim ::bigint AND step = :step ::integer;
+
+-- add_steps --
+-- Log what happened at nodes.
+INSERT INTO entry_steps (org_id, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, at)
+SELECT :org_id ::bigint, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, :at ::timestamptz
+FROM unnest(:entry_ids ::uuid[], :claims ::bigint[], :steps ::integer[], :attempts ::integer[], :node_ids ::text[],
+            :kinds ::text[], :outcomes ::text[], :handles ::text[], :details ::jsonb[])
+    AS s (entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail)
+RETURNING true;
+
+-- add_messages --
+-- Store in-app messages. The id of a message never changes, so storing it twice changes nothing.
+WITH new AS (
+    INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, wallet_address,
+                          subject, body, extra, created_at, sent_at)
+    SELECT :org_id ::bigint, id, contact_id, automation_id, entry_id, node_id, 1, 'inapp', 'sent', wallet_address, subject, body,
+           extra, :at ::timestamptz, :at ::timestamptz
+    FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :automation_ids ::uuid[], :entry_ids ::uuid[], :node_ids ::text[],
+                :wallets ::text[], :subjects ::text[], :bodies ::text[], :extras ::jsonb[])
+        AS m (id, contact_id, automation_id, entry_id, node_id, wallet_address, subject, body, extra)
+    ON CONFLICT (org_id, id) DO NOTHING
+    RETURNING id
+), noted AS (
+    INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)
+    SELECT :org_id ::bigint, :at ::timestamptz, id, 'sent', 'inapp' FROM new
+    RETURNING true
+)
+SELECT id::text FROM new;
+
+-- change_tags --
+-- Remove tags (a JSON array) from contacts, then add those that they lack; the contacts' locks are held.
+WITH a AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, * FROM unnest(:ids ::uuid[], :removed ::jsonb[], :added ::jsonb[]) AS a (id, removed, added)
+)
+UPDATE contacts c SET updated_at = :at ::timestamptz, tags =
+    ARRAY(SELECT t FROM unnest(c.tags) AS t WHERE NOT a.removed ? t)
+    || ARRAY(SELECT t FROM jsonb_array_elements_text(a.added) AS t WHERE t <> ALL (c.tags) OR a.removed ? t)
+FROM a WHERE c.org_id = a.org_id AND c.id = a.id;

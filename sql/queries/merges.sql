@@ -1,0 +1,211 @@
+-- Merging contacts and undoing merges. The caller holds the locks of the identifiers and contacts, or of the merge's
+-- row.
+
+-- Contacts and their identifiers -----------------------------------------------------------------------------------
+
+-- find_survivor --
+-- The contact that this one was merged into; null if it is separate.
+SELECT merged_into FROM contacts WHERE org_id = :org_id AND id = :id;
+
+-- find_contacts --
+-- Contacts with all that a merge looks at; emails are sealed.
+SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.email_domain, c.external_id, c.attributes, c.tags, c.opted_out,
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
+       c.merged_into, c.erased_at
+FROM contacts c
+WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]);
+
+-- find_identities --
+-- All identifiers of these contacts.
+SELECT kind, replace(value_digest::text, '-', ''), contact_id
+FROM identities
+WHERE org_id = :org_id AND contact_id = ANY (:ids ::uuid[])
+ORDER BY kind, value_digest;
+
+-- find_identifier_owners --
+-- The owners of these identifiers.
+SELECT i.kind, replace(i.value_digest::text, '-', ''), i.contact_id
+FROM unnest(:kinds ::smallint[], :digests ::uuid[]) AS k (kind, digest)
+JOIN identities i ON i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest;
+
+-- move_identities --
+-- Move identifiers of one contact to another.
+UPDATE identities i SET contact_id = :to_id
+FROM unnest(:kinds ::smallint[], :digests ::uuid[]) AS k (kind, digest)
+WHERE i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest AND i.contact_id = :from_id;
+
+-- write_contact --
+-- Write all of a contact except its segments.
+UPDATE contacts
+SET wallet_address = :wallet, wallet_raw = :wallet_raw, email = :email, email_domain = :email_domain, external_id = :external_id,
+    attributes = :attributes ::jsonb, tags = :tags, opted_out = :opted_out, updated_at = :at
+WHERE org_id = :org_id AND id = :id;
+
+-- mark_merged --
+-- Mark a contact, and all that were merged into it, as merged into another.
+UPDATE contacts SET merged_into = :keep_id
+WHERE org_id = :org_id AND (id = :absorbed_id OR merged_into = :absorbed_id);
+
+-- unmark_merged --
+-- Mark a contact as separate again, together with those that had been merged into it before.
+UPDATE contacts SET merged_into = nullif(:absorbed_id ::uuid, id)
+WHERE org_id = :org_id AND id = ANY (:ids ::uuid[]);
+
+-- list_merged_ids --
+-- A contact, and all that were merged into it, directly or not.
+WITH RECURSIVE members (id) AS (
+    SELECT :id ::uuid
+    UNION
+    SELECT m.absorbed_id FROM members p
+    JOIN contact_merges m ON m.org_id = :org_id AND m.keep_id = p.id AND m.undone_at IS NULL
+)
+SELECT id FROM members;
+
+-- find_memberships --
+-- The segments of a contact, and since when it is a member.
+SELECT segment, entered_at FROM segment_members WHERE org_id = :org_id AND contact_id = :id;
+
+-- join_segments --
+-- Add a contact to segments with the given entry times; segments that were archived meanwhile stay empty.
+INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
+SELECT :org_id, m.segment, :id, m.entered_at
+FROM unnest(:segments ::text[], :moments ::timestamptz[]) AS m (segment, entered_at)
+JOIN segments s ON s.org_id = :org_id AND s.name = m.segment AND s.archived_at IS NULL
+ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
+
+-- leave_segments --
+-- Remove a contact from segments.
+DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :id AND segment = ANY (:segments ::text[]);
+
+-- Merge records ----------------------------------------------------------------------------------------------------
+
+-- add_merge --
+-- Record what a merge changed.
+INSERT INTO contact_merges (org_id, id, keep_id, absorbed_id, gained, identities, absorbed, created_at, due_at)
+VALUES (:org_id, :id, :keep_id, :absorbed_id, :gained ::jsonb, :identities ::jsonb, :absorbed ::jsonb, :at, :due_at);
+
+-- find_merge --
+-- One merge.
+SELECT id, keep_id, absorbed_id, gained, identities, absorbed, created_at, undone_at
+FROM contact_merges
+WHERE org_id = :org_id AND id = :id;
+
+-- hold_merge --
+-- One merge, locked until commit: no other transaction undoes it or moves rows for it.
+SELECT id, keep_id, absorbed_id, gained, identities, absorbed, created_at, undone_at
+FROM contact_merges
+WHERE org_id = :org_id AND id = :id
+FOR UPDATE;
+
+-- find_merge_of --
+-- The merge that absorbed a contact.
+SELECT id FROM contact_merges WHERE org_id = :org_id AND absorbed_id = :absorbed_id AND undone_at IS NULL;
+
+-- mark_merge_undone --
+-- A merge was undone; its rows have to move back.
+UPDATE contact_merges SET undone_at = :at, due_at = :due_at WHERE org_id = :org_id AND id = :id;
+
+-- update_absorbed --
+-- What the survivor took over from the absorbed contact.
+UPDATE contact_merges SET absorbed = :absorbed ::jsonb WHERE org_id = :org_id AND id = :id;
+
+-- resolve_conflicts --
+-- The conflicts between two contacts are resolved: they are one contact now.
+UPDATE identity_conflicts SET resolved_by = :merge_id
+WHERE org_id = :org_id AND resolved_by IS NULL
+    AND ((contact_id = :keep_id AND other_contact_id = :absorbed_id)
+         OR (contact_id = :absorbed_id AND other_contact_id = :keep_id));
+
+-- reopen_conflicts --
+-- They are two contacts again.
+UPDATE identity_conflicts SET resolved_by = NULL WHERE org_id = :org_id AND resolved_by = :merge_id;
+
+-- Moving rows ------------------------------------------------------------------------------------------------------
+-- `merged_from` is the contact that a row first belonged to. With `origins`, only rows of these first contacts move
+-- (to undo a merge).
+
+-- find_due_merges --
+-- Merges, of any organization, with rows to look for now.
+SELECT org_id, id FROM contact_merges WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
+
+-- schedule_merge --
+-- When to look for rows again; null: that was the last time.
+UPDATE contact_merges SET due_at = :due_at WHERE org_id = :org_id AND id = :id;
+
+-- live_entries --
+-- Entries of a contact that have not ended, locked until commit, and whether a worker holds each.
+SELECT id, state = 'running' FROM entries
+WHERE org_id = :org_id AND contact_id = :id AND state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
+    AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+ORDER BY id
+FOR UPDATE;
+
+-- move_live_entries --
+-- Move these entries to another contact in one statement, so no decision sees half of them moved.
+UPDATE entries
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(merged_from, :from_id) ELSE nullif(merged_from, :to_id) END
+WHERE org_id = :org_id AND contact_id = :from_id AND state IN ('pending', 'waiting', 'retrying', 'paused')
+    AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]));
+
+-- wake_entries_of_contact --
+-- Make entries of a contact due that wait for events: an event may have arrived at the other contact before the
+-- merge.
+UPDATE entries SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
+WHERE org_id = :org_id AND contact_id = :id AND state = 'waiting' AND awaits IS NOT NULL AND due_at > :at ::timestamptz;
+
+-- move_events --
+-- Move the next events of a contact to another.
+WITH page AS (
+    SELECT id, created_at FROM events
+    WHERE org_id = :org_id AND contact_id = :from_id
+        AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+    ORDER BY created_at, id LIMIT :limit
+)
+UPDATE events v
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(v.merged_from, :from_id) ELSE nullif(v.merged_from, :to_id) END
+FROM page p
+WHERE v.org_id = :org_id AND v.id = p.id AND v.created_at = p.created_at;
+
+-- move_entries --
+-- Move the next entries; entries that a worker holds are left for later. Messages have no `merged_from`, they follow
+-- their entry.
+WITH page AS (
+    SELECT id FROM entries
+    WHERE org_id = :org_id AND contact_id = :from_id AND state <> 'running'
+        AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+    ORDER BY id LIMIT :limit
+    FOR UPDATE
+)
+UPDATE entries e
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(e.merged_from, :from_id) ELSE nullif(e.merged_from, :to_id) END
+FROM page p
+WHERE e.org_id = :org_id AND e.id = p.id;
+
+-- move_messages --
+-- Move the next messages of a contact whose entries have moved already.
+WITH page AS (
+    SELECT m.id FROM messages m
+    JOIN entries e ON e.org_id = :org_id AND e.id = m.entry_id AND e.contact_id = :to_id
+    WHERE m.org_id = :org_id AND m.contact_id = :from_id
+    ORDER BY m.created_at, m.id LIMIT :limit
+)
+UPDATE messages m SET contact_id = :to_id
+FROM page p
+WHERE m.org_id = :org_id AND m.id = p.id;
+
+-- move_onchain --
+-- Move the next logs of chains.
+WITH page AS (
+    SELECT id FROM onchain_events
+    WHERE org_id = :org_id AND contact_id = :from_id
+        AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+    ORDER BY id LIMIT :limit
+)
+UPDATE onchain_events o
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(o.merged_from, :from_id) ELSE nullif(o.merged_from, :to_id) END
+FROM page p
+WHERE o.org_id = :org_id AND o.id = p.id;

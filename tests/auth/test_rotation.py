@@ -1,0 +1,194 @@
+"""H5: while the secret is rotated, processes of two generations take in events at once, and everybody stays one contact."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from api.auth import AccessError
+from api.auth.rotation import go_on
+from api.automations.automations import Author, Refusal
+from api.clock import Clock, uuid7
+from api.contacts import merge as contacts_merge
+from api.contacts.merge import MergeView, Pair
+from api.crypto import Keyring, advanced
+from api.ingest.parse import AcceptedEvent
+from api.ingest.pipeline import Pipeline
+from api.ingest.queue import TokenBuckets
+from api.ingest.rejected import Notices
+from api.store.access import insert_organization
+from api.store.contacts import find_contact_state
+from api.store.database import Database, with_application_name
+from api.store.messages import find_suppressed, find_webhook_secrets, insert_webhook_secret, suppress
+from workbench.language.codec import encode
+from workbench.language.event import Identifiers
+
+OLD, NEW = "the old secret of tests", "the new secret of tests"
+
+
+class Process:
+    """What one process has of ingest, under the secrets of a part of the rotation."""
+
+    def __init__(self, dsn: str, text: str) -> None:
+        self.keyring, self.clock = Keyring(text), Clock()
+        self.database = Database(with_application_name(dsn, self.keyring.mark()), size=2)
+        hot = Database(with_application_name(dsn, self.keyring.mark()), size=2, lock_ms=2_000, hot=True)
+        self._notices = Notices(self.database, self.clock)
+        self._pipeline = Pipeline(hot, self.keyring, self.clock, TokenBuckets(0, 1), self._notices)
+
+    async def send(self, org_id: int, contact: dict[str, str]) -> None:
+        (outcome,) = await self._pipeline.ingest(org_id, [encode({"event": "deposit", "contact": contact})], False)
+        assert isinstance(outcome, AcceptedEvent), outcome
+
+    async def finds(self, org_id: int, email: str) -> str | None:
+        async with self.database.transaction() as tx:
+            found = await find_contact_state(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
+        return None if found is None else found.identifiers.email
+
+    async def owner(self, org_id: int, email: str) -> str | None:
+        async with self.database.transaction() as tx:
+            found = await find_contact_state(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
+        return None if found is None else found.id
+
+    async def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        async with self.database.transaction() as tx:
+            return await (await tx.execute(statement)).fetchall()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Process"]:
+        await self.database.open()
+        await self._pipeline.start()
+        await self._notices.start()
+        await self.database.calibrate(self.clock)
+        yield self
+        await self._pipeline.stop()
+        await self._notices.stop()
+        await self.database.close()
+
+
+class People:
+    """Sends events of new people and of those before, through every process there is, some first ones at the same time."""
+
+    def __init__(self, org_id: int) -> None:
+        self.processes: list[Process] = []
+        self.known = 0
+        self._org_id, self._chance, self._running = org_id, Random(0), True
+        self._round = asyncio.Condition()
+
+    async def come(self) -> None:
+        while self._running:
+            number, processes = self.known, [*self.processes]
+            await asyncio.gather(*[self._send(each, number) for each in processes for _ in range(2)])
+            await asyncio.gather(*[self._send(each, self._chance.randrange(number + 1)) for each in processes])
+            async with self._round:
+                self.known += 1
+                self._round.notify_all()
+
+    async def through(self, *processes: Process) -> None:
+        """Go on through these, and let some more come."""
+        self.processes = [*processes]
+        enough = self.known + 8
+        async with asyncio.timeout(60), self._round:
+            await self._round.wait_for(lambda: self.known >= enough)
+
+    def stop(self) -> None:
+        self._running = False
+
+    async def _send(self, process: Process, number: int) -> None:
+        email, others = f"p{number}@example.com", {"walletAddress": f"0xW{number}", "externalId": f"u{number}"}
+        names = self._chance.sample(sorted(others), self._chance.choice((0, 1, 2)))
+        await process.send(self._org_id, {"email": email} | {name: others[name] for name in names})
+
+
+async def test_h5_lookups_find_every_contact_while_the_secret_is_rotated(database_url: str) -> None:
+    texts = [OLD]
+    while len(texts) < 4:
+        texts.append(advanced(texts[-1], NEW))
+    async with AsyncExitStack() as last:
+        before = await last.enter_async_context(Process(database_url, texts[0]).running())
+        people = People(org_id := await organization(before))
+        people.processes = [before]
+        coming = asyncio.create_task(people.come())
+        for text in texts[1:]:
+            ended = last.pop_all()
+            after = await last.enter_async_context(Process(database_url, text).running())
+            await people.through(before, after)  # while they are renewed, one after the other
+            await people.through(after)
+            await ended.aclose()
+            broken_off = asyncio.create_task(go_on(database_url, after.keyring))
+            await asyncio.sleep(0.02)
+            broken_off.cancel()
+            await asyncio.gather(broken_off, return_exceptions=True)
+            await go_on(database_url, after.keyring)
+            await people.through(after)
+            everybody = [f"p{number}@example.com" for number in range(people.known)]
+            assert [await after.finds(org_id, email) for email in everybody] == everybody
+            before = after
+        people.stop()
+        await coming
+        assert not await go_on(database_url, before.keyring)
+        await all_is_new(before, org_id, people.known)
+
+
+async def test_h5_a_merge_of_before_is_taken_back_with_the_new_secret(database_url: str) -> None:
+    texts = [OLD]
+    while len(texts) < 4:
+        texts.append(advanced(texts[-1], NEW))
+    async with Process(database_url, texts[0]).running() as process:
+        org_id = await organization(process)
+        await process.send(org_id, {"walletAddress": "0xWeb"})
+        await process.send(org_id, {"email": "app@example.com"})
+        web, app = [row[0] for row in await process.rows("SELECT id FROM contacts ORDER BY wallet_address")]
+        merge = await contacts_merge.merge(process.database, author(process, org_id), Pair(web, app), str)
+        assert isinstance(merge, MergeView)
+        assert await process.owner(org_id, "app@example.com") == web
+    for text in texts[1:3]:
+        await go_on(database_url, Keyring(text))
+    async with Process(database_url, texts[3]).running() as process:
+        assert await process.owner(org_id, "app@example.com") == web
+        await go_on(database_url, process.keyring)
+        undone = await contacts_merge.undo(process.database, author(process, org_id), merge.id or "")
+        assert not isinstance(undone, Refusal), undone
+        assert await process.owner(org_id, "app@example.com") == app
+
+
+def author(process: Process, org_id: int) -> Author:
+    now_us = process.clock.unique_now_us()
+    return Author(org_id, uuid7(now_us), now_us)
+
+
+async def test_nothing_is_done_while_a_process_holds_other_secrets(database_url: str) -> None:
+    text = advanced(OLD, NEW)
+    async with Process(database_url, OLD).running(), Process(database_url, text).running() as process:
+        with pytest.raises(AccessError, match="processes are connected that hold other secrets"):
+            await go_on(database_url, process.keyring)
+
+
+async def organization(process: Process) -> int:
+    """Make an organization with an address that gets no emails, and a webhook secret."""
+    now = process.clock.now()
+    async with process.database.transaction() as tx:
+        org_id = await insert_organization(tx, "acme", now)
+        assert org_id is not None
+        digests = process.keyring.of(org_id).digests("email", "p0@example.com")
+        await suppress(tx, org_id, "email", digests, now)
+        await insert_webhook_secret(tx, process.keyring, org_id, "whsec_x", now)
+    return org_id
+
+
+async def all_is_new(process: Process, org_id: int, known: int) -> None:
+    """Assert that there is one contact for everybody, and nothing that was made with the old secret."""
+    assert await process.rows("SELECT count(*), count(DISTINCT email) FROM contacts") == [(known, known)]
+    assert await process.rows("SELECT DISTINCT left(value_digest::text, 1) FROM identities") == [("2",)]
+    assert await process.rows("SELECT count(*) FROM identity_conflicts") == [(0,)]
+    for table, column in (("contacts", "email"), ("events", "email")):
+        assert await process.rows(f"SELECT DISTINCT left({column}, 5) FROM {table}") == [("enc2_",)]
+    (address,) = await process.rows("SELECT address_digest::text FROM suppressions")
+    now = process.clock.now()
+    async with process.database.transaction() as tx:
+        asked = {(org_id, process.keyring.of(org_id).digest("email", "p0@example.com"))}
+        assert await find_suppressed(tx, "email", asked) == asked == {(org_id, address[0].replace("-", ""))}
+        assert await find_webhook_secrets(tx, process.keyring, {org_id}, now) == {org_id: ("whsec_x",)}

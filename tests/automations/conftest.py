@@ -1,0 +1,156 @@
+"""An organization with an author, real ingest and a real engine's driver, all in the test's own database."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api import settings
+from api.auth import keys
+from api.automations import automations
+from api.automations.automations import Author
+from api.automations.body import read_draft
+from api.clock import Clock, uuid7
+from api.crypto import Keyring, OrgKeys
+from api.engine.deliver import Transports, open_transports
+from api.engine.drive import Driver
+from api.ingest.pipeline import Pipeline
+from api.ingest.queue import TokenBuckets
+from api.ingest.rejected import Notices
+from api.store.automations import AutomationRow
+from api.store.database import Database
+from workbench.language.codec import encode
+from workbench.language.run import uniform_policy
+
+GREETING: dict[str, Any] = {
+    "name": "greeting",
+    "triggerSpec": {"type": "app_event", "event": "first_deposit"},
+    "graph": {
+        "nodes": [
+            {"id": "t1", "type": "app_event", "data": {"actionType": "app_event", "event": "first_deposit"}},
+            {
+                "id": "m1",
+                "type": "send_inapp",
+                "data": {"title": "Thanks, {{ contact.tier }}", "body": "You paid in {{ amountUsd }}"},
+            },
+        ],
+        "edges": [{"id": "e1", "source": "t1", "target": "m1"}],
+    },
+}
+
+
+class Desk:
+    """Where an author of one organization works."""
+
+    def __init__(
+        self, database: Database, pipeline: Pipeline, org_id: int, keyring: Keyring, clock: Clock, ways: Transports
+    ) -> None:
+        self.database = database
+        self.org_id = org_id
+        self.keys: OrgKeys = keyring.of(org_id)
+        self.clock = clock
+        self.key_id = uuid7(clock.unique_now_us())
+        self._pipeline = pipeline
+        self._driver = Driver(database, keyring, clock, uniform_policy(()), ways)
+
+    @property
+    def author(self) -> Author:
+        """The author at this moment."""
+        return Author(self.org_id, self.key_id, self.clock.unique_now_us())
+
+    async def create(self, **changes: Any) -> AutomationRow:
+        """Create the greeting, or something like it."""
+        draft = read_draft(encode(GREETING | changes))
+        assert not isinstance(draft, tuple), draft
+        return await automations.create(self.database, self.author, draft)
+
+    async def publish(self, **changes: Any) -> AutomationRow:
+        """Create and publish."""
+        created = await self.create(**changes)
+        published = await automations.publish(self.database, self.author, created.id, None)
+        assert isinstance(published, AutomationRow), published
+        return published
+
+    async def ingest(self, **event: Any) -> None:
+        """Take an event in, as the API does."""
+        await self._pipeline.ingest(self.org_id, [encode(event)], False)
+
+    async def drive(self) -> int:
+        """Let the engine take every due first try; return how many."""
+        claimed = await self._driver.drive(self.org_id, "ready", 100)
+        await self._driver.finish_deliveries()
+        return claimed
+
+    async def rows(self, statement: str, *values: Any) -> list[Any]:
+        """Return what is in the database."""
+        async with self.database.transaction() as tx:
+            cursor = await tx.execute(statement, values)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def add_entry(self, automation_id: str, state: str, outcome: str | None = None) -> str:
+        """Store an entry in any state, without its event."""
+        entry_id, other = uuid7(self.clock.unique_now_us()), uuid7(self.clock.unique_now_us())
+        await self.rows(
+            "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id,"
+            " state, outcome, attempts, due_at, created_at, updated_at)"
+            " VALUES (%s, %s, %s, 1, %s, %s, %s, %s, %s, 3, %s, %s, %s)",
+            *(self.org_id, entry_id, automation_id, other, self.clock.now(), other, state, outcome),
+            *[self.clock.now()] * 3,
+        )
+        return entry_id
+
+    async def traces(self) -> list[int]:
+        """Return what a change leaves behind: the epoch, and how many audit rows, automations and versions there are."""
+        [row] = await self.rows(
+            "SELECT coalesce((SELECT epoch FROM automation_epochs WHERE org_id = %s), 0), (SELECT count(*) FROM audit_log),"
+            " (SELECT count(*) FROM automations), (SELECT count(*) FROM automation_versions)",
+            self.org_id,
+        )
+        return list(row)
+
+
+Hire = Callable[[str], Awaitable[Desk]]
+
+
+@pytest.fixture
+def keyring() -> Keyring:
+    return Keyring("a test's secret")
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = Database(database_url, size=4)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def hire(database: Database, database_url: str, keyring: Keyring, tmp_path: Path) -> AsyncIterator[Hire]:
+    """Give the desk of a new organization."""
+    clock = Clock()
+    await database.calibrate(clock)
+    pipeline = Pipeline(
+        Database(database_url, size=2), keyring, clock, TokenBuckets(1e6, 1_000_000), Notices(database, clock)
+    )
+    await pipeline.start()
+
+    async def new_desk(name: str) -> Desk:
+        return Desk(database, pipeline, await keys.create_org(database_url, name), keyring, clock, ways)
+
+    ways = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
+    yield new_desk
+    await ways.close()
+    await pipeline.stop()
+
+
+@pytest.fixture
+async def desk(hire: Hire) -> Desk:
+    return await hire("acme")
+
+
+@pytest.fixture
+async def stranger(hire: Hire) -> Desk:
+    """The desk of another organization."""
+    return await hire("other")

@@ -1,0 +1,72 @@
+"""The record of changes: who, with which key, when, from which version to which; and who may look at what of it."""
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from api.automations.audit import visible_kinds
+from tests.automations.test_routes import DRAFT, Org, acme, client
+
+__all__ = ["acme", "client"]
+
+
+async def made(acme: Org) -> str:
+    _, row = await acme.call("POST", "/automations", DRAFT)
+    for verb, body in (("publish", {}), ("pause", {}), ("resume", {}), ("publish", {})):
+        assert (await acme.call("POST", f"/automations/{row['id']}/{verb}", body))[0] == 200
+    edit = {"revision": 4, "graph": {**DRAFT["graph"], "settings": {"reentry": {"policy": "once"}}}}
+    assert (await acme.call("PUT", f"/automations/{row['id']}", edit))[0] == 200
+    assert (await acme.call("POST", f"/automations/{row['id']}/publish", {}))[0] == 200
+    assert (await acme.call("POST", f"/automations/{row['id']}/rollback", {"version": 1}))[0] == 200
+    return str(row["id"])
+
+
+async def test_every_change_has_its_key_action_and_versions(acme: Org) -> None:
+    automation_id = await made(acme)
+    status, told = await acme.call("GET", f"/audit?subjectId={automation_id}")
+    assert status == 200
+    assert [(each["action"], each["fromVersion"], each["toVersion"]) for each in told["changes"]] == [
+        ("automation.rollback", 2, 3),
+        ("automation.publish", 1, 2),
+        ("automation.update", None, None),
+        ("automation.resume", None, None),
+        ("automation.pause", None, None),
+        ("automation.publish", None, 1),
+        ("automation.create", None, None),
+    ]
+    newest = told["changes"][0]
+    assert (newest["subject"], newest["detail"]["from"]) == ("n", 1)
+    assert re.fullmatch(r"wb_\w*…\w{4}", newest["key"])
+    page = await acme.call("GET", f"/audit?limit=2&before={newest['id']}&action=automation.publish")
+    assert [each["toVersion"] for each in page[1]["changes"]] == [2, 1]
+
+
+async def test_a_key_sees_the_changes_of_what_it_may_look_at(acme: Org, client: httpx.AsyncClient) -> None:
+    await made(acme)
+
+    async def seen(*scopes: str) -> Any:
+        status, told = await acme.call("GET", "/audit", key=("workbench", *scopes))
+        return status if status != 200 else len(told["changes"])
+
+    assert await seen("events:read") == 7
+    assert await seen("keys:admin") > 7  # the keys as well
+    assert await seen("contacts:read") == 0
+    assert await seen("contacts:erase") == 403
+    assert (await acme.call("GET", "/audit", key=("live",)))[0] == 403
+    assert (await acme.call("GET", "/audit?before=x"))[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("scopes", "kinds"),
+    [
+        (("keys:admin", "events:read"), None),
+        (("events:read",), ["automation", "entry"]),
+        (("sql:read",), ["segment"]),
+        (("contacts:read",), ["segment", "contact"]),
+        (("pii:read",), []),
+    ],
+)
+def test_scopes_are_kinds_of_things(scopes: tuple[str, ...], kinds: list[str] | None) -> None:
+    assert visible_kinds(scopes) == kinds

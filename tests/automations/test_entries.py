@@ -1,0 +1,277 @@
+"""Entries: found, read in the words of a simulation, replayed when dead."""
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+
+from api.automations import automations, entries, trial
+from api.automations.entries import EventEntriesQuery
+from api.automations.trial import TrialContext
+from api.store.automations import EntryPage
+from api.store.engines import ENTRIES_CHANNEL
+from workbench.language.codec import decode, encode
+from workbench.language.event import mask_email
+from workbench.language.run import State, message_id, uniform_policy
+from workbench.language.simulate import SIMULATED_ID
+
+DEPOSIT = {"event": "first_deposit", "contact": {"walletAddress": "0xAB"}, "payload": {"amountUsd": Decimal("1.50")}}
+GOLD = {"attributes": {"tier": "gold"}}
+NOBODY = {"event": "first_deposit", "contact": {"externalId": "u1"}, "idempotencyKey": "k1"}
+
+
+async def found(desk: Any, page: EntryPage | None = None, **wanted: Any) -> Any:
+    return await entries.find_entries(
+        desk.database, desk.org_id, desk.keys, EventEntriesQuery(page or EntryPage(10), **wanted)
+    )
+
+
+async def a_dead_entry(desk: Any) -> Any:
+    """An entry whose contact has no wallet, driven to its end."""
+    await desk.publish()
+    await desk.ingest(**NOBODY)
+    await desk.drive()
+    [entry] = await found(desk)
+    assert (entry.state, entry.outcome) == (State.DEAD, "no_wallet")
+    return entry
+
+
+async def test_an_entry_tells_the_same_steps_as_a_trial(desk: Any) -> None:
+    row = await desk.publish()
+    given = trial.read_trial(encode({"event": DEPOSIT | GOLD}), desk.clock.now())
+    trace = await trial.simulate_stored(
+        desk.database, TrialContext(desk.org_id, desk.keys, uniform_policy(()), True), row.id, given
+    )
+    await desk.ingest(**DEPOSIT, **GOLD)
+    await desk.drive()
+    [entry] = await found(desk)
+    history = decode(
+        encode(await entries.read_history(desk.database, desk.org_id, entry.id, desk.keys.open_email, clear=True))
+    )
+    told = encode(history["steps"]).decode().replace(message_id(entry.id, "m1"), message_id(SIMULATED_ID, "m1"))
+    steps = [step | {"at": None} for step in decode(told.encode())]
+    assert steps == [step | {"at": None} for step in decode(encode(trace.steps))]
+    [message] = history["messages"]
+    assert (message["id"], message["title"], message["body"]) == (
+        *(message_id(entry.id, "m1"), "Thanks, gold", "You paid in 1.50"),
+    )
+    assert [(move["from"], move["to"]) for move in history["transitions"]] == [
+        ("pending", "running"),
+        ("running", "completed"),
+    ]
+    assert (history["event"], history["payload"], history["state"]) == (
+        "first_deposit",
+        {"amountUsd": Decimal("1.50")},
+        "completed",
+    )
+
+
+async def test_the_entry_of_an_event_is_found_by_key_id_and_name(desk: Any) -> None:
+    await desk.publish()
+    await desk.ingest(**NOBODY)
+    await desk.ingest(**DEPOSIT)
+    newest, oldest = await found(desk)
+    assert await found(desk, event="first_deposit") == [newest, oldest]
+    assert await found(desk, idempotency_key="k1") == [oldest]
+    assert await found(desk, event_id=newest.event_id, event="first_deposit") == [newest]
+    for nothing in (
+        {"event": "other"},
+        {"idempotency_key": "k2"},
+        {"idempotency_key": "k1", "event_id": newest.event_id},
+        {"event_id": newest.event_id, "event": "other"},
+    ):
+        assert await found(desk, **nothing) == []
+
+
+async def test_a_list_is_read_page_by_page(desk: Any) -> None:
+    row = await desk.publish()
+    ids = [await desk.add_entry(row.id, state) for state in ("pending", "dead", "dead", "dead")]
+    first = await entries.list_entries(desk.database, desk.org_id, row.id, EntryPage(2, State.DEAD))
+    second = await entries.list_entries(desk.database, desk.org_id, row.id, EntryPage(2, State.DEAD, first[-1].id))
+    assert [entry.id for entry in first + second] == [ids[3], ids[2], ids[1]]
+    assert [entry.id for entry in await found(desk, EntryPage(2, None, ids[2]))] == [ids[1], ids[0]]
+
+
+async def test_stats_count_states_and_outcomes(desk: Any) -> None:
+    row = await desk.publish()
+    for event in (NOBODY, DEPOSIT | GOLD):
+        await desk.ingest(**event)
+    await desk.drive()
+    waiting = await desk.add_entry(row.id, "waiting")
+    await desk.rows("UPDATE entries SET node_id = 'm1' WHERE id = %s", waiting)
+    stats = await entries.count_stats(desk.database, desk.org_id, row.id)
+    assert {state: count for state, count in stats.entries.items() if count} == {
+        "waiting": 1,
+        "completed": 1,
+        "dead": 1,
+    }
+    assert stats.nodes == {"t1": {"entered": 2}, "m1": {"sent": 1, "failed": 1}}
+    assert (stats.live, stats.entries_counted) == ({"m1": 1}, 3)
+
+
+async def test_a_dead_entry_is_replayed_from_where_it_died(desk: Any) -> None:
+    entry = await a_dead_entry(desk)
+    revived = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True)
+    assert (revived.state, revived.attempts, revived.outcome, revived.node_id) == (State.PENDING, 0, None, "m1")
+    await desk.ingest(event="wallet", contact={"externalId": "u1", "walletAddress": "0x1"}, **GOLD)
+    await desk.rows("UPDATE events SET payload = '{\"amountUsd\": 2}' WHERE event = 'first_deposit'")
+    await desk.drive()
+    history = await entries.read_history(desk.database, desk.org_id, entry.id, desk.keys.open_email, clear=True)
+    assert [(step.node_id, step.outcome) for step in history.steps] == [
+        *(("t1", "entered"), ("m1", "failed"), ("m1", "sent")),
+    ]
+    assert [(message.id, message.wallet_address) for message in history.messages] == [
+        (message_id(entry.id, "m1"), "0x1")
+    ]
+
+
+async def test_a_replay_leaves_a_move_an_audit_row_and_wakes_the_engine(desk: Any, database_url: str) -> None:
+    entry = await a_dead_entry(desk)
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as listener:
+        await listener.execute(f"LISTEN {ENTRIES_CHANNEL}")
+        revived = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True)
+        assert [notice.channel async for notice in listener.notifies(timeout=5, stop_after=1)] == [ENTRIES_CHANNEL]
+    last = revived.transitions[-1]
+    assert (last.source, last.target, last.reason) == ("dead", "pending", "replay")
+    [audit] = await desk.rows("SELECT key_id, subject_id, detail FROM audit_log WHERE action = 'entry.replay'")
+    assert (audit[:2], decode(audit[2])) == ((desk.key_id, entry.id), {"cause": "no_wallet"})
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.DEAD])
+async def test_only_a_dead_entry_can_be_replayed(desk: Any, state: State) -> None:
+    row = await desk.publish()
+    entry_id = await desk.add_entry(row.id, state)
+    refusal = await entries.replay(desk.database, desk.author, entry_id, desk.keys.open_email, clear=True)
+    assert (refusal.reason, str(refusal.problems[0])) == (
+        *("conflict", f"only a dead entry can be replayed; this one is {state}"),
+    )
+
+
+async def test_of_two_replays_at_once_one_is_done(desk: Any) -> None:
+    entry = await a_dead_entry(desk)
+    both = await asyncio.gather(
+        *(entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True) for _ in range(2))
+    )
+    assert sorted(type(each).__name__ for each in both) == ["EntryHistoryView", "Refusal"]
+    assert await desk.rows("SELECT count(*) FROM entry_transitions WHERE from_state = 'dead'") == [(1,)]
+
+
+async def test_nothing_is_replayed_for_an_automation_that_is_switched_off(desk: Any) -> None:
+    entry = await a_dead_entry(desk)
+    await automations.deactivate(desk.database, desk.author, entry.automation_id)
+    one = await entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True)
+    every = await entries.replay_all(desk.database, desk.author, entry.automation_id, None)
+    assert {one.reason, every.reason} == {"conflict"}
+    assert (await found(desk))[0].state is State.DEAD
+
+
+async def test_dead_entries_are_replayed_in_bulk_by_cause(desk: Any) -> None:
+    row, other = await desk.publish(), await desk.publish()
+    for automation_id, outcome in ((row.id, "no_wallet"), (row.id, "template_error"), (other.id, "no_wallet")):
+        await desk.add_entry(automation_id, "dead", outcome)
+    assert await entries.replay_all(desk.database, desk.author, row.id, "no_wallet") == 1
+    assert await entries.replay_all(desk.database, desk.author, row.id, None) == 1
+    assert await entries.replay_all(desk.database, desk.author, row.id, None) == 0
+    audit = await desk.rows("SELECT detail FROM audit_log WHERE action = 'automation.replay' ORDER BY id")
+    assert [decode(detail) for (detail,) in audit] == [
+        {"cause": "no_wallet", "replayed": 1},
+        {"cause": None, "replayed": 1},
+    ]
+    assert sorted(entry.state for entry in await found(desk)) == ["dead", "pending", "pending"]
+
+
+async def test_dead_entries_of_every_active_automation_are_replayed_in_bulk(desk: Any) -> None:
+    row, other, resting = [await desk.publish() for _ in range(3)]
+    for automation_id, outcome in ((row.id, "no_wallet"), (other.id, "no_wallet"), (other.id, "template_error")):
+        await desk.add_entry(automation_id, "dead", outcome)
+    await desk.add_entry(resting.id, "dead", "no_wallet")
+    await automations.deactivate(desk.database, desk.author, resting.id)
+    assert await entries.replay_everywhere(desk.database, desk.author, "no_wallet") == 2
+    assert await entries.replay_everywhere(desk.database, desk.author, None) == 1
+    assert [entry.automation_id for entry in await found(desk, EntryPage(10, State.DEAD))] == [resting.id]
+
+
+async def test_stats_cover_the_newest_entries_and_say_how_many(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = await desk.publish()
+    for state in ("completed", "completed", "waiting", "dead"):
+        await desk.add_entry(row.id, state)
+    assert (await entries.count_stats(desk.database, desk.org_id, row.id)).entries_counted == 4
+    monkeypatch.setattr(entries, "COUNTED", 2)
+    newest = await entries.count_stats(desk.database, desk.org_id, row.id)
+    assert newest.entries_counted == 2
+    assert [newest.entries[state] for state in ("completed", "waiting", "dead")] == [0, 1, 1]
+
+
+async def test_another_organization_finds_no_entry(desk: Any, stranger: Any) -> None:
+    entry = await a_dead_entry(desk)
+    database, author = stranger.database, stranger.author
+    refusals = [
+        await entries.read_history(database, stranger.org_id, entry.id, desk.keys.open_email, clear=True),
+        await entries.replay(database, author, entry.id, desk.keys.open_email, clear=True),
+        await entries.replay_all(database, author, entry.automation_id, None),
+        await entries.count_stats(database, stranger.org_id, entry.automation_id),
+        await entries.list_entries(database, stranger.org_id, entry.automation_id, EntryPage(10)),
+    ]
+    assert {refusal.reason for refusal in refusals} == {"unknown"}
+    for wanted in ({}, {"event": "first_deposit"}, {"event_id": entry.event_id}, {"idempotency_key": "k1"}):
+        assert await found(stranger, **wanted) == []
+
+
+async def test_messages_have_the_fields_of_their_channel(desk: Any) -> None:
+    graph = {
+        "nodes": [
+            {"id": "t", "type": "app_event"},
+            {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "<b>{{ amountUsd }}</b>"}},
+            {"id": "h", "type": "send_webhook", "data": {"url": "http://127.0.0.1:1/x", "body": "paid"}},
+        ],
+        "edges": [{"source": "t", "target": "e"}, {"source": "e", "target": "h"}],
+    }
+    await desk.publish(graph=graph)
+    await desk.ingest(event="first_deposit", contact={"email": "ann@example.com"}, payload={"amountUsd": 5})
+    await desk.drive()
+    [entry] = await found(desk)
+    history = decode(
+        encode(await entries.read_history(desk.database, desk.org_id, entry.id, desk.keys.open_email, clear=True))
+    )
+    email, webhook = history["messages"]
+    assert {name: email[name] for name in ("channel", "status", "email", "subject", "body", "html")} == {
+        "channel": "email",
+        "status": "sent",
+        "email": "ann@example.com",
+        "subject": "Thanks",
+        "body": "<b>5</b>",
+        "html": True,
+    }
+    assert {name: webhook[name] for name in ("channel", "status", "url", "body")} == {
+        "channel": "webhook",
+        "status": "failed",
+        "url": "http://127.0.0.1:1/x",
+        "body": "paid",
+    }
+
+
+async def test_without_pii_read_texts_with_an_address_are_shown_as_templates(desk: Any) -> None:
+    body = "{{ contact.email | urlencode }} paid {{ amountUsd }}"
+    graph = {
+        "nodes": [
+            {"id": "t", "type": "app_event"},
+            {"id": "e", "type": "send_email", "data": {"subject": "You paid {{ amountUsd }}", "body": body}},
+            {"id": "h", "type": "send_webhook", "data": {"url": "http://127.0.0.1:1/x"}},
+        ],
+        "edges": [{"source": "t", "target": "e"}, {"source": "e", "target": "h"}],
+    }
+    await desk.publish(graph=graph)
+    await desk.ingest(event="first_deposit", contact={"email": "ann+x@example.com"}, payload={"amountUsd": 5})
+    await desk.drive()
+    [entry] = await found(desk)
+
+    def masked(sealed: str) -> str:
+        return mask_email(desk.keys.open_email(sealed))
+
+    history = encode(await entries.read_history(desk.database, desk.org_id, entry.id, masked, clear=False))
+    email, webhook = decode(history)["messages"]
+    assert (email["subject"], email["body"], email["email"]) == ("You paid 5", body, "a•••@example.com")
+    assert decode(webhook["body"].encode())["data"]["email"] == "a•••@example.com"
+    assert not [each for each in (b"ann+", b"ann%") if each in history]

@@ -1,0 +1,320 @@
+"""Test sends: what would be sent goes to its author, marked, through the real channels, and nothing counts it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email import message_from_bytes, policy
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from api.app import create_app
+from api.automations import test_send
+from api.clock import token
+from api.crypto import Keyring
+from api.settings import read
+from api.store.database import Database
+from api.store.messages import Acknowledgement, acknowledge, read_inboxes
+from tests.automations.test_routes import SECRET, Org
+from tests.channels.conftest import Endpoint, endpoint, status
+from tests.in_process import served
+from workbench.language.codec import decode
+
+NODES = [
+    {"id": "t", "type": "app_event", "data": {}},
+    {"id": "i", "type": "send_inapp", "data": {"title": "Hi", "body": "{{ n }}", "data": {"link": "x"}}},
+    {"id": "d", "type": "delay", "data": {"seconds": 86_400}},
+    {"id": "m", "type": "send_email", "data": {"subject": "Mail {{ n }}", "body": "<b>{{ n }}</b>"}},
+    {"id": "h", "type": "send_webhook", "data": {"url": "https://customer.example/hook", "body": {"n": "{{ n }}"}}},
+]
+EDGES = [{"source": a["id"], "target": b["id"]} for a, b in pairwise(NODES)]
+DRAFT = {
+    "name": "n",
+    "triggerSpec": {"type": "app_event", "event": "a"},
+    "graph": {"nodes": NODES, "edges": EDGES, "settings": {"holdout": 50, "goal": {"event": "b"}}},
+}
+ANN = {"walletAddress": "0xAnn", "email": "ann@customer.example"}
+EVENT = {"event": "a", "contact": ANN, "payload": {"n": 7}}
+ME = "me@author.example"
+
+
+class House:
+    """An API process that sends into a folder, and what may be looked at behind it."""
+
+    def __init__(self, client: httpx.AsyncClient, org: Org, database: Database, mail: Path, automation_id: str) -> None:
+        self.client, self.org, self.database, self.mail, self.automation_id = client, org, database, mail, automation_id
+
+    async def test(self, **body: Any) -> Any:
+        return await self.org.call("POST", f"/automations/{self.automation_id}/test", {"event": EVENT, **body})
+
+    async def inbox(self, wallet: str) -> list[Any]:
+        async with self.database.transaction() as tx:
+            return [waiting for _, waiting in await read_inboxes(tx, [(1, wallet)], (), 10)]
+
+    async def rows(self, query: str) -> list[Any]:
+        async with self.database.transaction() as tx:
+            return await (await tx.execute(query)).fetchall()
+
+
+NAMED = {"WORKBENCH_TEST_RECEIVERS": "0xMe, 127.0.0.1, author.example"}
+
+
+@pytest.fixture
+async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    async with built(database_url, tmp_path, NAMED) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def strict(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    """One with a mail server, whose operator names nobody."""
+    async with built(database_url, tmp_path, {"WORKBENCH_SMTP_URL": "smtp://127.0.0.1:9?starttls=never"}) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def built(database_url: str, tmp_path: Path, operator: dict[str, str]) -> AsyncIterator[House]:
+    surroundings = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"} | operator
+    app = create_app(read(surroundings), database_url, SECRET, f"tests-{token(4).hex()}")
+    database = Database(database_url)
+    await database.open()
+    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as client:
+        org = await Org.found(client, database_url, "acme")
+        _, made = await org.call("POST", "/automations", DRAFT)
+        yield House(client, org, database, tmp_path / "mail" / "new", made["id"])
+    await database.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Endpoint]:
+    async with endpoint(status(200)) as opened:
+        yield opened
+
+
+async def test_every_message_goes_to_the_author_marked_as_a_test(house: House, server: Endpoint) -> None:
+    to = {"email": ME, "walletAddress": "0xMe", "url": server.url()}
+    answered, told = await house.test(to=to)
+    assert answered == 200
+    assert [(each["nodeId"], each["channel"], each["outcome"]) for each in told["messages"]] == [
+        ("i", "inapp", "sent"),
+        ("m", "email", "sent"),
+        ("h", "webhook", "sent"),
+    ]
+    [pushed] = await house.inbox("0xme")
+    assert (pushed.title, pushed.body, pushed.extra) == ("[Test] Hi", "7", b'{"link": "x", "test": true}')
+    [path] = list(house.mail.iterdir())
+    mail = message_from_bytes(path.read_bytes(), policy=policy.default)
+    assert (mail["To"], mail["Subject"], mail["X-Event-Workbench-Test"]) == (ME, "[Test] Mail 7", "true")
+    [request] = server.requests
+    assert (request.headers["x-event-workbench-test"], request.body) == ("true", b'{"n":7}')
+    assert request.headers["webhook-id"] == told["messages"][2]["id"]
+
+
+async def test_a_test_reaches_only_its_receivers_and_is_not_counted(house: House) -> None:
+    await house.test(to={"walletAddress": "0xMe"})
+    _, told = await house.test(to={"email": ME})
+    assert [(each["nodeId"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+        ("i", "skipped", "no_address"),
+        ("m", "sent", None),
+        ("h", "skipped", "no_address"),
+    ]
+    assert await house.inbox("0xann") == []
+    assert len(list(house.mail.iterdir())) == 1
+    for table in ("messages", "message_outcomes", "entries", "events", "contacts"):
+        assert await house.rows(f"SELECT count(*) FROM {table}") == [(0,)]
+    _, usage = await house.org.call("GET", "/usage")
+    assert usage["total"] == 0
+    [(detail,)] = await house.rows(
+        "SELECT detail FROM audit_log WHERE action = 'automation.test' ORDER BY id DESC LIMIT 1"
+    )
+    assert b"author.example" not in detail
+
+
+async def test_a_push_is_gone_once_the_wallet_has_it_and_no_report_knows(house: House) -> None:
+    await house.test(to={"walletAddress": "0xMe"})
+    [pushed] = await house.inbox("0xme")
+    async with house.database.transaction() as tx:
+        await acknowledge(tx, [Acknowledgement((1, "0xother"), pushed.id)], datetime.now(UTC))
+    assert len(await house.inbox("0xme")) == 1
+    async with house.database.transaction() as tx:
+        await acknowledge(tx, [Acknowledgement((1, "0xme"), pushed.id)], datetime.now(UTC))
+    assert await house.inbox("0xme") == []
+    assert await house.rows("SELECT count(*) FROM message_outcomes") == [(0,)]
+
+
+async def test_one_node_may_be_meant_and_what_would_not_be_sent_says_why(house: House) -> None:
+    _, told = await house.test(to={"email": ME, "walletAddress": "0xMe"}, nodeId="m")
+    assert [each["nodeId"] for each in told["messages"]] == ["m"]
+    no_wallet = {"event": {**EVENT, "contact": {"email": "bob@customer.example"}}}
+    _, told = await house.test(**no_wallet, to={"walletAddress": "0xMe"})
+    assert [(each["nodeId"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+        ("i", "skipped", "no_wallet")
+    ]
+    answered, refused = await house.test(to={"email": ME}, nodeId="d")
+    assert (answered, refused["field"]) == (400, "nodeId")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [(status(500), ("failed", "refused", "HTTP 500")), (status(410), ("failed", "gone", "HTTP 410"))],
+)
+async def test_what_became_of_it_is_said_with_the_reason(house: House, answer: Any, outcome: tuple[str, ...]) -> None:
+    async with endpoint(answer) as broken:
+        _, told = await house.test(to={"url": broken.url()}, nodeId="h")
+    [view] = told["messages"]
+    assert (view["outcome"], view["reason"], view["detail"]) == outcome
+
+
+async def test_an_unsubscribed_address_gets_no_test(house: House) -> None:
+    await house.test(to={"email": ME}, nodeId="m")
+    [path] = list(house.mail.iterdir())
+    url = message_from_bytes(path.read_bytes(), policy=policy.default)["List-Unsubscribe"].strip("<>")
+    assert (await house.client.post(url.partition("/api/v1")[2])).status_code == 200
+    _, told = await house.test(to={"email": ME}, nodeId="m")
+    assert told["messages"][0]["reason"] == "opted_out"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "to"),
+        ({"to": {}}, "to"),
+        ({"to": {"email": "x"}}, "to.email"),
+        ({"to": {"walletAddress": ""}}, "to"),
+        ({"to": {"walletAddress": 5}}, "to.walletAddress"),
+        ({"to": {"url": "ftp://x"}}, "to.url"),
+        ({"to": {"phone": "1"}}, "to"),
+        ({"to": {"email": ME}, "event": {"event": "other", "contact": ANN}}, "event"),
+        ({"to": {"email": ME}, "event": {"event": "a"}}, "event.contact"),
+    ],
+)
+async def test_a_wrong_wish_is_refused_naming_the_field(house: House, body: dict[str, Any], field: str) -> None:
+    answered, refused = await house.test(**body)
+    assert (answered, refused["field"]) == (400, field)
+
+
+async def test_more_than_ten_a_minute_are_too_many(house: House) -> None:
+    answers = [await house.test(to={"walletAddress": "0xMe"}) for _ in range(11)]
+    assert [answered for answered, _ in answers] == [200] * 10 + [429]
+    assert answers[-1][1]["code"] == "RATE_LIMITED"
+
+
+async def test_ten_a_minute_are_ten_however_many_come_at_once(house: House) -> None:
+    _, other = await house.org.call("POST", "/automations", DRAFT | {"name": "other"})
+    body = {"event": EVENT, "to": {"walletAddress": "0xMe"}}
+    ids = [house.automation_id, other["id"]] * 8
+    answers = await asyncio.gather(*(house.org.call("POST", f"/automations/{each}/test", body) for each in ids))
+    assert sorted(answered for answered, _ in answers) == [200] * 10 + [429] * 6
+    assert len(await house.inbox("0xme")) == 10
+
+
+@pytest.mark.parametrize(
+    ("to", "field"),
+    [
+        ({"email": "victim@elsewhere.example"}, "to.email"),
+        ({"walletAddress": "0xVictim"}, "to.walletAddress"),
+        ({"url": "https://elsewhere.example/hook"}, "to.url"),
+    ],
+)
+async def test_strangers_get_no_tests(strict: House, to: dict[str, str], field: str) -> None:
+    answered, refused = await strict.test(to=to)
+    assert (answered, refused["field"]) == (400, field)
+    assert "WORKBENCH_TEST_RECEIVERS" in refused["error"]
+    assert await strict.inbox("0xvictim") == []
+    assert await strict.rows("SELECT count(*) FROM audit_log WHERE action = 'automation.test'") == [(0,)]
+
+
+async def test_contacts_and_endpoints_of_published_automations_get_tests(strict: House, server: Endpoint) -> None:
+    await strict.org.call("POST", "/events", EVENT, ("live",))
+    hook = [NODES[0], {"id": "h", "type": "send_webhook", "data": {"url": server.url(path="/{{ n }}")}}]
+    draft = {"name": "p", "graph": {"nodes": hook, "edges": [{"source": "t", "target": "h"}]}}
+    _, made = await strict.org.call("POST", "/automations", DRAFT | draft)
+    assert (await strict.test(to={"url": server.url()}))[0] == 400
+    await strict.org.call("POST", f"/automations/{made['id']}/publish", {})
+    to = {"email": "ANN@customer.example", "walletAddress": "0xANN", "url": server.url(path="/test")}
+    _, told = await strict.test(to=to)
+    assert [(each["channel"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+        ("inapp", "sent", None),
+        ("email", "failed", "unreachable"),
+        ("webhook", "sent", None),
+    ]
+
+
+async def test_an_opted_out_contact_gets_no_test_through_that_channel(house: House) -> None:
+    bob = {"walletAddress": "0xBob", "email": "bob@customer.example"}
+    await house.org.call("POST", "/events", EVENT | {"contact": bob}, ("live",))
+    await house.rows("UPDATE contacts SET opted_out = '{inapp,email}' WHERE wallet_address = '0xbob' RETURNING id")
+    _, told = await house.test(to=bob)
+    assert [(each["channel"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+        ("inapp", "skipped", "opted_out"),
+        ("email", "skipped", "opted_out"),
+        ("webhook", "skipped", "no_address"),
+    ]
+    assert await house.inbox("0xbob") == []
+    assert not house.mail.exists()
+
+
+async def test_the_audit_has_the_receivers_as_blind_indexes(house: House) -> None:
+    await house.test(to={"email": ME, "walletAddress": "0xMe"})
+    [(detail,)] = await house.rows("SELECT detail FROM audit_log WHERE action = 'automation.test'")
+    keys = Keyring(SECRET).of(1)
+    assert decode(detail)["to"] == {"email": keys.digest("email", ME), "walletAddress": keys.digest("wallet", "0xme")}
+    assert not [each for each in (b"author.example", b"0xme") if each in detail.lower()]
+
+
+async def test_more_than_twenty_messages_are_said_to_be_left_out(house: House) -> None:
+    nodes = [NODES[0], *({**NODES[1], "id": f"i{number:02}"} for number in range(22))]
+    edges = [{"source": a["id"], "target": b["id"]} for a, b in pairwise(nodes)]
+    _, made = await house.org.call("POST", "/automations", DRAFT | {"graph": {"nodes": nodes, "edges": edges}})
+    body = {"event": EVENT, "to": {"walletAddress": "0xMe"}}
+    _, told = await house.org.call("POST", f"/automations/{made['id']}/test", body)
+    outcomes = [(each["nodeId"], each["outcome"], each["reason"]) for each in told["messages"]]
+    assert [each[1:] for each in outcomes[:20]] == [("sent", None)] * 20
+    assert outcomes[20:] == [("i20", "skipped", "too_many"), ("i21", "skipped", "too_many")]
+
+
+async def test_what_is_not_known_by_the_deadline_is_unknown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_send, "TIMEOUT_S", 0.5)
+    hangs = asyncio.Event()
+
+    async def never(_: asyncio.StreamWriter) -> None:
+        await hangs.wait()
+
+    async with endpoint(never) as silent:
+        _, told = await house.test(to={"url": silent.url(), "walletAddress": "0xMe"})
+        assert [(each["nodeId"], each["outcome"], each["reason"], each["detail"]) for each in told["messages"]] == [
+            ("i", "sent", None, ""),
+            ("m", "skipped", "no_address", ""),
+            ("h", "unknown", "no_answer", "after 0.5 s"),
+        ]
+        hangs.set()
+
+
+@pytest.mark.parametrize(
+    ("scopes", "title"), [((), "[Test] a%E2%80%A2%E2%80%A2%E2%80%A2%40"), (("pii:read",), "[Test] ann%40")]
+)
+async def test_an_address_is_masked_in_texts_for_a_key_that_may_not_see_it(
+    house: House, scopes: tuple[str, ...], title: str
+) -> None:
+    await house.org.call("POST", "/events", EVENT, ("live",))
+    nodes = [NODES[0], {**NODES[1], "data": {"title": "{{ contact.email | urlencode }}", "body": "-"}}]
+    graph = {"nodes": nodes, "edges": [{"source": "t", "target": "i"}]}
+    _, made = await house.org.call("POST", "/automations", DRAFT | {"graph": graph})
+    body = {"event": EVENT | {"contact": {"walletAddress": "0xAnn"}}, "to": {"walletAddress": "0xMe"}}
+    key = ("workbench", "automations:write", *scopes)
+    _, told = await house.org.call("POST", f"/automations/{made['id']}/test", body, key)
+    [pushed] = await house.inbox("0xme")
+    assert pushed.title.startswith(title)
+    assert told["messages"][0]["title"].startswith(title.removeprefix("[Test] "))
+
+
+async def test_only_authors_may(house: House) -> None:
+    path, body = f"/automations/{house.automation_id}/test", {"event": EVENT, "to": {"email": ME}}
+    for key in (("workbench", "automations:publish", "events:read"), ("live",)):
+        assert (await house.org.call("POST", path, body, key))[0] == 403
+    stranger = f"/automations/{'0' * 8}-0000-7000-8000-{'0' * 12}/test"
+    assert (await house.org.call("POST", stranger, body))[0] == 404

@@ -1,0 +1,155 @@
+import socket
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from api.auth.key_format import parse
+from api.clock import token
+from api.embedded import Server
+from tests.running import free_port
+from tests.servers import at, create_database, drop_database
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_key_is_the_only_thing_on_stdout(workbench: Run) -> None:
+    workbench("org", "create", "acme")
+    done = workbench("key", "create", "--org", "acme", "--kind", "workbench", "--scopes", "sql:read,pii:read")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert parse(done.stdout.removesuffix("\n")) == "workbench"
+
+
+def test_keys_are_listed_rolled_and_revoked_without_being_shown_again(workbench: Run) -> None:
+    workbench("org", "create", "acme")
+    first = workbench("key", "create", "--org", "acme", "--kind", "live", "--name", "shop").stdout.strip()
+    second = workbench("key", "roll", first).stdout.strip()
+    assert workbench("key", "revoke", first).returncode == 0
+    listed = workbench("key", "list", "--org", "acme").stdout
+    assert listed.count("shop") == 2
+    assert listed.count("revoked") == 1
+    assert first not in listed
+    assert second not in listed
+
+
+@pytest.mark.plain
+def test_a_direct_login_is_printed_alone_listed_and_revoked(
+    workbench: Run, postgres: Server, database_url: str
+) -> None:
+    admin_dsn = urlsplit(postgres.admin_dsn)._replace(path=urlsplit(database_url).path).geturl()
+    assert workbench("migrate", "--admin-dsn", admin_dsn).returncode == 0
+    workbench("org", "create", "acme")
+    assert workbench("reader", "list", "--org", "acme").stderr.startswith("acme has no direct login; create one with:")
+    created = workbench("reader", "create", "--org", "acme")
+    assert (created.returncode, created.stderr, created.stdout.count("\n")) == (0, "", 1)
+    with psycopg.connect(created.stdout.strip()) as login:
+        assert login.execute("SELECT count(*) FROM app_events").fetchone() == (0,)
+        listed = workbench("reader", "list", "--org", "acme").stdout
+        assert listed.startswith(f"{urlsplit(created.stdout).username}  sessions: 1\n")
+        assert workbench("reader", "revoke", "--org", "acme").stderr == "revoked; sessions ended: 1\n"
+        with pytest.raises(psycopg.OperationalError):
+            login.execute("SELECT 1")
+
+
+def test_the_secret_made_for_the_first_command_is_private_and_kept(workbench: Run, tmp_path: Path) -> None:
+    workbench("org", "create", "acme")
+    key = workbench("key", "create", "--org", "acme", "--kind", "live").stdout.strip()
+    kept = tmp_path / "data" / "secret"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (kept, kept.parent)] == [0o600, 0o700]
+    assert workbench("key", "revoke", key).returncode == 0
+    assert workbench("key", "revoke", key, WORKBENCH_SECRET="x" * 32).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["org", "create", "A B"], "'A B' is not an organization name; use 1 to 40 of a-z, 0-9 and -"),
+        (["key", "list", "--org", "no"], "there is no organization no; create it with: workbench org create no"),
+        (["import", "nofile", "--org", "acme"], "there is no file nofile"),
+    ],
+)
+def test_what_a_user_can_cause_is_one_sentence_and_exit_code_1(
+    workbench: Run, arguments: list[str], sentence: str
+) -> None:
+    done = workbench(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"workbench: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "beginning"),
+    [
+        ({"DATABASE_URL": "postgresql://no@/no?host=/nonexistent"}, "workbench: the database cannot be reached"),
+        ({"DATABASE_URL": "nonsense://"}, "workbench: "),
+        ({"WORKBENCH_SECRET": "short"}, "workbench: WORKBENCH_SECRET is shorter than 16 characters"),
+        ({"WORKBENCH_INGEST_RATE": "many"}, "workbench: WORKBENCH_INGEST_RATE: 'many' is not a number"),
+    ],
+)
+def test_a_wrong_environment_is_named(workbench: Run, changes: dict[str, str], beginning: str) -> None:
+    done = workbench("key", "create", "--org", "acme", "--kind", "live", **changes)
+    assert done.returncode == 1
+    assert done.stderr.startswith(beginning)
+    assert done.stderr.count("\n") == 1
+
+
+def test_wrong_usage_is_exit_code_2(workbench: Run) -> None:
+    assert workbench("key", "create", "--org", "acme").returncode == 2
+    assert workbench().returncode == 2
+
+
+def test_a_taken_port_is_named_with_its_flag(workbench: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = workbench("serve", "--port", port)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == f"workbench: port {port} is already in use; stop what listens there, or choose another with --port\n"
+    )
+
+
+def test_a_database_that_was_never_migrated_says_what_to_run(workbench: Run, postgres: Server) -> None:
+    name = f"test_{token(4).hex()}"
+    create_database(postgres, name)
+    done = workbench("org", "create", "acme", DATABASE_URL=at(postgres.dsn, name))
+    drop_database(postgres, name)
+    assert done.returncode == 1
+    assert "run: workbench migrate" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "engine"])
+def test_b14_a_server_that_may_lose_what_it_committed_is_not_used(
+    workbench: Run, database_url: str, command: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        name = sql.Identifier(connection.info.dbname)
+        connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
+    done = workbench(command, *(["--port", str(free_port())] if command == "serve" else []))
+    assert done.returncode == 1
+    assert "the database may lose what it has committed: synchronous_commit off" in done.stderr
+
+
+def test_doctor_is_content_with_a_migrated_database(workbench: Run) -> None:
+    done = workbench("doctor")
+    assert "ok    the database is up to date" in done.stdout
+    assert "fail" not in done.stdout.replace("fail  port", "")  # somebody may use the usual ports on this machine
+
+
+def test_doctor_warns_of_a_role_that_no_row_policy_holds_for(
+    workbench: Run, postgres: Server, database_url: str
+) -> None:
+    above = at(postgres.admin_dsn, urlsplit(database_url).path[1:])
+    assert "row-level security does not apply" not in workbench("doctor").stdout
+    assert "row-level security does not apply to the application role" in workbench("doctor", DATABASE_URL=above).stdout
+
+
+def test_doctor_finds_what_is_wrong(workbench: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o755)
+    done = workbench("doctor", DATABASE_URL="postgresql://no@/no?host=/nonexistent")
+    assert done.returncode == 1
+    assert f"chmod 700 {tmp_path / 'data'}" in done.stdout
+    assert "fail  the database cannot be reached" in done.stdout

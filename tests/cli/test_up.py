@@ -1,0 +1,128 @@
+"""`workbench up` as a whole: real processes on free ports, with an embedded Postgres of their own."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from api.cli import network
+from api.embedded import find, places
+
+
+class Running:
+    """One `workbench up` and its output."""
+
+    def __init__(self, data_dir: Path, port: int) -> None:
+        self.port = port
+        self.output = ""
+        environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")}
+        command = [
+            Path(sys.executable).with_name("workbench"),
+            "up",
+            "--no-lab",
+            "--no-demo",
+            "--port",
+            str(port),
+            "--data-dir",
+            data_dir,
+        ]
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=data_dir.parent
+        )
+
+    def until(self, words: str) -> str:
+        """Return all output up to the line that contains `words`."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if words in line:
+                return self.output
+        raise AssertionError(self.output)
+
+    def end(self, *signals: signal.Signals) -> tuple[int, str]:
+        """Send the signals; return the exit code and the remaining output."""
+        for number in signals:
+            self.process.send_signal(number)
+        last = self.process.communicate(timeout=60)[0]
+        return self.process.returncode, last
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "data"
+    yield folder
+    if (cluster := places.existing(folder)) is not None:
+        for pid in places.workers(cluster.data):
+            os.kill(pid, signal.SIGQUIT)
+        shutil.rmtree(cluster.state, ignore_errors=True)
+
+
+def test_up_is_not_shadowed_by_folders_named_api_and_workbench(data_dir: Path, port: int) -> None:
+    for package in ("api", "workbench"):
+        folder = data_dir.parent / package
+        folder.mkdir()
+        (folder / "__init__.py").write_text("raise RuntimeError('imported from the working directory')\n")
+    up = Running(data_dir, port)
+    assert "imported from the working directory" not in up.until("Ctrl-C")
+    code, last = up.end(signal.SIGINT)
+    assert (code, "Error" in last) == (0, False)
+
+
+def test_up_starts_everything_and_stops_it_once_for_two_interruptions(data_dir: Path, port: int) -> None:
+    up = Running(data_dir, port)
+    summary = up.until("Ctrl-C stops everything.")
+    assert f"http://127.0.0.1:{port}/api/v1" in summary
+    assert network.status(port, "/readyz") == 200
+    cluster = places.existing(data_dir)
+    assert cluster is not None
+    code, last = up.end(signal.SIGINT, signal.SIGINT)
+    assert (code, last.split("\n")[:4]) == (0, ["stopped engine", "stopped api", "stopped Postgres", "stopped"])
+    assert places.workers(cluster.data) == []
+    assert network.status(port, "/healthz") is None
+
+
+def test_up_restarts_a_killed_postgres_and_recovers(data_dir: Path, port: int) -> None:
+    up = Running(data_dir, port)
+    up.until("Ctrl-C stops everything.")
+    cluster = places.existing(data_dir)
+    assert cluster is not None
+    lock = places.recorded(cluster.data)
+    assert lock is not None
+    os.kill(lock.pid, signal.SIGKILL)
+    up.until("Postgres stopped; restarting it")
+    while network.status(port, "/readyz") != 200:
+        pass
+    assert up.end(signal.SIGTERM)[0] == 0
+
+
+def test_children_end_with_a_killed_up_and_the_next_up_adopts_postgres(data_dir: Path, port: int) -> None:
+    killed = Running(data_dir, port)
+    killed.until("Ctrl-C stops everything.")
+    killed.end(signal.SIGKILL)
+    assert find(data_dir) is not None
+    up = Running(data_dir, port)
+    up.until("Ctrl-C stops everything.")
+    assert up.end(signal.SIGTERM)[0] == 0
+    assert find(data_dir) is None
+
+
+def test_a_port_in_use_is_reported_with_its_flag(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+        code, output = Running(data_dir, port).end()
+    assert code == 1
+    assert (
+        output == f"workbench: port {port} is already in use; stop what listens there, or choose another with --port\n"
+    )

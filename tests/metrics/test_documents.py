@@ -1,0 +1,54 @@
+"""Documents and dashboard name the numbers that there are, and all of them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from api.clock import Clock
+from api.crypto import Keyring
+from api.engine.deliver import open_transports
+from api.engine.drive import Driver
+from api.engine.loop import Engine
+from api.metrics import collect
+from api.metrics.collect import Lag, ProcessMetrics
+from api.settings import read
+from api.store.database import Database
+from api.store.engines import Listener
+from tests.routes.conftest import serving
+from workbench.language.run import DEFAULT_POLICY
+
+DOCS = Path(__file__).parents[2] / "docs"
+NAME = re.compile(r"workbench_[a-z_]+")
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+
+
+@pytest.fixture(scope="module")
+async def names() -> set[str]:
+    """The names of all families of ours."""
+    keyring, database, clock = Keyring("a secret"), Database(NOWHERE), Clock()
+    ways = open_transports(read({}))
+    engine = Engine(database, Driver(database, keyring, clock, DEFAULT_POLICY, ways), clock, Listener(NOWHERE))
+    async with serving(NOWHERE) as service:
+        lag = Lag(service.services.system_database, clock)
+        api = ProcessMetrics("api", lambda: collect.collect_api(service.services, lag)).text()
+    text = api + ProcessMetrics("engine", lambda: collect.collect_engine(engine, {"engine": database})).text()
+    await ways.close()
+    return {line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE workbench_")}
+
+
+def test_the_page_describes_every_metric(names: set[str]) -> None:
+    table = [
+        line.split("|")[1]
+        for line in (DOCS / "operations.md").read_text().splitlines()
+        if line.startswith("| `workbench_")
+    ]
+    assert set(NAME.findall("".join(table))) == names
+
+
+def test_the_dashboard_uses_existing_metrics(names: set[str]) -> None:
+    panels = json.loads((DOCS / "observe" / "grafana.json").read_text())["panels"]
+    asked = {name for panel in panels for target in panel["targets"] for name in NAME.findall(target["expr"])}
+    assert {name.removesuffix("_bucket") for name in asked} <= names
+    assert len(asked) > 15

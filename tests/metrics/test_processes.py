@@ -1,0 +1,94 @@
+"""Real processes: from the edge to the effect by one id, and all of them on one screen."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from api.store.database import libpq_dsn
+from tests.acceptance.conftest import House, until
+from tests.running import free_port
+
+GRAPH = {
+    "nodes": [
+        {"id": "t", "type": "app_event"},
+        {
+            "id": "m",
+            "type": "send_inapp",
+            "data": {"recipientMode": "triggering_profile", "title": "Hi", "body": "there"},
+        },
+        {"id": "w", "type": "send_email", "data": {"subject": "Hi", "body": "there"}},
+    ],
+    "edges": [{"source": "t", "target": "m"}, {"source": "m", "target": "w"}],
+}
+
+
+def said(command: list[str], environment: dict[str, str]) -> str:
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def lines(folder: Path, program: str) -> list[dict[str, Any]]:
+    text = "".join(file.read_text() for file in folder.glob(f"{program}-*.log"))
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def test_a_request_id_leads_from_the_request_to_its_effects(house: House, tmp_path: Path) -> None:
+    port = free_port()
+    metrics = {"WORKBENCH_METRICS": str(port), "WORKBENCH_LOG_REQUESTS": "all", "WORKBENCH_RETRY_DELAYS": "60"}
+    api = house.start_api("--workers", "2", **metrics)
+    house.start_engine(**metrics)
+    keys = await house.organization()
+    with api.client(keys["workbench"]) as author, api.client(keys["live"]) as backend:
+        draft = {
+            "name": "hello",
+            "triggerSpec": {"type": "app_event", "event": "deposit"},
+            "graph": GRAPH,
+            "active": True,
+        }
+        created = author.post("/automations", json=draft).json()
+        author.post(f"/automations/{created['id']}/publish", json={"revision": created["revision"]}).raise_for_status()
+        event = {
+            "event": "deposit",
+            "contact": {"walletAddress": "0xA", "email": "a@example.com"},
+            "idempotencyKey": "k1",
+        }
+        posted = backend.post("/events", json=event, headers={"X-Request-Id": "checkout-4711"})
+        assert (posted.status_code, posted.headers["x-request-id"]) == (202, "checkout-4711")
+    effects: list[tuple[str, str]] = []
+
+    def has_effects() -> bool:
+        told = [each for line in lines(tmp_path, "engine") if line["word"] == "effects" for each in line["effects"]]
+        effects[:] = [(each["kind"], each["outcome"]) for each in told if each["request_id"] == "checkout-4711"]
+        return len(effects) == 2
+
+    until(has_effects, "the engine logs its effects")
+    assert effects == [("send_inapp", "sent"), ("send_email", "sent")]
+    at_the_edge = [line for line in lines(tmp_path, "serve") if line.get("request_id") == "checkout-4711"]
+    assert [(line["word"], line["route"], line["status"]) for line in at_the_edge] == [
+        ("request", "/api/v1/events", 202)
+    ]
+
+    def text() -> str:
+        return httpx.get(f"http://127.0.0.1:{port}/metrics").text
+
+    until(lambda: text().count("workbench_process_info{") == 3, "two APIs and an engine are there")
+    until(lambda: 'kind="send_inapp",outcome="sent"' in text(), "the step is counted")
+    environment = {**os.environ, "WORKBENCH_DATA_DIR": str(tmp_path), "DATABASE_URL": libpq_dsn(house.dsn)}
+    command = [sys.executable, "-m", "api", "top", "--once", "--port", api.url.rpartition(":")[2]]
+    screen = said(command, environment)
+    assert re.match(r"API ready   oldest due entry \d+ m?s late   0 events wait   0 sockets\n", screen)
+    assert screen.count("\napi-") == 2
+    assert "\nengine-" in screen
+    assert "send_inapp sent" in screen
+
+
+def test_top_without_processes_says_where_it_looked(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "api", "top", "--once", "--data-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "workbench: no metrics found in this data folder; is the service running? See --data-dir\n"

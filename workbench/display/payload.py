@@ -1,0 +1,254 @@
+"""The payload of one event as a page, as text, and as the data of the catalog widget.
+
+The server samples payloads and counts their paths; this module only puts the counts into words.
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from workbench.display.html import TableColumn, html, moment, plain
+from workbench.display.words import quantity, short, value
+from workbench.language.codec import encode
+
+_COLUMNS = (
+    TableColumn("path"),
+    TableColumn("type"),
+    TableColumn("missing", number=True),
+    TableColumn("null", number=True),
+    TableColumn("values"),
+)
+_SHOWN_VALUES = 4
+_TYPES = {"string": "text", "boolean": "yes/no", "array": "list"}
+_SAMPLE_CHARACTERS = 4_000  # a cell with a payload of 1 MB would freeze the notebook
+_VALUE_CHARACTERS = 80
+_CHANGE_WORDS = {"new": "is new", "gone": "is gone", "more": "is more frequent", "less": "is less frequent"}
+_EVENTS_SQL = """
+select created_at, contact_id, payload
+from app_events
+where event = :event and created_at > now() - :days * interval '1 day'
+order by created_at desc
+limit 100
+"""
+_VALUES_SQL = """
+select payload #>> :path as value, count(*) as events, count(distinct contact_id) as contacts
+from app_events
+where event = :event and created_at > now() - :days * interval '1 day'
+group by 1
+order by 2 desc
+limit 50
+"""
+
+
+class FrequentShare(msgspec.Struct, frozen=True):
+    """A value, and the number of sampled payloads with it."""
+
+    value: Any
+    count: int
+
+
+class PayloadPath(msgspec.Struct, frozen=True, rename="camel"):
+    """One path in the payloads of an event: types of its values, how often it is null or missing, and some values."""
+
+    path: str
+    types: dict[str, int] = {}
+    nulls: int = 0
+    samples: list[Any] = []
+    missing: int = 0
+    missing_rate: float = 0.0
+    null_rate: float = 0.0
+    shares: dict[str, float] = {}
+    top_values: list[FrequentShare] = []
+    distinct: int = 0
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A count and its total."""
+
+    count: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.count:,} of {self.of:,}"
+
+
+class PayloadChange(msgspec.Struct, frozen=True):
+    """A path, or one type of its values, that is `new`, `gone`, or `more` or `less` frequent recently than before."""
+
+    path: str
+    what: str
+    before: Share
+    recent: Share
+    type: str | None = None
+
+    def sentence(self) -> str:
+        """Return the change in words, with the counts of both periods."""
+        subject = self.path if self.type is None else f"{self.path} as {_TYPES.get(self.type, self.type)}"
+        return f"{subject} {_CHANGE_WORDS[self.what]}: in {self.recent} recently, in {self.before} before"
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """Changes since a time, with the number of payloads compared from before and after it."""
+
+    since: str = ""
+    before: int = 0
+    recent: int = 0
+    changes: tuple[PayloadChange, ...] = ()
+
+
+class StoredPayload(msgspec.Struct, frozen=True, rename="camel"):
+    """A stored event."""
+
+    id: str
+    created_at: str
+    occurred_at: str
+    payload: Any
+
+
+class Shape(msgspec.Struct, frozen=True, rename="camel"):
+    """The server's answer about one event name."""
+
+    event: str
+    count: int = 0
+    first_seen: str | None = None
+    last_seen: str | None = None
+    sampled: int = 0
+    paths: tuple[PayloadPath, ...] = ()
+    days: tuple[str, ...] = ()
+    per_day: tuple[int, ...] = ()
+    samples: tuple[StoredPayload, ...] = ()
+    drift: Drift = Drift()
+    window_days: int = 30
+
+
+def title(shape: Shape) -> str:
+    """Return the name of the event and how many there are."""
+    return f"{shape.event}: {quantity(shape.count, 'event')}"
+
+
+def as_html(shape: Shape) -> str:
+    """Return the page."""
+    return html(
+        "event.html.j2",
+        title=title(shape),
+        note=_note(shape),
+        per_day=shape.per_day,
+        drift=[change.sentence() for change in shape.drift.changes],
+        columns=_COLUMNS,
+        rows=[_row(path) for path in shape.paths],
+        samples=[(sample.created_at, _sample_text(sample)) for sample in shape.samples],
+    )
+
+
+def as_text(shape: Shape) -> str:
+    """Return the text for a terminal."""
+    changes = [f"Changed recently: {change.sentence()}" for change in shape.drift.changes]
+    rows = [_row(path) for path in shape.paths]
+    return "\n".join([title(shape), *changes, plain(_COLUMNS, rows, "The payload is empty.")])
+
+
+def as_page(shape: Shape) -> dict[str, Any]:
+    """Return the data of the catalog widget: texts and counts."""
+    drifting = {change.path for change in shape.drift.changes}
+    paths = []
+    for path in shape.paths:
+        name, types, missing, nulls, _ = _row(path)
+        top = [(_value_text(share.value), f"{share.count:,}") for share in _frequent(path)]
+        # A key may contain dots, so the samples decide how a path is split into keys.
+        keys = next(
+            (keys for sample in shape.samples if (keys := _keys(path.path, sample.payload))), path.path.split(".")
+        )
+        paths.append(
+            {
+                "path": name,
+                "types": types,
+                "missing": missing,
+                "nulls": nulls,
+                "top": top,
+                "distinct": path.distinct,
+                "examples": [] if top else [_value_text(sample) for sample in path.samples[:_SHOWN_VALUES]],
+                "drifting": path.path in drifting,
+                "code": code(shape.event, shape.window_days, keys),
+            }
+        )
+    return {
+        "event": shape.event,
+        "title": title(shape),
+        "note": _note(shape),
+        "perDay": shape.per_day,
+        "days": shape.days,
+        "drift": [change.sentence() for change in shape.drift.changes],
+        "code": code(shape.event, shape.window_days),
+        "paths": paths,
+        "samples": [{"at": moment(sample.created_at), "text": _sample_text(sample)} for sample in shape.samples],
+    }
+
+
+def code(event: str, days: int, keys: Sequence[str] | None = None) -> str:
+    """Return Python code that queries such events, or the values below some keys.
+
+    Names of events and keys come from outside, so they are passed as parameters and quoted with `repr`, never put into the SQL.
+    """
+    if keys is None:
+        return f'wb.sql("""{_EVENTS_SQL}""", event={event!r}, days={days:d})'
+    return f'wb.sql("""{_VALUES_SQL}""", event={event!r}, path={[*keys]!r}, days={days:d})'
+
+
+def python_number(sample: Any) -> Any:
+    """Return a Decimal as a float if that is exact, and any other value as it is."""
+    return float(sample) if isinstance(sample, Decimal) and Decimal(str(float(sample))) == sample else sample
+
+
+def _keys(path: str, payload: Any) -> list[str]:
+    """Return the keys by which a path leads to a value in a payload; empty if it leads to none."""
+    if not isinstance(payload, dict):
+        return []
+    if path in payload:
+        return [path]
+    heads = (key for key in payload if path.startswith(f"{key}."))
+    return next(([key, *rest] for key in heads if (rest := _keys(path[len(key) + 1 :], payload[key]))), [])
+
+
+def _row(path: PayloadPath) -> tuple[str, str, str, str, str]:
+    total = sum(path.types.values()) or 1
+    ranked = sorted(path.types.items(), key=lambda item: -item[1])
+    types = [(_TYPES.get(kind, kind), count) for kind, count in ranked]
+    type_text = ", ".join(kind if len(types) == 1 else f"{kind} {_percent(count / total)}" for kind, count in types)
+    if top := _frequent(path):
+        values = ", ".join(f"{_value_text(share.value)} ({share.count:,})" for share in top[:_SHOWN_VALUES])
+    else:
+        values = ", ".join(map(_value_text, path.samples[:_SHOWN_VALUES]))
+    return path.path, type_text, _percent(path.missing_rate), _percent(path.null_rate), values
+
+
+def _frequent(path: PayloadPath) -> list[FrequentShare]:
+    """Return the most frequent values; none if most values are unique, as a few that occur twice mean nothing then."""
+    return path.top_values if 2 * path.distinct <= sum(path.types.values()) else []
+
+
+def _value_text(content: Any) -> str:
+    text = value(short(content) if isinstance(content, str) else content)
+    return text if len(text) <= _VALUE_CHARACTERS else f"{text[: _VALUE_CHARACTERS - 1]}…"
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent; only exact shares show as 0% and 100%."""
+    if 0 < share < 0.01:
+        return "<1%"
+    return ">99%" if 0.99 < share < 1 else f"{share:.0%}"
+
+
+def _note(shape: Shape) -> str:
+    parts = []
+    if shape.first_seen:
+        parts.append(f"First seen {moment(shape.first_seen)}, last seen {moment(shape.last_seen)} (UTC)")
+    if 0 < shape.sampled < shape.count:
+        parts.append(f"paths of the newest {shape.sampled:,}")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _sample_text(sample: StoredPayload) -> str:
+    text = msgspec.json.format(encode(sample.payload), indent=2).decode()
+    return text if len(text) <= _SAMPLE_CHARACTERS else f"{text[:_SAMPLE_CHARACTERS]}…"

@@ -1,0 +1,168 @@
+"""The result of a query as a polars frame, and JSON columns as polars types.
+
+Polars decodes JSON numbers as doubles, so columns of JSON are converted here, with every digit:
+
+    true, false        Boolean         objects     Struct, with a field for every key that any of them has
+    whole numbers      Int64           lists       List
+    other numbers      Decimal         nothing     Null
+    text, and values of several types  String: text as it is, other values as JSON
+
+Numbers that fit neither Int64 nor 38 digits are String, too.
+
+Importing this module loads polars, which takes 0.3 s, so it is imported where a frame is made.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import wraps
+from typing import Any, Self
+
+import msgspec
+import polars as pl
+from polars.datatypes import DataTypeClass
+
+from workbench.errors import InvalidArgumentError, usage_example
+from workbench.language.codec import MalformedJsonError, decode, encode
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The query that a result answers, and the watermark it was read at. Every field is None for a frame made from others."""
+
+    statement: str | None = None
+    params: Mapping[str, Any] | None = None
+    query_hash: str | None = None
+    watermark: str | None = None
+
+
+class Result(pl.DataFrame):
+    """The rows of a query. A frame made from it, or the result itself after a change in place, does not know the query any more."""
+
+    origin = Origin()
+
+    @property
+    def statement(self) -> str | None:
+        """The query."""
+        return self.origin.statement
+
+    @property
+    def params(self) -> Mapping[str, Any] | None:
+        """The values of its `:name`s."""
+        return self.origin.params
+
+    @property
+    def query_hash(self) -> str | None:
+        """A hash of statement and values."""
+        return self.origin.query_hash
+
+    @property
+    def watermark(self) -> str | None:
+        """The state that the rows were read at: `wb.sql(…, as_of=frame)` reads the same events again."""
+        return self.origin.watermark
+
+    @usage_example('frame.structs("payload")')
+    def structs(self, *columns: str) -> Self:
+        """Return the frame with columns of JSON as structs, numbers exact: `frame.structs("payload").unnest("payload")`.
+
+        Polars methods return plain frames; for those there is `wb.structs(frame, "payload")`.
+        """
+        return type(self)(with_structs(self, columns))
+
+    def _forget_origin(self) -> None:
+        self.origin = Origin()
+
+
+def _clearing_origin(method: Callable[..., Any], *, always: bool) -> Any:
+    """Wrap a polars method so that a frame that it changes in place forgets its origin."""
+
+    @wraps(method)
+    def wrapper(self: Result, *args: Any, **kwargs: Any) -> Any:
+        returned = method(self, *args, **kwargs)
+        if always or returned is self:
+            self._forget_origin()
+        return returned
+
+    return wrapper
+
+
+# These return the frame when they change it in place, and a new one otherwise.
+for _name in ("extend", "hstack", "insert_column", "replace_column", "vstack"):
+    setattr(Result, _name, _clearing_origin(getattr(pl.DataFrame, _name), always=False))
+for _name in ("__setitem__", "drop_in_place"):
+    setattr(Result, _name, _clearing_origin(getattr(pl.DataFrame, _name), always=True))
+Result.columns = pl.DataFrame.columns.setter(  # type: ignore[method-assign, attr-defined]
+    _clearing_origin(pl.DataFrame.columns.fset, always=True)  # type: ignore[attr-defined]
+)
+
+
+def read_result(streams: Iterable[bytes], headers: Mapping[str, str], origin: Origin = Result.origin) -> Result:
+    """Return the rows of Arrow IPC streams of one schema, with what the response headers say about them."""
+    rows = Result(pl.concat([pl.read_ipc_stream(stream) for stream in streams], rechunk=False))
+    rows.origin = msgspec.structs.replace(
+        origin, query_hash=headers.get("Query-Hash"), watermark=headers.get("Watermark")
+    )
+    return rows
+
+
+def structs(texts: pl.Series) -> pl.Series:
+    """Return a column of JSON texts as one polars type that can represent all of them."""
+    values = [None if text is None else decode(text.encode()) for text in texts]
+    dtype = _dtype_of(values)
+    return pl.Series(texts.name, [_fitted(value, dtype) for value in values], dtype=dtype)
+
+
+def with_structs(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
+    """Return the frame with columns of JSON as structs; raises InvalidArgumentError for a column that is missing or not JSON text."""
+    converted = []
+    for column in columns:
+        if frame.schema.get(column) != pl.String:
+            raise InvalidArgumentError(f"there is no text column {column!r} in the frame")
+        try:
+            converted.append(structs(frame[column]))
+        except MalformedJsonError:
+            raise InvalidArgumentError(f"column {column!r} contains values that are not valid JSON") from None
+    return frame.with_columns(converted)
+
+
+_MAX_DIGITS = 38  # of a polars Decimal
+
+
+def _dtype_of(values: Sequence[Any]) -> pl.DataType:
+    """Return the narrowest type that represents all of these values without loss."""
+    present = [value for value in values if value is not None]
+    types = {type(value) for value in present}
+    if not types:
+        return pl.Null()
+    if types == {bool}:
+        return pl.Boolean()
+    if types == {dict}:
+        keys = dict.fromkeys(key for value in present for key in value)
+        return pl.Struct({key: _dtype_of([value.get(key) for value in present]) for key in keys})
+    if types == {list}:
+        return pl.List(_dtype_of([item for value in present for item in value]))
+    if types == {int} and all(-(2**63) <= value < 2**63 for value in present):
+        return pl.Int64()
+    if types <= {int, Decimal}:
+        before = after = 0
+        for number in map(Decimal, present):
+            exponent = number.as_tuple().exponent
+            assert isinstance(exponent, int)  # JSON has no NaN
+            before, after = max(before, number.adjusted() + 1), max(after, -exponent)
+        return pl.Decimal(_MAX_DIGITS, after) if before + after <= _MAX_DIGITS else pl.String()
+    return pl.String()
+
+
+def _fitted(value: Any, dtype: pl.DataType | DataTypeClass) -> Any:
+    """Return a value as a column of that type takes it."""
+    match dtype:
+        case _ if value is None:
+            return None
+        case pl.Struct():
+            return {field.name: _fitted(value.get(field.name), field.dtype) for field in dtype.fields}
+        case pl.List():
+            return [_fitted(item, dtype.inner) for item in value]
+        case pl.Decimal():
+            return Decimal(value)
+        case pl.String():
+            return value if isinstance(value, str) else encode(value).decode()
+        case _:
+            return value

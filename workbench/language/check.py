@@ -1,0 +1,446 @@
+"""Checks of an automation before it is published: errors refuse publication, warnings inform its author.
+
+`check` looks at trigger and graph alone. `check_against` compares them with what the service knows: events that were
+never received, properties that were never in them, unknown segments, chains that are not followed. `CatalogFacts` is a
+plain value, which the server and the workbench each read in their own way.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from workbench.language.actions import (
+    Condition,
+    Exit,
+    Handle,
+    InvalidAction,
+    SendEmail,
+    SendInapp,
+    TriggerNode,
+    WaitForEvent,
+    templates_in,
+)
+from workbench.language.event import EVENT_NAME, LOG_NAME
+from workbench.language.filter import OPERATORS, Filter
+from workbench.language.graph import Edge, Graph, Node
+from workbench.language.onchain import source_warnings
+from workbench.language.problem import nearest_name, suggestion
+from workbench.language.template import TemplateError, compile_template
+from workbench.language.trigger import BUILT_INS, Trigger
+
+Level = Literal["error", "warning"]
+TRIGGER_FILTERS = "triggerSpec.filters"
+
+
+class Diagnostic(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An error or a warning about an automation, with the node or the field it is about."""
+
+    level: Level
+    message: str
+    node_id: str | None = None
+    field: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.node_id}: {self.message}" if self.node_id else self.message
+
+
+def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of an automation, errors first."""
+    diagnostics = [
+        *_check_nodes(graph),
+        *_check_edges(graph),
+        *_check_loops(graph),
+        *_check_reachability(graph),
+        *_check_settings(graph),
+        *_check_trigger(trigger),
+        *_check_operators(trigger, graph),
+        *_check_trigger_paths(trigger),
+        *_check_list_filters(graph),
+        *_check_overridden_built_ins(trigger, graph),
+        *_check_recipients(trigger, graph, SendInapp, "walletAddress", "a wallet"),
+        *_check_recipients(trigger, graph, SendEmail, "email", "an email address"),
+    ]
+    return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.level != "error"))
+
+
+def errors(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics that refuse publication."""
+    return tuple(diagnostic for diagnostic in diagnostics if diagnostic.level == "error")
+
+
+def context_paths(node: Node) -> set[str]:
+    """Return the paths that a node reads in the event that started the entry, and in the contact."""
+    if isinstance(node.action, Condition):
+        return {filter_.path for filter_ in node.action.filters}
+    paths: set[str] = set()
+    for text in templates_in(node.action):
+        try:
+            paths |= compile_template(text).paths
+        except TemplateError:  # reported as the problem of its node
+            continue
+    return paths
+
+
+def _check_nodes(graph: Graph) -> Iterator[Diagnostic]:
+    ids: set[str] = set()
+    for node in graph.nodes:
+        if node.id in ids:
+            yield Diagnostic("error", "has the same id as another node", node.id)
+        ids.add(node.id)
+        if isinstance(node.action, InvalidAction):
+            for problem in node.action.problems:
+                yield Diagnostic("error", problem.reason, node.id, problem.field)
+    triggers = [node for node in graph.nodes if isinstance(node.action, TriggerNode)]
+    if not graph.nodes:
+        yield Diagnostic("error", "the graph is empty: it needs a trigger node and at least one step")
+    elif not triggers:
+        message = "is where entries start, as the first node: there is no trigger node"
+        yield Diagnostic("warning", message, graph.nodes[0].id)
+    elif graph.nodes[0] is not triggers[0]:
+        yield Diagnostic("warning", "should be the first node of the graph", triggers[0].id)
+    for node in triggers[1:]:
+        yield Diagnostic("error", "is a second trigger: a graph has one", node.id)
+
+
+def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
+    connected: set[tuple[str, Handle]] = set()
+    for edge in graph.edges:
+        source, target = graph.by_id.get(edge.source), graph.by_id.get(edge.target)
+        if source is None:
+            node_id = None if target is None else target.id
+            yield Diagnostic("error", f"an edge starts at node {edge.source!r}, which does not exist", node_id)
+            continue
+        if target is None:
+            yield Diagnostic("error", f"an edge leads to node {edge.target!r}, which does not exist", source.id)
+        if edge.handle not in source.handles and not isinstance(source.action, InvalidAction):
+            yield Diagnostic("error", _handle_message(source, edge.handle), source.id)
+        if (edge.source, edge.handle) in connected:
+            yield Diagnostic("error", "has two edges from the same handle", source.id)
+        connected.add((edge.source, edge.handle))
+    for node in graph.nodes:
+        if len(node.handles) > 1 and not any((node.id, handle) in connected for handle in node.handles):
+            yield Diagnostic("error", f"connect {_list(node.handles, 'or')} to a step", node.id)
+
+
+def _handle_message(node: Node, handle: Handle) -> str:
+    if isinstance(node.action, Exit):
+        return "ends the entry: no edge leaves it"
+    if node.handles == (None,):
+        return f"does not branch: its edge has no sourceHandle, such as {handle!r}"
+    message = "has an edge without sourceHandle" if handle is None else f"has no branch {handle!r}"
+    return f"{message}: its branches are {_list(node.handles, 'and')}"
+
+
+def _list(handles: Iterable[Handle], conjunction: str) -> str:
+    *names, last = filter(None, handles)
+    return f"{', '.join(names)} {conjunction} {last}" if names else last
+
+
+def _check_loops(graph: Graph) -> Iterator[Diagnostic]:
+    # A depth-first search without recursion: a path can have 1,000 nodes.
+    done: dict[str, bool] = {}  # False: on the current path
+    targets = _targets(graph.edges)
+    for node in graph.nodes:
+        path = [(node.id, iter(targets.get(node.id, ())))] if node.id not in done else []
+        done.setdefault(node.id, False)
+        while path:
+            current, rest = path[-1]
+            target = next(rest, None)
+            if target is None:
+                done[current] = True
+                path.pop()
+            elif target not in done:
+                done[target] = False
+                path.append((target, iter(targets.get(target, ()))))
+            elif not done[target]:
+                yield Diagnostic("error", f"leads back to {target!r}: a graph has no loops", current)
+
+
+def _check_reachability(graph: Graph) -> Iterator[Diagnostic]:
+    if graph.start is None:
+        return
+    reachable = _reachable(graph.start.id, graph.edges)
+    for node in graph.nodes:
+        if node.id not in reachable:
+            yield Diagnostic("error", "cannot be reached from the trigger", node.id)
+    if reachable == {graph.start.id} and isinstance(graph.start.action, TriggerNode):
+        yield Diagnostic("error", "nothing follows the trigger", graph.start.id)
+
+
+def _reachable(start: str, edges: Iterable[Edge]) -> set[str]:
+    targets = _targets(edges)
+    reachable, queue = {start}, [start]
+    while queue:
+        for target in targets.get(queue.pop(), ()):
+            if target not in reachable:
+                reachable.add(target)
+                queue.append(target)
+    return reachable
+
+
+def _targets(edges: Iterable[Edge]) -> dict[str, list[str]]:
+    targets: dict[str, list[str]] = {}
+    for edge in edges:
+        targets.setdefault(edge.source, []).append(edge.target)
+    return targets
+
+
+def _check_settings(graph: Graph) -> Iterator[Diagnostic]:
+    settings = graph.settings
+    for problem in settings.problems:
+        yield Diagnostic("error", problem.reason, field=problem.field)
+    if settings.holdout and settings.goal is None and not settings.problems:
+        message = "set a goal so that the holdout has something to measure"
+        yield Diagnostic("warning", message, field="graph.settings.holdout")
+
+
+def _check_trigger(trigger: Trigger) -> Iterator[Diagnostic]:
+    if trigger.source is not None:
+        for message in source_warnings(trigger.source, trigger.filters):
+            yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
+        return
+    if not trigger.names:
+        message = "no event name: every custom event of the organization starts this automation"
+        yield Diagnostic("warning", message, field="triggerSpec")
+    for name in sorted(trigger.names):
+        if not EVENT_NAME.fullmatch(name):
+            yield Diagnostic("warning", f"{name!r} is not a valid event name", field="triggerSpec")
+
+
+def _check_operators(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    filters: list[tuple[str | None, str | None, Filter]] = [(None, TRIGGER_FILTERS, item) for item in trigger.filters]
+    if graph.settings.goal is not None:
+        filters += [(None, "graph.settings.goal.filters", item) for item in graph.settings.goal.filters]
+    for node in graph.nodes:
+        if isinstance(node.action, Condition) and not node.action.filters:
+            yield Diagnostic("warning", "has no filters: every contact follows true", node.id)
+        if isinstance(node.action, Condition | WaitForEvent):
+            filters += [(node.id, None, item) for item in node.action.filters]
+    for node_id, field, filter_ in filters:
+        if filter_.operator not in OPERATORS:
+            message = f"the operator {filter_.operator!r} on {filter_.path!r} is unknown and will be dropped"
+            yield Diagnostic("warning", f"{message}; there are {', '.join(OPERATORS)}", node_id, field)
+
+
+def _check_trigger_paths(trigger: Trigger) -> Iterator[Diagnostic]:
+    # Only conditions and texts see `payload` and `contact`; a trigger sees the flat context (docs/contract.md 4.7.3).
+    for filter_ in trigger.filters:
+        first, _, rest = filter_.path.partition(".")
+        if first == "payload" and rest:
+            message = f"the trigger sees the keys of the payload directly: write {rest!r}, not {filter_.path!r}"
+            yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
+        elif first == "contact" and rest:
+            message = f"the trigger does not see the contact: test {filter_.path!r} in a condition"
+            yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
+
+
+def _check_list_filters(graph: Graph) -> Iterator[Diagnostic]:
+    for node in graph.nodes:
+        for filter_ in node.action.filters if isinstance(node.action, Condition) else ():
+            if filter_.path not in ("contact.tags", "contact.segments") or filter_.operator not in ("eq", "neq", "in"):
+                continue
+            options = filter_.value if filter_.operator == "in" and isinstance(filter_.value, list) else [filter_.value]
+            if any(isinstance(option, str) for option in options):
+                yield Diagnostic("warning", f"{filter_.path} is a list: test whether it contains a value", node.id)
+
+
+def _check_overridden_built_ins(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    """Warn of a built-in where the author knows of a payload key of that name, which overrides it."""
+    uses = _uses(trigger, graph)
+    in_payload = {
+        name
+        for _, paths in uses
+        for name in BUILT_INS
+        if any(path == f"payload.{name}" or path.startswith(f"payload.{name}.") for path in paths)
+    }
+    for node_id, paths in uses:
+        for name in sorted(in_payload & paths):
+            message = f"{name!r} is the payload's key of that name when the event has one, not the built-in value"
+            yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
+
+
+def _uses(trigger: Trigger, graph: Graph) -> list[tuple[str | None, set[str]]]:
+    """Return the paths that the trigger (None) and each node read."""
+    return [
+        (None, {filter_.path for filter_ in trigger.filters}),
+        *((node.id, context_paths(node)) for node in graph.nodes),
+    ]
+
+
+def _check_recipients(trigger: Trigger, graph: Graph, kind: type, name: str, label: str) -> Iterator[Diagnostic]:
+    """Warn of messages on a path without a condition on the address they need."""
+    if graph.start is None or _requires(name, trigger.filters) or (trigger.source and kind is SendInapp):
+        return
+    unchecked = []
+    for edge in graph.edges:
+        action = graph.by_id[edge.source].action if edge.source in graph.by_id else None
+        if not (isinstance(action, Condition) and edge.handle == "true" and _requires(name, action.filters)):
+            unchecked.append(edge)
+    reachable = _reachable(graph.start.id, unchecked)
+    for node in graph.nodes:
+        if isinstance(node.action, kind) and node.id in reachable:
+            message = f"fails for contacts without {label}: test {name} in a condition before this step"
+            yield Diagnostic("warning", message, node.id)
+
+
+def _requires(name: str, filters: Iterable[Filter]) -> bool:
+    return any(
+        filter_.path in (name, f"contact.{name}") and filter_.operator in ("exists", "eq", "in", "contains")
+        for filter_ in filters
+    )
+
+
+class ChainFacts(msgspec.Struct, frozen=True):
+    """The chains that are followed, and the names of the logs that are stored, such as `0x…:transfer`."""
+
+    chains: frozenset[int] = frozenset()
+    logs: frozenset[str] = frozenset()
+
+
+class CatalogFacts(msgspec.Struct, frozen=True):
+    """The events of the last 30 days, the payload paths of those that were examined, and the segments.
+
+    `segments` and `chain` are None if they were not loaded.
+    """
+
+    events: tuple[str, ...] = ()
+    paths: Mapping[str, frozenset[str]] = {}
+    segments: tuple[str, ...] | None = None
+    chain: ChainFacts | None = None
+
+
+def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
+    """Return the custom events that an automation names: triggers, awaited events, the goal."""
+    return tuple(dict.fromkeys(name for name, _, _ in _named_events(trigger, graph)))
+
+
+def segments_of(graph: Graph) -> tuple[str, ...]:
+    """Return the segments that the conditions of an automation name."""
+    return tuple(dict.fromkeys(name for name, _ in _named_segments(graph)))
+
+
+def uses_chain(trigger: Trigger, graph: Graph) -> bool:
+    """Return whether an automation starts from logs of contracts or waits for them."""
+    return trigger.source is not None or any(LOG_NAME.fullmatch(name) for name, _, _ in _awaited_events(graph))
+
+
+def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
+    """Return warnings about events, properties, segments and chains that do not match the catalog."""
+    return (
+        *_check_events(catalog, trigger, graph),
+        *_check_properties(catalog, trigger, graph),
+        *_check_hidden_built_ins(catalog, trigger, graph),
+        *_check_segments(catalog, graph),
+        *_check_chains(catalog, trigger, graph),
+    )
+
+
+def _check_events(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    for name, node_id, field in _named_events(trigger, graph):
+        if name not in catalog.events:
+            yield Diagnostic("warning", unknown_event_message(name, catalog.events), node_id, field)
+
+
+def _check_properties(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    for path, events, node_id, field in dict.fromkeys(_payload_paths(trigger, graph)):
+        if not events or any(event not in catalog.paths for event in events):
+            continue  # an event that was not examined may have any property
+        known = {known_path for event in events for known_path in catalog.paths[event]}
+        # The catalog does not list what is inside an array, so a path around or inside a known one counts as known.
+        if path not in known and not any(
+            other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in known
+        ):
+            yield Diagnostic("warning", unknown_property_message(path, events, known), node_id, field)
+
+
+def _check_hidden_built_ins(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    # A key of the payload overrides a built-in (docs/contract.md 4.7.3).
+    hiding = {path.partition(".")[0]: event for event in sorted(trigger.names) for path in catalog.paths.get(event, ())}
+    for node_id, paths in _uses(trigger, graph):
+        for name in sorted(paths & hiding.keys() & set(BUILT_INS)):
+            message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
+            yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
+
+
+def _check_segments(catalog: CatalogFacts, graph: Graph) -> Iterator[Diagnostic]:
+    if catalog.segments is None:
+        return
+    for name, node_id in _named_segments(graph):
+        if name not in catalog.segments:
+            hint = suggestion(name, catalog.segments, ": no contact is in it")
+            yield Diagnostic("warning", f"there is no segment {name!r}{hint}", node_id)
+
+
+def _check_chains(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    source, chain = trigger.source, catalog.chain
+    if chain is None:
+        return
+    if source is not None and source.chain_id not in chain.chains:
+        message = f"chain {source.chain_id} is not followed: add one of its nodes to WORKBENCH_EVM_RPC"
+        yield Diagnostic("warning", message, None, "triggerSpec.chainId")
+    own = set() if source is None else {f"{source.contract}:{source.abi_event.name.lower()}"}
+    for name, node_id, field in _awaited_events(graph):
+        if LOG_NAME.fullmatch(name) and name not in chain.logs | own:
+            message = f"no log {name} is stored: start an automation from it, or run `workbench chain watch`"
+            yield Diagnostic("warning", message, node_id, field)
+
+
+def unknown_event_message(name: str, events: Collection[str]) -> str:
+    """Return the message for an event that was never received, with the nearest one that was."""
+    return f"no event {name!r} came in the last 30 days{suggestion(name, events)}"
+
+
+def unknown_property_message(path: str, events: tuple[str, ...], known: Collection[str]) -> str:
+    """Return the message for a path that was never in any of these events, with the nearest known one."""
+    nearest = nearest_name(path, known)
+    hint = f": did you mean {nearest!r}?" if nearest else f'; wb.catalog["{events[0]}"] shows its properties'
+    listed = f"{', '.join(events[:-1])} or {events[-1]}" if len(events) > 1 else events[0]
+    return f"{path!r} was never seen in {listed}{hint}"
+
+
+def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
+    for node in graph.nodes:
+        for filter_ in node.action.filters if isinstance(node.action, Condition) else ():
+            is_segment = filter_.path == "contact.segments" and filter_.operator == "contains"
+            if is_segment and isinstance(filter_.value, str):
+                yield filter_.value, node.id
+
+
+def _named_events(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
+    """Yield every custom event that is named, with its node or field; the catalog has no logs of contracts."""
+    for name in sorted(trigger.names):
+        yield name, None, "triggerSpec"
+    for name, node_id, field in _awaited_events(graph):
+        if not LOG_NAME.fullmatch(name):
+            yield name, node_id, field
+
+
+def _awaited_events(graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
+    if graph.settings.goal is not None:
+        yield graph.settings.goal.event, None, "graph.settings.goal"
+    for node in graph.nodes:
+        if isinstance(node.action, WaitForEvent):
+            yield node.action.event, node.id, None
+
+
+_PayloadPath = tuple[str, tuple[str, ...], str | None, str | None]  # path, events, node id, field
+
+
+def _payload_paths(trigger: Trigger, graph: Graph) -> Iterator[_PayloadPath]:
+    """Yield every path that is read in a payload, the events it is expected in, and where it is read."""
+    names, goal = tuple(sorted(trigger.names)), graph.settings.goal
+    uses: list[_PayloadPath] = [
+        (filter_.path, names, None, TRIGGER_FILTERS)
+        for filter_ in trigger.filters
+        if not filter_.path.startswith(("payload.", "contact."))  # reported by `check`
+    ]
+    if goal is not None:
+        uses += [(filter_.path, (goal.event,), None, "graph.settings.goal.filters") for filter_ in goal.filters]
+    for node in graph.nodes:
+        uses += [(path, names, node.id, None) for path in sorted(context_paths(node))]
+        if isinstance(node.action, WaitForEvent):
+            uses += [(filter_.path, (node.action.event,), node.id, None) for filter_ in node.action.filters]
+    for path, events, node_id, field in uses:
+        if path not in (*BUILT_INS, "payload", "contact") and not path.startswith("contact."):
+            yield path.removeprefix("payload."), events, node_id, field

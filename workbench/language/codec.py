@@ -1,0 +1,153 @@
+"""JSON in and out with every number exact: integers stay integers, all other numbers become `Decimal`.
+
+`1e400` and `1e130000` are refused, not rounded: Postgres would write the second one out as 130,001 digits. So are
+numbers of more than 400 digits: Python does not print integers past 4,300 digits, Postgres keeps no scale past 16,383.
+"""
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | Decimal | bool | None"
+else:
+    Json = Any  # msgspec, which reads the annotations of structs, cannot follow a recursive alias
+
+MAX_DEPTH = 32
+CUT_DEPTH = 100  # levels; deeper values are cut off before a parser runs out of stack
+MAX_EXPONENT = 308
+MAX_DIGITS = 400
+
+_DECODER = msgspec.json.Decoder(float_hook=Decimal)
+# Keeps decimals as text, so that `compact` writes `1.50` as it was sent.
+_RAW_NUMBER_DECODER = msgspec.json.Decoder(float_hook=lambda text: msgspec.Raw(text.encode()))
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+_SORTING_ENCODER = msgspec.json.Encoder(decimal_format="number", order="deterministic")
+_TOO_LARGE = 10 ** (MAX_EXPONENT + 1)
+_NUMBER_PROBLEM = f"contains a number outside ±1e{MAX_EXPONENT} or of more than {MAX_DIGITS} digits"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Escaped backslashes and surrogate pairs are matched first, so that only an unpaired surrogate reaches the group.
+_LONE_SURROGATE = re.compile(
+    rb"(?:\\\\)++|(?:\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})++|\\(u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?+|([\[{]++)|([\]}]++)', re.DOTALL)
+
+
+class MalformedJsonError(ValueError):
+    """The bytes are not one JSON value in UTF-8."""
+
+
+def decode(raw: bytes) -> Any:
+    """Return the value of a JSON text; raise MalformedJsonError."""
+    return _decode(_DECODER, raw)
+
+
+def compact(raw: bytes) -> bytes:
+    """Return a JSON text without white space and needless escapes, its decimals as they were written."""
+    return _ENCODER.encode(_decode(_RAW_NUMBER_DECODER, raw))
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+    try:
+        return decoder.decode(raw)
+    except RecursionError:
+        raise MalformedJsonError("nested too deeply") from None
+    except ArithmeticError:  # an exponent of twenty digits, which is past what Decimal supports
+        raise MalformedJsonError(_NUMBER_PROBLEM) from None
+    except ValueError as error:  # includes msgspec.DecodeError and UnicodeDecodeError
+        raise MalformedJsonError(str(error)) from None
+
+
+def encode(value: Any) -> bytes:
+    """Return the compact UTF-8 JSON of a value; decimals are written as numbers with all their digits."""
+    return _ENCODER.encode(value)
+
+
+def same_json(left: Any, right: Any) -> bool:
+    """Return whether two values are the same JSON to the last digit, in any order of keys: `1.0` and `1.00` differ."""
+    return _SORTING_ENCODER.encode(left) == _SORTING_ENCODER.encode(right)
+
+
+def normalise(value: Any) -> Any:
+    """Return a Python value as the service would receive it: floats become exact decimals, tuples lists."""
+    return decode(encode(value))
+
+
+def replace_lone_surrogates(raw: bytes) -> bytes:
+    r"""Replace every unpaired surrogate escape by `\u0000`, so that one such string does not make the whole body
+    unreadable.
+
+    `text_problem` refuses both for the same reason, so the field is named in the error.
+    """
+    if b"\\" not in raw or (b"\\ud" not in raw and b"\\uD" not in raw):
+        return raw
+    return _LONE_SURROGATE.sub(lambda match: rb"\u0000" if match[1] else match[0], raw)
+
+
+def truncate_depth(raw: bytes) -> bytes:
+    """Replace everything nested deeper than `CUT_DEPTH` by null, so that one such value does not make the body
+    unreadable.
+
+    What remains is still deeper than `MAX_DEPTH`, so the field with the value is refused.
+    """
+    pieces: list[bytes] = []
+    depth = start = 0
+    for match in _BRACKETS.finditer(raw):
+        opened, closed = len(match[1] or b""), len(match[2] or b"")
+        if depth <= CUT_DEPTH < depth + opened:
+            pieces += raw[start : match.start() + CUT_DEPTH - depth], b"null"
+        if depth - closed <= CUT_DEPTH < depth:
+            start = match.start() + depth - CUT_DEPTH
+        depth += opened - closed
+    if depth <= CUT_DEPTH:
+        pieces.append(raw[start:])
+    return b"".join(pieces)
+
+
+def storage_problem(value: Json) -> str | None:
+    """Return why a decoded value cannot be stored (NUL, number out of range, too deep), or None."""
+    return _problem(value, 1)
+
+
+def text_problem(text: str) -> str | None:
+    """Return why a string cannot be stored, or None."""
+    if "\0" in text or (not text.isascii() and _SURROGATE.search(text)):
+        return "contains U+0000 or an unpaired surrogate"
+    return None
+
+
+def _problem(value: Json, depth: int) -> str | None:
+    match value:
+        case str():
+            return text_problem(value)
+        case int():
+            return None if -_TOO_LARGE < value < _TOO_LARGE else _NUMBER_PROBLEM
+        case Decimal():
+            in_range = value.is_finite() and abs(value.adjusted()) <= MAX_EXPONENT
+            return None if in_range and len(value.as_tuple().digits) <= MAX_DIGITS else _NUMBER_PROBLEM
+        case dict() | list():
+            if depth > MAX_DEPTH:
+                return f"is nested more than {MAX_DEPTH} levels deep"
+            if isinstance(value, dict):
+                for key in value:
+                    if reason := text_problem(key):
+                        return reason
+            for child in value.values() if isinstance(value, dict) else value:
+                if reason := _problem(child, depth + 1):
+                    return reason
+            return None
+        case _:
+            return None
+
+
+def json_equal(left: Json, right: Json) -> bool:
+    """Return whether two JSON values are equal, without coercion: `1` equals `1.0`, and neither `true` nor `"1"`."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(json_equal, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(json_equal(left[key], right[key]) for key in left)
+    return left == right

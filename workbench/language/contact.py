@@ -1,0 +1,240 @@
+"""Contacts: what filters and texts see of one, which contact an event belongs to, and merging two contacts.
+
+Identity (docs/contract.md 4.5). The first identifier with an owner decides: wallet, then email, then external id.
+Identifiers that the contact lacks are added if no other contact owns them. An email sent along with a matching wallet
+moves to the wallet's contact, also from another owner; any other identifier that belongs to another contact stays
+there. Each of these is a `Conflict`.
+
+Merging. The values of the kept contact win. Nothing of the absorbed contact is destroyed: its own row keeps its values,
+and all its identifiers lead to the kept contact from then on, also those that are hidden because the kept contact has
+its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Literal
+
+import msgspec
+
+from workbench.language.codec import Json, encode, json_equal
+from workbench.language.event import Event, Identifiers
+from workbench.language.trigger import identifier_fields
+
+MAX_CONTACT_ATTRIBUTES = 1_000
+MAX_CONTACT_ATTRIBUTES_BYTES = 262_144  # as JSON
+
+
+class ContactState(msgspec.Struct, frozen=True):
+    """A contact at the time of a step. `opted_out`: the channels it has opted out of."""
+
+    id: str
+    identifiers: Identifiers = Identifiers()
+    attributes: dict[str, Json] = {}
+    tags: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+    opted_out: tuple[str, ...] = ()
+
+
+def merge_identifiers(sent: Identifiers, contact: Identifiers) -> Identifiers:
+    """Return the identifiers that filters and texts see: those of the event, completed from the contact."""
+    return Identifiers(
+        sent.wallet or contact.wallet, sent.email or contact.email, sent.external_id or contact.external_id
+    )
+
+
+def contact_context(contact: ContactState) -> dict[str, Any]:
+    """Return the value of `contact` in a context: its attributes, overridden by its identifiers, id, tags and segments."""
+    return {
+        **contact.attributes,
+        **identifier_fields(contact.identifiers),
+        "id": contact.id,
+        "tags": list(contact.tags),
+        "segments": list(contact.segments),
+    }
+
+
+def exceeds_attribute_limits(attributes: dict[str, Json]) -> bool:
+    """Return whether a contact cannot have so many attributes, or so large ones."""
+    return len(attributes) > MAX_CONTACT_ATTRIBUTES or len(encode(attributes)) > MAX_CONTACT_ATTRIBUTES_BYTES
+
+
+def apply_event(contact: ContactState, event: Event) -> ContactState:
+    """Return the contact after an event: attributes merged, missing identifiers added."""
+    sent, own = event.identifiers, contact.identifiers
+    identifiers = merge_identifiers(own, sent)
+    if sent.email is not None and sent.wallet is not None and sent.wallet == own.wallet:
+        identifiers = msgspec.structs.replace(identifiers, email=sent.email)  # an email follows a matching wallet
+    attributes = {**contact.attributes, **event.attributes}
+    return msgspec.structs.replace(contact, identifiers=identifiers, attributes=attributes)
+
+
+class IdentifierKind(IntEnum):
+    """The kinds of identifier in the order in which they decide; the numbers are those in `identities.kind`."""
+
+    WALLET = 1
+    EMAIL = 2
+    EXTERNAL_ID = 3
+
+
+IdentifierKey = tuple[IdentifierKind, str]
+"""An identifier in the store: its kind and the blind index of its value (there are two while a secret is rotated)."""
+
+ConflictOutcome = Literal["moved", "left", "replaced", "kept"]
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """An identifier in conflict.
+
+    Of another contact: `moved` from it or `left` with it. Of this contact: its own one of that kind was `replaced` or
+    `kept`.
+    """
+
+    key: IdentifierKey
+    outcome: ConflictOutcome
+    other_contact_id: str | None
+
+
+class Resolution(msgspec.Struct, frozen=True):
+    """The contact of an event, the keys it gains, and the conflicts. `contact_id` None: a new contact."""
+
+    contact_id: str | None
+    gained: tuple[IdentifierKey, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the contact exists and no identifier changes owner; conflicts may remain."""
+        return self.contact_id is not None and not self.gained
+
+
+def resolve_identity(
+    sent: tuple[IdentifierKey, ...],
+    owners: Mapping[IdentifierKey, str],
+    kinds: Mapping[str, frozenset[IdentifierKind]],
+) -> Resolution:
+    """Return the contact of the identifiers `sent`, given the owner of each and the `kinds` that each contact has."""
+    keys = sorted(sent)
+    match_kind, contact_id = next(((key[0], owners[key]) for key in keys if key in owners), (None, None))
+    if contact_id is None:
+        return Resolution(None, tuple(keys))
+    gained: list[IdentifierKey] = []
+    conflicts: list[Conflict] = []
+    for key in keys:
+        owner, has_kind = owners.get(key), key[0] in kinds[contact_id]
+        if owner == contact_id:
+            continue
+        if key[0] is IdentifierKind.EMAIL and match_kind is IdentifierKind.WALLET:  # the email follows the wallet
+            gained.append(key)
+            if owner is not None:
+                conflicts.append(Conflict(key, "moved", owner))
+            if has_kind:
+                conflicts.append(Conflict(key, "replaced", None))
+        elif owner is not None:
+            conflicts.append(Conflict(key, "left", owner))
+        elif has_kind:
+            conflicts.append(Conflict(key, "kept", None))
+        else:
+            gained.append(key)
+    return Resolution(contact_id, tuple(gained), tuple(conflicts))
+
+
+class ContactRecord(msgspec.Struct, frozen=True):
+    """The values of a contact. `email` and `email_domain` as stored, that is encrypted; `wallet_raw` belongs to
+    `wallet`.
+    """
+
+    wallet: str | None = None
+    wallet_raw: str | None = None
+    email: str | None = None
+    email_domain: str | None = None
+    external_id: str | None = None
+    attributes: dict[str, Any] = {}
+    tags: tuple[str, ...] = ()
+    opted_out: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+
+
+class MergePlan(msgspec.Struct, frozen=True):
+    """The effect of a merge on the kept contact.
+
+    `gained`: the values it lacked. `hidden`: the kinds of identifier that both have; the absorbed contact's identifier
+    still leads to the kept contact, but is not shown. `lost`: attributes of the absorbed contact for which the kept
+    contact has another value.
+    """
+
+    gained: ContactRecord
+    hidden: tuple[str, ...]
+    lost: dict[str, Json]
+
+
+_IDENTIFIER_COLUMNS = {
+    "walletAddress": ("wallet", "wallet_raw"),
+    "email": ("email", "email_domain"),
+    "externalId": ("external_id",),
+}
+_COLUMNS = [column for columns in _IDENTIFIER_COLUMNS.values() for column in columns]
+_SETS = ("tags", "opted_out", "segments")
+
+
+def plan_merge(keep: ContactRecord, absorbed: ContactRecord) -> MergePlan:
+    """Return what `keep` gains from `absorbed`."""
+    gained: dict[str, Any] = {}
+    hidden = []
+    for name, columns in _IDENTIFIER_COLUMNS.items():
+        own, other = getattr(keep, columns[0]), getattr(absorbed, columns[0])
+        if own is None:
+            gained |= {column: getattr(absorbed, column) for column in columns}
+        elif other not in (None, own):
+            hidden.append(name)
+    attributes = {name: value for name, value in absorbed.attributes.items() if name not in keep.attributes}
+    lost = {
+        name: value
+        for name, value in absorbed.attributes.items()
+        if name in keep.attributes and not json_equal(value, keep.attributes[name])
+    }
+    gained |= {name: _without(getattr(absorbed, name), getattr(keep, name)) for name in _SETS}
+    return MergePlan(ContactRecord(**gained, attributes=attributes), tuple(hidden), lost)
+
+
+def identifier_names(contact: ContactRecord) -> tuple[str, ...]:
+    """Return the names of the identifiers that a contact has."""
+    return tuple(name for name, columns in _IDENTIFIER_COLUMNS.items() if getattr(contact, columns[0]) is not None)
+
+
+def apply_merge(keep: ContactRecord, gained: ContactRecord) -> ContactRecord | None:
+    """Return the contact with the gained values, or None if it would exceed the limits on attributes."""
+    attributes = {**gained.attributes, **keep.attributes}
+    if exceeds_attribute_limits(attributes):
+        return None
+    values: dict[str, Any] = {column: getattr(keep, column) or getattr(gained, column) for column in _COLUMNS}
+    values |= {name: (*getattr(keep, name), *_without(getattr(gained, name), getattr(keep, name))) for name in _SETS}
+    return ContactRecord(**values, attributes=attributes)
+
+
+class UndoneMerge(msgspec.Struct, frozen=True):
+    """A contact after a merge was undone. `kept_attributes`: gained ones that changed since, and so stay."""
+
+    contact: ContactRecord
+    kept_attributes: tuple[str, ...]
+
+
+def undo_merge(keep: ContactRecord, gained: ContactRecord) -> UndoneMerge:
+    """Return the contact without the gained values, except those that changed since the merge."""
+    values: dict[str, Any] = {
+        column: None if getattr(keep, column) == getattr(gained, column) else getattr(keep, column)
+        for column in _COLUMNS
+    }
+    removed = {name for name, value in gained.attributes.items() if json_equal(keep.attributes.get(name), value)}
+    attributes = {name: value for name, value in keep.attributes.items() if name not in removed}
+    kept_attributes = tuple(name for name in gained.attributes if name in attributes)
+    values |= {name: _without(getattr(keep, name), getattr(gained, name)) for name in _SETS}
+    return UndoneMerge(ContactRecord(**values, attributes=attributes), kept_attributes)
+
+
+def attributes_since_merge(absorbed: dict[str, Json], now: dict[str, Json]) -> dict[str, Json]:
+    """Return the attributes that were written to an absorbed contact after the merge."""
+    return {name: value for name, value in now.items() if name not in absorbed or not json_equal(value, absorbed[name])}
+
+
+def _without(texts: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    return tuple(text for text in texts if text not in others)

@@ -1,0 +1,106 @@
+"""The result of a step, and the five ways in which a step can end: continue, wait, retry, fail permanently, end the
+entry.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from workbench.language.actions import Handle
+from workbench.language.facts import Facts
+from workbench.language.graph import Graph, Node
+from workbench.language.run import Channel, Effect, Run, State, Step, delay_after
+
+MAX_RETRY_AFTER = timedelta(days=1)
+
+
+class StepContext(msgspec.Struct, frozen=True):
+    """One run at one node: everything that a node handler may read. The retry schedule is that of `channel`."""
+
+    graph: Graph
+    node: Node
+    run: Run
+    facts: Facts
+    now: datetime
+    channel: Channel
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The run after a step, the record of the step (None: nothing to record), and the effects to perform."""
+
+    run: Run
+    step: Step | None = None
+    effects: tuple[Effect, ...] = ()
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A failed external effect.
+
+    `permanent`: no retry can succeed. `retry_after`: the delay that the receiver asked for, honoured up to one day.
+    """
+
+    cause: str
+    reason: str
+    permanent: bool = False
+    retry_after: timedelta = timedelta()
+
+
+def record_step(ctx: StepContext, outcome: str, handle: Handle = None, detail: dict[str, Any] | None = None) -> Step:
+    """Return the record of the current node."""
+    return Step(ctx.node.id, ctx.node.kind, ctx.now, outcome, ctx.run.attempt, handle, detail or {})
+
+
+def follow_edge(ctx: StepContext, step: Step, *effects: Effect) -> Decision:
+    """Continue along the edge of the step's handle; without such an edge the entry is completed."""
+    run, node = ctx.run, ctx.node
+    next_node_id = ctx.graph.next_node_ids.get((node.id, step.handle))
+    if next_node_id is not None:
+        return Decision(run.at(next_node_id), step, effects)
+    completed = run.to(State.COMPLETED, outcome="completed", node_id=node.id, step=run.step + 1, error=None, since=None)
+    return Decision(completed, step, effects)
+
+
+def wait(ctx: StepContext, until: datetime, cause: str) -> Decision:
+    """Stay at this node until a time. The wait is recorded once, when it begins, and does not use up an attempt."""
+    run = ctx.run
+    waiting = run.to(
+        State.WAITING,
+        node_id=ctx.node.id,
+        attempt=max(run.attempt - 1, 0),
+        due_at=until,
+        since=run.since or ctx.now,
+    )
+    if run.since is not None:
+        return Decision(waiting)
+    until_text = until.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return Decision(waiting, record_step(ctx, "waiting", detail={"cause": cause, "until": until_text}))
+
+
+def fail(ctx: StepContext, failure: Failure) -> Decision:
+    """Retry the node by the schedule of its channel; fail permanently when no attempt is left or none can succeed."""
+    run = ctx.run
+    delay = delay_after(ctx.facts.retries.delays(ctx.channel), run.attempt, run.entry_id)
+    if failure.permanent or delay is None:
+        return fail_permanently(ctx, failure.cause, failure.reason)
+    due_at = ctx.now + max(delay, min(failure.retry_after, MAX_RETRY_AFTER))
+    error = f"{failure.cause}: {failure.reason}"
+    retrying = run.to(State.RETRYING, node_id=ctx.node.id, error=error, due_at=due_at, since=None)
+    return Decision(retrying, _record_failure(ctx, failure.cause, failure.reason))
+
+
+def fail_permanently(ctx: StepContext, cause: str, reason: str) -> Decision:
+    """End the entry as dead; it can be replayed from this node."""
+    dead = ctx.run.to(State.DEAD, outcome=cause, node_id=ctx.node.id, error=f"{cause}: {reason}", since=None)
+    return Decision(dead, _record_failure(ctx, cause, reason))
+
+
+def end_entry(ctx: StepContext, state: State, outcome: str, step: Step, *, steps: int = 1) -> Decision:
+    """End the entry with an outcome of its own; `steps`: how many steps this adds to the entry's count."""
+    run = ctx.run
+    ended = run.to(state, outcome=outcome, node_id=ctx.node.id, step=run.step + steps, error=None, since=None)
+    return Decision(ended, step)
+
+
+def _record_failure(ctx: StepContext, cause: str, reason: str) -> Step:
+    return record_step(ctx, "failed", detail={"cause": cause, "error": reason})

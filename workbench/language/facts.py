@@ -1,0 +1,134 @@
+"""The facts that a decision may depend on besides graph, run and time: plain values.
+
+The engine reads them from Postgres, a simulation receives them. `required_facts` (in `advance`) returns which of them
+the next decisions on a run can read, so that the engine does not query the others.
+"""
+
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from workbench.language.codec import Json
+from workbench.language.contact import ContactState, contact_context, merge_identifiers
+from workbench.language.event import Identifiers
+from workbench.language.run import (
+    DEFAULT_POLICY,
+    ContactUpdated,
+    Effect,
+    EmailMessage,
+    InappMessage,
+    RetryPolicy,
+    TagAdded,
+    TagRemoved,
+    WebhookMessage,
+)
+from workbench.language.trigger import flat_context
+
+
+class ContactHistory(msgspec.Struct, frozen=True):
+    """Earlier entries of the contact, and messages to it.
+
+    `entered_at`: when its latest earlier entry of this automation was created. An entry counts once it has taken a
+    step, and while it is undecided; an entry that was refused, or had no published version to run, does not.
+    `running`: whether one of those entries has not ended.
+    `recent`: the number of its entries of this automation in the minute (`LOOP_WINDOW`) before this one, whatever their
+    outcome.
+    `messages_at`: the times of in-app messages and emails to it from any automation, at least those within the period
+    of the frequency cap; without failed and skipped ones.
+    """
+
+    entered_at: datetime | None = None
+    running: bool = False
+    recent: int = 0
+    messages_at: tuple[datetime, ...] = ()
+
+
+class LaterEvent(msgspec.Struct, frozen=True):
+    """An event of the same contact after the one that started the entry. `at`: when the service received it."""
+
+    at: datetime
+    event: str
+    sent: Identifiers
+    payload: dict[str, Json]
+    id: str | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, dict=True):
+    """Everything a decision may depend on, besides graph, run and time.
+
+    `event`, `sent` (its identifiers), `payload`: the event that started the entry. `contact`: its current state.
+    `cancelled`: the reason why the automation no longer runs, or None. `paused`: the automation is paused.
+    `later_events`: the contact's events since then that the run waits for or that are its goal, ordered by `at`, none
+    after `now`.
+    """
+
+    event: str
+    sent: Identifiers
+    payload: dict[str, Json]
+    contact: ContactState
+    cancelled: str | None = None
+    paused: bool = False
+    retries: RetryPolicy = DEFAULT_POLICY
+    history: ContactHistory = ContactHistory()
+    later_events: tuple[LaterEvent, ...] = ()
+
+    @cached_property
+    def context(self) -> dict[str, Any]:
+        """The context of conditions and texts."""
+        return full_context(self)
+
+    def context_of(self, event: LaterEvent) -> dict[str, Any]:
+        """Return the context for the filters of a wait or a goal: that of the later event."""
+        return full_context(msgspec.structs.replace(self, event=event.event, sent=event.sent, payload=event.payload))
+
+
+def full_context(facts: Facts) -> dict[str, Any]:
+    """Return the context of conditions and texts: the flat context, plus `payload` and `contact`.
+
+    These two are set last: no key of the payload can take their place.
+    """
+    contact = facts.contact
+    identifiers = merge_identifiers(facts.sent, contact.identifiers)
+    context = flat_context(facts.event, contact.id, identifiers, facts.payload)
+    context["payload"] = facts.payload
+    context["contact"] = contact_context(contact)
+    return context
+
+
+def recipient_wallet(facts: Facts) -> str | None:
+    """Return the wallet a message goes to: the event's own, otherwise the contact's (docs/contract.md 4.7.5)."""
+    return facts.sent.wallet or facts.contact.identifiers.wallet
+
+
+def recipient_email(facts: Facts) -> str | None:
+    """Return the address an email goes to: the event's own, otherwise the contact's."""
+    return facts.sent.email or facts.contact.identifiers.email
+
+
+def event_reference(event: LaterEvent) -> dict[str, str]:
+    """Return how a step refers to the event that it matched; a simulated event has no id."""
+    return {"event": event.event} if event.id is None else {"event": event.event, "eventId": event.id}
+
+
+def apply_effects(facts: Facts, effects: tuple[Effect, ...], now: datetime) -> Facts:
+    """Return the facts after the effects: the same object if nothing that a decision can read has changed."""
+    for effect in effects:
+        match effect:
+            case TagAdded(tag=tag) if tag not in facts.contact.tags:
+                facts = _replace_contact(facts, tags=(*facts.contact.tags, tag))
+            case TagRemoved(tag=removed) if removed in facts.contact.tags:
+                facts = _replace_contact(facts, tags=tuple(tag for tag in facts.contact.tags if tag != removed))
+            case ContactUpdated(attributes=attributes):
+                facts = _replace_contact(facts, attributes={**facts.contact.attributes, **attributes})
+            case InappMessage() | EmailMessage():
+                history = msgspec.structs.replace(facts.history, messages_at=(*facts.history.messages_at, now))
+                facts = msgspec.structs.replace(facts, history=history)
+            case TagAdded() | TagRemoved() | WebhookMessage():
+                continue
+    return facts
+
+
+def _replace_contact(facts: Facts, **changes: Any) -> Facts:
+    return msgspec.structs.replace(facts, contact=msgspec.structs.replace(facts.contact, **changes))

@@ -1,0 +1,280 @@
+"""Graphs of automations: nodes and edges in React Flow's shape, and the settings of the automation as a whole.
+
+`read_graph` returns typed actions and refuses only a wrong shape; `check` judges the content. `graph.settings` is
+pinned with the version:
+
+`reentry` {policy: always | once | once_per | not_while_running, days?}: whether a contact can enter more than once.
+`goal` {event, filters?}: the event that ends an entry early, as `exited` with outcome `goal`.
+`quietHours` {from, to, timezoneAttribute?}: the hours without in-app messages and emails, in the contact's time zone.
+`frequencyCap` {messages, seconds}: the maximum number of them that a contact gets in a period, from all automations.
+`holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
+Webhooks address systems, not people, so neither quiet hours nor the cap delay them.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import time, timedelta
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+
+from workbench.language.actions import (
+    MAX_ID_LENGTH,
+    MAX_WAIT,
+    Action,
+    Handle,
+    TriggerNode,
+    is_valid_id,
+    read_action,
+    read_event_name,
+)
+from workbench.language.codec import storage_problem
+from workbench.language.filter import Filter
+from workbench.language.problem import Problem, Problems
+from workbench.language.trigger import read_filters
+
+MAX_ITEMS = 1_000  # nodes, and edges
+MAX_REENTRY_DAYS = 3_650
+MAX_CAP_MESSAGES = 1_000
+MAX_HOLDOUT_PERCENT = 50
+TIMEZONE_ATTRIBUTE = "timezone"
+
+ReentryPolicy: TypeAlias = Literal["always", "once", "once_per", "not_while_running"]
+_CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
+
+
+class Reentry(msgspec.Struct, frozen=True):
+    """Whether a contact can enter more than once. `days`: for `once_per`, periods of 24 hours."""
+
+    policy: ReentryPolicy = "always"
+    days: int = 0
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """The event that ends an entry early."""
+
+    event: str
+    filters: tuple[Filter, ...] = ()
+
+
+class QuietHours(msgspec.Struct, frozen=True):
+    """From `start` until before `end`, possibly over midnight, in the zone named by an attribute of the contact."""
+
+    start: time
+    end: time
+    attribute: str = TIMEZONE_ATTRIBUTE
+
+
+class FrequencyCap(msgspec.Struct, frozen=True):
+    """The maximum number of messages to a contact in any period of this length."""
+
+    messages: int
+    period: timedelta
+
+
+class AutomationSettings(msgspec.Struct, frozen=True):
+    """The settings of an automation. A setting with `problems` is left out; published versions have none."""
+
+    reentry: Reentry = Reentry()
+    goal: Goal | None = None
+    quiet_hours: QuietHours | None = None
+    frequency_cap: FrequencyCap | None = None
+    holdout: int = 0
+    problems: Problems = ()
+
+
+DEFAULT_SETTINGS = AutomationSettings()
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One node. `kind`: its type as written; `action`: its meaning."""
+
+    id: str
+    kind: str
+    action: Action
+
+    @property
+    def handles(self) -> tuple[Handle, ...]:
+        """The handles that edges may leave by, in order."""
+        return self.action.handles
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """A connection from one node to another; `handle` names the branch of the source."""
+
+    id: str
+    source: str
+    target: str
+    handle: Handle = None
+
+
+class Graph(msgspec.Struct, frozen=True, dict=True):
+    """Nodes and edges in the order in which they are written, and the settings."""
+
+    nodes: tuple[Node, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    settings: AutomationSettings = DEFAULT_SETTINGS
+
+    @cached_property
+    def by_id(self) -> dict[str, Node]:
+        return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def next_node_ids(self) -> dict[tuple[str, Handle], str]:
+        """The target of each (node id, handle)."""
+        return {(edge.source, edge.handle): edge.target for edge in self.edges}
+
+    @cached_property
+    def actions(self) -> frozenset[type]:
+        return frozenset(type(node.action) for node in self.nodes)
+
+    @cached_property
+    def start(self) -> Node | None:
+        """The trigger node, otherwise the first node (docs/contract.md 4.7.8)."""
+        return next((node for node in self.nodes if isinstance(node.action, TriggerNode)), next(iter(self.nodes), None))
+
+
+def read_graph(value: Any, field: str = "graph") -> Graph | Problems:
+    """Return the graph in a decoded JSON value, or the problems of its shape."""
+    if not isinstance(value, dict):
+        return (Problem(field, "must be an object with nodes and edges"),)
+    if reason := storage_problem(value):
+        return (Problem(field, reason),)
+    problems: list[Problem] = []
+    items: list[Node | Edge] = []
+    readers: dict[str, Callable[[Any, str], Node | Edge | Problem]] = {"nodes": _read_node, "edges": _read_edge}
+    for name, read in readers.items():
+        listed = value.get(name)
+        if listed is None:
+            continue
+        if not isinstance(listed, list):
+            problems.append(Problem(f"{field}.{name}", "must be an array"))
+            continue
+        if len(listed) > MAX_ITEMS:
+            reason = f"has {len(listed)} items, at most {MAX_ITEMS} are allowed"
+            problems.append(Problem(f"{field}.{name}", reason))
+            continue
+        for index, written in enumerate(listed):
+            item = read(written, f"{field}.{name}[{index}]")
+            if isinstance(item, Problem):
+                problems.append(item)
+            else:
+                items.append(item)
+    if problems:
+        return tuple(problems)
+    return Graph(
+        tuple(item for item in items if isinstance(item, Node)),
+        tuple(item for item in items if isinstance(item, Edge)),
+        read_settings(value.get("settings"), f"{field}.settings"),
+    )
+
+
+def _read_node(value: Any, field: str) -> Node | Problem:
+    if not isinstance(value, dict) or not is_valid_id(value.get("id")):
+        return Problem(f"{field}.id", f"must be 1 to {MAX_ID_LENGTH} characters")
+    kind, data = value.get("type"), value.get("data")
+    if not isinstance(kind, str):
+        return Problem(f"{field}.type", "must be a string")
+    if data is not None and not isinstance(data, dict):
+        return Problem(f"{field}.data", "must be an object")
+    return Node(value["id"], kind, read_action(kind, data or {}, field))
+
+
+def _read_edge(value: Any, field: str) -> Edge | Problem:
+    if not isinstance(value, dict):
+        return Problem(field, "must be an object")
+    for name in ("source", "target"):
+        if not is_valid_id(value.get(name)):
+            return Problem(f"{field}.{name}", f"must be the id of a node, 1 to {MAX_ID_LENGTH} characters")
+    for name in ("id", "sourceHandle"):
+        if value.get(name) not in (None, "") and not is_valid_id(value[name]):
+            return Problem(f"{field}.{name}", f"must be a string of at most {MAX_ID_LENGTH} characters")
+    return Edge(value.get("id") or "", value["source"], value["target"], value.get("sourceHandle") or None)
+
+
+def read_settings(value: Any, field: str) -> AutomationSettings:
+    """Return the settings in a decoded JSON value; a setting that cannot be read is among the problems. Never raises."""
+    if value is None:
+        return DEFAULT_SETTINGS
+    if not isinstance(value, dict):
+        return AutomationSettings(problems=(Problem(field, "must be an object"),))
+    problems: list[Problem] = []
+    settings: dict[str, Any] = {}
+    for name, written in value.items():
+        path, before = f"{field}.{name}", len(problems)
+        if name not in _SETTINGS:
+            problems.append(Problem(path, f"there is no such setting; there are {', '.join(_SETTINGS)}"))
+        elif written is None:
+            continue
+        elif name != "holdout" and not isinstance(written, dict):
+            problems.append(Problem(path, "must be an object"))
+        else:
+            attribute, read = _SETTINGS[name]
+            setting = read(written, path, problems)
+            if len(problems) == before:
+                settings[attribute] = setting
+    return AutomationSettings(**settings, problems=tuple(problems))
+
+
+def _read_holdout(value: Any, field: str, problems: list[Problem]) -> int:
+    if type(value) is int and 1 <= value <= MAX_HOLDOUT_PERCENT:
+        return value
+    problems.append(Problem(field, f"must be a whole percentage from 1 to {MAX_HOLDOUT_PERCENT}"))
+    return 0
+
+
+def _read_reentry(value: dict[str, Any], field: str, problems: list[Problem]) -> Reentry:
+    policies = get_args(ReentryPolicy)
+    if value.get("policy") not in policies:
+        problems.append(Problem(f"{field}.policy", f"must be one of {', '.join(policies)}"))
+        return Reentry()
+    policy: ReentryPolicy = value["policy"]
+    days = _positive(value, field, "days", MAX_REENTRY_DAYS, problems) if policy == "once_per" else 0
+    return Reentry(policy, days)
+
+
+def _read_goal(value: dict[str, Any], field: str, problems: list[Problem]) -> Goal:
+    event = read_event_name(value.get("event"), f"{field}.event", problems)
+    return Goal(event, read_filters(value.get("filters"), f"{field}.filters", problems))
+
+
+def _read_quiet_hours(value: dict[str, Any], field: str, problems: list[Problem]) -> QuietHours:
+    clocks: dict[str, time] = {}
+    for name in ("from", "to"):
+        written = value.get(name)
+        if isinstance(written, str) and _CLOCK.fullmatch(written):
+            clocks[name] = time.fromisoformat(written)
+        else:
+            problems.append(Problem(f"{field}.{name}", "must be a time of day from 00:00 to 23:59, like 22:00"))
+    if len(clocks) == 2 and clocks["from"] == clocks["to"]:
+        problems.append(Problem(f"{field}.to", "must differ from `from`, otherwise every hour would be quiet"))
+    attribute = value.get("timezoneAttribute")
+    if attribute is None:
+        attribute = TIMEZONE_ATTRIBUTE
+    if not isinstance(attribute, str) or not attribute:
+        problems.append(Problem(f"{field}.timezoneAttribute", "must be the name of an attribute of the contact"))
+    return QuietHours(clocks.get("from", time()), clocks.get("to", time()), attribute)
+
+
+def _read_frequency_cap(value: dict[str, Any], field: str, problems: list[Problem]) -> FrequencyCap:
+    messages = _positive(value, field, "messages", MAX_CAP_MESSAGES, problems)
+    seconds = _positive(value, field, "seconds", MAX_WAIT // timedelta(seconds=1), problems)
+    return FrequencyCap(messages, timedelta(seconds=seconds))
+
+
+def _positive(value: dict[str, Any], field: str, name: str, maximum: int, problems: list[Problem]) -> int:
+    number = value.get(name)
+    if type(number) is int and 1 <= number <= maximum:
+        return number
+    problems.append(Problem(f"{field}.{name}", f"must be a whole number from 1 to {maximum:,}"))
+    return 1
+
+
+_SETTINGS: dict[str, tuple[str, Callable[[Any, str, list[Problem]], Any]]] = {
+    "reentry": ("reentry", _read_reentry),
+    "goal": ("goal", _read_goal),
+    "quietHours": ("quiet_hours", _read_quiet_hours),
+    "frequencyCap": ("frequency_cap", _read_frequency_cap),
+    "holdout": ("holdout", _read_holdout),
+}

@@ -1,0 +1,364 @@
+"""The behaviour of each kind of node: one handler per action, with the facts it reads besides event and contact.
+
+A handler takes the context of a step and returns a `Decision`; it performs nothing itself. To add a kind of node, add
+an action and its reader in `actions`, and a handler here; `check` and the tests find both by their tables.
+
+The time zone database is the only thing that the language reads from disk: data of the installation, the same at every
+call.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import Flag, auto
+from functools import lru_cache
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from workbench.language.actions import (
+    NODE_KINDS,
+    AddTag,
+    Branch,
+    Condition,
+    Delay,
+    Exit,
+    InvalidAction,
+    RemoveTag,
+    SendEmail,
+    SendInapp,
+    SendWebhook,
+    Split,
+    TriggerNode,
+    UpdateContact,
+    WaitForEvent,
+    is_webhook_url,
+)
+from workbench.language.codec import Json, encode
+from workbench.language.contact import exceeds_attribute_limits, merge_identifiers
+from workbench.language.decision import (
+    Decision,
+    Failure,
+    StepContext,
+    end_entry,
+    fail,
+    fail_permanently,
+    follow_edge,
+    record_step,
+    wait,
+)
+from workbench.language.event import attribute_problems, mask_email
+from workbench.language.facts import event_reference, recipient_email, recipient_wallet
+from workbench.language.filter import explain, matches
+from workbench.language.graph import QuietHours
+from workbench.language.run import (
+    Channel,
+    ContactUpdated,
+    EmailMessage,
+    InappMessage,
+    State,
+    TagAdded,
+    TagRemoved,
+    WebhookMessage,
+    message_id,
+)
+from workbench.language.template import RenderBudget, TemplateError, evaluate, render
+from workbench.language.trigger import identifier_fields
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+
+class Need(Flag):
+    """Facts that only some kinds of node read."""
+
+    NOTHING = 0
+    MESSAGES = auto()  # ContactHistory.messages_at, if the settings have a frequency cap
+    ENTRIES = (
+        auto()
+    )  # ContactHistory.recent: a webhook can make a backend send the event that starts the automation again
+
+
+class NodeHandler(msgspec.Struct, frozen=True):
+    """The handler of one kind of node. `awaits` returns the event that wakes it; `channel` has its retry schedule."""
+
+    handle: Callable[[StepContext, Any], Decision]
+    needs: Need = Need.NOTHING
+    awaits: Callable[[Any], str] | None = None
+    channel: Channel = "inapp"
+
+
+HANDLERS: dict[type, NodeHandler] = {}
+
+
+def run_node(ctx: StepContext) -> Decision:
+    """Return the decision of the node's handler. A template that cannot be rendered fails the step permanently."""
+    action = ctx.node.action
+    try:
+        return HANDLERS[type(action)].handle(ctx, action)
+    except TemplateError as error:
+        return fail_permanently(ctx, "template_error", str(error))
+
+
+def _handles(
+    kind: type[A],
+    needs: Need = Need.NOTHING,
+    awaits: Callable[[A], str] | None = None,
+    channel: Channel = "inapp",
+) -> Callable[[Callable[[StepContext, A], Decision]], Callable[[StepContext, A], Decision]]:
+    def register(handle: Callable[[StepContext, A], Decision]) -> Callable[[StepContext, A], Decision]:
+        HANDLERS[kind] = NodeHandler(handle, needs, awaits, channel)
+        return handle
+
+    return register
+
+
+@_handles(TriggerNode)
+def _trigger(ctx: StepContext, _: TriggerNode) -> Decision:
+    return follow_edge(ctx, record_step(ctx, "entered"))
+
+
+@_handles(SendInapp, needs=Need.MESSAGES)
+def _send_inapp(ctx: StepContext, action: SendInapp) -> Decision:
+    if (withheld := _skip_if_opted_out(ctx) or _withhold(ctx)) is not None:
+        return withheld
+    wallet = recipient_wallet(ctx.facts)
+    if wallet is None:
+        return fail(ctx, Failure("no_wallet", "neither the event nor the contact has a wallet"))
+    context = ctx.facts.context
+    title, body = render(action.title, context), render(action.body, context)
+    message = InappMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, wallet, title, body, action.data)
+    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
+
+
+# A line break would end the Subject header; an encoded word (=?utf-8?q?…?=) would be decoded by the reader's mail
+# program.
+_UNSAFE_SUBJECT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]|=\?[^?\s]*\?[bq]\?", re.IGNORECASE)
+
+
+@_handles(SendEmail, needs=Need.MESSAGES, channel="email")
+def _send_email(ctx: StepContext, action: SendEmail) -> Decision:
+    if (withheld := _skip_if_opted_out(ctx) or _withhold(ctx)) is not None:
+        return withheld
+    email = recipient_email(ctx.facts)
+    if email is None:
+        return fail(ctx, Failure("no_email", "neither the event nor the contact has an email address"))
+    context = ctx.facts.context
+    subject, body = render(action.subject, context), render(action.body, context, html=action.html)
+    if _UNSAFE_SUBJECT.search(subject):
+        reason = "the subject contains a line break, a control character or an encoded word"
+        return fail_permanently(ctx, "invalid_header", reason)
+    message = EmailMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, email, subject, body, action.html)
+    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
+
+
+@_handles(SendWebhook, needs=Need.ENTRIES, channel="webhook")
+def _send_webhook(ctx: StepContext, action: SendWebhook) -> Decision:
+    if (skipped := _skip_if_opted_out(ctx)) is not None:
+        return skipped
+    context = ctx.facts.context
+    url = render(action.url, context)
+    match action.body:
+        case None:
+            body = encode(_event_body(ctx)).decode()
+        case str() as text:
+            body = render(text, context)
+        case _:
+            body = encode(_evaluate_texts(action.body, context, RenderBudget())).decode()
+    if not is_webhook_url(url):
+        reason = "the URL is not valid after its values were filled in; write {{ value | urlencode }}"
+        return fail_permanently(ctx, "invalid_url", reason)
+    message = WebhookMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, url, body)
+    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
+
+
+@_handles(AddTag)
+def _add_tag(ctx: StepContext, action: AddTag) -> Decision:
+    return follow_edge(ctx, record_step(ctx, "tagged", detail={"tag": action.tag}), TagAdded(action.tag))
+
+
+@_handles(RemoveTag)
+def _remove_tag(ctx: StepContext, action: RemoveTag) -> Decision:
+    return follow_edge(ctx, record_step(ctx, "untagged", detail={"tag": action.tag}), TagRemoved(action.tag))
+
+
+@_handles(UpdateContact)
+def _update_contact(ctx: StepContext, action: UpdateContact) -> Decision:
+    budget, context = RenderBudget(), ctx.facts.context
+    attributes = {name: _evaluate_texts(value, context, budget) for name, value in action.attributes.items()}
+    problem = next(attribute_problems(attributes), None)
+    if problem is not None:
+        return fail_permanently(ctx, "invalid_attribute", str(problem))
+    if exceeds_attribute_limits({**ctx.facts.contact.attributes, **attributes}):
+        return fail_permanently(ctx, "invalid_attribute", "the contact has reached the limit on attributes")
+    step = record_step(ctx, "updated", detail={"attributes": list(attributes)})
+    return follow_edge(ctx, step, ContactUpdated(attributes))
+
+
+@_handles(Condition)
+def _condition(ctx: StepContext, action: Condition) -> Decision:
+    verdicts = explain(action.filters, ctx.facts.context)
+    handle = "true" if all(verdict.passed for verdict in verdicts) else "false"
+    detail = [
+        {
+            "path": verdict.path,
+            "operator": verdict.operator,
+            "value": verdict.value,
+            "passed": verdict.passed,
+            "present": verdict.present,
+            "actual": _mask_emails(verdict.path, verdict.actual),  # steps are stored in clear, email addresses are not
+        }
+        for verdict in verdicts
+    ]
+    return follow_edge(ctx, record_step(ctx, "branched", handle, {"verdicts": detail}))
+
+
+@_handles(Delay)
+def _delay(ctx: StepContext, action: Delay) -> Decision:
+    until = (ctx.run.since or ctx.now) + action.wait
+    if ctx.now < until:
+        return wait(ctx, until, "delay")
+    return follow_edge(ctx, record_step(ctx, "waited"))
+
+
+@_handles(WaitForEvent, awaits=lambda action: action.event)
+def _wait_for_event(ctx: StepContext, action: WaitForEvent) -> Decision:
+    since = ctx.run.since or ctx.now
+    until = since + action.timeout
+    for event in ctx.facts.later_events:
+        in_time = event.event == action.event and since < event.at <= until
+        if in_time and matches(action.filters, ctx.facts.context_of(event)):
+            return follow_edge(ctx, record_step(ctx, "matched", "matched", event_reference(event)))
+    if ctx.now < until:
+        return wait(ctx, until, "event")
+    return follow_edge(ctx, record_step(ctx, "timed_out", "timeout", {"event": action.event}))
+
+
+@_handles(Split)
+def _split(ctx: StepContext, action: Split) -> Decision:
+    number = bucket(ctx.run.automation_id, ctx.node.id, ctx.facts.contact.id)
+    return follow_edge(ctx, record_step(ctx, "branched", branch_for(action.branches, number), {"share": number}))
+
+
+@_handles(Exit)
+def _exit(ctx: StepContext, _: Exit) -> Decision:
+    return end_entry(ctx, State.EXITED, "exit", record_step(ctx, "exited"))
+
+
+@_handles(InvalidAction)
+def _invalid(ctx: StepContext, action: InvalidAction) -> Decision:
+    # A first node of an unknown kind takes the place of a missing trigger (docs/contract.md 4.7.8).
+    if ctx.node is ctx.graph.start and ctx.node.kind not in NODE_KINDS:
+        return follow_edge(ctx, record_step(ctx, "entered"))
+    return fail_permanently(ctx, "node_invalid", str(action.problems[0]))
+
+
+def _skip_if_opted_out(ctx: StepContext) -> Decision | None:
+    if ctx.channel not in ctx.facts.contact.opted_out:
+        return None
+    return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "opted_out"}))
+
+
+def _withhold(ctx: StepContext) -> Decision | None:
+    """Delay a message until the quiet hours end, or skip it if the contact has reached the frequency cap."""
+    hours, cap = ctx.graph.settings.quiet_hours, ctx.graph.settings.frequency_cap
+    if hours is not None:
+        until = quiet_until(hours, ctx.facts.contact.attributes.get(hours.attribute), ctx.now)
+        if until is not None:
+            return wait(ctx, until, "quiet_hours")
+    if cap is not None:
+        count = sum(at > ctx.now - cap.period for at in ctx.facts.history.messages_at)
+        if count >= cap.messages:
+            return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "frequency_cap", "messages": count}))
+    return None
+
+
+def _event_body(ctx: StepContext) -> dict[str, Any]:
+    """Return the default body of a webhook: the event, as `type` and `data` (Standard Webhooks)."""
+    facts, run = ctx.facts, ctx.run
+    identifiers = identifier_fields(merge_identifiers(facts.sent, facts.contact.identifiers))
+    ids = {"contactId": facts.contact.id, "automationId": run.automation_id, "entryId": run.entry_id}
+    return {"type": facts.event, "data": {**ids, **identifiers, "payload": facts.payload}}
+
+
+def _evaluate_texts(value: Json, context: Mapping[str, Any], budget: RenderBudget) -> Json:
+    """Return a JSON value with all its texts rendered, within one budget; raise TemplateError."""
+    match value:
+        case str():
+            return evaluate(value, context, budget)
+        case list():
+            return [_evaluate_texts(item, context, budget) for item in value]
+        case dict():
+            return {name: _evaluate_texts(item, context, budget) for name, item in value.items()}
+        case _:
+            return value
+
+
+def _mask_emails(path: str, actual: Any) -> Any:
+    if path == "contact" and isinstance(actual, dict) and "email" in actual:
+        return {**actual, "email": mask_email(actual["email"])}
+    return mask_email(actual) if path in ("email", "contact.email") and isinstance(actual, str) else actual
+
+
+HOLDOUT_NODE_ID = ""  # no node has an empty id, so a holdout is independent of every split
+
+
+def bucket(automation_id: str, node_id: str, contact_id: str) -> int:
+    """Return the bucket of a contact at a node, from 0 to 99: always the same, in whole numbers.
+
+    The hash is SHA-256 of `automation id/node id/contact id` in UTF-8. Its first 32 bits, times 100, shifted right by
+    32, are the bucket. The branches of a split take their percentages of the buckets in the order in which they are
+    written; a holdout takes the lowest ones, with an empty node id. In SQL:
+    `('x' || left(encode(sha256(convert_to(a || '/' || n || '/' || c, 'UTF8')), 'hex'), 8))
+    ::bit(32)::bigint * 100 >> 32`
+    """
+    digest = hashlib.sha256(f"{automation_id}/{node_id}/{contact_id}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") * 100 >> 32
+
+
+def branch_for(branches: Iterable[Branch], number: int) -> str:
+    """Return the handle of the branch for a bucket; the percentages must sum to 100."""
+    upper = 0
+    for branch in branches:
+        upper += branch.percent
+        if number < upper:
+            return branch.handle
+    raise ValueError(f"the branches end at {upper} percent")
+
+
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
+_MAX_ZONE_LENGTH = 64
+
+
+def quiet_until(hours: QuietHours, zone_name: Json, now: datetime) -> datetime | None:
+    """Return when the quiet hours around `now` end, in UTC, or None outside quiet hours.
+
+    `zone_name` is the contact's time zone, such as `Europe/Zurich`; any other value means UTC.
+    """
+    local = now.astimezone(time_zone(zone_name))
+    clock, over_midnight = local.time(), hours.start >= hours.end
+    after_start, before_end = clock >= hours.start, clock < hours.end
+    if not (after_start or before_end if over_midnight else after_start and before_end):
+        return None
+    day = local.date() + timedelta(days=1) if over_midnight and after_start else local.date()
+    end = datetime.combine(day, hours.end, local.tzinfo)
+    if end.astimezone(UTC) <= now:  # the hour that occurs twice when clocks are set back: take its second occurrence
+        end = end.replace(fold=1)
+    return end.astimezone(UTC)
+
+
+def time_zone(name: Json) -> tzinfo:
+    """Return the time zone of that name, or UTC if there is none."""
+    # The pattern keeps paths such as `../x` away from the zone files on disk.
+    return (
+        _load_zone(name) if isinstance(name, str) and len(name) <= _MAX_ZONE_LENGTH and _ZONE.fullmatch(name) else UTC
+    )
+
+
+@lru_cache(maxsize=1_024)
+def _load_zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC

@@ -1,0 +1,244 @@
+"""The state of an entry, the transitions between states, the record of a step, and the effects that a step requests.
+
+In-app messages, tags and attributes live in the database and commit with the state of their entry. Emails and webhooks
+leave the system: their row in `messages` is written before they are sent, and its id is derived from entry and node, so
+a repeated attempt sends the same id.
+"""
+
+import hashlib
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from workbench.language.codec import Json
+
+
+class State(StrEnum):
+    """The state of an entry."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    EXITED = "exited"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+
+
+# The reason of each transition is its label in docs/entry-states.md. A CHECK in the database has the same pairs.
+_REASONS = {
+    (State.PENDING, State.RUNNING): "claimed",
+    (State.PENDING, State.CANCELLED): "switched off, or its log was dropped",
+    (State.WAITING, State.RUNNING): "due, or woken by an event",
+    (State.WAITING, State.CANCELLED): "switched off, or its log was dropped",
+    (State.RETRYING, State.RUNNING): "retried",
+    (State.RETRYING, State.CANCELLED): "switched off, or its log was dropped",
+    (State.RUNNING, State.WAITING): "a delay, an event to wait for, quiet hours",
+    (State.RUNNING, State.PAUSED): "its automation is paused",
+    (State.RUNNING, State.RETRYING): "a step failed, or its worker stopped",
+    (State.RUNNING, State.COMPLETED): "the end of the graph, or held out",
+    (State.RUNNING, State.EXITED): "an exit, or the goal",
+    (State.RUNNING, State.CANCELLED): "switched off, dropped, or not admitted",
+    (State.RUNNING, State.DEAD): "no attempt left, or a permanent failure",
+    (State.PAUSED, State.PENDING): "its automation is resumed",
+    (State.PAUSED, State.CANCELLED): "switched off, or its log was dropped",
+    (State.CANCELLED, State.PENDING): "its log is on the chain again",
+    (State.DEAD, State.PENDING): "replayed",
+}
+TRANSITIONS: frozenset[tuple[State, State]] = frozenset(_REASONS)
+TERMINAL = frozenset({State.COMPLETED, State.EXITED, State.CANCELLED, State.DEAD})
+
+
+class IllegalTransitionError(AssertionError):
+    """A bug: a transition that is not in the table."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """An entry as the interpreter sees it.
+
+    `attempt` counts the claims of the current step, from 1. `due_at`: when a waiting or retrying run continues by
+    itself.
+    `since`: when the wait at the current node began; None at a node where the run has not waited.
+    """
+
+    entry_id: str
+    automation_id: str
+    state: State = State.PENDING
+    node_id: str | None = None
+    step: int = 0
+    attempt: int = 0
+    outcome: str | None = None
+    error: str | None = None
+    due_at: datetime | None = None
+    since: datetime | None = None
+
+    def to(self, state: State, **changes: Any) -> "Run":
+        """Return the run in another state; raise IllegalTransitionError if the table has no such transition."""
+        if (self.state, state) not in TRANSITIONS:
+            raise IllegalTransitionError(f"{self.state} -> {state}")
+        return msgspec.structs.replace(self, state=state, **changes)
+
+    def claimed(self) -> "Run":
+        """Return the run as claimed by a worker: running, one more attempt."""
+        return self.to(State.RUNNING, attempt=self.attempt + 1, due_at=None)
+
+    def at(self, node_id: str) -> "Run":
+        """Return the run at the next node, still running."""
+        return msgspec.structs.replace(self, node_id=node_id, step=self.step + 1, attempt=1, error=None, since=None)
+
+
+class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The record of one node that was run; the same in the history of an entry and in a simulation."""
+
+    node_id: str
+    kind: str
+    at: datetime
+    outcome: str
+    attempt: int = 1
+    handle: str | None = None
+    detail: dict[str, Any] = {}
+
+
+def entry_states_page() -> str:
+    """Return `docs/entry-states.md`."""
+    return f"""# States of an entry
+
+Written by `python docs/entry_states.py` from the table in `workbench/language/run.py`; the database has the same table as a CHECK.
+
+```mermaid
+{state_diagram()}
+```
+"""
+
+
+def state_diagram() -> str:
+    """Return the states and transitions as Mermaid text."""
+    order = list(State)
+    transitions = sorted(TRANSITIONS, key=lambda pair: (order.index(pair[0]), order.index(pair[1])))
+    lines = ["stateDiagram-v2", f"    [*] --> {State.PENDING.value}"]
+    lines += [f"    {old.value} --> {new.value}: {_REASONS[old, new]}" for old, new in transitions]
+    lines += [f"    {state.value} --> [*]" for state in order if state in TERMINAL]
+    return "\n".join(lines)
+
+
+Channel: TypeAlias = Literal["inapp", "email", "webhook"]
+CHANNELS: tuple[Channel, ...] = ("inapp", "email", "webhook")
+
+INAPP_DELAYS_S = (10, 60, 600, 3_600, 21_600)
+EMAIL_DELAYS_S = (60, 300, 1_800, 7_200, 21_600, 86_400)
+WEBHOOK_DELAYS_S = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
+JITTER = 0.2  # of a delay, in both directions
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """Delays in seconds after the first, second, … failure; an entry that fails after the last one is dead."""
+
+    in_app: tuple[float, ...] = INAPP_DELAYS_S
+    email: tuple[float, ...] = EMAIL_DELAYS_S
+    webhook: tuple[float, ...] = WEBHOOK_DELAYS_S
+
+    def delays(self, channel: Channel) -> tuple[float, ...]:
+        match channel:
+            case "inapp":
+                return self.in_app
+            case "email":
+                return self.email
+            case "webhook":
+                return self.webhook
+
+    def max_attempts(self, channel: Channel) -> int:
+        return len(self.delays(channel)) + 1
+
+
+DEFAULT_POLICY = RetryPolicy()
+
+
+def uniform_policy(delays: tuple[float, ...]) -> RetryPolicy:
+    """Return the policy with one schedule for every channel (`WORKBENCH_RETRY_DELAYS`)."""
+    return RetryPolicy(delays, delays, delays)
+
+
+def delay_after(delays: tuple[float, ...], attempt: int, entry_id: str) -> timedelta | None:
+    """Return the delay after failed attempt number `attempt` (from 1), or None when no attempt is left."""
+    if attempt > len(delays):
+        return None
+    # The jitter is a hash of entry and attempt, not a random number: a simulation and the engine get the same delay.
+    digest = hashlib.blake2b(f"{entry_id}/{attempt}".encode(), digest_size=4).digest()
+    jitter = (int.from_bytes(digest, "big") / 0xFFFFFFFF * 2 - 1) * JITTER
+    return timedelta(seconds=delays[attempt - 1] * (1 + jitter))
+
+
+class InappMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="inapp"):
+    """A message stored for a wallet and pushed to its sockets."""
+
+    id: str
+    node_id: str
+    wallet_address: str
+    title: str
+    body: str
+    data: dict[str, Any] | None = None
+
+
+class EmailMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="email"):
+    """An email. `html`: the body is HTML with escaped values; otherwise it is plain text."""
+
+    id: str
+    node_id: str
+    email: str
+    subject: str
+    body: str
+    html: bool = False
+
+
+class WebhookMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="webhook"):
+    """A POST of the text `body` to a URL."""
+
+    id: str
+    node_id: str
+    url: str
+    body: str
+
+
+class TagAdded(msgspec.Struct, frozen=True):
+    """The tag is added to the contact, unless the contact has it."""
+
+    tag: str
+
+
+class TagRemoved(msgspec.Struct, frozen=True):
+    """The tag is removed from the contact, if the contact has it."""
+
+    tag: str
+
+
+class ContactUpdated(msgspec.Struct, frozen=True):
+    """The attributes are merged into the contact's, shallowly, like those of an event."""
+
+    attributes: dict[str, Json]
+
+
+Message: TypeAlias = InappMessage | EmailMessage | WebhookMessage
+ExternalEffect: TypeAlias = EmailMessage | WebhookMessage
+Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated
+
+
+def channel_of(message: Message) -> Channel:
+    """Return the channel that delivers a message."""
+    match message:
+        case InappMessage():
+            return "inapp"
+        case EmailMessage():
+            return "email"
+        case WebhookMessage():
+            return "webhook"
+
+
+def message_id(entry_id: str, node_id: str, visit: int = 1) -> str:
+    """Return the permanent id of the message that a node sends for an entry (UUID version 8, RFC 9562)."""
+    digest = hashlib.sha256(f"{entry_id}/{node_id}/{visit}".encode()).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

@@ -1,0 +1,275 @@
+"""How an automation is doing: entries by state, counts per step, failures, and the goal rate.
+
+The goal rate counts contacts by the side they were on when they first entered: treated, or held out. With both sides the
+difference is a lift with a 95 % interval. `Stats` is one reading; `Dashboard` is a widget that reads again every few seconds.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from workbench import environment, publish
+from workbench.connection import Connection
+from workbench.display import words
+from workbench.display.html import TableColumn, html, moment, plain, trend
+from workbench.display.words import duration, quantity
+from workbench.entries import DeadLetters, dead_letters
+from workbench.errors import InvalidArgumentError
+from workbench.language.graph import Graph, read_graph
+from workbench.language.uplift import MIN_CONTACTS, MIN_REACHED, Lift, UpliftGroup
+from workbench.publish import AutomationRecord
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Day(msgspec.Struct, frozen=True, rename="camel"):
+    """The contacts that entered for the first time on one day of UTC."""
+
+    day: date
+    treated: UpliftGroup
+    held_out: UpliftGroup
+
+
+class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
+    """How many of the contacts that first entered in the last `days` reached the goal in time; `goal` is None without a goal.
+
+    `later_entries` are entries of contacts that had entered before; they do not count. `mixed` contacts were on both sides, of
+    `unknown` contacts there were too many events to look at all. `cut_at` is the time from which entries count, where there are
+    too many to count them all.
+    """
+
+    goal: str | None
+    days: int
+    holdout: int = 0
+    since_version: int | None = None
+    within_seconds: int = 0
+    treated: UpliftGroup = UpliftGroup()
+    held_out: UpliftGroup = UpliftGroup()
+    lift: Lift | None = None
+    by_day: tuple[Day, ...] = ()
+    later_entries: int = 0
+    mixed: int = 0
+    unknown: int = 0
+    cut_at: str | None = None
+
+    def lines(self) -> list[str]:
+        """Return sentences: the rate, the lift where there is a holdout, and what limits both."""
+        if self.goal is None:
+            return ['No goal: .goal("purchase") names the event that counts as success.']
+        within = duration(timedelta(seconds=self.within_seconds))
+        rate = f"Goal {self.goal}: reached by {_share(self.treated)} within {within} of first entering"
+        lines = [f"{rate}, in the last {quantity(self.days, 'day')}."]
+        if self.lift is not None:
+            since = f", since version {self.since_version}" if (self.since_version or 1) > 1 else ""
+            lines += [f"Held out ({self.holdout} %{since}): reached by {_share(self.held_out)}.", _lift_line(self.lift)]
+        if self.cut_at is not None:
+            lines.append(f"There are too many to count them all: only entries since {moment(self.cut_at)} UTC count.")
+        if self.later_entries:
+            entries = quantity(self.later_entries, "entry", "entries")
+            lines.append(f"{entries} of contacts that had entered before: not counted.")
+        if self.mixed:
+            contacts = quantity(self.mixed, "contact")
+            lines.append(f"{contacts} on both sides after a merge: counted on the side of the first entry.")
+        if self.unknown:
+            contacts = quantity(self.unknown, "contact")
+            lines.append(f"{contacts} with too many events to look at: counted as not reaching it.")
+        return lines
+
+    def table(self) -> tuple[Sequence[TableColumn], list[tuple[str, ...]]]:
+        """Return columns and one row per day, the newest first."""
+        if self.lift is None:
+            return (_DAY, *_TREATED), [(day.day.isoformat(), *_cells(day.treated)) for day in reversed(self.by_day)]
+        return (_DAY, *_TREATED, *_HELD_OUT), [
+            (day.day.isoformat(), *_cells(day.treated), *_cells(day.held_out)) for day in reversed(self.by_day)
+        ]
+
+    def percents(self) -> list[int]:
+        """Return the rate in whole percent of each day on which contacts entered."""
+        return [round(day.treated.rate * 100) for day in self.by_day if day.treated.contacts]
+
+
+_DAY = TableColumn("entered on")
+_TREATED = (TableColumn("contacts", number=True), TableColumn("reached", number=True), TableColumn("rate", number=True))
+_HELD_OUT = tuple(TableColumn(f"held out: {column.title}", number=True) for column in _TREATED)
+
+
+def _cells(group: UpliftGroup) -> tuple[str, str, str]:
+    return f"{group.contacts:,}", f"{group.reached:,}", f"{group.rate:.1%}" if group.contacts else ""
+
+
+def _share(group: UpliftGroup) -> str:
+    if not group.contacts:
+        return "0 contacts so far"
+    return f"{group.reached:,} of {quantity(group.contacts, 'contact')} ({group.rate:.1%})"
+
+
+def _lift_line(lift: Lift) -> str:
+    if lift.difference is None or lift.low is None or lift.high is None:
+        return f"Lift: not enough data. It takes {MIN_CONTACTS} contacts on each side, and {MIN_REACHED} that reach the goal."
+    difference, low, high = (f"{share * 100:+.1f}" for share in (lift.difference, lift.low, lift.high))
+    return f"Lift: {difference} points (95 % interval: {low} to {high}). {_VERDICTS[lift.verdict]}"
+
+
+_VERDICTS = {
+    "no_difference": "That may be chance: there is no significant difference yet.",
+    "more": "More contacts reach the goal with it than without.",
+    "fewer": "Fewer contacts reach the goal with it than without.",
+}
+
+
+class StepFigures(msgspec.Struct, frozen=True):
+    """One step: what it does, how many of the newest entries are there now, and how often each outcome occurred there."""
+
+    node_id: str
+    does: str
+    live: int
+    outcomes: Mapping[str, int]
+
+    def outcome_text(self) -> str:
+        """Return the outcomes with their counts, the most frequent first."""
+        by_count = sorted(self.outcomes.items(), key=lambda item: -item[1])
+        return ", ".join(f"{words.outcome(word)}: {count:,}" for word, count in by_count)
+
+
+class Stats:
+    """How an automation was doing when it was read; shows itself. `.dashboard()` of the automation keeps reading."""
+
+    def __init__(
+        self,
+        record: AutomationRecord,
+        states: Mapping[str, int],
+        steps: Sequence[StepFigures],
+        goal: GoalRate,
+        dead: DeadLetters,
+    ) -> None:
+        self._record = record
+        self.states = dict(states)
+        self.steps = tuple(steps)
+        self.goal = goal
+        self.dead = dead
+
+    @property
+    def name(self) -> str:
+        """The name of the automation."""
+        return self._record.name
+
+    def pills(self) -> list[tuple[str, str]]:
+        """Return the states of the automation, each a text and a colour."""
+        return self._record.pills()
+
+    def headline(self) -> str:
+        """Return how many entries there are in each state."""
+        return f"{words.entry_counts(self.states)}."
+
+    def table(self) -> tuple[Sequence[TableColumn], list[tuple[str, str, str, str]]]:
+        """Return columns and one row per step."""
+        return _COLUMNS, [(step.node_id, step.does, f"{step.live:,}", step.outcome_text()) for step in self.steps]
+
+    def frame(self) -> "pl.DataFrame":
+        """Return a polars frame: step, outcome, count. Entries that are at a step now have the outcome `live`."""
+        import polars as pl
+
+        rows = [
+            (step.node_id, outcome, count)
+            for step in self.steps
+            for outcome, count in ({"live": step.live} | dict(step.outcomes)).items()
+        ]
+        return pl.DataFrame(rows, schema={"step": pl.String, "outcome": pl.String, "count": pl.Int64}, orient="row")
+
+    def __repr__(self) -> str:
+        pills = ", ".join(text for text, _ in self.pills())
+        dead = ["", "Failed permanently:", repr(self.dead)] if self.dead else []
+        return "\n".join(
+            [f"{self.name} ({pills})", self.headline(), *self.goal.lines(), "", plain(*self.table()), *dead]
+        )
+
+    def _repr_html_(self) -> str:
+        return html(
+            "stats.html.j2",
+            name=self.name,
+            pills=self.pills(),
+            headline=self.headline(),
+            goal=self.goal,
+            trend=trend(self.goal.percents()) if len(self.goal.percents()) > 1 else "",
+            steps=self.table(),
+            dead=self.dead.table() if self.dead else None,
+        )
+
+
+_COLUMNS = (
+    TableColumn("step"),
+    TableColumn("action"),
+    TableColumn("entries now", number=True),
+    TableColumn("outcomes"),
+)
+
+
+def stats(connection: Connection, record: AutomationRecord, days: int) -> Stats:
+    """Return how an automation is doing now; the goal rate covers the last `days`."""
+    path = f"/automations/{record.id}"
+    current = msgspec.convert(connection.get(path), AutomationRecord)
+    counts = connection.get(f"{path}/stats")
+    goal = msgspec.convert(connection.get(f"{path}/goal", days=days), GoalRate)
+    version = publish.live_version(connection, current)
+    graph = read_graph(current.graph if version is None else version.graph)
+    titles = {node.id: words.step_title(node) for node in graph.nodes} if isinstance(graph, Graph) else {}
+    live, outcomes = counts["live"], counts["nodes"]
+    titles |= dict.fromkeys(sorted({*live, *outcomes} - titles.keys()), "of an earlier version")
+    steps = [StepFigures(key, title, live.get(key, 0), outcomes.get(key, {})) for key, title in titles.items()]
+    return Stats(current, counts["entries"], steps, goal, dead_letters(connection, record.id))
+
+
+class Dashboard:
+    """The live view of one automation. At the end of a cell it shows a widget; outside a notebook it prints the current figures."""
+
+    def __init__(self, read: Callable[[], Stats]) -> None:
+        self._read = read
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer the page: `look` reads the figures, `replay` (`cause`) first has failed entries tried again."""
+        stats = self._read()
+        said = ""
+        match request:
+            case {"ask": "replay", "cause": str() as cause}:
+                said = repr(stats.dead.replay(cause))
+                stats = self._read()
+            case {"ask": "look"}:
+                pass
+            case _:
+                raise InvalidArgumentError("the page sent an unknown request: reload it")
+        return {
+            "title": stats.name,
+            "pills": [list(pill) for pill in stats.pills()],
+            "lines": [stats.headline(), *stats.goal.lines()],
+            "steps": _page_table(*stats.table()),
+            "dead": _page_table(*stats.dead.table()),
+            "days": _page_table(*stats.goal.table()),
+            "percents": stats.goal.percents(),
+            "dates": [day.day.isoformat() for day in stats.goal.by_day if day.treated.contacts],
+            "said": said,
+        }
+
+    def _ipython_display_(self) -> None:
+        stats = self._read()
+        if not environment.in_kernel():
+            sys.stdout.write(f"{stats!r}\n")
+            return
+        from workbench.display.widgets import LiveWindow, show
+
+        show(LiveWindow(self.answer), stats._repr_html_())
+
+    def __repr__(self) -> str:
+        return repr(self._read())
+
+
+def _page_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return a table for the page; `numbers` are the indices of right-aligned columns."""
+    return {
+        "heads": [column.title for column in columns],
+        "numbers": [index for index, column in enumerate(columns) if column.number],
+        "rows": [[str(cell) for cell in row] for row in rows],
+    }

@@ -1,0 +1,232 @@
+"""Recently arrived events with their outcomes: as a frame, or one by one as they arrive.
+
+Rejected events and duplicates are kept for seven days. Of a rejected event only the keys and the types of the values are kept.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from workbench import environment
+from workbench.connection import Connection
+from workbench.display.html import TableColumn, moment
+from workbench.display.words import quantity, short
+from workbench.errors import ConnectionFailedError, UnavailableError, UnknownOutcomeError
+from workbench.language.codec import decode, encode
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from workbench.display.widgets import LiveView, Row
+
+Outcomes: TypeAlias = str | Iterable[str] | None
+
+_PATH = "/events/recent"
+_MAX_STREAM_S = 86_400  # the server ends a longer stream
+_RECONNECT_PAUSES_S = (0.2, 0.6, 2.0, 5.0)
+_MAX_CELL_LENGTH = 160
+
+
+class ReceivedEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """An event and its outcome: accepted, deduplicated, dry_run or rejected."""
+
+    id: str
+    at: datetime
+    outcome: str
+    event: str | None
+    contact_id: str | None = None
+    idempotency_key: str | None = None
+    payload: Any = None
+    field: str | None = None
+    error: str | None = None
+    body: Any = None
+    matched_automations: int | None = None
+    entries: int | None = None
+
+    def sentence(self) -> str:
+        """Return the outcome as a sentence."""
+        match self.outcome:
+            case "accepted":
+                return f"started {quantity(self.entries, 'automation')}" if self.entries else "started nothing"
+            case "deduplicated":
+                return "a duplicate by its idempotency key, so nothing happened again"
+            case "dry_run":
+                return f"would start {quantity(self.matched_automations or 0, 'automation')}"
+            case _:
+                return self.error or ""
+
+    def __repr__(self) -> str:
+        return f"{moment(self.at)}  {self.outcome:<12}  {self.event or '(no name)'}: {self.sentence()}"
+
+
+class TailMessage(msgspec.Struct, frozen=True):
+    """An event with the cursor after it; without an event it is a heartbeat, or `lost` says why the connection broke."""
+
+    cursor: str
+    event: ReceivedEvent | None = None
+    lost: str = ""
+
+
+class EventTail:
+    """Events as they arrive. Iterate over it with `for`, which ends after its seconds or when it is interrupted.
+
+    At the end of a cell it shows itself: in a notebook as a live table, elsewhere as lines.
+    """
+
+    def __init__(self, connection: Connection, outcomes: Outcomes, seconds: float | None) -> None:
+        self._connection = connection
+        self._outcomes = _joined(outcomes)
+        self._seconds = inf if seconds is None else seconds
+
+    def __iter__(self) -> Iterator[ReceivedEvent]:
+        """Yield events from now on; resumes where it was when the connection breaks or the server restarts."""
+        return (message.event for message in self.follow() if message.event is not None)
+
+    def follow(self, cursor: str = "", *, keep_trying: bool = False) -> Iterator[TailMessage]:
+        """Yield events after `cursor` (default: from now on), heartbeats and lost connections.
+
+        With `keep_trying` it reconnects for ever; otherwise it raises when no connection was made at all, or four tries failed.
+        """
+        until = environment.monotonic_s() + self._seconds
+        pauses = iter(_RECONNECT_PAUSES_S)
+        while (left_s := until - environment.monotonic_s()) > 0:
+            pause = _RECONNECT_PAUSES_S[0]
+            try:
+                for message in self._messages(cursor, left_s):
+                    cursor, pauses = message.cursor, iter(_RECONNECT_PAUSES_S)
+                    yield message
+            except (ConnectionFailedError, UnavailableError, UnknownOutcomeError) as error:
+                pause = next(pauses, _RECONNECT_PAUSES_S[-1] if keep_trying else 0.0)
+                if not pause or not (cursor or keep_trying):
+                    raise
+                yield TailMessage(cursor, lost=str(error))
+            environment.sleep(pause)
+
+    def _messages(self, cursor: str, left_s: float) -> Iterator[TailMessage]:
+        """Yield the messages of one connection, for about `left_s` seconds."""
+        seconds = None if left_s > _MAX_STREAM_S else ceil(left_s)
+        with self._connection.stream_lines(
+            _PATH, outcome=self._outcomes, after=cursor or None, seconds=seconds
+        ) as lines:
+            event = None
+            for line in lines:
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    cursor = value
+                elif name == "data":
+                    event = msgspec.convert(decode(value.encode()), ReceivedEvent)
+                elif not name:  # an empty line ends a message of an event stream; a comment is a heartbeat
+                    yield TailMessage(cursor, event)
+                    event = None
+
+    def _ipython_display_(self) -> None:
+        if environment.in_kernel():
+            self._window().show()
+            return
+        try:
+            for event in self:
+                sys.stdout.write(f"{event!r}\n")
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            return
+
+    def _window(self) -> "LiveView":
+        from workbench.display.widgets import LiveView
+
+        return LiveView(lambda cursor: map(_window_row, self.follow(cursor, keep_trying=True)))
+
+    def __repr__(self) -> str:
+        return "Events as they arrive: for event in wb.events.tail(seconds=30): print(event)"
+
+
+def _window_row(message: TailMessage) -> "tuple[str, Row | None, str]":
+    event = message.event
+    if event is None:
+        return message.cursor, None, message.lost
+    content = event.payload if event.outcome in ("accepted", "dry_run") else event.body
+    label = "what was sent, types for values" if event.outcome == "rejected" else "payload"
+    detail = {"contact": event.contact_id, "idempotency key": event.idempotency_key, label: content}
+    present = {name: value for name, value in detail.items() if value is not None}
+    row: Row = {
+        "at": event.at.strftime("%H:%M:%S"),
+        "outcome": event.outcome,
+        "event": event.event or "(no name)",
+        "said": event.sentence(),
+        "detail": msgspec.json.format(encode(present), indent=2).decode(),
+    }
+    return message.cursor, row, ""
+
+
+def recent(connection: Connection, outcomes: Outcomes, limit: int) -> "pl.DataFrame":
+    """Return the newest events as a frame, the newest last."""
+    events = _newest(connection, _joined(outcomes), limit)
+    titles = ("at (UTC)", "outcome", "event", "what became of it", "idempotency key", "contact")
+    rows = []
+    for event in events:
+        ids = (short(event.idempotency_key), short(event.contact_id))
+        rows.append((moment(event.at), event.outcome, event.event or "", event.sentence(), *ids))
+    empty = "None yet. wb.events.send(…) sends one."
+    return _frame(events, _RECENT_COLUMNS, titles, rows, title=f"Events: {len(events)}", empty=empty)
+
+
+def rejected(connection: Connection, limit: int) -> "pl.DataFrame":
+    """Return the newest rejected events as a frame, the newest last."""
+    events = _newest(connection, "rejected", limit)
+    titles = ("at (UTC)", "event", "why it was rejected", "what was sent, types for values")
+    rows = []
+    for event in events:
+        body = _json(event.body) or ""
+        cell = body if len(body) <= _MAX_CELL_LENGTH else f"{body[:_MAX_CELL_LENGTH]}…"
+        rows.append((moment(event.at), event.event or "", event.error or "", cell))
+    title = f"Rejected events: {len(events)}"
+    note = "Requests rejected for their key or their rate (401, 403, 429) are not recorded."
+    empty = f"No event was rejected in the last seven days. {note}"
+    return _frame(events, _REJECTED_COLUMNS, titles, rows, title=title, note=note, empty=empty)
+
+
+_REJECTED_COLUMNS = ("at", "event", "field", "error", "body")
+_RECENT_COLUMNS = (
+    *("at", "outcome", "event", "error", "idempotency_key", "contact_id", "payload"),
+    *("entries", "matched_automations", "field", "body", "id"),
+)
+
+
+def _newest(connection: Connection, outcomes: str | None, limit: int) -> list[ReceivedEvent]:
+    return msgspec.convert(connection.get(_PATH, outcome=outcomes, limit=limit)["events"], list[ReceivedEvent])
+
+
+def _frame(
+    events: Sequence[ReceivedEvent],
+    names: Sequence[str],
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    **texts: str,
+) -> "pl.DataFrame":
+    import polars as pl
+
+    from workbench.display.frame import with_view
+    from workbench.display.html import TableView
+
+    types: dict[str, pl.DataType] = {
+        "at": pl.Datetime("us", "UTC"),
+        "entries": pl.Int64(),
+        "matched_automations": pl.Int64(),
+    }
+    data = {
+        name: [_json(getattr(event, name)) if name in ("payload", "body") else getattr(event, name) for event in events]
+        for name in names
+    }
+    frame = pl.DataFrame(data, schema={name: types.get(name, pl.String()) for name in names})
+    return with_view(frame, TableView(tuple(map(TableColumn, titles)), rows, **texts))
+
+
+def _joined(outcomes: Outcomes) -> str | None:
+    return outcomes if outcomes is None or isinstance(outcomes, str) else ",".join(outcomes)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else encode(value).decode()

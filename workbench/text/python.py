@@ -1,0 +1,294 @@
+"""An outline as calls of verbs. The calls are executed to build the automation, or printed as Python code.
+
+One list of calls serves both, so the printed code builds exactly the automation that it was printed from.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, JsonObject, Outline, OutlineStep
+from workbench.draft import Draft
+from workbench.errors import InvalidArgumentError, InvalidAutomationError
+from workbench.language.codec import encode
+from workbench.text.remainder import Extras
+from workbench.verbs import AutomationVerbs, StepVerbs
+
+_Arguments: TypeAlias = dict[str, Any]
+
+_UNITS_S = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_WIDTH = 100
+_INDENT = "    "
+_MAX_INLINE_CALLS = 2  # of a branch; longer chains are easier to read one call a line
+
+
+class VerbCall(msgspec.Struct, frozen=True):
+    """A verb with its arguments. `line`: the line of the sentence it comes from, 0 if there is none."""
+
+    verb: str
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = {}
+    line: int = 0
+
+
+class BranchFunction(msgspec.Struct, frozen=True):
+    """An argument that is a function of the branch: `lambda b: b.add_tag("vip")`."""
+
+    calls: tuple[VerbCall, ...]
+
+
+def calls_of(outline: Outline) -> list[VerbCall]:
+    """Return the calls that build an automation."""
+    label = {} if outline.id == TRIGGER_ID else {"node": outline.id}
+    if outline.logs:
+        logs = outline.logs
+        source = {"contract": logs["contract"], "event": logs["signature"], "to_contact": logs["walletArg"]}
+        source["chain_id"] = logs["chainId"]
+        if logs["confirmations"]:
+            source["confirmations"] = logs["confirmations"]
+        if logs["createContacts"]:
+            source["create_contacts"] = True
+        start = VerbCall("on_chain", (), source | label, outline.line)
+    elif outline.events:
+        start = VerbCall("on", outline.events, label)
+    else:
+        start = VerbCall("on_any_event", (), label)
+    filters = [VerbCall("where", (item["path"],), _predicate(item)) for item in outline.filters]
+    rules = [_rule(name, value) for name, value in outline.settings.items()]
+    return [start, *filters, *rules, *_block(outline.steps)]
+
+
+class _AutomationBuilder(AutomationVerbs):
+    """Carries the draft from call to call; the verbs are methods of AutomationVerbs."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def _with(self, draft: Draft) -> "_AutomationBuilder":
+        return _AutomationBuilder(draft)
+
+
+def build(outline: Outline) -> Draft:
+    """Return the automation of an outline; raise InvalidAutomationError, with the line if there is one, if a verb refuses it."""
+    builder: _AutomationBuilder = _execute(_AutomationBuilder(Draft(outline.name)), calls_of(outline))
+    return builder._draft
+
+
+def _execute(builder: Any, calls: Iterable[VerbCall]) -> Any:
+    for call in calls:
+        arguments = [_function(item) if isinstance(item, BranchFunction) else item for item in call.arguments]
+        try:
+            builder = getattr(builder, call.verb)(*arguments, **call.named)
+        except InvalidArgumentError as error:
+            raise InvalidAutomationError(f"line {call.line}: {error}" if call.line else str(error)) from None
+    return builder
+
+
+def _function(branch: BranchFunction) -> Any:
+    return lambda steps: cast("StepVerbs", _execute(steps, branch.calls))
+
+
+def _block(block: Block) -> list[VerbCall]:
+    calls: list[VerbCall] = []
+    for step in block:
+        match step:
+            case GoTo(id=node_id, line=line):
+                calls.append(VerbCall("go_to", (node_id,), line=line))
+            case End():
+                calls.append(VerbCall("end"))
+            case OutlineStep():
+                first, *others = _step(step)
+                calls += [msgspec.structs.replace(first, line=step.line), *others]
+    return calls
+
+
+def _step(step: OutlineStep) -> list[VerbCall]:
+    data = step.data
+    label = {} if step.id is None else {"node": step.id}
+    branches = [VerbCall("branch", (handle, _branch(block))) for handle, block in step.branches if block]
+    if step.raw:
+        return [VerbCall("step", (step.kind, data), label), *branches]
+    match step.kind:
+        case "send_inapp":
+            extra = {"data": data["data"]} if "data" in data else {}
+            return [VerbCall("send_inapp", (), {"title": data["title"], "body": data["body"], **extra, **label})]
+        case "send_email":
+            return [VerbCall("send_email", (), {**data, **label})]
+        case "send_webhook":
+            body = {"body": data["body"]} if "body" in data else {}
+            return [VerbCall("send_webhook", (data["url"],), {**body, **label})]
+        case "add_tag" | "remove_tag":
+            return [VerbCall(step.kind, (data["tag"],), label)]
+        case "update_contact":
+            return [VerbCall("update_contact", (data["attributes"],), label)]
+        case "delay":
+            return [VerbCall("delay", (_span(data["seconds"]),), label)]
+        case "exit":
+            return [VerbCall("exit", (), label)]
+        case "split":
+            shares = {branch["handle"]: branch["percent"] for branch in data["branches"]}
+            return [VerbCall("split", (shares,), label), *branches]
+        case "wait_for_event":
+            where = {"where": _where(data["filters"])} if data["filters"] else {}
+            call = VerbCall("wait_for", (data["event"],), {"within": _span(data["timeoutSeconds"]), **where, **label})
+            return [call, *_yes_no(step, even_empty=False)]
+        case _:
+            first, *others = data["filters"]
+            more = [VerbCall("and_", (item["path"],), _predicate(item)) for item in others]
+            when = VerbCall("when", (first["path"],), _predicate(first) | label)
+            return [when, *more, *_yes_no(step, even_empty=True)]
+
+
+def _yes_no(step: OutlineStep, *, even_empty: bool) -> list[VerbCall]:
+    (_, yes), (_, no) = step.branches
+    then = [VerbCall("then", (_branch(yes),))] if yes or even_empty else []
+    return [*then, *([VerbCall("otherwise", (_branch(no),))] if no else [])]
+
+
+def _branch(block: Block) -> BranchFunction:
+    return BranchFunction(tuple(_block(block)))
+
+
+def _rule(name: str, value: Any) -> VerbCall:
+    match name:
+        case "reentry" if value["policy"] == "once_per":
+            return VerbCall("reentry", (), {"every": f"{value['days']}d"})
+        case "reentry":
+            return VerbCall("reentry", ("once" if value["policy"] == "once" else "after_exit",))
+        case "goal":
+            where = {"where": _where(value["filters"])} if value["filters"] else {}
+            return VerbCall("goal", (value["event"],), where)
+        case "quietHours":
+            attribute = value["timezoneAttribute"]
+            timezone = {"timezone": attribute} if attribute != "timezone" else {}
+            return VerbCall("quiet_hours", (value["from"], value["to"]), timezone)
+        case "holdout":
+            return VerbCall("holdout", (value,))
+        case _:
+            return VerbCall("frequency_cap", (value["messages"],), {"per": _span(value["seconds"])})
+
+
+def _predicate(item: Mapping[str, Any]) -> _Arguments:
+    """Return the keyword argument of a filter: `{"eq": 100}`."""
+    match item["operator"]:
+        case "exists":
+            return {"exists": True}
+        case "in":
+            return {"is_in": item["value"]}
+        case operator:
+            return {operator: item["value"]}
+
+
+def _where(filters: list[JsonObject]) -> _Arguments | list[_Arguments]:
+    """Return filters as the argument `where=`: a dict by path, or a list of dicts if a path occurs twice."""
+    conditions: list[_Arguments] = []
+    for item in filters:
+        predicate = _predicate(item)
+        operand = predicate.get("eq", predicate)
+        # A dict as operand of eq would be read as a predicate, so it keeps its operator.
+        conditions.append({item["path"]: predicate if isinstance(operand, dict) else operand})
+    if len({item["path"] for item in filters}) < len(filters):
+        return conditions
+    return {path: operand for condition in conditions for path, operand in condition.items()}
+
+
+def _span(seconds: int) -> str:
+    parts = []
+    for size, unit in _UNITS_S:
+        number, seconds = divmod(seconds, size)
+        if number:
+            parts.append(f"{number}{unit}")
+    return " ".join(parts)
+
+
+def python_code(opening: str, calls: Iterable[VerbCall], extras: Extras) -> str:
+    """Return a statement that builds an automation: `a = (wb.automation("…").on("…")…)`, one call a line."""
+    if extras:
+        without = {"without": [*extras.without]} if extras.without else {}
+        calls = [*calls, VerbCall("with_extras", (extras.values,), without)]
+    lines = [line for call in calls for line in _call_lines(call, 1)]
+    body = "\n".join(["a = (", f"{_INDENT}{opening}", *lines, ")"])
+    return f"from decimal import Decimal\n\n{body}" if "Decimal(" in body else body
+
+
+def _call_lines(call: VerbCall, depth: int) -> list[str]:
+    """Return the lines of a call: one if it fits."""
+    margin = _INDENT * depth
+    if not any(isinstance(item, BranchFunction) for item in call.arguments):
+        line = f"{margin}{_one_line(call)}"
+        if len(line) <= _WIDTH or not (call.arguments or call.named):
+            return [line]
+        arguments = [("", item) for item in call.arguments] + [(f"{name}=", item) for name, item in call.named.items()]
+        inner = [line for prefix, item in arguments for line in _argument_lines(prefix, item, margin + _INDENT)]
+        return [f"{margin}.{call.verb}(", *inner, f"{margin})"]
+    *before, branch = call.arguments
+    chain = [*map(_one_line, branch.calls)] if len(branch.calls) <= _MAX_INLINE_CALLS else [None]
+    if None not in chain:
+        line = f"{margin}.{call.verb}({''.join(f'{literal(item)}, ' for item in before)}lambda b: b{''.join(map(str, chain))})"
+        if len(line) <= _WIDTH:
+            return [line]
+    return [
+        f"{margin}.{call.verb}(",
+        *(f"{margin}{_INDENT}{literal(item)}," for item in before),
+        *_function_lines(branch, depth + 1, "," if before else ""),
+        f"{margin})",
+    ]
+
+
+def _one_line(call: VerbCall) -> str | None:
+    """Return a call on one line; None if it has branches."""
+    if any(isinstance(item, BranchFunction) for item in call.arguments):
+        return None
+    arguments = [*map(literal, call.arguments), *(f"{name}={literal(item)}" for name, item in call.named.items())]
+    return f".{call.verb}({', '.join(arguments)})"
+
+
+def _function_lines(branch: BranchFunction, depth: int, comma: str) -> Iterator[str]:
+    """Yield the lines of a branch: a single call as it is, several calls in parentheses."""
+    margin = _INDENT * depth
+    several = len(branch.calls) > 1
+    first, *rest = [line for call in branch.calls for line in _call_lines(call, depth + 1 if several else depth)]
+    if several:
+        yield from (f"{margin}lambda b: (", f"{margin}{_INDENT}b{first.strip()}", *rest, f"{margin}){comma}")
+    else:
+        *lines, last = [f"{margin}lambda b: b{first.strip()}", *rest]
+        yield from (*lines, f"{last}{comma}")
+
+
+def _argument_lines(prefix: str, value: Any, margin: str) -> Iterator[str]:
+    """Yield the lines of one argument: long dicts a key a line, long texts a line of the text a line."""
+    line = f"{margin}{prefix}{literal(value)},"
+    if len(line) <= _WIDTH:
+        yield line
+    elif isinstance(value, dict) and value:
+        yield f"{margin}{prefix}{{"
+        for key, item in value.items():
+            yield from _argument_lines(f"{literal(key)}: ", item, margin + _INDENT)
+        yield f"{margin}}},"
+    elif isinstance(value, str) and "\n" in value:
+        yield f"{margin}{prefix}("
+        for part in filter(None, re.split(r"(?<=\n)", value)):
+            yield f"{margin}{_INDENT}{literal(part)}"
+        yield f"{margin}),"
+    else:
+        yield line
+
+
+def literal(value: Any) -> str:
+    """Return a JSON value as Python code: texts in double quotes, numbers to the last digit."""
+    match value:
+        case str():
+            code = repr(value)
+            return f'"{code[1:-1]}"' if code.startswith("'") and '"' not in value else code
+        case Decimal():
+            exact = encode(float(value)) == encode(value)
+            return repr(float(value)) if exact else f'Decimal("{encode(value).decode()}")'
+        case Mapping():
+            return "{" + ", ".join(f"{literal(key)}: {literal(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(literal, value)) + "]"
+        case _:
+            return repr(value)

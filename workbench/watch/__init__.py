@@ -1,1 +1,0 @@
-"""Watching an automation that runs: figures, how they are shown, and the widget that keeps them fresh."""
