@@ -16,11 +16,16 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVER = tomllib.loads((ROOT / "packaging" / "server" / "pyproject.toml").read_text())["project"]
 LICENCES = runpy.run_path(str(ROOT / "docs" / "licences.py"))
-MODULES = {"pyarrow": "pyarrow.parquet", "psycopg": "psycopg_binary", "vl-convert-python": "vl_convert"}
+MODULES = {
+    "ipython": "IPython",
+    "pyarrow": "pyarrow.parquet",
+    "psycopg": "psycopg_binary",
+    "vl-convert-python": "vl_convert",
+}
 STARTERS = {
     "distutils-precedence.pth",
     "_editable_impl_event_workbench.pth",
-    "_editable_impl_event_workbench_server.pth",
+    "_event_workbench_server.pth",
     "_virtualenv.pth",
 }
 

@@ -163,7 +163,7 @@ def author(process: Process, org_id: int) -> Author:
 async def test_nothing_is_done_while_a_process_holds_other_secrets(database_url: str) -> None:
     text = advanced(OLD, NEW)
     async with Process(database_url, OLD).running(), Process(database_url, text).running() as process:
-        with pytest.raises(AccessError, match="processes are connected that hold other secrets"):
+        with pytest.raises(AccessError, match="processes with another secret are connected"):
             await go_on(database_url, process.keyring)
 
 

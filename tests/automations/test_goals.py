@@ -389,7 +389,7 @@ async def test_a_page_of_entries_costs_no_more_than_its_rows(desk: Any) -> None:
     async with desk.database.transaction() as tx:
         await tx.execute("SET LOCAL enable_sort = off")
         await tx.execute("SET LOCAL enable_seqscan = off")
-        cursor = await tx.execute(f"EXPLAIN {load('goals')['list_entries']}", values)
+        cursor = await tx.execute(f"EXPLAIN {load('automations')['list_goal_entries']}", values)
         plan = "\n".join([line for (line,) in await cursor.fetchall()])
     assert "Index Scan Backward" in plan
     assert "Sort" not in plan

@@ -34,7 +34,7 @@ def operator(dsn: str, action: str) -> str:
 async def test_only_the_log_that_is_refused_is_left_out(
     world: World, node: ScriptedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = World(world.database, await keys.create_org(world.database.dsn, "other"), world.ways)
+    other = World(world.database, await keys.create_org(world.database.dsn, "other"), world.transports)
     await world.execute(
         "ALTER TABLE onchain_events ADD CONSTRAINT unlucky"
         " CHECK (args ->> 'value' NOT IN ('13', '90') OR args ->> 'value' = '13' AND org_id > 1)"

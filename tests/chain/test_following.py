@@ -158,7 +158,7 @@ async def test_what_is_wrong_with_a_watch_is_said(changes: dict[str, object], sa
 
 async def test_several_organizations_follow_one_contract(world: World, anvil: Anvil, token: Token) -> None:
     other_id = await keys.create_org(world.database.dsn, "other")
-    other = World(world.database, other_id, world.ways)
+    other = World(world.database, other_id, world.transports)
     await world.on_chain(token)
     await other.on_chain(token, confirmations=1)
     world.follow(anvil.url)

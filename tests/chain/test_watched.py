@@ -148,7 +148,7 @@ async def test_another_contract_begins_when_it_is_published(world: World) -> Non
 
 
 async def test_two_organizations_follow_one_contract_each_for_itself(world: World) -> None:
-    other = World(world.database, await keys.create_org(world.database.dsn, "other"), world.ways)
+    other = World(world.database, await keys.create_org(world.database.dsn, "other"), world.transports)
     mine = await Authored.of(world)
     theirs = await Authored.of(other, filters=[{"path": "value", "operator": "eq", "value": "2"}])
     chain = await Chain.of(world)

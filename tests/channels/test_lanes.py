@@ -18,7 +18,7 @@ class Delivery:
         self.task = asyncio.create_task(self._run(lanes, org_id, endpoint))
 
     async def _run(self, lanes: DeliveryLimiter, org_id: int, endpoint: str) -> None:
-        async with lanes.enter(org_id, endpoint):
+        async with lanes.slot(org_id, endpoint):
             self.inside.set()
             await self._leave.wait()
 
@@ -37,7 +37,7 @@ async def inside(lanes: DeliveryLimiter, *endpoints: str, org_id: int = 1) -> li
 
 async def refused(lanes: DeliveryLimiter, org_id: int, endpoint: str) -> bool:
     with contextlib.suppress(NoSlotError):
-        async with lanes.enter(org_id, endpoint):
+        async with lanes.slot(org_id, endpoint):
             return False
     return True
 
@@ -90,4 +90,4 @@ async def test_an_empty_road_is_forgotten() -> None:
     first.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first.task
-    assert lanes._taken == {}
+    assert lanes._slots == {}

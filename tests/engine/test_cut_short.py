@@ -88,7 +88,7 @@ async def test_paused_entries_left_by_an_interrupted_deactivation_are_cancelled(
 
     with monkeypatch.context() as patched:
         patched.setattr(automations, "_CANCEL_BATCH", 2)
-        patched.setattr(automations, "_cancel_more", killed)
+        patched.setattr(automations, "_cancel_next", killed)
         with pytest.raises(_KilledError):
             await stop(bench.database, author(bench), automation_id)
     assert sorted(await bench.entries("state")) == [("cancelled",), ("cancelled",), ("paused",)]

@@ -71,7 +71,7 @@ def test_the_first_automation(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "data:image/svg+xml;base64," in cells["write"]
         assert "Your USDC are here" in cells["sample"]
         assert "Welcome aboard!" in cells["simulate-other"]
-        assert "a text, and true is a yes/no value" in cells["simulate-miss"]
+        assert "a text; true is a yes/no value" in cells["simulate-miss"]
         assert "published, version 1" in cells["publish"]
         assert "Accepted." in cells["send"]
         assert "Completed." in cells["watch"]

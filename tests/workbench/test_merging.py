@@ -52,7 +52,7 @@ def test_what_cannot_be_done_is_said(running: Running) -> None:
     merge.apply()
     with pytest.raises(InvalidArgumentError, match="merged already"):
         merge.apply()
-    with pytest.raises(ConflictError, match=f"merged into contact {web.id}"):
+    with pytest.raises(ConflictError, match=f"merged into {web.id}"):
         wb.merge(web, app)
     with pytest.raises(NotFoundError):
         app.tag("late")
