@@ -244,7 +244,9 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
 def _http_error(request: Request, error: SanicException) -> str:
     match error.status_code:
         case 404:
-            return "There is no route at this address: check the method and path against /docs"  # a path may hold a secret
+            return (
+                "There is no route at this address: check the method and path against /docs"  # a path may hold a secret
+            )
         case 405:
             return f"Method not allowed: use {error.headers.get('Allow', 'another method').upper()}"
         case status:
