@@ -20,11 +20,11 @@ from workbench.entries import DeadLetters, Entries, Entry, Until, dead_letters
 from workbench.errors import InvalidAutomationError, NotFoundError, WorkbenchError, usage_example
 from workbench.events import Receipt
 from workbench.language.check import Diagnostic, check_against, events_of, segments_of, uses_chain
-from workbench.plan import Plan, planned
+from workbench.plan import Plan, plan_publication
 from workbench.publish import AutomationRecord, Impact, Versions
 from workbench.segments import segment_names
 from workbench.send_test import TestReceivers, TestSent, send_test
-from workbench.simulate import Simulation, SimulationArguments, simulated
+from workbench.simulate import Simulation, SimulationArguments, simulate_draft
 from workbench.stats import Dashboard, Stats, stats
 from workbench.text.forms import from_sentences, sentence_lines, to_python, to_sentences, with_extras
 from workbench.text.remainder import Extras
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class SavedAutomation:
     """The server that an automation belongs to, and its record there. Shared by all values made from one automation.
 
-    `archived`: no automation has this name, but an archived one had it.
+    `record` is None until it is saved. `archived`: an archived automation has this name, and no other one has it.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class SavedAutomation:
 
 
 class Automation(AutomationVerbs):
-    """An automation: what starts it, and its steps. Every method that writes returns a new value.
+    """An automation: its trigger and its steps. Every method that writes returns a new value.
 
     ```
     a = (wb.automation("Thanks for the deposit")
            .on("deposit").where("amountUsd", eq=100)
            .send_inapp(title="Thanks!", body="Your {{ amountUsd }} USD have arrived."))
-    a                       # drawn, with errors and warnings
-    a.simulate({...})       # what would happen
-    a.publish()             # from now on events start it
-    a.entries()             # what did happen
+    a                       # the graph, with errors and warnings
+    a.simulate({...})       # what would happen with an event
+    a.publish()             # events start it from now on
+    a.entries()             # what happened
     ```
     """
 
@@ -74,12 +74,15 @@ class Automation(AutomationVerbs):
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> Self:
-        """Return the automation in a contract payload (`name`, `triggerSpec`, `graph`); nothing is lost."""
+        """Return the automation in a contract payload. Its `to_json()` is equal to the argument.
+
+        Raises InvalidAutomationError if the payload is not one of an automation.
+        """
         return cls(from_json(payload))
 
     @classmethod
     def from_sentences(cls, text: str, *, name: str) -> Self:
-        """Return the automation that sentences describe, as `describe` writes them; raises InvalidAutomationError naming the line."""
+        """Return the automation in sentences that `describe` wrote; raise InvalidAutomationError naming the line."""
         return cls(from_sentences(name, text))
 
     def _with(self, draft: Draft) -> Self:
@@ -87,37 +90,43 @@ class Automation(AutomationVerbs):
 
     @property
     def name(self) -> str:
-        """The name by which it is saved and opened."""
+        """The name under which it is saved and opened."""
         return self._draft.name
 
     # Writing
 
-    @usage_example(".from_text(text), where text is like what .describe() returns")
+    @usage_example(".from_text(text), with a text that .describe() returned")
     def from_text(self, text: str) -> Self:
-        """Return it rewritten from sentences, with the same name and server."""
+        """Return the automation that sentences describe, with the name and the server of this one."""
         return self._with(from_sentences(self.name, text))
 
     @usage_example('.with_extras({"nodes.add_tag_vip.data.label": "VIP"})')
     def with_extras(self, values: Mapping[str, object], *, without: Sequence[str] = ()) -> Self:
-        """Set fields that no method writes, by path: positions, unknown keys, ids of edges. `without`: paths to remove."""
+        """Set fields that no other method writes, by path: positions, unknown keys, ids of edges.
+
+        `without` is a list of paths to remove.
+        """
         return self._with(with_extras(self._draft, Extras(dict(values), tuple(without))))
 
     # Reading
 
     def to_json(self) -> dict[str, Any]:
-        """Return the contract's payload: `name`, `triggerSpec`, `graph`."""
+        """Return the contract's payload: `name`, `triggerSpec` and `graph`."""
         return self._draft.payload()
 
     def check(self) -> tuple[Diagnostic, ...]:
-        """Return errors, which prevent publishing, and then warnings."""
-        return (*self._draft.remarks(), *self._archive_remarks(), *self._unseen())
+        """Return the errors, which prevent publishing, and then the warnings.
+
+        With a server there are also warnings about events, values, segments and contracts that it has not stored.
+        """
+        return (*self._draft.remarks(), *self._archive_remarks(), *self._check_against_server())
 
     def describe(self) -> str:
-        """Return the automation as plain sentences, and below them the extra fields. `from_sentences` reads it back."""
+        """Return the automation as sentences, followed by the extra fields. `from_sentences` reads both."""
         return to_sentences(self._draft)
 
     def to_python(self) -> str:
-        """Return the code that writes this automation."""
+        """Return the Python code that writes this automation."""
         return to_python(self._draft)
 
     def svg(self) -> str:
@@ -128,11 +137,12 @@ class Automation(AutomationVerbs):
 
     @usage_example(".canvas() or .canvas(height=800), .canvas(read_only=True)")
     def canvas(self, *, height: int = 640, read_only: bool = False) -> "Canvas":
-        """Open it on a canvas, to draw it, test it, publish it and watch it. What is drawn there is this automation from then on.
+        """Return a canvas to draw, test, publish and watch the automation on. Edits on the canvas change this value.
 
-        `canvas.automation` is what is drawn; assign another value of it, `a.add_tag("vip")` say, and that is shown. `height` in pixels.
+        `canvas.automation` is the automation as drawn. Assign to it to show another value: `a.add_tag("vip")`. `height`
+        is in pixels.
         """
-        from workbench.canvas.widget import Canvas  # loads the widgets, which code without a canvas does not need
+        from workbench.canvas.widget import Canvas  # loads ipywidgets, which code without a canvas does not need
 
         if read_only not in self._canvases:
             self._canvases[read_only] = Canvas(self, height=height, read_only=read_only)
@@ -151,21 +161,23 @@ class Automation(AutomationVerbs):
         *,
         events: Sequence[Mapping[str, Any]] = (),
     ) -> Simulation:
-        """Return what would happen with `event`, without doing it. Days of waiting pass at once.
+        """Return what would happen with `event`, without doing it. Delays and waits pass at once.
 
-        `event` is as it would be posted; its name may be left out when only one starts this automation. The server looks the contact up as it is
-        stored. With `contact` (`walletAddress, email, externalId, attributes, tags, segments`) it is that one instead.
-        `events` of the same contact come later: `[{"event": "purchase", "after": "2h", "payload": {…}}]`.
-        Without a connection the same interpreter runs here.
+        `event` is written as it would be posted; its name may be omitted if only one event starts this automation.
+        `contact` (`walletAddress`, `email`, `externalId`, `attributes`, `tags`, `segments`) replaces the stored
+        contact.
+        `now` is the time of the event. `events` are later events of the same contact:
+        `[{"event": "purchase", "after": "2h", "payload": {…}}]`.
+
+        With a server the stored contact is used. Without one, the same interpreter runs in this process. Raises
+        InvalidArgumentError for an event or contact that the service would refuse.
         """
         connection, record = self._server.connection, self._server.record
-        speaks = connection if connection is not None and connection.has_key else None
-        saved = None if record is None else record.id
-        simulation = simulated(
-            self._draft, SimulationArguments(event, contact, now, events, automation_id=saved), speaks
-        )
-        simulation.note = record.off() if record is not None else ""
-        return simulation
+        if connection is not None and not connection.has_key:
+            connection = None  # without a key the server would refuse; this process can still simulate
+        automation_id, note = (None, "") if record is None else (record.id, record.off())
+        arguments = SimulationArguments(event, contact, now, events, automation_id=automation_id)
+        return simulate_draft(self._draft, arguments, connection, note)
 
     @usage_example('.backtest(days=30) or .backtest(days=30, against="published", segment="whales", sample=0.1)')
     def backtest(
@@ -177,28 +189,30 @@ class Automation(AutomationVerbs):
         processes: int | None = None,
         **during: Unpack[PeriodArguments],
     ) -> "Backtest":
-        """Return what it would have done in the last `days` (default: 30), or from `since` up to `until`, had it run then.
+        """Return what the automation would have done in a period of stored events.
 
-        Every event that was stored in that time goes through the engine's interpreter, contact by contact, with delays, waits, caps and
-        quiet hours on the clock of then. Nothing is sent and nothing written. Contacts are taken as they are today: what they were
-        like in the past is not kept.
+        Every event of the period goes through the engine's interpreter, contact by contact, with delays, waits, caps
+        and quiet hours on the clock of that time. Nothing is sent or written. Contacts have the attributes, tags and
+        segments that they have now, because their history is not stored.
 
-        `against="published"` (or the number of a version) compares it with that. `segment="whales"` takes its members only: those of now,
-        whenever they entered. `sample=0.1` takes a tenth of the contacts, always the same ones. `processes` is how many help; as many as
-        there are cores unless told.
+        `against="published"`, or the number of a version, compares the draft with that version. `segment="whales"`
+        restricts it to the current members of a segment. `sample=0.1` takes a tenth of the contacts, always the same
+        ones.
+        `processes` is the number of worker processes (default: one per core).
         """
         from workbench.backtest.run import BacktestRequest, backtested
         from workbench.backtest.source import ContactSample
 
-        asked = BacktestRequest(during, ContactSample(sample, segment), processes)
-        return backtested(self._connected(), self._draft, self._server.record, against, asked)
+        request = BacktestRequest(during, ContactSample(sample, segment), processes)
+        return backtested(self._connected(), self._draft, self._server.record, against, request)
 
     @usage_example('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')
     def send_test(self, event: Mapping[str, Any], *, node: str | None = None, **to: Unpack[TestReceivers]) -> TestSent:
-        """Send what it would send for `event` to yourself: to `email`, `wallet_address`, or `url` for webhooks; return what became of it.
+        """Send the messages for `event` to yourself through the real channels, and return the result of each.
 
-        `event` is as for `.simulate`; the texts are those that its contact would get. They are marked as tests, nobody else gets them, and
-        nothing counts them. `node` means one message alone. The draft is saved for that, not published.
+        `event` is as for `.simulate`, and the texts are those that its contact would get. Messages go only to the
+        addresses given here, are marked as tests and are not counted. `node` sends the message of one step alone. The
+        draft is saved first, but not published.
         """
         self.save()
         return send_test(self._connected(), self._saved().id, self._draft, event, cast("dict[str, str]", to), node)
@@ -207,19 +221,23 @@ class Automation(AutomationVerbs):
 
     @usage_example(".save()")
     def save(self, *, overwrite: bool = False) -> Self:
-        """Save the draft under its name; the published version stays. Raises ConflictError when someone else changed it."""
+        """Save the draft under its name. The published version stays the same.
+
+        Raises ConflictError if the automation was changed since it was opened; `overwrite=True` replaces those changes.
+        """
         connection = self._connected()
         self._server.record = publishing.save(connection, self._draft, self._server.record, overwrite=overwrite)
         return self
 
     @usage_example(".publish()")
     def publish(self, *, overwrite: bool = False) -> Self:
-        """Save, publish a new version and switch it on: from now on events start it.
+        """Save the draft, publish it as a new version and switch the automation on.
 
-        Entries of earlier versions finish on their version; `.impact` counts them. Raises PublishError listing the errors by node,
-        and ConflictError when someone else changed it.
+        Entries of earlier versions finish on their version; `.impact` counts them. Raises PublishError listing the
+        errors by node, and ConflictError if the automation was changed since it was opened.
         """
         connection = self._connected()
+        # Before saving, so that a draft that cannot be published does not replace the saved one.
         publishing.raise_on_errors(self.name, self._draft.remarks())
         self.save(overwrite=overwrite)
         self._server.record = publishing.publish(connection, self._saved())
@@ -227,10 +245,10 @@ class Automation(AutomationVerbs):
 
     @usage_example(".plan() or .plan(against=2)")
     def plan(self, *, against: int | None = None) -> Plan:
-        """Return what publishing would change, compared with the live version or with `against`, and which entries still run."""
-        return planned(self._draft, self._server.record, self._connected(), against)
+        """Return the differences from the live version, or from version `against`, and the entries that still run."""
+        return plan_publication(self._draft, self._server.record, self._connected(), against)
 
-    @usage_example(".rollback(1); .versions() shows which there are")
+    @usage_example(".rollback(1); .versions() lists the versions")
     def rollback(self, version: int) -> Self:
         """Publish the content of an earlier version as a new version. Unpublished changes stay in the draft."""
         before = self._saved()
@@ -239,11 +257,11 @@ class Automation(AutomationVerbs):
 
     @property
     def impact(self) -> Impact | None:
-        """The entries of earlier versions at the last publication from here; None without one."""
+        """The unfinished entries of earlier versions when this value was published; None if it was not."""
         return self._server.record.impact if self._server.record is not None else None
 
     def activate(self) -> Self:
-        """Let events start it again."""
+        """Switch it on, so that events start it again."""
         return self._switch("activate")
 
     def deactivate(self) -> Self:
@@ -256,7 +274,10 @@ class Automation(AutomationVerbs):
 
     @usage_example('.resume() or .resume(overdue="cancel")')
     def resume(self, *, overdue: publishing.Overdue = "run") -> Self:
-        """Resume it after `.pause()`. Steps that came due meanwhile run now; `overdue="cancel"` ends those entries instead."""
+        """Resume it after `.pause()`. Steps that came due during the pause run now.
+
+        With `overdue="cancel"` their entries are cancelled instead.
+        """
         self._server.record = publishing.resume(self._connected(), self._saved(), overdue)
         return self
 
@@ -270,99 +291,106 @@ class Automation(AutomationVerbs):
 
     @usage_example(".audit() or .audit(limit=500)")
     def audit(self, limit: int = 100) -> "pl.DataFrame":
-        """Return a frame of its changes, newest first: when, with which key, and from which live version to which."""
+        """Return a polars frame of its changes, newest first: time, action, key, live version before and after."""
         return audit(self._connected(), limit, subject_id=self._saved().id)
 
     # Monitoring
 
     @usage_example(".stats() or .stats(days=7)")
     def stats(self, *, days: int = 30) -> Stats:
-        """Return how it is doing now: who stands at which step, what happened there, what failed, and the goal rate of these `days`."""
+        """Return current figures: entries per state and step, outcomes, failures, the goal rate of the last `days`."""
         return stats(self._connected(), self._saved(), days)
 
     @usage_example(".dashboard() or .dashboard(days=7)")
     def dashboard(self, *, days: int = 30) -> Dashboard:
-        """Show `stats` as a widget that reads the figures again every few seconds and can replay failed entries."""
+        """Return `stats` as a widget that reads the figures again every few seconds and can replay failed entries."""
         connection, record = self._connected(), self._saved()
         return Dashboard(lambda: stats(connection, record, days))
 
     @usage_example('.entries() or .entries(limit=200, state="waiting")')
     def entries(self, limit: int = 50, *, state: str | None = None) -> Entries:
-        """Return the newest entries: one per event that started it; of those that stand in a state when it is given."""
+        """Return the newest entries, one per event that started it; with `state` only those in that state."""
         return watching.list_entries(self._connected(), self._saved().id, limit, state)
 
     def dead_letters(self) -> DeadLetters:
-        """Return what failed permanently, by cause; its `.replay()` tries it again."""
+        """Return the entries that failed permanently, by cause. `.replay()` on the result tries them again."""
         return dead_letters(self._connected(), self._saved().id)
 
     @usage_example(
-        '.wait_for_entry(receipt) or .wait_for_entry(receipt, until="waiting"), where receipt = wb.events.send("deposit", …)'
+        '.wait_for_entry(receipt) or .wait_for_entry(receipt, until="waiting"), '
+        'where receipt = wb.events.send("deposit", …)'
     )
     def wait_for_entry(self, event: Receipt | str, timeout: float = 30.0, *, until: Until = "ended") -> Entry:
-        """Wait until the entry that one event started ends, or until it waits, and return it.
+        """Return the entry that one event started, after it has ended, or with `until="waiting"` once it waits.
 
-        `event` is the receipt of `wb.events.send`, an idempotency key or an event id.
+        `event` is the receipt of `wb.events.send`, an idempotency key or an event id. Raises NotFoundError if the event
+        started no entry, and WaitTimeoutError after `timeout` seconds.
         """
-        key = _key_of(event)
+        if isinstance(event, str):
+            key = event
+        elif not isinstance(event, Receipt):
+            raise InvalidAutomationError("pass a receipt of wb.events.send, an idempotency key or an event id")
+        elif event.dry_run:
+            raise NotFoundError("a dry run starts no entry: send the event with a live key and without test=True")
+        elif not event.accepted and not event.unknown:
+            raise NotFoundError(f"that event was not stored, so it started nothing: {event.error}")
+        else:
+            key = event.idempotency_key
         entry = watching.find_entry(self._connected(), self._saved().id, key)
         if entry is None:
             raise NotFoundError(
-                f"that event did not start {self.name!r}. Either it was not active when the event came, or the event does not pass "
-                "its filters: .simulate(event) says which"
+                f"that event did not start {self.name!r}. Either the automation was not active when the event arrived, "
+                "or the event does not pass its filters: .simulate(event) says which"
             )
         return entry.wait(timeout, until=until)
 
     def _connected(self) -> Connection:
         if self._server.connection is None:
             raise InvalidAutomationError(
-                'this automation is not connected to a server: wb.automation("name") makes one that is'
+                'this automation is not connected to a server: open it with wb.automation("name")'
             )
         return self._server.connection
 
     def _saved(self) -> AutomationRecord:
         if self._server.record is None:
-            raise NotFoundError(f"{self.name!r} is not on the server yet: .save() or .publish() puts it there")
+            raise NotFoundError(f"{self.name!r} is not on the server yet: call .save() or .publish() first")
         return self._server.record
 
     def _switch(self, action: publishing.Switch) -> Self:
         self._server.record = publishing.switch(self._connected(), self._saved(), action)
         return self
 
-    def _unseen(self) -> list[Diagnostic]:
-        """Return warnings about events, values, segments and contracts that the server has not seen."""
+    def _check_against_server(self) -> list[Diagnostic]:
         if self._server.catalog is None:
             return []
         try:
             trigger, graph = self._draft.language()
-            known = seen(self._server.catalog, events_of(trigger, graph))
+            facts = seen(self._server.catalog, events_of(trigger, graph))
+            # Segments and contracts cost a request each, so they are read only for an automation that uses them.
             if segments_of(graph):
-                known = msgspec.structs.replace(known, segments=segment_names(self._connected()))
+                facts = msgspec.structs.replace(facts, segments=segment_names(self._connected()))
             if uses_chain(trigger, graph):
-                known = msgspec.structs.replace(known, chain=chained(self._connected()))
-            return [*check_against(known, trigger, graph)]
+                facts = msgspec.structs.replace(facts, chain=chained(self._connected()))
+            return [*check_against(facts, trigger, graph)]
         except WorkbenchError:
-            return []  # the automation can be looked at without a server
+            return []  # the automation is shown also while the server is away, or does not allow reading events
 
     def _archive_remarks(self) -> list[Diagnostic]:
         if not self._server.archived or self._server.record is not None:
             return []
-        return [
-            Diagnostic("warning", f"an archived automation is called {self.name!r} too; saving this one begins anew")
-        ]
+        warning = f"an archived automation also has the name {self.name!r}; saving this one starts a new history"
+        return [Diagnostic("warning", warning)]
 
     def _status_pills(self) -> list[tuple[str, str]]:
         record = self._server.record
         if record is None:
             return [("draft, not saved", "warn")]
-        return (
-            record.pills()
-            if publishing.unchanged(self._draft, record)
-            else [*record.pills(), ("unsaved changes", "warn")]
-        )
+        changes = [] if publishing.unchanged(self._draft, record) else [("unsaved changes", "warn")]
+        return [*record.pills(), *changes]
 
     def __repr__(self) -> str:
         states = ", ".join(text for text, _ in self._status_pills())
-        remarks = [f"{'✗' if each.level == 'error' else '!'} {each}" for each in self.check()]
+        remarks = [f"{'✗' if diagnostic.level == 'error' else '!'} {diagnostic}" for diagnostic in self.check()]
         impact = [repr(self.impact)] if self.impact is not None and self.impact.entries else []
         return "\n".join([f"{self.name} ({states})", *sentence_lines(self._draft), *remarks, *impact])
 
@@ -380,18 +408,3 @@ class Automation(AutomationVerbs):
 
 
 _EMPTY = 'Empty so far. Begin with .on("deposit"), or draw it: .canvas().'
-
-
-def _key_of(sent: Receipt | str) -> str:
-    """Return the idempotency key (or event id) by which an entry is found."""
-    if isinstance(sent, str):
-        return sent
-    if not isinstance(sent, Receipt):
-        raise InvalidAutomationError("give the event: a receipt of wb.events.send, an idempotency key or an event id")
-    if sent.dry_run:
-        raise NotFoundError(
-            "that was a dry run, and dry runs make no entries: send it with a live key and without test=True"
-        )
-    if not sent.accepted and not sent.unknown:
-        raise NotFoundError(f"that event was not stored, so it started nothing: {sent.error}")
-    return sent.idempotency_key

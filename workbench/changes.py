@@ -1,4 +1,4 @@
-"""What a change of an automation means: steps that came, went or do something else, in words; not which bytes differ."""
+"""The differences between two payloads of an automation, by meaning: which steps were added, removed or changed."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
@@ -21,14 +21,13 @@ from workbench.language.trigger import is_app_event, is_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["added", "removed", "changed", "renamed", "led"]
-_Way: TypeAlias = tuple[str, str | None]
 
 SIGNS: Mapping[Kind, str] = {"added": "+", "removed": "-", "changed": "~", "renamed": "=", "led": "→"}
-_SHOWN = 120
+_MAX_TEXT = 120
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One difference. `subject`: the id of a step, or `trigger`, `settings`, `name`; `led`: where a way out of it leads now."""
+    """One difference. `subject`: the id of a step, `trigger`, `settings` or `name`. `led`: an edge has a new target."""
 
     kind: Kind
     subject: str
@@ -39,215 +38,228 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """The differences from one payload to another. `moved`: how many steps only stand elsewhere on the canvas."""
+    """The differences between two payloads. True if there are any.
+
+    `moved` counts the steps with another position on the canvas. `unread_keys`: nothing differs but the order of nodes
+    and edges, or keys that the engine does not read.
+    """
 
     items: tuple[Change, ...] = ()
     moved: int = 0
-    beside: bool = False
+    unread_keys: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.items or self.moved or self.beside)
+        return bool(self.items or self.moved or self.unread_keys)
 
     def lines(self) -> list[str]:
-        """Return one line each."""
-        moved = [f"  {words.quantity(self.moved, 'step')} moved on the canvas"] if self.moved else []
-        beside = ["  ~ beside it: keys that the engine does not read, or the order of things"] if self.beside else []
-        return [*(f"  {each}" for each in self.items), *moved, *beside]
+        """Return the differences as indented lines."""
+        lines = [f"  {change}" for change in self.items]
+        if self.moved:
+            lines.append(f"  {words.quantity(self.moved, 'step')} moved on the canvas")
+        if self.unread_keys:
+            lines.append("  ~ other: keys that the engine does not read, or the order of nodes and edges")
+        return lines
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Changes:
-    """Return what became of an automation; `before` None: there was none."""
-    now: JsonObject = normalise(after)
+    """Return the differences between two payloads; with `before` None everything is added."""
+    new: JsonObject = normalise(after)
+    new_nodes = _nodes(new)
     if before is None:
-        rules = [Change("added", each.subject, each.text) for each in _settings({"graph": {}}, now)]
         steps = [
-            Change("added", key, _begins(now) if is_trigger(each["type"]) else _said(each))
-            for key, each in _nodes(now).items()
+            Change("added", key, _trigger_sentence(new["triggerSpec"]) if is_trigger(node["type"]) else _sentence(node))
+            for key, node in new_nodes.items()
         ]
+        rules = [Change("added", rule.subject, rule.text) for rule in _setting_changes({"graph": {}}, new)]
         return Changes((*steps, *rules))
-    was: JsonObject = normalise(before)
-    old, new, renamed = _nodes(was), _nodes(now), _renamed(was, now)
-    items = [*_named(was, now), *_trigger(was, now), *_settings(was, now)]
-    items += [*_steps(old, new, renamed), *_ways(was, now, renamed)]
+    old: JsonObject = normalise(before)
+    old_nodes, renamed = _nodes(old), _renamed_steps(old, new)
+    items = [*_trigger_changes(old, new), *_setting_changes(old, new)]
+    items += [*_step_changes(old_nodes, new_nodes, renamed), *_edge_changes(old, new, renamed)]
+    if old.get("name", "") != new.get("name", ""):
+        items.insert(0, Change("changed", "name", _new_and_old(value(old.get("name", "")), value(new.get("name", "")))))
     moved = sum(
-        not same_json(each.get("position"), new[key].get("position")) for key, each in old.items() if key in new
+        not same_json(node.get("position"), new_nodes[key].get("position"))
+        for key, node in old_nodes.items()
+        if key in new_nodes
     )
-    return Changes(tuple(items), moved, beside=not items and not moved and not _same(was, now))
+    same = all(same_json(old.get(key), new.get(key)) for key in ("triggerSpec", "graph"))
+    return Changes(tuple(items), moved, unread_keys=not items and not moved and not same)
 
 
-def marks(found: Changes) -> dict[str, Literal["added", "changed"]]:
-    """Return the steps of the new graph that differ."""
+def marks(changes: Changes) -> dict[str, Literal["added", "changed"]]:
+    """Return the ids of the steps of the new graph that differ, with the colour to draw them in."""
     kinds: dict[Kind, Literal["added", "changed"]] = {"added": "added", "changed": "changed", "renamed": "changed"}
-    return {each.subject: kinds[each.kind] for each in found.items if each.kind in kinds}
-
-
-def _same(before: JsonObject, after: JsonObject) -> bool:
-    return all(same_json(before.get(key), after.get(key)) for key in ("triggerSpec", "graph"))
+    return {change.subject: kinds[change.kind] for change in changes.items if change.kind in kinds}
 
 
 def _nodes(payload: JsonObject) -> dict[str, JsonObject]:
     return {node["id"]: node for node in payload["graph"].get("nodes") or ()}
 
 
-def _named(before: JsonObject, after: JsonObject) -> list[Change]:
-    old, new = before.get("name", ""), after.get("name", "")
-    return [] if old == new else [Change("changed", "name", _told(value(old), value(new)))]
+_TRIGGER_KEYS = frozenset({"type", "event", "eventNames", "filters"})  # of a trigger spec; these have their own words
 
 
-def _trigger(before: JsonObject, after: JsonObject) -> list[Change]:
-    old, new = (outline_of("", each["triggerSpec"], {}) for each in (before, after))
-    if bool(old.logs) != bool(new.logs):
-        return [Change("changed", "trigger", _told(_begins(before), _begins(after)))]
-    found = []
-    if set(old.events) != set(new.events):
-        starts = [words.join_or([event_name(each) for each in outline.events]) or "any event" for outline in (old, new)]
-        found.append(Change("changed", "trigger", f"starts on {_told(*starts)}"))
-    asked = [each["triggerSpec"].get("filters") or [] for each in (before, after)]
-    if not same_json(asked[0], asked[1]):
-        found.append(Change("changed", "trigger", f"asks {_told(*map(_conditions, asked))}"))
-    specs = [each["triggerSpec"] for each in (before, after)]
-    keys = [key for key in dict.fromkeys([*specs[0], *specs[1]]) if key not in _TRIGGER]
-    differing = [key for key in keys if not same_json(*(each.get(key) for each in specs))]
-    found += [
-        Change("changed", "trigger", f"{key}: {_told(*(_field(key, each) for each in specs))}") for key in differing
+def _trigger_changes(before: JsonObject, after: JsonObject) -> list[Change]:
+    specs = (before["triggerSpec"], after["triggerSpec"])
+    outlines = [outline_of("", spec, {}) for spec in specs]
+    if bool(outlines[0].logs) != bool(outlines[1].logs):
+        return [Change("changed", "trigger", _new_and_old(*map(_trigger_sentence, specs)))]
+    texts = []
+    if set(outlines[0].events) != set(outlines[1].events):
+        events = [words.join_or([event_name(event) for event in outline.events]) for outline in outlines]
+        texts.append(f"starts on {_new_and_old(events[0] or 'any event', events[1] or 'any event')}")
+    filters = [spec.get("filters") or [] for spec in specs]
+    if not same_json(*filters):
+        texts.append(f"asks {_new_and_old(*map(_conditions, filters))}")
+    texts += [
+        f"{key}: {_new_and_old(_field(key, specs[0]), _field(key, specs[1]))}"
+        for key in dict.fromkeys([*specs[0], *specs[1]])
+        if key not in _TRIGGER_KEYS and not same_json(specs[0].get(key), specs[1].get(key))
     ]
-    if specs[0].get("type") != specs[1].get("type") and not all(is_app_event(each.get("type")) for each in specs):
-        found.append(Change("changed", "trigger", f"is {_told(*(str(each.get('type')) for each in specs))}"))
-    return found
+    types = [spec.get("type") for spec in specs]
+    if types[0] != types[1] and not all(map(is_app_event, types)):
+        texts.append(f"is {_new_and_old(*map(str, types))}")
+    return [Change("changed", "trigger", text) for text in texts]
 
 
-def _settings(before: JsonObject, after: JsonObject) -> list[Change]:
-    old, new = (each["graph"].get("settings") or {} for each in (before, after))
+def _setting_changes(before: JsonObject, after: JsonObject) -> list[Change]:
+    old, new = (payload["graph"].get("settings") or {} for payload in (before, after))
     if not isinstance(old, dict) or not isinstance(new, dict):
-        return [] if old == new else [Change("changed", "settings", _told(value(old), value(new)))]
-    known = [outline_of("", {}, {"settings": each}).settings for each in (old, new)]
-    found: list[Change] = []
+        return [] if old == new else [Change("changed", "settings", _new_and_old(value(old), value(new)))]
+    # The outline has the settings that are valid; the others are shown as JSON.
+    valid = [outline_of("", {}, {"settings": settings}).settings for settings in (old, new)]
+    changes = []
     for key in dict.fromkeys([*old, *new]):
         if not same_json(old.get(key), new.get(key)):
-            told = [_rule(key, mine, each) for mine, each in zip(known, (old, new), strict=True)]
-            found.append(Change("changed", "settings", _told(*told)))
-    return found
+            before_text, text = _rule(key, valid[0], old), _rule(key, valid[1], new) or "removed"
+            text = text if before_text is None else _new_and_old(before_text, text)
+            changes.append(Change("changed", "settings", text))
+    return changes
 
 
-def _rule(key: str, known: Mapping[str, Any], written: Mapping[str, Any]) -> str:
-    if key in known:
-        return rule_text(key, known[key])
-    return f"{key} {value(written[key])}" if written.get(key) is not None else _NO_RULE
+def _rule(key: str, valid: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+    if key in valid:
+        return rule_text(key, valid[key])
+    return f"{key} {value(settings[key])}" if settings.get(key) is not None else None
 
 
-def _steps(old: Mapping[str, JsonObject], new: Mapping[str, JsonObject], renamed: Mapping[str, str]) -> list[Change]:
-    found = [Change("removed", key, _said(each)) for key, each in old.items() if key not in new and key not in renamed]
-    found += [
-        Change("added", key, _said(each)) for key, each in new.items() if key not in old and key not in renamed.values()
-    ]
-    for was, now in renamed.items():
-        anew = "; contacts are dealt anew" if new[now]["type"] == "split" else ""
-        found.append(Change("renamed", now, f"was {was}; its counts begin anew{anew}"))
-    for key, each in old.items():
+def _step_changes(
+    old: Mapping[str, JsonObject], new: Mapping[str, JsonObject], renamed: Mapping[str, str]
+) -> list[Change]:
+    added = [key for key in new if key not in old and key not in renamed.values()]
+    removed = [key for key in old if key not in new and key not in renamed]
+    changes = [Change("removed", key, _sentence(old[key])) for key in removed]
+    changes += [Change("added", key, _sentence(new[key])) for key in added]
+    for old_key, key in renamed.items():
+        # A split hashes the contact with the id of its node, so under another id contacts change branches.
+        split = "; contacts are assigned to branches again" if new[key]["type"] == "split" else ""
+        changes.append(Change("renamed", key, f"was {old_key}; its counts start at 0 again{split}"))
+    for key, node in old.items():
         if key in new:
-            found += [Change("changed", key, text) for text in _fields(each, new[key])]
-    return found
+            changes += [Change("changed", key, text) for text in _field_changes(node, new[key])]
+    return changes
 
 
-def _fields(old: JsonObject, new: JsonObject) -> list[str]:
-    """Return what is different about one step, a field each."""
+# `actionType` repeats the type of the node, and a trigger node repeats the event names of the trigger spec. The engine
+# reads neither.
+_MIRRORED_KEYS = frozenset({"actionType"})
+_MIRRORED_TRIGGER_KEYS = frozenset({"actionType", "event", "eventNames"})
+_FIELD_WORDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters": "asks", "branches": "splits"}
+
+
+def _field_changes(old: JsonObject, new: JsonObject) -> list[str]:
+    """Return a text for each field of a step that differs."""
     if old["type"] != new["type"] and not (is_trigger(old["type"]) and is_trigger(new["type"])):
-        return [f"another kind of step: {_told(_said(old), _said(new))}"]
+        return [f"another kind of step: {_new_and_old(_sentence(old), _sentence(new))}"]
     before, after = old.get("data") or {}, new.get("data") or {}
-    mirrored = _MIRRORED if is_trigger(old["type"]) else {"actionType"}
-    keys = [key for key in dict.fromkeys([*before, *after]) if key not in mirrored]
+    mirrored = _MIRRORED_TRIGGER_KEYS if is_trigger(old["type"]) else _MIRRORED_KEYS
     return [
-        f"{_FIELDS.get(key, key)}: {_told(_field(key, before), _field(key, after))}"
-        for key in keys
-        if not same_json(before.get(key), after.get(key))
+        f"{_FIELD_WORDS.get(key, key)}: {_new_and_old(_field(key, before), _field(key, after))}"
+        for key in dict.fromkeys([*before, *after])
+        if key not in mirrored and not same_json(before.get(key), after.get(key))
     ]
 
 
 def _field(key: str, data: Mapping[str, Any]) -> str:
-    given = data.get(key)
-    if key in ("seconds", "timeoutSeconds") and type(given) is int and given > 0:
-        return span_text(given)
-    if key == "filters" and isinstance(given, list):
-        return _conditions(given)
-    if key == "branches" and (known := canonical("split", data)) is not None:
-        return words.join_and([f"{each['percent']} % {value(each['handle'])}" for each in known["branches"]])
-    return _cut(value(given)) if key in data else "nothing"
-
-
-_TRIGGER = frozenset({"type", "event", "eventNames", "filters"})
-_NO_RULE = "no such rule"
-_MIRRORED = frozenset({"actionType", "event", "eventNames"})  # of the trigger node: what counts is the trigger
-_FIELDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters": "asks", "branches": "splits"}
+    content = data.get(key)
+    if key in ("seconds", "timeoutSeconds") and type(content) is int and content > 0:
+        return span_text(content)
+    if key == "filters" and isinstance(content, list):
+        return _conditions(content)
+    if key == "branches" and (split := canonical("split", data)) is not None:
+        return words.join_and([f"{branch['percent']} % {value(branch['handle'])}" for branch in split["branches"]])
+    return _cut(value(content)) if key in data else "nothing"
 
 
 def _conditions(filters: Any) -> str:
-    known = canonical("condition", {"filters": filters})
-    if known is not None:
-        return conditions(known["filters"])
+    condition = canonical("condition", {"filters": filters})
+    if condition is not None:
+        return conditions(condition["filters"])
     return _cut(value(filters)) if filters else "nothing"
 
 
-def _ways(before: JsonObject, after: JsonObject, renamed: Mapping[str, str]) -> list[Change]:
-    """Return the ways out of steps that are in both, and lead elsewhere now."""
-    old, new = _following(before), _following(after)
-    nodes, known = _nodes(after), _nodes(before)
-    found = []
-    for node_id, node in nodes.items():
-        was = next((each for each, now in renamed.items() if now == node_id), node_id)
-        if was not in known:
+def _edge_changes(before: JsonObject, after: JsonObject, renamed: Mapping[str, str]) -> list[Change]:
+    """Return the handles with another target, of steps that are in both payloads."""
+    old_targets, new_targets = _targets(before), _targets(after)
+    old_ids, old_nodes = {key: old_key for old_key, key in renamed.items()}, _nodes(before)
+    changes = []
+    for node_id, node in _nodes(after).items():
+        old_id = old_ids.get(node_id, node_id)
+        if old_id not in old_nodes:
             continue
-        for way in handles_of(node["type"], node.get("data") or {}):
-            target, earlier = new.get((node_id, way)), old.get((was, way))
-            if target != renamed.get(earlier or "", earlier):
-                label = f"{words.HANDLE_WORDS.get(way or '', way)} leads to" if way else "leads to"
-                found.append(Change("led", node_id, f"{label} {_told(earlier or 'nowhere', target or 'nowhere')}"))
-    return found
+        for handle in handles_of(node["type"], node.get("data") or {}):
+            old_target, target = old_targets.get((old_id, handle)), new_targets.get((node_id, handle))
+            if target != renamed.get(old_target or "", old_target):
+                label = f"{words.HANDLE_WORDS.get(handle, handle)} leads to" if handle else "leads to"
+                text = _new_and_old(old_target or "no step", target or "no step")
+                changes.append(Change("led", node_id, f"{label} {text}"))
+    return changes
 
 
-def _following(payload: JsonObject) -> dict[_Way, str]:
+def _targets(payload: JsonObject) -> dict[tuple[str, str | None], str]:
     edges = payload["graph"].get("edges") or ()
     return {(edge["source"], edge.get("sourceHandle") or None): edge["target"] for edge in edges}
 
 
-def _renamed(before: JsonObject, after: JsonObject) -> dict[str, str]:
-    """Return the new ids of steps that differ in nothing else: the same data, the same ways in and out."""
+def _renamed_steps(before: JsonObject, after: JsonObject) -> dict[str, str]:
+    """Return the steps that differ in their id only, as new ids by old ids: same type, same data, same edges."""
     old, new = _nodes(before), _nodes(after)
-    gone, come = [key for key in old if key not in new], [key for key in new if key not in old]
-    found: dict[str, str] = {}
-    for was in gone:
-        alike = (now for now in come if now not in found.values() and same_json(_does(old[was]), _does(new[now])))
-        if (now := next(alike, None)) is not None:
-            found[was] = now
-    while wrong := [was for was in found if _around(before, was, found) != _around(after, found[was], {})]:
-        for was in wrong:
-            del found[was]
-    return found
+    removed = {key: (node["type"], node.get("data") or {}) for key, node in old.items() if key not in new}
+    added = {key: (node["type"], node.get("data") or {}) for key, node in new.items() if key not in old}
+    renamed: dict[str, str] = {}
+    for old_key, old_content in removed.items():
+        for key, content in added.items():
+            if key not in renamed.values() and same_json(old_content, content):
+                renamed[old_key] = key
+                break
+    # Edges are compared with the new ids, so dropping one pair can disprove another: repeat until all pairs agree.
+    while wrong := [key for key in renamed if _edges_of(before, key, renamed) != _edges_of(after, renamed[key], {})]:
+        for key in wrong:
+            del renamed[key]
+    return renamed
 
 
-def _does(node: JsonObject) -> tuple[str, Any]:
-    return node["type"], node.get("data") or {}
-
-
-def _around(payload: JsonObject, node_id: str, renamed: Mapping[str, str]) -> set[tuple[str, str | None, str]]:
-    """Return the edges of a node, in the ids of today."""
+def _edges_of(payload: JsonObject, node_id: str, renamed: Mapping[str, str]) -> set[tuple[str, str | None, str]]:
+    """Return the edges from and to a node, with renamed ids replaced by the new ones."""
     return {
-        (renamed.get(source, source), way, renamed.get(target, target))
-        for (source, way), target in _following(payload).items()
+        (renamed.get(source, source), handle, renamed.get(target, target))
+        for (source, handle), target in _targets(payload).items()
         if node_id in (source, target)
     }
 
 
-def _said(node: JsonObject) -> str:
+def _trigger_sentence(spec: JsonObject) -> str:
+    return outline_lines(outline_of("", spec, {}))[0].removesuffix(":")
+
+
+def _sentence(node: JsonObject) -> str:
     return _cut(node_sentence(node["type"], node.get("data") or {}))
 
 
-def _begins(payload: JsonObject) -> str:
-    return outline_lines(outline_of("", payload["triggerSpec"], {}))[0].removesuffix(":")
-
-
-def _told(before: str, after: str) -> str:
-    return f"{after}, before: {before}" if before != _NO_RULE else after
+def _new_and_old(old: str, new: str) -> str:
+    return f"{new}, before: {old}"
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

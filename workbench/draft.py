@@ -1,12 +1,12 @@
-"""An automation as it is written: the graph, and the ends that are still open. The verbs that write it are in `verbs`.
+"""A draft: the graph as it is being written, with its open ends. The methods that write it are in `verbs`.
 
-A draft *is* the contract's payload (trigger spec, nodes, edges) plus the list of open ends, so reading JSON and writing it again
-loses nothing, whoever made it. Node ids are readable and follow from what the node does. Values are never changed: every verb
-returns a new draft.
+A draft *is* the contract's payload (trigger spec, nodes, edges) plus a list of open ends, so reading JSON and writing
+it again loses nothing, whichever program wrote it. An open end is a handle of a node without an edge; the next step is
+connected to every open end. Drafts never change: each function here returns a new one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard
+from typing import Any, Literal, TypeAlias, TypedDict
 from zlib import crc32
 
 import msgspec
@@ -20,18 +20,18 @@ from workbench.language.check import Diagnostic, check
 from workbench.language.codec import encode, normalise
 from workbench.language.event import EVENT_NAME, LOG_NAME
 from workbench.language.graph import Graph, read_graph, read_settings
-from workbench.language.problem import Problem
 from workbench.language.trigger import Trigger, read_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
-End: TypeAlias = tuple[str, str | None]
-"""A way out of a node that leads nowhere yet: node id and handle."""
-
-_TAG_SHOWN = 48
+OpenEnd: TypeAlias = tuple[str, str | None]
+"""A node id and a handle that has no edge yet."""
 
 
 class FilterArguments(TypedDict, total=False):
-    """What may be asked of a value, one of these at a time; none of them asks whether it is there. None is a value: null."""
+    """The operator of a filter and its value: one of these. Without one the filter asks whether the value is set.
+
+    None stands for JSON null.
+    """
 
     eq: object
     neq: object
@@ -42,40 +42,45 @@ class FilterArguments(TypedDict, total=False):
 
 OPERATORS = "eq=…, neq=…, is_in=[…], contains=… or exists=True"
 
+Where: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]]
+"""`{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`, or a list of these for several filters on one path."""
+
 
 class Fork(msgspec.Struct, frozen=True):
-    """A node that branches, and those of its ways that have not been told yet."""
+    """A branching node, and its handles that have no steps yet."""
 
     node_id: str
-    ways: tuple[str, ...]
+    handles: tuple[str, ...]
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """An automation as it is written so far.
+    """An automation that is being written.
 
-    `fork`: the node just written whose ways may still be told one by one. `as_read`: untouched since it was read from JSON.
-    `beside`: what is in the graph besides nodes and edges, such as its settings and what a canvas keeps there.
+    `fork` is the node just written, while its branches can still be added one by one. `as_read`: unchanged since it was
+    read from JSON. `extra_keys` are the keys of the graph other than nodes and edges: settings, and keys of a canvas.
     """
 
     name: str
     trigger: JsonObject = msgspec.field(default_factory=lambda: {"type": "app_event"})
     nodes: tuple[JsonObject, ...] = ()
     edges: tuple[JsonObject, ...] = ()
-    ends: tuple[End, ...] = ()
+    ends: tuple[OpenEnd, ...] = ()
     fork: Fork | None = None
     as_read: bool = False
-    beside: JsonObject = {}
+    extra_keys: JsonObject = {}
 
     def payload(self) -> JsonObject:
-        """Return the contract's payload: `name`, `triggerSpec`, `graph` with places for the nodes that have none."""
-        return {
-            "name": self.name,
-            "triggerSpec": self.trigger,
-            "graph": {"nodes": self._placed(), "edges": [*self.edges]} | self.beside,
-        }
+        """Return the contract's payload: `name`, `triggerSpec`, `graph`. Nodes without a position get one on a grid."""
+        nodes = [*self.nodes]
+        if not self.as_read:  # a payload that was only read comes back unchanged, also without positions
+            links = [(edge["source"], edge["target"]) for edge in self.edges]
+            grid = grid_positions([node["id"] for node in self.nodes], links)
+            nodes = [{"id": node["id"], "type": node["type"], "position": grid[node["id"]]} | node for node in nodes]
+        graph = {"nodes": nodes, "edges": [*self.edges]} | self.extra_keys
+        return {"name": self.name, "triggerSpec": self.trigger, "graph": graph}
 
     def language(self) -> tuple[Trigger, Graph]:
-        """Return the draft as the engine reads it; raise InvalidAutomationError when its shape is wrong."""
+        """Return trigger and graph as the engine reads them; raise InvalidAutomationError if their shape is wrong."""
         payload = normalise(self.payload())
         trigger, graph = read_trigger(payload["triggerSpec"]), read_graph(payload["graph"])
         problems = [*(trigger if isinstance(trigger, tuple) else ()), *(graph if isinstance(graph, tuple) else ())]
@@ -84,82 +89,96 @@ class Draft(msgspec.Struct, frozen=True):
         return trigger, graph
 
     def remarks(self) -> tuple[Diagnostic, ...]:
-        """Return what stands against publishing, and what the author should know."""
+        """Return the errors, which prevent publishing, and then the warnings."""
         payload = normalise(self.payload())
         trigger, graph = read_trigger(payload["triggerSpec"]), read_graph(payload["graph"])
-        found = [*_as_remarks(trigger), *_as_remarks(graph)]
         if isinstance(trigger, Trigger) and isinstance(graph, Graph):
-            tags = {node["id"]: node["data"].get("tag") for node in payload["graph"]["nodes"] if _is_tag(node)}
-            found += [_with_tag(each, tags) for each in check(trigger, graph)]
-        return tuple(found)
+            tags = {
+                node["id"]: node["data"].get("tag")
+                for node in payload["graph"]["nodes"]
+                if node.get("type") in ("add_tag", "remove_tag") and isinstance(node.get("data"), dict)
+            }
+            return tuple(_with_tag(diagnostic, tags) for diagnostic in check(trigger, graph))
+        return tuple(
+            Diagnostic("error", problem.reason, field=problem.field)
+            for problems in (trigger, graph)
+            if isinstance(problems, tuple)
+            for problem in problems
+        )
 
     def positions(self) -> dict[str, Point] | None:
-        """Return where somebody put the nodes, in pixels; None when they are laid out."""
+        """Return the positions that a user chose, in pixels; None if the nodes are laid out automatically."""
         return chosen_positions(self.nodes, self.edges)
 
-    def _placed(self) -> list[JsonObject]:
-        if self.as_read:
-            return [*self.nodes]
-        links = [(edge["source"], edge["target"]) for edge in self.edges]
-        places = grid_positions([node["id"] for node in self.nodes], links)
-        return [{"id": node["id"], "type": node["type"], "position": places[node["id"]]} | node for node in self.nodes]
+
+_MAX_SHOWN_TAG = 48
 
 
-def _as_remarks(read: Trigger | Graph | tuple[Problem, ...]) -> list[Diagnostic]:
-    return [Diagnostic("error", each.reason, field=each.field) for each in read] if isinstance(read, tuple) else []
+def _with_tag(diagnostic: Diagnostic, tags: Mapping[str, Any]) -> Diagnostic:
+    """Name the tag in a diagnostic about one: the node's id rarely shows what is wrong with it."""
+    if diagnostic.node_id is None or diagnostic.node_id not in tags or diagnostic.field is None:
+        return diagnostic
+    tag = repr(tags[diagnostic.node_id])
+    shown = tag if len(tag) <= _MAX_SHOWN_TAG else f"{tag[:_MAX_SHOWN_TAG]}…"
+    return msgspec.structs.replace(diagnostic, message=f"the tag {shown} {diagnostic.message}")
 
 
-def _is_tag(node: JsonObject) -> bool:
-    return node.get("type") in ("add_tag", "remove_tag") and isinstance(node.get("data"), dict)
-
-
-def _with_tag(remark: Diagnostic, tags: Mapping[str, Any]) -> Diagnostic:
-    """Name the tag in what stands against it: the node's id seldom shows what is wrong."""
-    if remark.node_id is None or remark.node_id not in tags or remark.field is None:
-        return remark
-    tag = repr(tags[remark.node_id])
-    shown = tag if len(tag) <= _TAG_SHOWN else f"{tag[:_TAG_SHOWN]}…"
-    return msgspec.structs.replace(remark, message=f"the tag {shown} {remark.message}")
+# Creating drafts
 
 
 def from_json(payload: Mapping[str, Any]) -> Draft:
-    """Return the draft in a payload; raise InvalidAutomationError when it is not one. Writing it again gives the same payload."""
+    """Return the draft in a contract payload. Its `payload()` is equal to the argument.
+
+    Raises InvalidAutomationError if it is not the payload of an automation.
+    """
+    shape = "an automation is an object with name, triggerSpec and graph"
     if not isinstance(payload, Mapping):
-        raise InvalidAutomationError("an automation is an object with name, triggerSpec and graph")
+        raise InvalidAutomationError(shape)
     spec, graph = payload.get("triggerSpec"), payload.get("graph")
     if not isinstance(spec, dict) or not isinstance(graph, dict):
-        raise InvalidAutomationError("an automation is an object with name, triggerSpec and graph")
-    read = read_graph(normalise(graph))
-    if isinstance(read, tuple):
-        raise InvalidAutomationError("; ".join(map(str, read)))
-    nodes, edges = tuple(graph.get("nodes") or ()), tuple(graph.get("edges") or ())
-    beside = {key: value for key, value in graph.items() if key not in ("nodes", "edges")}
-    return Draft(str(payload.get("name", "")), spec, nodes, edges, _open_ends(read), as_read=True, beside=beside)
+        raise InvalidAutomationError(shape)
+    language_graph = read_graph(normalise(graph))
+    if isinstance(language_graph, tuple):
+        raise InvalidAutomationError("; ".join(map(str, language_graph)))
+    extra_keys = {key: value for key, value in graph.items() if key not in ("nodes", "edges")}
+    return Draft(
+        str(payload.get("name", "")),
+        spec,
+        nodes=tuple(graph.get("nodes") or ()),
+        edges=tuple(graph.get("edges") or ()),
+        ends=_open_ends(language_graph),
+        as_read=True,
+        extra_keys=extra_keys,
+    )
 
 
-def _open_ends(graph: Graph) -> tuple[End, ...]:
-    """Return the ways out that lead nowhere, in the order in which verbs leave them: all along one way, then the next."""
-    leads: dict[End, str] = {}
+def _open_ends(graph: Graph) -> tuple[OpenEnd, ...]:
+    """Return the open ends in the order in which the verbs leave them: depth first, branch by branch.
+
+    So an automation that was read continues exactly like one that was just written.
+    """
+    targets: dict[OpenEnd, str] = {}
     for edge in graph.edges:
-        leads.setdefault((edge.source, edge.handle), edge.target)
-    ways = {node.id: [(node.id, way) for way in reversed(node.handles)] for node in reversed(graph.nodes)}
-    found, left = [], [end for node_ways in ways.values() for end in node_ways]
-    known: set[End] = set()
-    while left:
-        end = left.pop()
-        if end in known:
+        targets.setdefault((edge.source, edge.handle), edge.target)
+    # Reversed, because the stack below takes the last element first.
+    handles = {node.id: [(node.id, handle) for handle in reversed(node.handles)] for node in reversed(graph.nodes)}
+    stack = [end for node_handles in handles.values() for end in node_handles]
+    ends, visited = [], set()
+    while stack:
+        end = stack.pop()
+        if end in visited:
             continue
-        known.add(end)
-        if end in leads:
-            left += ways.get(leads[end], ())
+        visited.add(end)
+        if end in targets:
+            stack += handles.get(targets[end], ())
         else:
-            found.append(end)
-    return tuple(found)
+            ends.append(end)
+    return tuple(ends)
 
 
 def new_draft(name: str, events: tuple[str, ...], node_id: str | None = None) -> Draft:
-    """Return a draft with a trigger and nothing else; no events at all is the wildcard."""
-    names = [event_name(each) for each in events]
+    """Return a draft with a trigger and no steps. Without event names every custom event starts it."""
+    names = [event_name(event) for event in events]
     spec: JsonObject = {"type": "app_event"}
     if len(names) == 1:
         spec["event"] = names[0]
@@ -171,19 +190,20 @@ def new_draft(name: str, events: tuple[str, ...], node_id: str | None = None) ->
 
 
 def new_chain_draft(name: str, spec: JsonObject, node_id: str | None = None) -> Draft:
-    """Return a draft that starts from a contract's logs; raise InvalidAutomationError saying what is wrong with them."""
+    """Return a draft that a contract's logs start; raise InvalidAutomationError naming the argument that is wrong."""
     spec = {"type": "onchain_event"} | spec
-    _writable(spec)
-    if isinstance(found := read_trigger(normalise(spec)), tuple):
-        raise InvalidAutomationError(
-            "; ".join(f"{_ASKED.get(each.field.rpartition('.')[2], 'what is given')} {each.reason}" for each in found)
-        )
+    _require_json(spec)
+    problems = read_trigger(normalise(spec))
+    if isinstance(problems, tuple):
+        arguments = [_CHAIN_ARGUMENTS.get(problem.field.rpartition(".")[2], "trigger") for problem in problems]
+        reasons = [f"{argument} {problem.reason}" for argument, problem in zip(arguments, problems, strict=True)]
+        raise InvalidAutomationError("; ".join(reasons))
     trigger_id = TRIGGER_ID if node_id is None else _new_id(node_id, set())
     node = {"id": trigger_id, "type": "onchain_event", "data": {"actionType": "onchain_event"}}
     return Draft(name, spec, (node,), (), ((trigger_id, None),))
 
 
-_ASKED = {
+_CHAIN_ARGUMENTS = {  # the arguments of `.on_chain()` by their keys in the contract
     "chainId": "chain_id",
     "contract": "contract",
     "signature": "event",
@@ -193,144 +213,149 @@ _ASKED = {
 }
 
 
-def narrowed(draft: Draft, each: JsonObject) -> Draft:
+# Extending drafts
+
+
+def with_filter(draft: Draft, filter_: JsonObject) -> Draft:
     """Return the draft with one more filter on its trigger."""
-    _writable(each)
-    spec = {**draft.trigger, "filters": [*draft.trigger.get("filters", ()), each]}
+    _require_json(filter_)
+    spec = {**draft.trigger, "filters": [*draft.trigger.get("filters", ()), filter_]}
     return msgspec.structs.replace(draft, trigger=spec, fork=None, as_read=False)
 
 
-def settled(draft: Draft, name: str, value: JsonObject | int) -> Draft:
-    """Return the draft with one of its settings; raise InvalidAutomationError saying what is wrong with it."""
+def with_setting(draft: Draft, name: str, value: JsonObject | int) -> Draft:
+    """Return the draft with a setting such as `goal`; raise InvalidAutomationError if its value is not valid."""
     if not draft.nodes:
-        raise InvalidAutomationError('say first which event: .on("deposit")')
-    _writable({name: value})
+        raise InvalidAutomationError('start with the event: .on("deposit")')
+    _require_json({name: value})
     if problems := read_settings(normalise({name: value}), "").problems:
-        raise InvalidAutomationError("; ".join(f"{each.field.lstrip('.')} {each.reason}" for each in problems))
-    known = draft.beside.get("settings")
-    settings = {**(known if isinstance(known, dict) else {}), name: value}
-    return msgspec.structs.replace(draft, beside={**draft.beside, "settings": settings}, as_read=False)
+        raise InvalidAutomationError("; ".join(f"{problem.field.lstrip('.')} {problem.reason}" for problem in problems))
+    before = draft.extra_keys.get("settings")
+    settings = {**(before if isinstance(before, dict) else {}), name: value}
+    return msgspec.structs.replace(draft, extra_keys={**draft.extra_keys, "settings": settings}, as_read=False)
 
 
-def extended(
-    draft: Draft, kind: str, data: JsonObject, ways: tuple[str | None, ...] = (None,), node_id: str | None = None
+def with_node(
+    draft: Draft, kind: str, data: JsonObject, handles: tuple[str | None, ...] = (None,), node_id: str | None = None
 ) -> Draft:
-    """Return the draft with one more node behind every open end; its own ways out are the open ends then."""
+    """Return the draft with one more node after every open end; its own handles are then the open ends."""
     if not draft.nodes:
-        raise InvalidAutomationError(f'say first what starts {draft.name!r}: .on("deposit") or .on_any_event()')
-    _writable(data)
-    taken = {node["id"] for node in draft.nodes}
-    node_id = free_id(kind, data, taken) if node_id is None else _new_id(node_id, taken)
-    node = {"id": node_id, "type": kind, "data": {"actionType": kind} | data}
+        raise InvalidAutomationError(f'start {draft.name!r} with its event: .on("deposit") or .on_any_event()')
+    _require_json(data)
+    ids = {node["id"] for node in draft.nodes}
+    node_id = free_id(kind, data, ids) if node_id is None else _new_id(node_id, ids)
+    node: JsonObject = {"id": node_id, "type": kind, "data": {"actionType": kind} | data}
+    nodes, points = draft.nodes, draft.positions()
+    if points is None:
+        # Grid positions depend on the whole graph, so they are dropped and computed again for the longer one.
+        nodes = tuple({key: value for key, value in other.items() if key != "position"} for other in nodes)
+    else:
+        above = next((source for source, _ in draft.ends), nodes[-1]["id"])
+        node["position"] = position_below(points, above)
     return msgspec.structs.replace(
         draft,
-        nodes=_with_place(draft, node),
+        nodes=(*nodes, node),
         edges=(*draft.edges, *(_edge(end, node_id) for end in draft.ends)),
-        ends=tuple((node_id, way) for way in ways),
+        ends=tuple((node_id, handle) for handle in handles),
         fork=None,
         as_read=False,
     )
 
 
-def _with_place(draft: Draft, node: JsonObject) -> tuple[JsonObject, ...]:
-    """Return the nodes and one more, which stands below the end it follows where somebody put the others."""
-    points = draft.positions()
-    if points is None:
-        return (*({key: each for key, each in other.items() if key != "position"} for other in draft.nodes), node)
-    below = next((source for source, _ in draft.ends), draft.nodes[-1]["id"])
-    return (*draft.nodes, {**node, "position": position_below(points, below)})
-
-
-def joined(draft: Draft, node_id: object) -> Draft:
-    """Return the draft with every open end leading to a step that is there already."""
-    if not any(node["id"] == node_id for node in draft.nodes):
-        raise InvalidAutomationError(
-            f"there is no step {node_id!r} so far; there are {', '.join(node['id'] for node in draft.nodes)}"
-        )
+def with_ends_at(draft: Draft, node_id: object) -> Draft:
+    """Return the draft with every open end connected to an existing node."""
+    ids = [node["id"] for node in draft.nodes]
+    if node_id not in ids:
+        raise InvalidAutomationError(f"step not found: {node_id!r}. The steps so far are {', '.join(ids)}")
     edges = (*draft.edges, *(_edge(end, str(node_id)) for end in draft.ends))
     return msgspec.structs.replace(draft, edges=edges, ends=(), fork=None, as_read=False)
 
 
-def _new_id(node_id: object, taken: set[str]) -> str:
+def _new_id(node_id: object, ids: set[str]) -> str:
     if not is_valid_id(node_id):
         raise InvalidAutomationError(f"{node_id!r} cannot be the id of a step: write 1 to {MAX_ID_LENGTH} characters")
-    if node_id in taken:
-        raise InvalidAutomationError(f"there is a step {node_id!r} already; ids are unique")
+    if node_id in ids:
+        raise InvalidAutomationError(f"another step has the id {node_id!r}: ids are unique")
     return str(node_id)
 
 
-def _writable(data: JsonObject) -> None:
+def _require_json(data: JsonObject) -> None:
     try:
         encode(data)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidAutomationError(f"{data!r} cannot be written as JSON: {error}") from None
 
 
-def _edge(end: End, target: str) -> JsonObject:
+def _edge(end: OpenEnd, target: str) -> JsonObject:
     source, handle = end
     edge_id = f"{source}-{target}" if handle is None else f"{source}-{handle}-{target}"
-    if len(edge_id) > MAX_ID_LENGTH:
+    if len(edge_id) > MAX_ID_LENGTH:  # the checksum keeps ids apart that are equal up to the cut
         edge_id = f"{edge_id[: MAX_ID_LENGTH - 9]}-{crc32(edge_id.encode()):08x}"
-    way = {} if handle is None else {"sourceHandle": handle}
-    return {"id": edge_id, "source": source, **way, "target": target}
+    handle_key = {} if handle is None else {"sourceHandle": handle}
+    return {"id": edge_id, "source": source, **handle_key, "target": target}
+
+
+# Arguments of the verbs
 
 
 def event_name(name: object) -> str:
-    """Return the name of an event as it is stored; raise InvalidAutomationError when no event can be called that."""
-    if isinstance(name, list | tuple | set) and all(isinstance(each, str) for each in name):
-        raise InvalidAutomationError(
-            f"event names stand side by side, without a list: .on({', '.join(map(repr, name))})"
-        )
+    """Return the name of an event as it is stored, in lower case; raise InvalidAutomationError if it is not valid."""
+    if isinstance(name, list | tuple | set) and all(isinstance(item, str) for item in name):
+        names = ", ".join(map(repr, name))
+        raise InvalidAutomationError(f"event names are separate arguments, not a list: .on({names})")
     if not isinstance(name, str):
-        raise InvalidAutomationError(f'{name!r} is not an event name: write a text, like .on("deposit")')
+        raise InvalidAutomationError(f'{name!r} is not an event name: write a string, like .on("deposit")')
     if not EVENT_NAME.fullmatch(name):
         raise InvalidAutomationError(f"{name!r} is not an event name: 1 to 64 characters of a-z 0-9 _ . : -")
     return name.lower()
 
 
 def awaited_name(name: object) -> str:
-    """Return the name of what a wait or a goal asks for; raise InvalidAutomationError when neither events nor logs are called that."""
+    """Return the name of an event or a log (`0x…:Transfer`) that a wait or a goal may have, in lower case.
+
+    Raises InvalidAutomationError for any other name.
+    """
     return name.lower() if isinstance(name, str) and LOG_NAME.fullmatch(name) else event_name(name)
 
 
-def condition(path: object, asked: Mapping[str, object]) -> JsonObject:
-    """Return one filter; raise InvalidAutomationError when several things are asked of a path at once. Nothing asked: whether it is there."""
+def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
+    """Return the filter that `path` and `FilterArguments` describe; raise InvalidAutomationError for anything else."""
     if not isinstance(path, str) or not path:
         raise InvalidAutomationError(
             f'{path!r} is not a path: write the name of a value, like "amountUsd" or "contact.plan"'
         )
-    if len(asked) > 1:
-        raise InvalidAutomationError(f"say one thing about {path!r}: {OPERATORS}")
-    name, value = next(iter(asked.items()), ("exists", True))
+    if len(arguments) > 1:
+        raise InvalidAutomationError(f"write one operator for {path!r}: {OPERATORS}")
+    name, value = next(iter(arguments.items()), ("exists", True))
     if name == "exists":
         if value is not True:
             raise InvalidAutomationError(
-                f"there is no operator for “missing”: use .when({path!r}, exists=True) and .otherwise(…)"
+                f"no operator matches missing values: write .when({path!r}, exists=True) and then .otherwise(…)"
             )
         return {"path": path, "operator": "exists"}
     if name != "is_in":
         return {"path": path, "operator": name, "value": value}
+    # A string is iterable too: without this check is_in="pro" would mean ["p", "r", "o"].
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidAutomationError(f"is_in takes a list, like is_in=[{value!r}]")
     return {"path": path, "operator": "in", "value": list(value)}
 
 
-Where: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]]
-"""`{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`, or several of these, where a path is asked about twice."""
-
-
-def conditions(where: Where | None) -> list[JsonObject]:
-    """Return the filters that are asked for; raise InvalidAutomationError when they are written in another way."""
+def read_where(where: Where | None) -> list[JsonObject]:
+    """Return the filters in a `where` argument; raise InvalidAutomationError if it has another form."""
     if where is None:
         return []
     if isinstance(where, list | tuple):
-        return [each for part in where for each in conditions(part)]
+        return [filter_ for part in where for filter_ in read_where(part)]
     if not isinstance(where, Mapping):
         raise InvalidAutomationError(
             f'where={where!r}: write {{"plan": "pro"}} or {{"plan": {{"is_in": ["pro", "max"]}}}}'
         )
-    return [condition(path, asked if _is_question(asked) else {"eq": asked}) for path, asked in where.items()]
-
-
-def _is_question(asked: object) -> TypeGuard[Mapping[str, object]]:
-    return isinstance(asked, Mapping) and len(asked) == 1 and asked.keys() <= FilterArguments.__annotations__.keys()
+    filters = []
+    for path, value in where.items():
+        # A mapping whose only key is an operator is a filter; any other mapping is a value to compare with.
+        if isinstance(value, Mapping) and len(value) == 1 and value.keys() <= FilterArguments.__annotations__.keys():
+            filters.append(read_filter(path, value))
+        else:
+            filters.append(read_filter(path, {"eq": value}))
+    return filters

@@ -1,6 +1,7 @@
-"""Periods as people write them: the last so many days, or from one moment up to another. Without a zone it is UTC.
+"""Periods and durations as users write them.
 
-Spans of time as people write them: `"2d"`, `"1h 30m"`, `"3 days"`, `timedelta(days=2)`.
+A period is the last `days`, or from one time to another; times without a zone are UTC. A duration is a `timedelta` or a
+text like `"2d"`, `"1h 30m"` or `"3 days"`.
 """
 
 import re
@@ -15,7 +16,7 @@ MAX_DAYS = 36_500
 
 
 class PeriodArguments(TypedDict, total=False):
-    """The last `days` (30 unless told), or from `since` up to `until` (default now)."""
+    """The last `days` (default: 30), or from `since` up to `until` (default: now)."""
 
     days: int
     since: Moment
@@ -23,19 +24,19 @@ class PeriodArguments(TypedDict, total=False):
 
 
 class Period(TypedDict, total=False):
-    """The same, read: `days` or `since`, and `until` where it was given."""
+    """A checked period in UTC: `days` or `since`, and `until` if it was given."""
 
     days: int
     since: datetime
     until: datetime
 
 
-def read_period(during: PeriodArguments) -> Period:
-    """Return a period; raise InvalidArgumentError saying what is wrong with it."""
-    if "days" in during and "since" in during:
-        raise InvalidArgumentError("a period is the last `days`, or from `since` on: not both")
-    since, until = during.get("since"), during.get("until")
-    period: Period = {"days": whole_number(during.get("days", 30), "days", MAX_DAYS)} if since is None else {}
+def read_period(arguments: PeriodArguments) -> Period:
+    """Return the period that arguments describe; raise InvalidArgumentError naming the argument that is wrong."""
+    if "days" in arguments and "since" in arguments:
+        raise InvalidArgumentError("a period has `days` or `since`, not both")
+    since, until = arguments.get("since"), arguments.get("until")
+    period: Period = {"days": whole_number(arguments.get("days", 30), "days", MAX_DAYS)} if since is None else {}
     if since is not None:
         period["since"] = moment_of(since, "since")
     if until is not None:
@@ -43,48 +44,48 @@ def read_period(during: PeriodArguments) -> Period:
     return period
 
 
-def moment_of(moment: Moment, what: str) -> datetime:
-    """Return a moment in UTC; days and moments without a zone are UTC."""
+def moment_of(moment: Moment, argument: str) -> datetime:
+    """Return a time in UTC; a day is its midnight. Raises InvalidArgumentError naming the argument."""
     try:
         at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     except ValueError:
         at = None
     if not isinstance(at, date):
-        raise InvalidArgumentError(f'{what}={moment!r} is not a moment: write "2026-11-01" or "2026-11-01T12:00:00Z"')
+        raise InvalidArgumentError(
+            f'{argument}={moment!r} is not a date or time: write "2026-11-01" or "2026-11-01T12:00:00Z"'
+        )
     if not isinstance(at, datetime):
         return datetime(at.year, at.month, at.day, tzinfo=UTC)
     return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def whole_number(number: object, what: str, most: int) -> int:
-    """Return a whole number from 1 to `most`; raise InvalidArgumentError for anything else."""
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise InvalidArgumentError(f"{what}={number!r} must be a whole number from 1 to {most}")
+def whole_number(number: object, argument: str, maximum: int) -> int:
+    """Return a whole number from 1 to `maximum`; raise InvalidArgumentError naming the argument for anything else."""
+    # bool is a subclass of int: without this check True would count as 1.
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= maximum:
+        raise InvalidArgumentError(f"{argument}={number!r} must be a whole number from 1 to {maximum}")
     return number
 
 
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-_ONE = r"(\d+(?:\.\d+)?)\s*(weeks?|w|days?|d|hours?|h|minutes?|min|m|seconds?|s)\s*"
-_SPAN = re.compile(rf"\s*(?:{_ONE})+", re.IGNORECASE)
-_PART = re.compile(_ONE, re.IGNORECASE)
+_PART_PATTERN = r"(\d+(?:\.\d+)?)\s*(weeks?|w|days?|d|hours?|h|minutes?|min|m|seconds?|s)\s*"
+_DURATION = re.compile(rf"\s*(?:{_PART_PATTERN})+", re.IGNORECASE)
+_PART = re.compile(_PART_PATTERN, re.IGNORECASE)
 
 
-def seconds_of(span: object, what: str) -> int:
-    """Return a span in whole seconds; raise InvalidArgumentError, naming `what` was meant, when it is none."""
-    length = _read(span) if isinstance(span, str) else span
-    if not isinstance(length, timedelta) or length < timedelta(seconds=1):
+def seconds_of(span: object, argument: str) -> int:
+    """Return a duration in whole seconds; raise InvalidArgumentError naming the argument if it is not at least one."""
+    duration = span
+    if isinstance(span, str):
+        # findall on its own would skip text between the parts, so the whole text has to match first.
+        parts = _PART.findall(span) if _DURATION.fullmatch(span) else []
+        try:
+            lengths = [timedelta(**{_UNITS[unit[0].lower()]: float(number)}) for number, unit in parts]
+            duration = sum(lengths, timedelta())
+        except OverflowError:
+            duration = None
+    if not isinstance(duration, timedelta) or duration < timedelta(seconds=1):
         raise InvalidArgumentError(
-            f'{what}={span!r} is not a span of time: write "30s", "15m", "2h", "3d", "1w" or "1h 30m"'
+            f'{argument}={span!r} is not a duration: write "30s", "15m", "2h", "3d", "1w" or "1h 30m"'
         )
-    return round(length.total_seconds())
-
-
-def _read(text: str) -> timedelta | None:
-    if not _SPAN.fullmatch(text):
-        return None
-    try:
-        return sum(
-            (timedelta(**{_UNITS[unit[0].lower()]: float(number)}) for number, unit in _PART.findall(text)), timedelta()
-        )
-    except OverflowError:
-        return None
+    return round(duration.total_seconds())

@@ -1,7 +1,7 @@
 """Automations on the server: find, save, publish, switch on and off, and what a publication means for running entries.
 
-Every write names the revision that it started from, so two people who edit the same automation get a ConflictError, not a lost
-change. Entries that already run finish on the version they entered.
+Every write names the revision that it started from, so two people who edit the same automation get a ConflictError, not
+a lost change. Entries that already run finish on the version they entered.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,10 @@ Overdue = Literal["run", "cancel"]
 
 
 class EarlierEntries(msgspec.Struct, frozen=True, rename="camel"):
-    """How many entries of a version are at a step in a state. `version` is None for entries from before the first publication."""
+    """The number of entries of a version that are at a step in a state.
+
+    `version` is None for entries from before the first publication. `then` says what the server does with them.
+    """
 
     version: int | None
     node_id: str | None
@@ -43,7 +46,7 @@ class EarlierEntries(msgspec.Struct, frozen=True, rename="camel"):
     then: str
 
     def consequence(self) -> str:
-        """Return what becomes of them."""
+        """Return what happens to them, as the end of a sentence that starts with the entries."""
         match self.then:
             case "no_published_version":
                 return "end at once: nothing was published when they entered"
@@ -92,7 +95,7 @@ _IMPACT_COLUMNS = (
     TableColumn("step"),
     TableColumn("state"),
     TableColumn("entries", number=True),
-    TableColumn("what becomes of them"),
+    TableColumn("consequence"),
 )
 
 
@@ -115,7 +118,7 @@ class AutomationRecord(msgspec.Struct, frozen=True, rename="camel"):
     impact: Impact | None = None
 
     def draft(self) -> Draft:
-        """Return the draft in it."""
+        """Return the saved draft."""
         return from_json({"name": self.name, "triggerSpec": self.trigger_spec, "graph": self.graph})
 
     def pills(self) -> list[tuple[str, str]]:
@@ -130,7 +133,7 @@ class AutomationRecord(msgspec.Struct, frozen=True, rename="camel"):
         return [published, ("active", "good") if self.active else ("off", "warn")]
 
     def off(self) -> str:
-        """Return why events do not start it although it was published; empty when they do."""
+        """Return why events do not start a published automation; empty if they do, or if it was never published."""
         if self.archived_at is not None:
             return "It is archived: no event starts it."
         if self.paused_at is not None:
@@ -154,7 +157,7 @@ class Version(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class VersionDiff(msgspec.Struct, frozen=True):
-    """What differs between two versions, in sentences. Shows itself. True when there is a difference."""
+    """The differences between two versions, in sentences. Shows itself. True if there are any."""
 
     before: int
     after: int
@@ -201,17 +204,20 @@ class Versions(Sequence[Version]):
 
     @usage_example(".diff(1, 2) or .diff(1), against the newest")
     def diff(self, before: int, after: int | None = None) -> VersionDiff:
-        """Return what differs in version `after` (default: the newest) from `before`; raises NotFoundError for an unknown version."""
+        """Return the differences of version `after` (default: the newest) from version `before`.
+
+        Raises NotFoundError for an unknown version.
+        """
         newest = self._versions[0].version if self._versions else 0
-        old, new = self._numbered(before), self._numbered(newest if after is None else after)
+        old, new = self.numbered(before), self.numbered(newest if after is None else after)
         return VersionDiff(old.version, new.version, changes(old.payload(), new.payload()))
 
-    def _numbered(self, number: int) -> Version:
+    def numbered(self, number: int) -> Version:
+        """Return the version with this number; raise NotFoundError if it is unknown."""
         for version in self._versions:
             if version.version == number:
                 return version
-        versions = quantity(len(self), "version") if self else "no version"
-        raise NotFoundError(f"there is no version {number} here, but {versions}")
+        raise NotFoundError(f"version not found: {number}. {quantity(len(self), 'version')} published; see .versions()")
 
     def __repr__(self) -> str:
         return plain(_VERSION_COLUMNS, self._rows(), "Never published.")
@@ -222,10 +228,18 @@ class Versions(Sequence[Version]):
 
     def _rows(self) -> list[tuple[int, str, str]]:
         previous = {later.version: earlier for later, earlier in pairwise(self._versions)}
-        return [
-            (version.version, moment(version.published_at), _changes_text(previous.get(version.version), version))
-            for version in self
-        ]
+        rows = []
+        for version in self:
+            before = previous.get(version.version)
+            if before is None:  # version 1, or the oldest of the newest hundred
+                text = "the first" if version.version == 1 else ""
+            else:
+                items = changes(before.payload(), version.payload()).items
+                rest = len(items) - _MAX_SHOWN_CHANGES
+                more = [f"and {rest} more"] if rest > 0 else []
+                text = "; ".join([*map(str, items[:_MAX_SHOWN_CHANGES]), *more]) or "nothing that matters"
+            rows.append((version.version, moment(version.published_at), text))
+        return rows
 
 
 _VERSION_COLUMNS = (
@@ -236,14 +250,6 @@ _VERSION_COLUMNS = (
 _MAX_SHOWN_CHANGES = 3
 
 
-def _changes_text(before: Version | None, version: Version) -> str:
-    if before is None:
-        return "the first" if version.version == 1 else ""
-    items = changes(before.payload(), version.payload()).items
-    more = [f"and {len(items) - _MAX_SHOWN_CHANGES} more"] if len(items) > _MAX_SHOWN_CHANGES else []
-    return "; ".join([*map(str, items[:_MAX_SHOWN_CHANGES]), *more]) or "nothing that matters"
-
-
 class Automations(Sequence[AutomationRecord]):
     """The automations of the organization, newest first. `wb.automations` reads them again each time."""
 
@@ -251,7 +257,7 @@ class Automations(Sequence[AutomationRecord]):
         self._records = tuple(records)
 
     def __call__(self) -> "Automations":
-        """Return itself: `wb.automations()` is `wb.automations`."""
+        """Return itself, so that `wb.automations()` works like `wb.automations`."""
         return self
 
     def __getitem__(self, index: Any) -> Any:
@@ -277,11 +283,11 @@ class Automations(Sequence[AutomationRecord]):
 
 _AUTOMATION_COLUMNS = (TableColumn("name"), TableColumn("state"), TableColumn("changed at (UTC)"))
 _NO_AUTOMATIONS = 'No automations yet. wb.automation("a name") starts one.'
-_PAGE = _MAX_VERSIONS = 100
+_PAGE = _MAX_VERSIONS = 100  # the most that the server lists in one response
 
 
 def list_automations(connection: Connection, name: str | None = None) -> Automations:
-    """Return the newest automations, or those of one name."""
+    """Return the newest page of automations, or those with one name."""
     body = connection.get("/automations", name=name)
     return Automations(msgspec.convert(body["automations"], list[AutomationRecord]))
 
@@ -299,7 +305,7 @@ def all_automations(connection: Connection) -> list[AutomationRecord]:
 
 
 def find(connection: Connection, name: str) -> AutomationRecord | None:
-    """Return the automation of that name that is not archived, or None."""
+    """Return the automation with that name that is not archived, or None."""
     for record in list_automations(connection, name):
         if record.name == name and record.archived_at is None:
             return record
@@ -307,7 +313,7 @@ def find(connection: Connection, name: str) -> AutomationRecord | None:
 
 
 def was_archived(connection: Connection, name: str) -> bool:
-    """Return whether there is an archived automation of that name."""
+    """Return whether an archived automation has that name."""
     return bool(connection.get("/automations", name=name, archived="true", limit=1)["automations"])
 
 
@@ -331,7 +337,7 @@ def impact(connection: Connection, record: AutomationRecord) -> Impact:
 
 
 def last_change(connection: Connection, record: AutomationRecord) -> AuditEntry | None:
-    """Return the newest entry of its audit log."""
+    """Return the newest change in the automation's audit log, or None."""
     body = connection.get(f"/automations/{record.id}/changes", limit=1)
     return next(iter(msgspec.convert(body["changes"], list[AuditEntry])), None)
 
@@ -339,9 +345,9 @@ def last_change(connection: Connection, record: AutomationRecord) -> AuditEntry 
 def save(
     connection: Connection, draft: Draft, opened: AutomationRecord | None, *, overwrite: bool = False
 ) -> AutomationRecord:
-    """Create or update the automation of this name and return it; without a difference nothing is written.
+    """Create or update the automation with the draft's name and return it. Nothing is written if the draft is the same.
 
-    Raises ConflictError when the server's revision is not the one that was `opened`, unless `overwrite`.
+    Raises ConflictError if the server's revision is not that of `opened`, unless `overwrite` is True.
     """
     name = draft.name
     if not name.strip():
@@ -351,8 +357,8 @@ def save(
         return _record(connection.post("/automations", draft.payload()))
     if not overwrite and opened is None:
         raise ConflictError(
-            f"an automation named {name!r} already exists, and this one was not made from it. Open it with "
-            f"wb.automation({name!r}), or pass overwrite=True to replace it"
+            f"an automation named {name!r} already exists. Open it with wb.automation({name!r}), "
+            "or pass overwrite=True to replace it"
         )
     if not overwrite and opened is not None and opened.revision != current.revision:
         revisions = f"yours is revision {opened.revision}, the server's is {current.revision}"
@@ -366,15 +372,19 @@ def save(
 
 
 def publish(connection: Connection, record: AutomationRecord) -> AutomationRecord:
-    """Publish the saved draft and switch it on; return the automation. Raises PublishError naming nodes."""
+    """Publish the saved draft, switch it on, and return the automation. Raises PublishError naming nodes."""
     published = release(connection, record)
     if published.active:
         return published
+    # Only the response to the publication has the impact.
     return msgspec.structs.replace(switch(connection, published, "activate"), impact=published.impact)
 
 
 def release(connection: Connection, record: AutomationRecord) -> AutomationRecord:
-    """Publish the saved draft without switching it on or off; return the automation. Raises PublishError naming nodes."""
+    """Publish the saved draft without switching it on or off, and return the automation.
+
+    Raises PublishError naming nodes, and ConflictError if the draft was saved again since `record`.
+    """
     try:
         return _record(connection.post(f"/automations/{record.id}/publish", {"revision": record.revision}))
     except ConflictError as error:
@@ -402,13 +412,13 @@ def resume(connection: Connection, record: AutomationRecord, overdue: Overdue) -
 
 
 def unchanged(draft: Draft, record: AutomationRecord) -> bool:
-    """Return whether the draft is the one that the server has."""
-    payload = normalise(draft.payload())
+    """Return whether the draft is equal to the saved one."""
+    payload = normalise(draft.payload())  # as the server returns it: floats as decimals, tuples as lists
     return bool(payload["triggerSpec"] == record.trigger_spec and payload["graph"] == record.graph)
 
 
 def raise_on_errors(name: str, remarks: tuple[Diagnostic, ...]) -> None:
-    """Raise PublishError listing the errors among the remarks, if there are any."""
+    """Raise PublishError if there are errors among the remarks."""
     problems = tuple(Problem(error.node_id or error.field or "", error.message) for error in errors(remarks))
     if problems:
         raise PublishError(_unpublishable(name, problems), problems)
@@ -428,6 +438,6 @@ def _conflict(name: str, error: ConflictError) -> ConflictError:
 
 def _conflict_text(name: str) -> str:
     return (
-        f"someone else changed {name!r} since you opened it. Run wb.automation({name!r}) again to see their version and make "
-        "your change there, or pass overwrite=True to replace it with yours"
+        f"someone else changed {name!r} since you opened it. Run wb.automation({name!r}) again and make your change "
+        "there, or pass overwrite=True to replace their version with yours"
     )

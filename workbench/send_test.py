@@ -1,4 +1,4 @@
-"""A test send: the messages of an automation, sent to yourself through the real channels."""
+"""Test sends: the messages of an automation, sent to yourself through the real channels."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -10,11 +10,11 @@ from workbench.display.html import TableColumn, plain, table
 from workbench.display.words import CAUSE_WORDS, outcome
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError
-from workbench.simulate import completed
+from workbench.simulate import complete_event
 
 
 class TestReceivers(TypedDict, total=False):
-    """Where tests go: one address for each channel that is to be tried."""
+    """The addresses that tests are sent to: one for each channel to test."""
 
     email: str
     wallet_address: str
@@ -22,9 +22,9 @@ class TestReceivers(TypedDict, total=False):
 
 
 class TestMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of one message: sent, failed, skipped, or unknown (it may have arrived). `reason`: why, in one word."""
+    """The result of one message: sent, failed, skipped or unknown (it may have arrived). `reason` says why, in a word."""
 
-    __test__ = False  # it is no test of pytest's
+    __test__ = False  # pytest would collect the class because of its name
 
     node_id: str
     channel: str
@@ -35,15 +35,15 @@ class TestMessage(msgspec.Struct, frozen=True, rename="camel"):
     title: str | None = None
 
     def why(self) -> str:
-        """Say why it was not sent, or what is not known of it."""
+        """Return why it was not sent, or why its outcome is unknown; empty if it was sent."""
         if self.reason is None:
             return ""
-        told = _REASONS.get(self.reason) or CAUSE_WORDS.get(self.reason) or outcome(self.reason)
-        return f"{told} ({self.detail})" if self.detail else told
+        text = _REASON_TEXTS.get(self.reason) or CAUSE_WORDS.get(self.reason) or outcome(self.reason)
+        return f"{text} ({self.detail})" if self.detail else text
 
 
 class TestSent(Sequence[TestMessage]):
-    """What became of the messages of a test, in the order of sending; shows itself."""
+    """The results of a test send, in the order of sending. Shows itself as a table."""
 
     __test__ = False
 
@@ -57,16 +57,17 @@ class TestSent(Sequence[TestMessage]):
         return len(self._messages)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (each.node_id, _CHANNELS.get(each.channel, each.channel), each.outcome, each.why(), each.title or "")
-            for each in self
-        ]
+        rows: list[tuple[str, ...]] = []
+        for message in self:
+            channel = _CHANNELS.get(message.channel, message.channel)
+            rows.append((message.node_id, channel, message.outcome, message.why(), message.title or ""))
+        return rows
 
     def __repr__(self) -> str:
-        return plain(_COLUMNS, self._rows(), _NONE)
+        return plain(_COLUMNS, self._rows(), _NO_MESSAGES)
 
     def _repr_html_(self) -> str:
-        return table(_COLUMNS, self._rows(), title="Test messages", note=_NOTE if self else "", empty=_NONE)
+        return table(_COLUMNS, self._rows(), title="Test messages", note=_NOTE if self else "", empty=_NO_MESSAGES)
 
 
 def send_test(
@@ -77,31 +78,38 @@ def send_test(
     to: Mapping[str, str],
     node: str | None,
 ) -> TestSent:
-    """Send a test and return what became of it; raises InvalidRequestError when the event does not start the automation."""
+    """Send the messages of a draft for `event` to the addresses `to`, or only the message of one node.
+
+    Raises InvalidArgumentError without an address, and InvalidRequestError if the event does not start the automation.
+    """
     if not to:
-        raise InvalidArgumentError('where to? Add email="me@example.com", wallet_address="0x…" or url="https://…"')
+        raise InvalidArgumentError('add an address: email="me@example.com", wallet_address="0x…" or url="https://…"')
     trigger, _ = draft.language()
-    names = {"email": "email", "wallet_address": "walletAddress", "url": "url"}
-    given = {names.get(name, name): value for name, value in to.items()}
-    body = {"event": completed(event, trigger, None), "to": given} | ({"nodeId": node} if node is not None else {})
-    answer = connection.post(f"/automations/{automation_id}/test", body)
+    receivers = {"walletAddress" if name == "wallet_address" else name: address for name, address in to.items()}
+    body = {"event": complete_event(event, trigger, None), "to": receivers}
+    answer = connection.post(
+        f"/automations/{automation_id}/test", body | ({"nodeId": node} if node is not None else {})
+    )
     return TestSent(msgspec.convert(answer["messages"], list[TestMessage]))
 
 
 _COLUMNS = tuple(map(TableColumn, ("step", "channel", "outcome", "why", "title")))
 _CHANNELS = {"inapp": "in-app", "email": "email", "webhook": "webhook"}
-_REASONS = {
+# The reasons of api/channels/outcome.py with the texts of api/engine/deliver.py, which this package cannot import, and
+# three that only test sends have: no_address, too_many and opted_out.
+_REASON_TEXTS = {
     "no_address": "you gave no address for it",
-    "too_many": "a test sends twenty messages at most: name the step to try it alone",
-    "no_answer": "it may have arrived: no answer came",
-    "unreachable": "no connection came about",
-    "tls_failed": "the certificate is not valid",
-    "refused": "the receiver said no",
-    "gone": "the endpoint is no more",
-    "busy": "too many deliveries wait for this endpoint",
-    "not_signed_in": "the mail server does not take our name and password",
-    "invalid_address": "nobody can be reached under this address",
-    "opted_out": "who has this address wants no messages",
+    "too_many": "a test sends at most 20 messages: pass node=… to test this step alone",
+    "no_answer": "no response: the message may have arrived",
+    "unreachable": "could not connect",
+    "tls_failed": "TLS failed: the certificate is not valid, or the server does not speak TLS",
+    "refused": "rejected by the receiver",
+    "gone": "the endpoint no longer exists",
+    "busy": "too many deliveries are waiting for this endpoint",
+    "not_signed_in": "the mail server rejected the user name or password",
+    "invalid_address": "not a valid address",
+    "invalid_header": "a header contains a line break or an encoded word",
+    "opted_out": "the owner of this address has unsubscribed",
 }
-_NONE = "With this event, no message is sent."
-_NOTE = "Marked as tests; no contact got them, and nothing counts them."
+_NO_MESSAGES = "No message is sent for this event."
+_NOTE = "Marked as tests and not counted. No contact received them."

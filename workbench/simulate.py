@@ -1,10 +1,11 @@
-"""Dry runs: what the engine would do with one event, shown on the graph.
+"""Simulations: what the engine would do with one event, step by step and drawn on the graph.
 
-The server knows contacts as they are stored and how often it retries, so it is asked when there is one; without, the same
-interpreter runs here.
+With a connection the server simulates, because it knows the stored contact and the configured retry schedule. Without
+one, the same interpreter runs in this process. A `Simulation` never changes: `advance` and `send` simulate again from
+the first event, up to a later time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from workbench import environment
 from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.graph import RunPath, path_of, picture
-from workbench.display.layout import Point
 from workbench.display.run import RunPage, VerdictGroup, explanations
 from workbench.draft import Draft, JsonObject
 from workbench.duration import seconds_of
@@ -22,16 +22,15 @@ from workbench.errors import InvalidArgumentError, usage_example
 from workbench.language.codec import Json, encode, normalise
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, read_event
+from workbench.language.filter import Verdict
 from workbench.language.graph import Graph
-from workbench.language.onchain import LogSource, read_log_sample
+from workbench.language.onchain import read_log_sample
 from workbench.language.problem import Problem
 from workbench.language.run import Message, State, Step
 from workbench.language.simulate import (
     EARLIEST,
     LATEST,
     SIMULATED_ID,
-    MissedEvent,
-    ScheduledEvent,
     SimulatedAutomation,
     SimulationInput,
     Trace,
@@ -45,213 +44,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-class Simulation:
-    """What would happen, step by step. Shows itself; `messages`, `tags`, `steps`, `state` and `outcome` are for code.
-
-    It tells the whole life of the entry, as it goes when nothing else comes. `.advance("7d")` and `.send("purchase")` go
-    through it instead: they begin at the event, each returns the run as it stands then, and the next goes on from there.
-    `note`: what else to know, such as that the automation is off now. `chosen`: where somebody put the nodes.
-    """
-
-    def __init__(self, name: str, trigger: Trigger, graph: Graph, event: JsonObject, trace: Trace) -> None:
-        self._name, self._trigger, self._graph = name, trigger, graph
-        self._course: Course | None = None
-        self.event = event
-        self.trace = trace
-        self.note = ""
-        self.chosen: Mapping[str, Point] | None = None
-
-    # Going on
-
-    @usage_example('.advance("7d")')
-    def advance(self, span: str | timedelta) -> "Simulation":
-        """Let time pass, and return the run as it stands then."""
-        course = self._underway()
-        return course.at(course.elapsed + timedelta(seconds=seconds_of(span, "span")), self.note)
-
-    @usage_example('.send("purchase") or .send({"event": "purchase", "payload": {"plan": "pro"}}, after="2h")')
-    def send(self, event: str | Mapping[str, Any], *, after: str | timedelta = "1s") -> "Simulation":
-        """Let the contact send an event, a second later or `after` a longer span, and return the run as it stands then."""
-        course, written = self._underway(), _named(event)
-        at = course.elapsed + timedelta(seconds=seconds_of(after, "after"))
-        twice = f"{written['event']} starts this automation, too: an entry of its own, which this run does not follow."
-        note = twice if written["event"].lower() in self._trigger.names else self.note
-        return course.with_later({**written, "after": at}).at(at, note)
-
-    @property
-    def now(self) -> datetime:
-        """The moment at which it is looked at: of the last step, when its whole life is told."""
-        course = self._underway()
-        if course.looked_at:
-            return course.began_at + course.elapsed
-        return self.steps[-1].at if self.steps else course.began_at
-
-    @property
-    def waiting_at(self) -> str | None:
-        """The id of the step at which it waits or will try again; None when it does neither."""
-        return self.steps[-1].node_id if self.steps and self.state in _STANDING else None
-
-    def _underway(self) -> "Course":
-        if self._course is None:
-            raise InvalidArgumentError("this run cannot go on: make one with .simulate(event)")
-        return self._course
-
-    @property
-    def matched(self) -> bool:
-        """Whether the event starts the automation at all."""
-        return self.trace.matched
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """What would happen, in order, in the words of an entry's own history."""
-        return self.trace.steps
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The ids of the nodes that would be visited."""
-        return tuple(dict.fromkeys(step.node_id for step in self.trace.steps))
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The in-app messages, emails and webhooks that would be sent, with their texts filled in."""
-        return self.trace.messages
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags that would be added."""
-        return self.trace.tags
-
-    @property
-    def removed_tags(self) -> tuple[str, ...]:
-        """The tags that would be taken off."""
-        return self.trace.removed_tags
-
-    @property
-    def attributes(self) -> dict[str, Json]:
-        """The attributes of the contact that would be written."""
-        return self.trace.attributes
-
-    @property
-    def state(self) -> State | None:
-        """The state that the entry would end in; None when nothing would start."""
-        return self.trace.state
-
-    @property
-    def outcome(self) -> str | None:
-        """Why it would end there, in one word."""
-        return self.trace.outcome
-
-    def frame(self) -> "pl.DataFrame":
-        """Return the steps as a polars frame."""
-        import polars as pl
-
-        columns = ("node_id", "kind", "at", "outcome", "attempt", "handle")
-        return pl.DataFrame({name: [getattr(step, name) for step in self.steps] for name in columns}, strict=False)
-
-    def headline(self) -> str:
-        """Say in one sentence what would happen."""
-        if not self.matched:
-            return "Nothing would happen"
-        written = words.ContactWrites(self.tags, self.removed_tags, tuple(self.attributes))
-        if self._course is not None and self._course.looked_at:
-            done = words.effects(len(self.messages), written, done=True) or "nothing sent or changed yet"
-            return f"After {words.duration(self._course.elapsed)}: {done}"
-        deeds = words.effects(len(self.messages), written, done=False)
-        fails = "" if self.state in _FINE else "fail for good"
-        return (
-            f"Would {' and '.join(filter(None, (deeds, fails)))}"
-            if deeds or fails
-            else "Would neither send nor change anything"
-        )
-
-    def reason(self) -> str:
-        """Say why it ends as it does, or why it does not start."""
-        if self.matched and self.state is State.WAITING:
-            return f"Waiting at {self.waiting_at}{words.waiting_until(self.steps[-1])}."
-        if self.matched:
-            return words.ending(self.state, self.outcome, self.trace.error)
-        if not self.trace.name_matched:
-            return f"This automation starts on {words.event_names(self._trigger)}, not on {self.event.get('event')}."
-        failed = next(each for each in self.trace.verdicts if not each.passed)
-        return f"It asks whether {words.condition(failed)}; {words.actual_value(failed)}."
-
-    def why(self) -> str:
-        """Return why the trigger, each condition and each wait went as they did, filter by filter, with what was found."""
-        lines: list[str] = []
-        for title, verdicts in self._whys():
-            lines.append(f"{title}:")
-            lines += [
-                f"  {'✓' if each.passed else '✗'} {words.condition(each)}: {words.actual_value(each)}"
-                for each in verdicts
-            ]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        lines = [f"{self.headline()}. {self.reason()}", *([self.note] if self.note else [])]
-        lines += [
-            f"  {number}. {step.node_id}: {words.outcome(step.outcome)}{self._later(step)}"
-            for number, step in enumerate(self.steps, 1)
-        ]
-        lines += [f"  → {words.message_line(message)}" for message in self.messages]
-        lines += [
-            f"  ✗ {each.event} came while it waited at {each.node_id}: {_why(each)}" for each in self.trace.missed
-        ]
-        return "\n".join(lines)
-
-    def _later(self, step: Step) -> str:
-        offset = words.offset(step.at - self.steps[0].at)
-        return f" ({offset})" if offset else ""
-
-    def run_path(self) -> RunPath:
-        """Return the path; an event that does not start it stops at the trigger."""
-        start = self._graph.start
-        return path_of(self.steps) if self.matched or start is None else RunPath({start.id: "failed"})
-
-    def _repr_html_(self) -> str:
-        return RunPage(
-            headline=self.headline(),
-            subtitle=f"{self._name}: {self.reason()}",
-            note=self.note,
-            state=self.state,
-            picture=picture(self._trigger, self._graph, self.run_path(), self.chosen),
-            receives="What the contact would receive",
-            messages=self.messages,
-            explanations=self._whys(),
-            steps=self.steps,
-            email_from=self._course.email_from if self._course is not None else "",
-        ).html()
-
-    def _whys(self) -> list[VerdictGroup]:
-        missed = [
-            (f"Why {each.event} did not end the wait at {each.node_id}", each.verdicts) for each in self.trace.missed
-        ]
-        return [*explanations(self.trace.verdicts if self.trace.name_matched else (), self.steps), *missed]
-
-
-_FINE = frozenset({State.COMPLETED, State.EXITED, State.WAITING})
-_STANDING = frozenset({State.WAITING, State.RETRYING, State.PENDING})
-
-
-def _named(event: object) -> Mapping[str, Any]:
-    written = {"event": event} if isinstance(event, str) else event
-    if isinstance(written, Mapping) and isinstance(written.get("event"), str):
-        return written
-    raise InvalidArgumentError('an event is written like "purchase" or {"event": "purchase", "payload": {…}}')
-
-
-def _why(missed: MissedEvent) -> str:
-    failed = next(each for each in missed.verdicts if not each.passed)
-    return f"it asks whether {words.condition(failed)}; {words.actual_value(failed)}"
-
-
-_EVENT = frozenset({"event", "contact", "attributes", "payload", "idempotencyKey", "occurredAt", "test"})
-_CONTACT = frozenset({"id", "email", "walletAddress", "externalId", "attributes", "tags", "segments", "optedOut"})
-
-
 class SimulationArguments(msgspec.Struct, frozen=True):
-    """What is tried: an event as a caller writes it, of whom it is, when it comes, and which of its contact's come later.
+    """The arguments of a simulation, as the caller wrote them.
 
-    `automation_id`: of one that is saved; by it contacts are divided.
+    `until` is how long after the event to stop; None: at the end of the entry. `automation_id` is the id of the saved
+    automation, or None. Splits and holdouts derive a contact's branch from it.
     """
 
     event: Mapping[str, Any]
@@ -262,170 +59,341 @@ class SimulationArguments(msgspec.Struct, frozen=True):
     automation_id: str | None = None
 
 
-class Course(msgspec.Struct, frozen=True):
-    """How a run came to be, so that it can go on: the interpreter goes through it anew each time, a little further."""
+class SimulationSource(msgspec.Struct, frozen=True):
+    """The inputs of a simulation, with which it can run again up to a later time. `email_from`: the server's sender."""
 
     draft: Draft
-    trial: SimulationArguments
+    arguments: SimulationArguments
     connection: Connection | None
     began_at: datetime
     email_from: str = ""
 
     @property
-    def looked_at(self) -> bool:
-        """Whether it is looked at at a moment, not from its end."""
-        return self.trial.until is not None
+    def elapsed(self) -> timedelta:
+        """The time from the event to the end of the simulation; zero before the first `advance` or `send`."""
+        return self.arguments.until or timedelta()
+
+    def run_until(self, elapsed: timedelta, note: str, *events: Mapping[str, Any]) -> "Simulation":
+        """Simulate again up to `elapsed` after the first event, with more later events."""
+        # Without `now` the first run took the time of the server or of this machine. Every further run begins then too.
+        later = [*self.arguments.later, *events]
+        arguments = msgspec.structs.replace(self.arguments, now=self.began_at, until=elapsed, later=later)
+        return simulate_draft(self.draft, arguments, self.connection, note)
+
+
+class Simulation:
+    """The result of a simulation. Shows itself as headline, path, messages and steps.
+
+    It runs to the end of the entry, as if the contact sent no other event. `.advance("7d")` and `.send("purchase")` go
+    through the entry in parts instead: the first of them starts at the event, and each returns the entry as it is at
+    that time. `note` is an additional remark, such as that the automation is off.
+    """
+
+    def __init__(
+        self, source: SimulationSource, trigger: Trigger, graph: Graph, event: JsonObject, trace: Trace, note: str = ""
+    ) -> None:
+        self._source, self._trigger, self._graph = source, trigger, graph
+        self.event = event
+        self.trace = trace
+        self.note = note
+
+    # Advancing
+
+    @usage_example('.advance("7d")')
+    def advance(self, span: str | timedelta) -> "Simulation":
+        """Let time pass, such as `"1h 30m"`, and return the simulation as it is then."""
+        return self._source.run_until(self._source.elapsed + timedelta(seconds=seconds_of(span, "span")), self.note)
+
+    @usage_example('.send("purchase") or .send({"event": "purchase", "payload": {"plan": "pro"}}, after="2h")')
+    def send(self, event: str | Mapping[str, Any], *, after: str | timedelta = "1s") -> "Simulation":
+        """Let `after` pass, have the contact send an event then, and return the simulation as it is at that time."""
+        described: object = {"event": event} if isinstance(event, str) else event
+        if not isinstance(described, Mapping) or not isinstance(described.get("event"), str):
+            raise InvalidArgumentError('an event is written like "purchase" or {"event": "purchase", "payload": {…}}')
+        elapsed = self._source.elapsed + timedelta(seconds=seconds_of(after, "after"))
+        second_entry = f"{described['event']} also starts this automation; that entry is not part of this simulation."
+        note = second_entry if described["event"].lower() in self._trigger.names else self.note
+        return self._source.run_until(elapsed, note, {**described, "after": elapsed})
 
     @property
-    def elapsed(self) -> timedelta:
-        """How long after the event it is looked at."""
-        return self.trial.until or timedelta()
+    def now(self) -> datetime:
+        """The virtual time: where the last `advance` or `send` stopped; before them, the time of the last step."""
+        if self._source.arguments.until is None and self.steps:
+            return self.steps[-1].at
+        return self._source.began_at + self._source.elapsed
 
-    def with_later(self, event: Mapping[str, Any]) -> "Course":
-        """Return the course with one more event."""
-        trial = msgspec.structs.replace(self.trial, later=[*self.trial.later, event])
-        return msgspec.structs.replace(self, trial=trial)
+    @property
+    def waiting_at(self) -> str | None:
+        """The id of the step at which the entry waits or will be retried, or None."""
+        return self.steps[-1].node_id if self.steps and self.state in _UNFINISHED else None
 
-    def at(self, elapsed: timedelta, note: str) -> Simulation:
-        """Return the run as it stands so long after the event."""
-        trial = msgspec.structs.replace(self.trial, now=self.began_at, until=elapsed)
-        simulation = simulated(self.draft, trial, self.connection)
-        simulation.note = note
-        return simulation
+    # Results
+
+    @property
+    def matched(self) -> bool:
+        """Whether the event starts the automation."""
+        return self.trace.matched
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps, in order, as the history of an entry has them."""
+        return self.trace.steps
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The ids of the nodes that the entry visits, in order, each once."""
+        return tuple(dict.fromkeys(step.node_id for step in self.trace.steps))
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The in-app messages, emails and webhooks that would be sent, with all templates filled in."""
+        return self.trace.messages
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that would be added."""
+        return self.trace.tags
+
+    @property
+    def removed_tags(self) -> tuple[str, ...]:
+        """The tags that would be removed."""
+        return self.trace.removed_tags
+
+    @property
+    def attributes(self) -> dict[str, Json]:
+        """The attributes that would be set on the contact."""
+        return self.trace.attributes
+
+    @property
+    def state(self) -> State | None:
+        """The last state of the entry; None if the event does not start one."""
+        return self.trace.state
+
+    @property
+    def outcome(self) -> str | None:
+        """Why the entry ended, in one word; None if it has not ended."""
+        return self.trace.outcome
+
+    def frame(self) -> "pl.DataFrame":
+        """Return the steps as a polars frame: node_id, kind, at, outcome, attempt, handle."""
+        import polars as pl
+
+        columns = ("node_id", "kind", "at", "outcome", "attempt", "handle")
+        return pl.DataFrame({name: [getattr(step, name) for step in self.steps] for name in columns}, strict=False)
+
+    def headline(self) -> str:
+        """Return one sentence with the effects."""
+        if not self.matched:
+            return "Nothing would happen"
+        writes = words.ContactWrites(self.tags, self.removed_tags, tuple(self.attributes))
+        if self._source.arguments.until is not None:
+            effects = words.effects(len(self.messages), writes, done=True) or "nothing sent or changed yet"
+            return f"After {words.duration(self._source.elapsed)}: {effects}"
+        effects = words.effects(len(self.messages), writes, done=False)
+        failure = "" if self.state in _SUCCESSFUL else "fail permanently"
+        if not effects and not failure:
+            return "Would neither send nor change anything"
+        return f"Would {' and '.join(filter(None, (effects, failure)))}"
+
+    def reason(self) -> str:
+        """Return one sentence that says why the entry ended, where it waits, or why the event does not start it."""
+        if self.matched and self.state is State.WAITING:
+            return f"Waiting at {self.waiting_at}{words.waiting_until(self.steps[-1])}."
+        if self.matched:
+            return words.ending(self.state, self.outcome, self.trace.error)
+        if not self.trace.name_matched:
+            return f"This automation starts on {words.event_names(self._trigger)}, not on {self.event.get('event')}."
+        return f"The trigger {_failed_filter(self.trace.verdicts)}."
+
+    def why(self) -> str:
+        """Return one line per filter of the trigger, the conditions and the waits, with the value that it compared."""
+        lines: list[str] = []
+        for title, verdicts in self._verdict_groups():
+            lines.append(f"{title}:")
+            lines += [
+                f"  {'✓' if verdict.passed else '✗'} {words.condition(verdict)}: {words.actual_value(verdict)}"
+                for verdict in verdicts
+            ]
+        return "\n".join(lines)
+
+    def run_path(self) -> RunPath:
+        """Return the path to draw on the graph. An event that does not start the automation stops at the trigger."""
+        start = self._graph.start
+        return path_of(self.steps) if self.matched or start is None else RunPath({start.id: "failed"})
+
+    def __repr__(self) -> str:
+        lines = [f"{self.headline()}. {self.reason()}", *([self.note] if self.note else [])]
+        for number, step in enumerate(self.steps, 1):
+            offset = words.offset(step.at - self.steps[0].at)
+            lines.append(f"  {number}. {step.node_id}: {words.outcome(step.outcome)}{f' ({offset})' if offset else ''}")
+        lines += [f"  → {words.message_line(message)}" for message in self.messages]
+        for missed in self.trace.missed:
+            reason = _failed_filter(missed.verdicts)
+            lines.append(f"  ✗ {missed.event} did not end the wait at {missed.node_id}, which {reason}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return RunPage(
+            headline=self.headline(),
+            subtitle=f"{self._source.draft.name}: {self.reason()}",
+            note=self.note,
+            state=self.state,
+            picture=picture(self._trigger, self._graph, self.run_path(), self._source.draft.positions()),
+            receives="What the contact would receive",
+            messages=self.messages,
+            explanations=self._verdict_groups(),
+            steps=self.steps,
+            email_from=self._source.email_from,
+        ).html()
+
+    def _verdict_groups(self) -> list[VerdictGroup]:
+        # An event of another name never reaches the filters of the trigger, so their verdicts would mislead.
+        groups = explanations(self.trace.verdicts if self.trace.name_matched else (), self.steps)
+        for missed in self.trace.missed:
+            groups.append((f"Why {missed.event} did not end the wait at {missed.node_id}", missed.verdicts))
+        return groups
 
 
-def simulated(draft: Draft, trial: SimulationArguments, connection: Connection | None) -> Simulation:
-    """Return what would happen, from the server when there is one, otherwise from here."""
+_SUCCESSFUL = frozenset({State.COMPLETED, State.EXITED, State.WAITING})
+_UNFINISHED = frozenset({State.WAITING, State.RETRYING, State.PENDING})
+_EVENT_KEYS = frozenset({"event", "contact", "attributes", "payload", "idempotencyKey", "occurredAt", "test"})
+_CONTACT_KEYS = frozenset({"id", "email", "walletAddress", "externalId", "attributes", "tags", "segments", "optedOut"})
+_UNNAMED_CONTACT: JsonObject = {"externalId": "simulated"}  # an event is valid only with an identifier
+
+
+def _failed_filter(verdicts: Iterable[Verdict]) -> str:
+    failed = next(verdict for verdict in verdicts if not verdict.passed)
+    return f"requires that {words.condition(failed)}, but {words.actual_value(failed)}"
+
+
+def simulate_draft(
+    draft: Draft, arguments: SimulationArguments, connection: Connection | None, note: str = ""
+) -> Simulation:
+    """Return the simulation of a draft, on the server if there is a connection.
+
+    Arguments are checked here in both cases, so that a mistake reads the same with and without a server. Raises
+    InvalidArgumentError for an event, contact or time that is not valid.
+    """
     trigger, graph = draft.language()
-    at = _moment(trial.now)
-    described = _described(trial.contact)
-    whole = completed(trial.event, trigger, trial.contact)
-    later = [_coming(each, whole) for each in trial.later]
-    given = SimulationInput(later=_read_later(later, at), until=None if trial.until is None else at + trial.until)
-    email_from = ""
-    if connection is not None:
-        trace, email_from = _asked(connection, draft, whole, trial, later)
-    else:
-        automation = SimulatedAutomation(trigger, graph, trial.automation_id or SIMULATED_ID)
-        trace = simulate(automation, read_tried(whole, trigger, at), described, at, given)
-    simulation = Simulation(draft.name, trigger, graph, whole, trace)
-    simulation.chosen = draft.positions()
-    began_at = trace.steps[0].at if trace.steps else at
-    simulation._course = Course(draft, trial, connection, began_at, email_from)
-    return simulation
-
-
-def _moment(now: object) -> datetime:
-    if now is None:
-        return environment.now()
+    now: object = environment.now() if arguments.now is None else arguments.now
     if not isinstance(now, datetime) or now.tzinfo is None:
-        raise InvalidArgumentError("now is a moment with a time zone: now=datetime(…, tzinfo=UTC)")
+        raise InvalidArgumentError("now must be a datetime with a time zone: now=datetime(…, tzinfo=UTC)")
     if not EARLIEST <= now <= LATEST:
-        raise InvalidArgumentError(f"now is a moment from {EARLIEST.year} to {LATEST.year}")
-    return now
-
-
-def _coming(event: object, first: JsonObject) -> JsonObject:
-    """Return a later event as the server takes it; it is about the same contact unless it says otherwise."""
-    if not isinstance(event, Mapping) or "after" not in event or "event" not in event:
-        raise InvalidArgumentError('a later event is written like {"event": "purchase", "after": "2h", "payload": {…}}')
-    seconds = seconds_of(event["after"], "after")
-    rest = {name: each for name, each in event.items() if name != "after"}
-    contact = first.get("contact", {"externalId": "simulated"})  # of a log it is the wallet in it
-    return {"afterSeconds": seconds, "event": {"contact": contact} | rest}
-
-
-def _read_later(later: Sequence[JsonObject], now: datetime) -> tuple[ScheduledEvent, ...]:
+        raise InvalidArgumentError(f"now must be from {EARLIEST.year} to {LATEST.year}")
+    contact = _read_contact(arguments.contact)
+    event = complete_event(arguments.event, trigger, arguments.contact)
+    later = [_scheduled_event(later_event, event) for later_event in arguments.later]
     problems: list[Problem] = []
-    found = read_scheduled_events(_written(later), round(now.timestamp() * 1_000_000), "events", problems)
+    later_events = read_scheduled_events(_to_json(later), round(now.timestamp() * 1_000_000), "events", problems)
     if problems:
         raise InvalidArgumentError("these events would be refused: " + "; ".join(map(str, problems)))
-    return found
+
+    email_from = ""
+    if connection is not None:
+        trace, email_from = _simulate_on_server(connection, draft, event, arguments, later)
+    else:
+        automation = SimulatedAutomation(trigger, graph, arguments.automation_id or SIMULATED_ID)
+        until = None if arguments.until is None else now + arguments.until
+        input_ = SimulationInput(later=later_events, until=until)
+        trace = simulate(automation, read_sample_event(event, trigger, now), contact, now, input_)
+    began_at = trace.steps[0].at if trace.steps else now
+    source = SimulationSource(draft, arguments, connection, began_at, email_from)
+    return Simulation(source, trigger, graph, event, trace, note)
 
 
-def _written(value: object) -> Any:
-    """Return a value as JSON has it; raise InvalidArgumentError when it cannot be written so."""
-    try:
-        return normalise(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidArgumentError(f"this event cannot be written as JSON: {error}") from None
-
-
-def _described(contact: Mapping[str, Any] | None) -> ContactState:
-    """Return the contact as the language reads it; raise InvalidArgumentError naming the field that is wrong."""
-    unknown = sorted(map(str, contact.keys() - _CONTACT)) if isinstance(contact, Mapping) else []
-    if unknown:
-        raise InvalidArgumentError(
-            f'contact.{unknown[0]}: what is known of a contact stands in "attributes": {{"{unknown[0]}": …}}'
-        )
-    read = read_contact(contact)
-    if isinstance(read, ContactState):
-        return read
-    raise InvalidArgumentError("; ".join(map(str, read)))
-
-
-def completed(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, Any] | None) -> JsonObject:
-    """Fill in what goes without saying: the event's name when only one is meant, and the contact given beside it."""
-    if not isinstance(event, Mapping):
-        raise InvalidArgumentError(
-            'an event is written like {"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}}'
-        )
-    whole = dict(event)
-    if trigger.source is not None:
-        return _sample(whole, trigger.source)
-    beside = sorted(map(str, whole.keys() - _EVENT))
-    if beside and "payload" not in whole:
-        raise InvalidArgumentError(
-            f'{beside[0]} is no part of an event: its values stand in "payload": {{"{beside[0]}": …}}'
-        )
-    if "event" not in whole and len(trigger.names) == 1:
-        whole["event"] = next(iter(trigger.names))
-    if "event" not in whole:
-        raise InvalidArgumentError(
-            f'which event? Write {{"event": "deposit", …}}; this automation starts on {words.event_names(trigger)}'
-        )
-    if "contact" not in whole and contact is not None:
-        given = {name: contact[name] for name in ("walletAddress", "email", "externalId") if contact.get(name)}
-        whole["contact"] = given or {"externalId": "simulated"}
-    if "contact" not in whole:
-        raise InvalidArgumentError(
-            'who is it about? Add "contact": {"walletAddress": "0x…"} to the event, or contact={…}'
-        )
-    return whole
-
-
-def _sample(log: JsonObject, source: LogSource) -> JsonObject:
-    """Return a log as the server takes it, from its parameters alone or with what is around them."""
-    sample = {"type": "onchain_event"} | (log if "args" in log else {"args": log})
-    found = read_log_sample(_written(sample), source)
-    if isinstance(found, tuple):
-        raise InvalidArgumentError("no contract would log this: " + "; ".join(map(str, found)))
-    return sample
-
-
-def _asked(
-    connection: Connection, draft: Draft, event: JsonObject, trial: SimulationArguments, later: list[JsonObject]
+def _simulate_on_server(
+    connection: Connection, draft: Draft, event: JsonObject, arguments: SimulationArguments, later: list[JsonObject]
 ) -> tuple[Trace, str]:
-    """Return the server's answer, and the address that its emails come from."""
-    payload = draft.payload()
-    until = trial.now + trial.until if trial.now is not None and trial.until is not None else None
-    given = (
-        ("contact", trial.contact),
-        ("now", trial.now),
-        ("events", later or None),
-        ("until", until),
-        ("automationId", trial.automation_id),
-    )
-    beside = {name: value for name, value in given if value is not None}
-    body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "event": event} | beside
+    """Return the server's trace, and the address that its emails come from."""
+    payload, now, until = draft.payload(), arguments.now, arguments.until
+    options = {
+        "contact": arguments.contact,
+        "now": now,
+        "events": later or None,
+        "until": now + until if now is not None and until is not None else None,
+        "automationId": arguments.automation_id,
+    }
+    body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "event": event}
+    body |= {name: value for name, value in options.items() if value is not None}
     answer = connection.post("/simulate", body)
     return msgspec.convert(answer, Trace), answer.get("emailFrom", "")
 
 
-def read_tried(event: JsonObject, trigger: Trigger, now: datetime) -> Event:
-    """Return an event to try as the language reads it, a log for a trigger on chain; raise InvalidArgumentError when it would be refused."""
-    sample = read_log_sample(_written(event), trigger.source) if trigger.source is not None else None
-    read = sample or read_event(encode(_written(event)), round(now.timestamp() * 1_000_000))
-    if isinstance(read, tuple):
-        raise InvalidArgumentError("this event would be refused: " + "; ".join(map(str, read)))
-    return read
+def _scheduled_event(event: object, first: JsonObject) -> JsonObject:
+    """Return a later event as the API takes it. Without a contact it is about the contact of the first event."""
+    if not isinstance(event, Mapping) or "after" not in event or "event" not in event:
+        raise InvalidArgumentError('a later event is written like {"event": "purchase", "after": "2h", "payload": {…}}')
+    # A sample of a log names no contact, and any identifier will do: a later event counts as the same contact's.
+    contact = first.get("contact", _UNNAMED_CONTACT)
+    described = {name: value for name, value in event.items() if name != "after"}
+    return {"afterSeconds": seconds_of(event["after"], "after"), "event": {"contact": contact} | described}
+
+
+def _read_contact(contact: Mapping[str, Any] | None) -> ContactState:
+    # `read_contact` ignores unknown keys. At a notebook they are most likely attributes in the wrong place.
+    unknown = sorted(map(str, contact.keys() - _CONTACT_KEYS)) if isinstance(contact, Mapping) else []
+    if unknown:
+        raise InvalidArgumentError(
+            f'contact.{unknown[0]} is not a field of a contact: put it into "attributes": {{"{unknown[0]}": …}}'
+        )
+    result = read_contact(contact)
+    if isinstance(result, ContactState):
+        return result
+    raise InvalidArgumentError("; ".join(map(str, result)))
+
+
+def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, Any] | None) -> JsonObject:
+    """Return the event as the API takes it.
+
+    The name of the event may be omitted if the trigger has one name, and its contact if `contact` is given. For a
+    trigger on a contract's logs the event is a sample of a log: its parameters alone, or
+    `{"args": {…}, "blockNumber": …}`. Raises InvalidArgumentError for anything else.
+    """
+    if not isinstance(event, Mapping):
+        raise InvalidArgumentError(
+            'an event is written like {"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}}'
+        )
+    described = dict(event)
+    if trigger.source is not None:
+        sample = {"type": "onchain_event"} | (described if "args" in described else {"args": described})
+        log = read_log_sample(_to_json(sample), trigger.source)
+        if isinstance(log, tuple):
+            raise InvalidArgumentError("the contract cannot log this: " + "; ".join(map(str, log)))
+        return sample
+    unknown = sorted(map(str, described.keys() - _EVENT_KEYS))
+    if unknown and "payload" not in described:
+        raise InvalidArgumentError(
+            f'{unknown[0]} is not a field of an event: put it into "payload": {{"{unknown[0]}": …}}'
+        )
+    if "event" not in described and len(trigger.names) == 1:
+        described["event"] = next(iter(trigger.names))
+    if "event" not in described:
+        raise InvalidArgumentError(
+            'the event has no name: write {"event": "deposit", …}. '
+            f"This automation starts on {words.event_names(trigger)}"
+        )
+    if "contact" not in described and contact is not None:
+        identifiers = {name: contact[name] for name in ("walletAddress", "email", "externalId") if contact.get(name)}
+        described["contact"] = identifiers or _UNNAMED_CONTACT
+    if "contact" not in described:
+        raise InvalidArgumentError(
+            'the event has no contact: add "contact": {"walletAddress": "0x…"} to it, or pass contact={…}'
+        )
+    return described
+
+
+def read_sample_event(event: JsonObject, trigger: Trigger, now: datetime) -> Event:
+    """Return an event, or a sample of a log, as the interpreter takes it; raise InvalidArgumentError for others."""
+    body = _to_json(event)
+    sample = read_log_sample(body, trigger.source) if trigger.source is not None else None
+    result = sample or read_event(encode(body), round(now.timestamp() * 1_000_000))
+    if isinstance(result, tuple):
+        raise InvalidArgumentError("this event would be refused: " + "; ".join(map(str, result)))
+    return result
+
+
+def _to_json(value: object) -> Any:
+    try:
+        return normalise(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidArgumentError(f"this event cannot be written as JSON: {error}") from None

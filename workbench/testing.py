@@ -1,6 +1,6 @@
-"""Tests of automations: the engine's own interpreter, a contact of your making, and a clock that moves when you say so.
+"""Tests of automations: the engine's own interpreter with a contact that you describe and a clock that you advance.
 
-No server, no network, no plugin: plain functions, for pytest or anything else.
+Needs no server, no network and no plugin: these are plain functions, for pytest or any other runner.
 
 ```
 from workbench.testing import load, simulate
@@ -23,25 +23,25 @@ from workbench.draft import from_json
 from workbench.git.files import read_file
 from workbench.language.check import errors
 from workbench.language.run import Message, State, channel_of
-from workbench.simulate import Simulation, SimulationArguments, simulated
+from workbench.simulate import Simulation, SimulationArguments, simulate_draft
 
 Channel: TypeAlias = Literal["inapp", "email", "webhook"]
 
 NOON: datetime = datetime(2026, 1, 7, 12, tzinfo=UTC)
-"""When events come unless a test says otherwise: a Wednesday at noon, UTC."""
+"""The default time of the event: Wednesday, 7 January 2026, noon UTC."""
 
 DEFAULT_CONTACT: Mapping[str, Any] = {
     "externalId": "somebody",
     "email": "somebody@example.com",
     "walletAddress": "0x00000000000000000000000000000000000000aa",
 }
-"""Whom they are about unless a test says otherwise: a contact whom every channel reaches."""
+"""The default contact, with an address for every channel."""
 
 
 def load(source: str | Path | Mapping[str, Any]) -> Automation:
     """Return the automation in a file that `workbench automations pull` wrote, or in a contract payload.
 
-    Raises InvalidAutomationError when it is none, and FileNotFoundError.
+    Raises InvalidAutomationError if the content is not an automation, and FileNotFoundError.
     """
     if isinstance(source, Mapping):
         return Automation.from_json(source)
@@ -49,8 +49,9 @@ def load(source: str | Path | Mapping[str, Any]) -> Automation:
 
 
 def problems(automation: Automation) -> list[str]:
-    """Return what stands against publishing; a test may ask that it is nothing."""
-    return [str(each) for each in errors(Automation(from_json(automation.to_json())).check())]
+    """Return the errors that prevent publishing: `assert problems(automation) == []`."""
+    # A copy without a server, so that a test never depends on what the server has stored.
+    return [str(error) for error in errors(Automation(from_json(automation.to_json())).check())]
 
 
 def simulate(
@@ -62,35 +63,36 @@ def simulate(
     now: datetime = NOON,
     events: Sequence[Mapping[str, Any]] = (),
 ) -> "TestRun":
-    """Return what happens when a contact sends an event.
+    """Return the run of one entry, started by an event.
 
-    `event` is its name, or the event as it would be posted. `contact`: `walletAddress, email, externalId, attributes, tags, segments`.
-    `events` come later: `[{"event": "purchase", "after": "2h"}]`. Raises InvalidAutomationError for an event that the service would refuse.
+    `event` is its name, or the event as it would be posted. `contact` may have `walletAddress`, `email`, `externalId`,
+    `attributes`, `tags` and `segments`. `events` are later events of the contact: `[{"event": "purchase", "after": "2h"}]`.
+    Raises InvalidArgumentError for an event or contact that the service would refuse.
     """
     draft = from_json(automation.to_json())
-    return TestRun(simulated(draft, SimulationArguments(_event(event, payload), contact, now, events), None))
+    return TestRun(simulate_draft(draft, SimulationArguments(_event(event, payload), contact, now, events), None))
 
 
 class SentMessages(Sequence[Message]):
-    """Messages. True when there are some; says what was sent instead when an assertion fails."""
+    """The messages that match a question. True if there are any; a failed assertion shows what was sent instead."""
 
-    def __init__(self, found: Sequence[Message], asked: str, sent: Sequence[Message]) -> None:
-        self._found, self._asked, self._sent = tuple(found), asked, tuple(sent)
+    def __init__(self, matches: Sequence[Message], question: str, sent: Sequence[Message]) -> None:
+        self._matches, self._question, self._sent = tuple(matches), question, tuple(sent)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._found[index]
+        return self._matches[index]
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._matches)
 
     def __repr__(self) -> str:
-        if self._found:
-            return f"{words.quantity(len(self), 'message')}{self._asked}: {_told(self._found)}"
-        return f"no message{self._asked}; sent: {_told(self._sent) or 'nothing'}"
+        if self._matches:
+            return f"{words.quantity(len(self), 'message')}{self._question}: {_lines(self._matches)}"
+        return f"no message{self._question}; sent: {_lines(self._sent) or 'nothing'}"
 
 
 class TestRun:
-    """One entry, as far as it has come. `advance` and `send` return it as it stands later; this one stays as it is."""
+    """One entry. `advance` and `send` return it as it is later; this value does not change."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -102,12 +104,12 @@ class TestRun:
 
     @property
     def path(self) -> list[str]:
-        """The ids of the steps that were reached, in order."""
+        """The ids of the steps that were reached, in order, each once."""
         return list(self.simulation.path)
 
     @property
     def messages(self) -> list[Message]:
-        """What was sent, with all texts filled in."""
+        """The messages that were sent, with all templates filled in."""
         return list(self.simulation.messages)
 
     @property
@@ -117,17 +119,17 @@ class TestRun:
 
     @property
     def removed_tags(self) -> list[str]:
-        """The tags that were taken off."""
+        """The tags that were removed."""
         return list(self.simulation.removed_tags)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the contact that were written."""
+        """The attributes that were set on the contact."""
         return dict(self.simulation.attributes)
 
     @property
     def state(self) -> State | None:
-        """Where the entry stands; None when nothing started."""
+        """The state of the entry; None if the event did not start one."""
         return self.simulation.state
 
     @property
@@ -137,31 +139,34 @@ class TestRun:
 
     @property
     def waiting_at(self) -> str | None:
-        """The id of the step at which it waits; None when it does not."""
+        """The id of the step at which it waits, or None."""
         return self.simulation.waiting_at
 
     @property
     def now(self) -> datetime:
-        """What its clock shows."""
+        """The time on the virtual clock."""
         return self.simulation.now
 
     def sent(self, text: str = "", *, channel: Channel | None = None) -> SentMessages:
-        """Return the messages that hold a text in their title, subject, address or body, of one channel or all."""
-        found = [each for each in self.messages if text in "\n".join(words.message_parts(each)[:2])]
-        found = [each for each in found if channel in (None, channel_of(each))]
-        asked = f" by {channel}" if channel else ""
-        return SentMessages(found, f"{asked} with “{text}”" if text else asked, self.messages)
+        """Return the messages that contain `text` in title, subject, address or body, on one channel or on all."""
+        matches = [
+            message
+            for message in self.messages
+            if text in "\n".join(words.message_parts(message)[:2]) and channel in (None, channel_of(message))
+        ]
+        question = (f" by {channel}" if channel else "") + (f" with “{text}”" if text else "")
+        return SentMessages(matches, question, self.messages)
 
     def advance(self, span: str | timedelta) -> "TestRun":
-        """Let time pass: `"3d"`, `"1h 30m"`. The first time it begins at the event."""
+        """Let time pass: `"3d"`, `"1h 30m"`. The first call starts at the event."""
         return TestRun(self.simulation.advance(span))
 
     def send(self, event: str | Mapping[str, Any], payload: Mapping[str, Any] | None = None) -> "TestRun":
-        """Let the contact send another event, a second later."""
+        """Let the contact send another event, one second later."""
         return TestRun(self.simulation.send(_event(event, payload)))
 
     def why(self) -> str:
-        """Return why it went as it did: each filter and condition, with what it found."""
+        """Return one line per filter and condition, with the value that it compared."""
         return self.simulation.why()
 
     def __repr__(self) -> str:
@@ -169,9 +174,9 @@ class TestRun:
 
 
 def _event(event: str | Mapping[str, Any], payload: Mapping[str, Any] | None) -> dict[str, Any]:
-    written: dict[str, Any] = {"event": event} if isinstance(event, str) else dict(event)
-    return written | ({"payload": payload} if payload is not None else {})
+    described: dict[str, Any] = {"event": event} if isinstance(event, str) else dict(event)
+    return described | ({"payload": payload} if payload is not None else {})
 
 
-def _told(messages: Sequence[Message]) -> str:
-    return ", ".join(f"{channel_of(each)} {words.message_line(each)}" for each in messages)
+def _lines(messages: Sequence[Message]) -> str:
+    return ", ".join(f"{channel_of(message)} {words.message_line(message)}" for message in messages)

@@ -43,8 +43,8 @@ def test_an_event_that_is_not_the_awaited_one_is_explained() -> None:
     run = begun(size=1).advance("3d").send({"event": "purchase", "payload": {"plan": "Pro", "size": 2}})
     assert run.waiting_at == "wait_for_purchase"
     assert (
-        "purchase came while it waited at wait_for_purchase: it asks whether plan is “pro”; it is “Pro”, not “pro”: letter case"
-        in repr(run)
+        "purchase did not end the wait at wait_for_purchase, which requires that plan is “pro”, but it is “Pro”, "
+        "not “pro”: letter case" in repr(run)
     )
     assert "Why purchase did not end the wait at wait_for_purchase" in run._repr_html_()
 
@@ -72,7 +72,7 @@ def test_events_given_beforehand_come_in_their_turn() -> None:
 
 
 def test_an_event_that_would_start_another_entry_is_pointed_out() -> None:
-    assert "an entry of its own" in repr(begun().send("Deposit"))
+    assert "Deposit also starts this automation" in repr(begun().send("Deposit"))
 
 
 def test_an_entry_that_never_began_stays_so() -> None:
@@ -83,7 +83,7 @@ def test_an_entry_that_never_began_stays_so() -> None:
 @pytest.mark.parametrize(
     ("go", "words"),
     [
-        (lambda run: run.advance("soon"), "not a span of time"),
+        (lambda run: run.advance("soon"), "not a duration"),
         (lambda run: run.advance(), r"'span'.*\.advance\(\"7d\"\)"),
         (lambda run: run.send(5), "an event is written like"),
         (lambda run: run.send({"payload": {}}), "an event is written like"),

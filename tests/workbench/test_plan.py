@@ -22,13 +22,13 @@ def lines(before: Automation, after: Automation) -> list[str]:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        (thanks(), thanks().add_tag("vip"), ["+ add_tag_vip: Add the tag “vip”", "→ send_inapp: leads to add_tag_vip, before: nowhere"]),
-        (thanks(), new().on("deposit").where("amountUsd", eq=100), ["- send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD arrived”", "→ trigger: leads to nowhere, before: send_inapp"]),
+        (thanks(), thanks().add_tag("vip"), ["+ add_tag_vip: Add the tag “vip”", "→ send_inapp: leads to add_tag_vip, before: no step"]),
+        (thanks(), new().on("deposit").where("amountUsd", eq=100), ["- send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD arrived”", "→ trigger: leads to no step, before: send_inapp"]),
         (new().on("a").send_email("Hi", "x"), new().on("a").send_email("Hello", "x"), ["~ send_email: subject: “Hello”, before: “Hi”"]),
         (new().on("a").delay("1d", node="d"), new().on("a").delay("36h", node="d"), ["~ d: waits: 1 day 12 hours, before: 1 day"]),
         (new().on("a"), new().on("b", "a").where("x", eq=1), ["~ trigger: starts on b or a, before: a", "~ trigger: asks x is 1, before: nothing"]),
-        (new().on("a").add_tag("x"), new().on("a").add_tag("x", node="mark"), ["= mark: was add_tag_x; its counts begin anew"]),
-        (new().on("a").split({"x": 50, "y": 50}).add_tag("t"), new().on("a").split({"x": 50, "y": 50}, node="s").add_tag("t"), ["= s: was split; its counts begin anew; contacts are dealt anew"]),
+        (new().on("a").add_tag("x"), new().on("a").add_tag("x", node="mark"), ["= mark: was add_tag_x; its counts start at 0 again"]),
+        (new().on("a").split({"x": 50, "y": 50}).add_tag("t"), new().on("a").split({"x": 50, "y": 50}, node="s").add_tag("t"), ["= s: was split; its counts start at 0 again; contacts are assigned to branches again"]),
         (new().on("a").split({"x": 50, "y": 50}), new().on("a").split({"x": 10, "y": 90}), ["~ split: splits: 10 % “x” and 90 % “y”, before: 50 % “x” and 50 % “y”"]),
         (thanks().reentry("once"), thanks().reentry(every="2d"), ["~ settings: once in 2 days per contact, before: once per contact"]),
         (thanks(), thanks().goal("paid", where={"a": 1}), ["~ settings: until paid, where a is 1"]),
@@ -46,7 +46,7 @@ def test_what_only_stands_elsewhere_is_counted_apart() -> None:
     moved = changes(thanks().to_json(), thanks().with_extras({"positions": {"send_inapp": [5, 5]}}).to_json())
     assert (moved.items, moved.lines()) == ((), ["  1 step moved on the canvas"])
     keys = changes(thanks().to_json(), thanks().with_extras({"graph.viewport": {"zoom": 2}}).to_json())
-    assert (keys.items, keys.beside, bool(keys)) == ((), True, True)
+    assert (keys.items, keys.unread_keys, bool(keys)) == ((), True, True)
 
 
 def test_the_order_of_keys_says_nothing() -> None:
@@ -97,7 +97,7 @@ def test_a_plan_compares_with_what_is_live_and_says_whom_it_meets(wb: Workbench)
     plan = second.plan()
     assert [str(each) for each in plan.changes.items] == [
         "+ add_tag_b: Add the tag “b”",
-        "→ add_tag_a: leads to add_tag_b, before: nowhere",
+        "→ add_tag_a: leads to add_tag_b, before: no step",
     ]
     assert "planned: 2 differences from version 1 (" in repr(plan)
     assert "finish on version 1" in repr(plan)
@@ -108,13 +108,15 @@ def test_a_plan_compares_with_what_is_live_and_says_whom_it_meets(wb: Workbench)
     assert not second.plan()
     assert "- add_tag_b" not in repr(second.plan(against=1))
     assert "+ add_tag_b: Add the tag “b”" in repr(second.plan(against=1))
-    with pytest.raises(NotFoundError, match="there is no version 9"):
+    with pytest.raises(NotFoundError, match="version not found: 9"):
         second.plan(against=9)
 
 
 def test_a_plan_names_who_changed_it_meanwhile_and_publishing_is_refused(wb: Workbench) -> None:
     mine = wb.automation("stale plan").on("a").add_tag("x").publish()
     wb.automation("stale plan").add_tag("theirs").publish()
-    assert "publishing is refused until you open it anew: it was changed since (publish by " in repr(mine.plan())
+    assert "publishing is refused until you open it again: it was changed in the meantime (publish by " in repr(
+        mine.plan()
+    )
     with pytest.raises(ConflictError, match="someone else changed"):
         mine.add_tag("mine").publish()

@@ -383,12 +383,12 @@ def test_nothing_found_is_said(wb: Workbench) -> None:
     [
         (lambda wb: wb.funnel(["signup"]), "2 to 12 steps"),
         (lambda wb: wb.funnel("signup"), "list of event names"),
-        (lambda wb: wb.funnel(["a", "b"], within="soon"), "within='soon' is not a span"),
+        (lambda wb: wb.funnel(["a", "b"], within="soon"), "within='soon' is not a duration"),
         (lambda wb: wb.retention("a", every="fortnight"), "every='fortnight' must be one of day, week, month"),
         (lambda wb: wb.active_users(days=0), "days=0"),
         (lambda wb: wb.active_users(days=3, since="2026-01-01"), "not both"),
         (lambda wb: wb.active_users(as_of="yesterday"), "as_of='yesterday' is not a watermark"),
-        (lambda wb: wb.active_users(since="yesterday"), "since='yesterday' is not a moment"),
+        (lambda wb: wb.active_users(since="yesterday"), "since='yesterday' is not a date or time"),
         (lambda wb: wb.revenue("a", "b..c"), "is not a path"),
     ],
 )

@@ -26,7 +26,7 @@ def test_a_near_miss_is_explained() -> None:
     assert not simulation.matched
     assert simulation.headline() == "Nothing would happen"
     assert simulation.reason() == (
-        "It asks whether amountUsd is 100; it is “100”, a text; 100 is a number, so they are different."
+        "The trigger requires that amountUsd is 100, but it is “100”, a text; 100 is a number, so they are different."
     )
 
 
@@ -62,11 +62,11 @@ def test_steps_are_a_frame() -> None:
 @pytest.mark.parametrize(
     ("event", "contact", "words"),
     [
-        ({}, None, "who is it about"),
+        ({}, None, "the event has no contact"),
         ({"contact": {}}, WALLET, "contact: needs at least one"),
         ({"payload": 1}, WALLET, "payload: must be an object"),
         ({"event": ""}, WALLET, "event: must be 1 to 64"),
-        ({"amountUsd": 100}, WALLET, 'amountUsd is no part of an event: its values stand in "payload"'),
+        ({"amountUsd": 100}, WALLET, 'amountUsd is not a field of an event: put it into "payload"'),
     ],
 )
 def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
@@ -80,7 +80,7 @@ def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
         ("ada", "contact: must be an object"),
         ({"walletAddress": 1}, r"contact\.walletAddress: must be a string"),
         ({"email": "nope"}, r"contact\.email: not a valid email"),
-        ({**WALLET, "plan": "pro"}, r'contact\.plan: what is known of a contact stands in "attributes"'),
+        ({**WALLET, "plan": "pro"}, r'contact\.plan is not a field of a contact: put it into "attributes"'),
         ({"externalId": "1", "attributes": {"plan": object()}}, r"contact\.attributes: must hold"),
     ],
 )
@@ -103,7 +103,7 @@ def test_an_impossible_trial_is_refused_in_words(event, now, words) -> None:
 
 
 def test_an_event_name_is_needed_where_several_start_it() -> None:
-    with pytest.raises(InvalidArgumentError, match="which event"):
+    with pytest.raises(InvalidArgumentError, match="the event has no name"):
         branching().simulate({}, contact=WALLET, now=NOW)
 
 

@@ -125,10 +125,10 @@ def test_a_branch_may_be_told_before_the_other() -> None:
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda a: a.delay(), "not a span of time"),
-        (lambda a: a.delay("soon"), "not a span of time"),
-        (lambda a: a.delay(3), "not a span of time"),
-        (lambda a: a.delay(days=-1), "not a span of time"),
+        (lambda a: a.delay(), "not a duration"),
+        (lambda a: a.delay("soon"), "not a duration"),
+        (lambda a: a.delay(3), "not a duration"),
+        (lambda a: a.delay(days=-1), "not a duration"),
         (
             lambda a: a.wait_for("b"),
             r"'within'.*\.wait_for\(\"purchase\", within=\"2d\"\).*\.wait_for_entry\(receipt\)",
@@ -139,7 +139,7 @@ def test_a_branch_may_be_told_before_the_other() -> None:
         (lambda a: a.add_tag("x").then(lambda b: b), r"\.then\(…\) comes right after \.wait_for"),
         (lambda a: a.wait_for("b", within="1d").then(lambda b: b).then(lambda b: b), "comes right after"),
         (lambda a: a.wait_for("b", within="1d").add_tag("x").otherwise(lambda b: b), "comes right after"),
-        (lambda a: a.split({"a": 100}).branch("b", lambda b: b), "with a way 'b'"),
+        (lambda a: a.split({"a": 100}).branch("b", lambda b: b), "with a branch 'b'"),
         (lambda a: a.split(["a", "b"]), "is written like"),
         (lambda a: a.split({"a": 50, "b": 50}).branch("a", "x"), "is a function"),
         (lambda a: a.reentry(every="3651d"), "reentry.days must be"),
@@ -150,8 +150,8 @@ def test_a_branch_may_be_told_before_the_other() -> None:
         (lambda a: a.frequency_cap(0, per="1d"), "frequencyCap.messages must be"),
         (lambda a: a.holdout(60), "holdout must be a whole percentage from 1 to 50"),
         (lambda a: a.goal("two words"), "not an event name"),
-        (lambda a: new().reentry("once"), "say first which event"),
-        (lambda a: a.when("a", eq=1).reentry("once"), r"say \.then"),
+        (lambda a: new().reentry("once"), "start with the event"),
+        (lambda a: a.when("a", eq=1).reentry("once"), r"write \.then"),
         (lambda a: a.wait_for("b", within="1d").then(lambda b: b.reentry("once")), "there is no .reentry"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_span_is_written_as_people_do(span: Any, seconds: int) -> None:
 
 @pytest.mark.parametrize("span", ["", "d", "3", "-1d", "1y", "3 months", "0s", "9" * 400 + "d", None, 5, timedelta(0)])
 def test_what_is_no_span_is_refused(span: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="not a span"):
+    with pytest.raises(InvalidArgumentError, match="not a duration"):
         seconds_of(span, "x")
 
 
@@ -215,7 +215,7 @@ def test_what_is_written_to_the_contact_is_in_the_headline() -> None:
     [
         ("x", "a later event is written like"),
         ({"event": "b"}, "a later event is written like"),
-        ({"event": "b", "after": "soon"}, "not a span"),
+        ({"event": "b", "after": "soon"}, "not a duration"),
         ({"event": "b", "after": "400d"}, r"events\[0\]\.afterSeconds"),
         ({"event": "b", "after": "1d", "payload": 1}, r"events\[0\]\.event\.payload"),
         ({"event": "b", "after": "1d", "payload": {"a": object()}}, "JSON"),

@@ -212,7 +212,7 @@ def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> Non
         "send_inapp"
     ]
     assert len(automation.entries()) == 0
-    with pytest.raises(InvalidArgumentError, match="where to"):
+    with pytest.raises(InvalidArgumentError, match="add an address"):
         automation.send_test(event)
     with pytest.raises(InvalidRequestError, match=r"to\.email"):
         automation.send_test(event, email="nobody")
@@ -227,7 +227,7 @@ def test_versions_tell_their_differences(wb: Workbench) -> None:
         "Version 2 against version 1: 3 differences\n"
         "  ~ settings: hold out 10 % of contacts\n"
         "  + delay_1_day: Wait 1 day\n"
-        "  → add_tag_x: leads to delay_1_day, before: nowhere"
+        "  → add_tag_x: leads to delay_1_day, before: no step"
     )
     assert not versions.diff(1)
     assert repr(versions.diff(1)) == "Version 3 against version 1: no difference"
@@ -235,5 +235,5 @@ def test_versions_tell_their_differences(wb: Workbench) -> None:
     for shown in (repr(versions), versions._repr_html_()):
         assert "the first" in shown
         assert "Wait 1 day" in shown
-    with pytest.raises(NotFoundError, match="no version 9"):
+    with pytest.raises(NotFoundError, match="version not found: 9"):
         versions.diff(9)

@@ -210,7 +210,7 @@ def test_a_deactivated_automation_is_not_started(wb: Workbench) -> None:
 
 def test_an_archived_name_is_free_again_and_that_is_said(wb: Workbench) -> None:
     greeting(wb, "archived").publish().archive()
-    note = "an archived automation is called 'archived' too"
+    note = "an archived automation also has the name 'archived'"
     assert note in repr(greeting(wb, "archived"))
     assert "archived automation" in wb.automation("archived")._repr_html_()
     assert "draft, not saved" in repr(greeting(wb, "archived"))
@@ -326,7 +326,7 @@ def test_a_dry_run_says_what_it_would_start(wb: Workbench) -> None:
     assert receipt.sentence() == (
         "Dry run: it would start 1 automation. Nothing was sent; no contact, event or entry was stored."
     )
-    with pytest.raises(NotFoundError, match="dry runs make no entries"):
+    with pytest.raises(NotFoundError, match="a dry run starts no entry"):
         wb.automation("dry").wait_for_entry(receipt)
 
 
@@ -354,7 +354,7 @@ def test_a_wrong_key_is_explained(running: Running) -> None:
         (lambda wb: wb.catalog(weeks=1), "'weeks'"),
         (lambda wb: wb.sql(), "'query'"),
         (lambda wb: wb.sql("select :a", a=object()), "written as JSON"),
-        (lambda wb: wb.automation("x").wait_for_entry(None), "give the event"),
+        (lambda wb: wb.automation("x").wait_for_entry(None), "pass a receipt"),
     ],
 )
 def test_every_slip_is_answered_in_plain_words(wb: Workbench, call, words) -> None:

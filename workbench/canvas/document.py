@@ -145,7 +145,7 @@ class Sheet(msgspec.Struct, frozen=True):
 def sheet_of(draft: Draft, places: Mapping[str, Point]) -> Sheet:
     """Return a draft in pieces; nodes without a position stand where `places` has them."""
     nodes = [_placed(node, places) for node in draft.nodes]
-    return Sheet(_keyed(nodes), _keyed(draft.edges), dict(draft.trigger), dict(draft.beside))
+    return Sheet(_keyed(nodes), _keyed(draft.edges), dict(draft.trigger), dict(draft.extra_keys))
 
 
 def _placed(node: JsonObject, places: Mapping[str, Point]) -> JsonObject:

@@ -42,7 +42,7 @@ from workbench.language.run import (
 from workbench.language.simulate import SIMULATED_ID
 from workbench.language.trigger import flat_context
 from workbench.publish import AutomationRecord, Impact, unchanged
-from workbench.simulate import read_tried
+from workbench.simulate import read_sample_event
 
 _STAND_INS = {"no_wallet": {"walletAddress": "0x…"}, "no_email": {"email": "someone@example.com"}}
 
@@ -195,7 +195,7 @@ def _preview(asked: NodePreviewRequest) -> Any:
     node = dict(zip(asked.sheet.nodes, seen.graph.nodes, strict=False))[asked.content["key"]]
     described, who = asked.trial()
     now = environment.now()
-    event = read_tried(described, seen.trigger, now)
+    event = read_sample_event(described, seen.trigger, now)
     if isinstance(node.action, TriggerNode):
         return msgspec.to_builtins(_starting(seen, event, who))
     record = asked.place.record
