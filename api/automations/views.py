@@ -35,8 +35,8 @@ from workbench.language.check import Diagnostic
 from workbench.language.codec import decode
 from workbench.language.event import mask_email
 from workbench.language.graph import Graph, read_graph
+from workbench.language.redact import MessageTexts, redact_texts
 from workbench.language.run import TERMINAL, State, Step
-from workbench.language.simulate import MessageTexts, redact_texts
 
 _T = TypeVar("_T")
 

@@ -12,17 +12,11 @@ from api.engine.drive import Driver
 from tests.engine.conftest import Bench, MovedClock
 from tests.engine.test_as_simulated import StandingClock, Takes
 from tests.language.drawing import EVENTS, graph_of, sound_graphs
+from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.run import uniform_policy
-from workbench.language.simulate import (
-    BacktestSettings,
-    EventRecord,
-    SimulatedAutomation,
-    SimulatedEntry,
-    backtest,
-    prepare_backtest,
-)
+from workbench.language.simulate import SimulatedAutomation
 from workbench.language.trigger import Trigger
 
 CASES = 50

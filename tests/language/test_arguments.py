@@ -62,27 +62,27 @@ def test_what_a_log_has_is_fine() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("small", 256, "small: is uint8, whose values are 0 to 255"),
-        ("small", -1, "small: is uint8, whose values are 0 to 255"),
-        ("small", True, "small: is uint8, whose values are whole numbers"),
-        ("small", "²", "small: is uint8, whose values are whole numbers"),
-        ("small", 1.5, "small: is uint8, whose values are whole numbers"),
-        ("signed", 32_768, "signed: is int16, whose values are -32768 to 32767"),
-        ("wide", "-1", "wide: is uint256, whose values are 0 to 1"),
-        ("wide", "1e18", "wide: is uint256, whose values are texts of their digits"),
-        ("wide", "007", "wide: is uint256, whose values are texts of their digits"),
-        ("wide", "9" * 101, "wide: is uint256, whose values are texts of their digits"),
-        ("wide", str(2**256), "wide: is uint256, whose values are 0 to 1"),
-        ("yes", 1, "yes: is bool"),
-        ("sort", "0x01", "sort: is bytes4, whose values are 0x and 8 digits"),
-        ("hashed", "hi", "hashed: is an indexed string, of which a log has only the hash"),
-        ("said", None, "said: is string"),
-        ("raw", "0x1", "raw: is bytes, whose values are 0x and pairs of digits"),
-        ("two", [1], "two: is uint8[2], which has 2 values"),
-        ("two", [1, 256], "two: [1] is uint8, whose values are 0 to 255"),
-        ("pairs", [{"x": 1}], "pairs: [0] is (uint8,address), whose values are objects with x, y"),
-        ("pairs", [{"x": 1, "y": "0x1"}], "pairs: [0] .y is address, whose values are 0x and 40 digits"),
-        ("to", ZERO_ADDRESS, "to: is the zero address, which is nobody"),
+        ("small", 256, "small: must be of type uint8: 0 to 255"),
+        ("small", -1, "small: must be of type uint8: 0 to 255"),
+        ("small", True, "small: must be of type uint8: a whole number"),
+        ("small", "²", "small: must be of type uint8: a whole number"),
+        ("small", 1.5, "small: must be of type uint8: a whole number"),
+        ("signed", 32_768, "signed: must be of type int16: -32768 to 32767"),
+        ("wide", "-1", "wide: must be of type uint256: 0 to 1"),
+        ("wide", "1e18", "wide: must be of type uint256, as a string of its digits"),
+        ("wide", "007", "wide: must be of type uint256, as a string of its digits"),
+        ("wide", "9" * 101, "wide: must be of type uint256, as a string of its digits"),
+        ("wide", str(2**256), "wide: must be of type uint256: 0 to 1"),
+        ("yes", 1, "yes: must be of type bool"),
+        ("sort", "0x01", "sort: must be of type bytes4: 0x and 8 hexadecimal digits"),
+        ("hashed", "hi", "hashed: must be 0x and 64 hexadecimal digits"),
+        ("said", None, "said: must be of type string"),
+        ("raw", "0x1", "raw: must be of type bytes: 0x and pairs of hexadecimal digits"),
+        ("two", [1], "two: must be of type uint8[2]: an array of 2 values"),
+        ("two", [1, 256], "two: [1] must be of type uint8: 0 to 255"),
+        ("pairs", [{"x": 1}], "pairs: [0] must be of type (uint8,address): an object with x, y"),
+        ("pairs", [{"x": 1, "y": "0x1"}], "pairs: [0] .y must be of type address: 0x and 40 hexadecimal digits"),
+        ("to", ZERO_ADDRESS, "to: is the zero address, which belongs to no contact"),
         ("to", 5, "to: must be an address"),
     ],
 )
@@ -170,14 +170,14 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ([{"name": "a", "type": "uint8[²]"}], "inputs[0].type is 'uint8[²]', which no ABI has"),
-        ([{"name": "a", "type": "uint8[3"}], "inputs[0].type is 'uint8[3', which no ABI has"),
-        ([{"name": "a", "type": "uint8[0]"}], "array of the length 0"),
+        ([{"name": "a", "type": "uint8[²]"}], "inputs[0].type is 'uint8[²]', which is not an ABI type"),
+        ([{"name": "a", "type": "uint8[3"}], "inputs[0].type is 'uint8[3', which is not an ABI type"),
+        ([{"name": "a", "type": "uint8[0]"}], "array of length 0"),
         ([{"name": "a", "type": "tuple", "components": None}], "inputs[0].components is missing"),
         ([{"name": "a", "type": "tuple[]", "components": {}}], "inputs[0].components is {}"),
         ([{"name": "a", "type": "tuple", "components": [5]}], "inputs[0].components[0] has no type"),
-        ([nested(5_00)], "the event F, whose inputs have types in each other, more than 8 deep"),
-        ([{"name": "a", "type": "uint8" + "[]" * 9}], "inputs[0].type has types in each other, more than 8 deep"),
+        ([nested(5_00)], "event F: inputs nest types more than 8 levels deep"),
+        ([{"name": "a", "type": "uint8" + "[]" * 9}], "inputs[0].type nests types more than 8 levels deep"),
         ([{"name": "a", "type": "bool"}] * 2, "two parameters called 'a'"),
         (
             [{"name": "t", "type": "tuple[]", "components": [{"name": "a", "type": "bool"}] * 2}],
@@ -186,7 +186,7 @@ def nested(depth: int) -> dict[str, Any]:
         ([{"name": "a b", "type": "bool"}], "inputs[0].name is 'a b'"),
         ([{"name": "memory", "type": "bool"}], "inputs[0].name is 'memory'"),
         ([{"name": "a", "type": "bool", "indexed": "no"}], "inputs[0].indexed is 'no'"),
-        ([{"name": "a", "type": "uint08"}], "the type 'uint08', which no ABI has"),
+        ([{"name": "a", "type": "uint08"}], "the type 'uint08', which is not an ABI type"),
     ],
 )
 def test_what_is_wrong_with_an_abi_is_said_with_its_place(inputs: list[Any], said: str) -> None:
@@ -199,10 +199,10 @@ def test_anonymous_events_are_left_out() -> None:
     events = [{"type": "event", "name": "LogNote", "inputs": [], "anonymous": True}, {"type": "event", "name": "F"}]
     found = read_abi(events)
     assert [each.name for each in found if isinstance(each, AbiEvent)] == ["F"]
-    assert read_abi(events[:1]) == "has only anonymous events, like LogNote: their logs do not say what they are"
+    assert read_abi(events[:1]) == "has only anonymous events, like LogNote: their logs cannot be identified"
 
 
 def test_types_are_told_from_what_they_hold() -> None:
     kind: AbiType = AbiWord("uint", 8)
-    assert value_problem(kind, "5") == "is uint8, whose values are numbers: write 5"
-    assert value_problem(AbiWord("uint", 256), 5) == "is uint256, whose values are texts of all their digits: write '5'"
+    assert value_problem(kind, "5") == "must be of type uint8, as a number: write 5"
+    assert value_problem(AbiWord("uint", 256), 5) == "must be of type uint256, as a string of its digits: write '5'"

@@ -10,21 +10,12 @@ from hypothesis import strategies as st
 
 from tests.language.drawing import EVENTS, SECONDS, contacts, graph_of, sound_graphs
 from tests.language.test_waiting import MESSAGE, NO, WAIT, YES, automation, node
+from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
 from workbench.language.filter import Filter
-from workbench.language.simulate import (
-    BacktestSettings,
-    EventRecord,
-    ScheduledEvent,
-    SimulatedAutomation,
-    SimulatedEntry,
-    SimulationInput,
-    backtest,
-    prepare_backtest,
-    simulate,
-)
+from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, simulate
 from workbench.language.trigger import Trigger, read_trigger
 
 BEGIN = datetime(2026, 11, 1, 10, tzinfo=UTC)

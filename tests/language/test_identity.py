@@ -75,12 +75,12 @@ def test_another_email_beside_a_matching_external_id_is_kept_out() -> None:
 def test_missing_identifiers_are_filled_in() -> None:
     found = resolve_identity((WALLET, EMAIL, EXTERNAL), {EMAIL: "a"}, has(a={IdentifierKind.EMAIL}))
     assert found == Resolution("a", (WALLET, EXTERNAL))
-    assert not found.settled
 
 
-def test_a_contact_that_has_everything_is_settled() -> None:
+def test_identifiers_that_the_contact_has_change_nothing() -> None:
     owners = {WALLET: "a", EMAIL: "a"}
-    assert resolve_identity((WALLET, EMAIL), owners, has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL})).settled
+    kinds = has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL})
+    assert resolve_identity((WALLET, EMAIL), owners, kinds) == Resolution("a", (), ())
 
 
 keys = st.sampled_from([(kind, name) for kind in IdentifierKind for name in "pqr"])
@@ -115,7 +115,9 @@ def test_the_same_event_again_changes_nothing(events: list[tuple[IdentifierKey, 
             contact = found.contact_id or f"c{number}"
             owners.update(dict.fromkeys(found.gained, contact))
             kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in found.gained}
-        assert resolve_identity(sent, owners, kinds).settled
+        again = resolve_identity(sent, owners, kinds)
+        assert again.contact_id is not None
+        assert again.gained == ()
 
 
 def _kept(key: IdentifierKey, found: Resolution) -> bool:

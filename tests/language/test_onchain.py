@@ -53,7 +53,7 @@ def test_a_trigger_on_a_chain() -> None:
         ({"chainId": "1"}, "triggerSpec.chainId: must be a whole number"),
         ({"chainId": True}, "triggerSpec.chainId: must be a whole number"),
         ({"contract": "usdc.eth"}, "triggerSpec.contract: must be an address"),
-        ({"contract": CONTRACT.replace("Ef1", "eF1")}, "triggerSpec.contract: has a checksum that does not fit"),
+        ({"contract": CONTRACT.replace("Ef1", "eF1")}, "triggerSpec.contract: has a wrong checksum"),
         ({"signature": "Transfer"}, "triggerSpec.signature: is not complete"),
         ({"signature": None}, "triggerSpec.signature: must be a text"),
         (
@@ -88,8 +88,8 @@ def test_filters_that_can_never_pass_are_remarked_on() -> None:
         {"path": "value", "operator": "neq", "value": "5"},
     ]
     remarks = [each.message for each in check(trigger(filters=filters), Graph())]
-    assert "value is uint256, whose values are texts of all their digits: write '5'" in remarks
-    assert f"to is compared in lower case: write {ANN.lower()}" in remarks
+    assert "value must be of type uint256, as a string of its digits: write '5'" in remarks
+    assert f"to must be in lower case: write {ANN.lower()}" in remarks
 
 
 def test_a_sample_becomes_what_a_log_has() -> None:
@@ -106,7 +106,7 @@ def test_a_sample_becomes_what_a_log_has() -> None:
     [
         ({}, "event.args: must be an object"),
         ({"args": {}}, "event.args.to: must be an address"),
-        ({"args": {"to": ANN, "amount": 1}}, "event.args.amount: is no parameter of Transfer"),
+        ({"args": {"to": ANN, "amount": 1}}, "event.args.amount: is not a parameter of Transfer"),
     ],
 )
 def test_what_no_contract_logs_is_refused(sample: dict[str, Any], said: str) -> None:

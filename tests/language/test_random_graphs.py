@@ -56,8 +56,10 @@ def test_a_simulation_ends_along_the_edges(
     assert is_legal(graph, trace.steps)
     most = DEFAULT_POLICY.max_attempts("webhook")
     assert len(trace.steps) <= len(graph.nodes) * (most + 1) + 1
-    ids = [message.id for message in trace.messages]
-    assert len(ids) == len(set(ids))
+    # A draft can have loops and duplicate ids: a node that is visited again sends the id of its first message again.
+    ids, nodes = {message.id for message in trace.messages}, {message.node_id for message in trace.messages}
+    assert len(ids) == len(nodes)
+    assert len(ids) == len(trace.messages) or errors(check(ANY, graph))
 
 
 @given(any_graphs() | sound_graphs(), events(), contacts, later, pasts)

@@ -3,7 +3,7 @@
 import pytest
 
 from workbench.language.actions import Action, Exit, SendEmail, SendInapp, SendWebhook
-from workbench.language.simulate import MessageTexts, redact_texts
+from workbench.language.redact import MessageTexts, redact_texts
 
 
 @pytest.mark.parametrize(

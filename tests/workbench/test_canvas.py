@@ -380,4 +380,4 @@ def test_what_no_contract_logs_is_said_where_it_is_tried() -> None:
     tried = {"event": "Transfer", "payload": '{"to": "0x12", "worth": 1}'}
     for what in ("preview", "simulate"):
         answer = Heard(on_chain()).hear(kind="ask", id="v/1", what=what, key="trigger", tried=tried)
-        assert "is no parameter of Transfer" in answer["error"]
+        assert "is not a parameter of Transfer" in answer["error"]

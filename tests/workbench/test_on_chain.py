@@ -107,7 +107,7 @@ def test_a_log_is_waited_for_by_its_name_alone() -> None:
         ({"to_contact": "value"}, "to_contact value is uint256, not an address; its addresses are from, to"),
         ({"to_contact": "owner"}, "to_contact Transfer has no parameter 'owner'"),
         ({"contract": CONTRACT.lower()[:-1]}, "contract must be an address"),
-        ({"contract": CONTRACT.replace("aAe", "aae")}, "contract has a checksum that does not fit"),
+        ({"contract": CONTRACT.replace("aAe", "aae")}, "contract has a wrong checksum"),
         ({"event": "Transfer(IERC20)"}, "event has the type 'IERC20'"),
         ({"chain_id": "mainnet"}, "chain_id must be a whole number"),
         ({"confirmations": -1}, "confirmations must be a whole number"),

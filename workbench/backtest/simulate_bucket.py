@@ -15,19 +15,13 @@ import polars as pl
 
 from workbench.backtest import buckets
 from workbench.errors import InvalidAutomationError
+from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
 from workbench.language.codec import decode, encode, normalise
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph, read_graph
 from workbench.language.run import EmailMessage, InappMessage, Message, State, WebhookMessage
-from workbench.language.simulate import (
-    BacktestSettings,
-    EventRecord,
-    SimulatedAutomation,
-    SimulatedEntry,
-    backtest,
-    prepare_backtest,
-)
+from workbench.language.simulate import SimulatedAutomation
 from workbench.language.trigger import Trigger, read_trigger
 
 

@@ -20,12 +20,13 @@ from workbench.display.html import moment
 from workbench.duration import Period
 from workbench.errors import InvalidArgumentError
 from workbench.language.actions import Condition, SendEmail, SendWebhook, WaitForEvent
+from workbench.language.backtest import prepare_backtest
 from workbench.language.check import context_paths
 from workbench.language.event import LOG_NAME
 from workbench.language.filter import Filter
 from workbench.language.graph import Graph, Node
 from workbench.language.onchain import ZERO_ADDRESS
-from workbench.language.simulate import SimulatedAutomation, prepare_backtest
+from workbench.language.simulate import SimulatedAutomation
 from workbench.language.trigger import Trigger, containment_patterns
 from workbench.sql import SqlQuery, Stream, sql, statement
 

@@ -1,16 +1,11 @@
 """The interpreter: `advance(graph, run, facts, now) -> Decision`, one node at a time.
 
 It decides and performs nothing. The engine performs the effects and records the run; a simulation only lists them.
-Because both call this function, what the notebook predicts is what the engine does. The behaviour of each kind of node
-is in `nodes`; this module has what holds at every node: the reasons to stop an entry before its node is run, and which
-facts a run can read.
-
-`max_duration` bounds how long an entry takes by itself: delays, waits for events, quiet hours, and retries by schedule.
-It does not include what cannot be known beforehand: a pause, an engine that is behind, a receiver that asks for a
-longer delay, or a contact that changes its time zone during its quiet hours.
+Both call this function, so the notebook predicts exactly what the engine does. `nodes` has the behaviour of each kind
+of node; this module has the rules for every node: the reasons to stop an entry before its node is run, and the facts
+that a run can read.
 """
 
-from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from functools import lru_cache
 
@@ -26,27 +21,26 @@ from workbench.language.decision import (
     fail_permanently,
     record_step,
 )
-from workbench.language.facts import Facts, apply_effects, event_reference
+from workbench.language.facts import Facts, event_reference
 from workbench.language.filter import matches
 from workbench.language.graph import Graph, Node
 from workbench.language.nodes import HANDLERS, HOLDOUT_NODE_ID, Need, bucket, run_node
 from workbench.language.run import DEFAULT_POLICY, JITTER, RetryPolicy, Run, State
 
 LOOP_WINDOW = timedelta(minutes=1)
-LOOP_LIMIT = 100  # entries of one contact in one automation within the window; only for automations that can cause them
+LOOP_LIMIT = 100  # entries of one contact in one automation within the window
 
 ATTRIBUTION_TAIL = timedelta(days=7)
 MAX_CLOCK_SETBACK = timedelta(hours=7)  # the largest step back of any zone's clocks since 1970
 
 
 class RequiredFacts(msgspec.Struct, frozen=True):
-    """The facts, besides event and contact, that the next decisions on a run can read. The others need not be loaded.
+    """The facts, in addition to event and contact, that the next decisions on a run can read.
 
     `entries`: ContactHistory.entered_at and running. `recent`: ContactHistory.recent. `messages`:
-    ContactHistory.messages_at, for this period. `later_events`: Facts.later_events with these names; while the run
-    waits, they wake it early.
-    `since`: only later events after this time are needed; None: all since the event that started the entry.
-    `unsubscribed`: ContactState.opted_out must include addresses that unsubscribed.
+    ContactHistory.messages_at, for this period. `later_events`: Facts.later_events with these names, which also wake
+    the run while it waits. `since`: only later events after this time are needed; None: all since the event that
+    started the entry. `unsubscribed`: ContactState.opted_out must include addresses that unsubscribed.
     """
 
     entries: bool = False
@@ -58,10 +52,14 @@ class RequiredFacts(msgspec.Struct, frozen=True):
 
 
 def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decision:
-    """Take a running entry one node further. `graph` None: no version is published."""
+    """Take a running entry one node further. `graph` None: no version is published.
+
+    External effects are assumed to succeed; if one fails, `effect_failed` returns the decision that replaces this one.
+    """
     if facts.cancelled is not None:
         return Decision(run.to(State.CANCELLED, outcome=facts.cancelled))
     if facts.paused:
+        # The claim counted an attempt, but a pause must not use one up.
         return Decision(run.to(State.PAUSED, attempt=max(run.attempt - 1, 0)))
     if graph is None:
         return Decision(run.to(State.COMPLETED, outcome="no_published_version"))
@@ -70,14 +68,14 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
         error = f"node_missing: {run.node_id!r} is not in the graph"
         return Decision(run.to(State.DEAD, outcome="node_missing", error=error))
     ctx = StepContext(graph, node, run, facts, now, HANDLERS[type(node.action)].channel)
-    if run.node_id is None:
-        refused = _refuse(ctx) or _hold_out(ctx)
-        if refused is not None:
-            return refused
+    if run.node_id is None and (refusal := _refuse_admission(ctx)) is not None:
+        return refusal
+    # A worker that dies during an attempt leaves no outcome, so the attempts are also counted here.
     if run.attempt > 1 and run.attempt > facts.retries.max_attempts(ctx.channel):
         return fail_permanently(ctx, "attempts_exhausted", "every attempt ended without an outcome")
     if run.step >= len(graph.nodes):  # only a draft can have a loop; publishing refuses one
         return fail_permanently(ctx, "loop", "the graph leads back to a node that was visited before")
+    # A goal that was reached ends the entry before its node is run, however late the engine is (docs/decisions/0018).
     goal = graph.settings.goal
     if goal is not None:
         for event in facts.later_events:
@@ -85,17 +83,6 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
                 step = record_step(ctx, "goal", detail=event_reference(event))
                 return end_entry(ctx, State.EXITED, "goal", step, steps=0)
     return run_node(ctx)
-
-
-def walk(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Iterator[Decision]:
-    """Yield decisions until the entry waits or ends, each based on the effects of those before.
-
-    A caller that performs external effects does so before it asks for the next decision; see `effect_failed`.
-    """
-    while run.state is State.RUNNING:
-        decision = advance(graph, run, facts, now)
-        yield decision
-        run, facts = decision.run, apply_effects(facts, decision.effects, now)
 
 
 def effect_failed(graph: Graph, run: Run, failure: Failure, facts: Facts, now: datetime) -> Decision:
@@ -106,10 +93,11 @@ def effect_failed(graph: Graph, run: Run, failure: Failure, facts: Facts, now: d
 
 
 def required_facts(graph: Graph | None, run: Run) -> RequiredFacts:
-    """Return the facts, besides event and contact, that the decisions from here to the next wait can read."""
+    """Return the facts that the decisions from here to the next wait can read, so that the others are not loaded."""
     if graph is None:
         return RequiredFacts()
     settings, is_new = graph.settings, run.node_id is None
+    # Needs are those of the whole graph, not of the current node: one claim can run several nodes.
     needs, node = _needs(graph.actions), _current_node(graph, run)
     events = set() if settings.goal is None else {settings.goal.event}
     awaits = None if node is None else HANDLERS[type(node.action)].awaits
@@ -120,6 +108,7 @@ def required_facts(graph: Graph | None, run: Run) -> RequiredFacts:
         recent=is_new and Need.ENTRIES in needs,
         messages=settings.frequency_cap.period if settings.frequency_cap and Need.MESSAGES in needs else None,
         later_events=frozenset(events),
+        # A wait ignores events before it began; a goal may have been reached before.
         since=None if settings.goal is not None else run.since,
         unsubscribed=SendEmail in graph.actions,
     )
@@ -131,16 +120,30 @@ def attribution_window(graph: Graph, retries: RetryPolicy = DEFAULT_POLICY) -> t
 
 
 def max_duration(graph: Graph, retries: RetryPolicy = DEFAULT_POLICY) -> timedelta:
-    """Return the longest total wait on any path through the graph. A loop, which only drafts have, counts once."""
+    """Return the longest total wait on any path through the graph: delays, waits, quiet hours, scheduled retries.
+
+    A loop, which only drafts have, counts once. Waits that the graph does not determine are not included: a pause, an
+    engine that is behind, a longer delay that a receiver asks for, a contact that changes its time zone.
+    """
     if graph.start is None:
         return timedelta()
     targets: dict[str, list[str]] = {}
     for edge in graph.edges:
         targets.setdefault(edge.source, []).append(edge.target)
     longest: dict[str, timedelta] = {}
-    for node_id in _leaves_first(graph, graph.start.id, targets):
-        rest = max((longest.get(target, timedelta()) for target in targets.get(node_id, ())), default=timedelta())
-        longest[node_id] = rest + _max_wait(graph, node_id, retries)
+    # A depth-first search with its own stack: a path has up to 1,000 nodes, which is Python's recursion limit.
+    visited = {graph.start.id}
+    stack = [(graph.start.id, iter(targets.get(graph.start.id, ())))]
+    while stack:
+        node_id, rest = stack[-1]
+        target = next((target for target in rest if target in graph.by_id and target not in visited), None)
+        if target is not None:
+            visited.add(target)
+            stack.append((target, iter(targets.get(target, ()))))
+            continue
+        stack.pop()
+        after = max((longest.get(target, timedelta()) for target in targets.get(node_id, ())), default=timedelta())
+        longest[node_id] = after + _max_wait(graph, node_id, retries)
     return longest[graph.start.id]
 
 
@@ -156,36 +159,35 @@ def _needs(actions: frozenset[type]) -> Need:
     return needs
 
 
-def _refuse(ctx: StepContext) -> Decision | None:
-    """Return how an entry ends that is not admitted. It has taken no step then, so it does not count for reentry."""
-    history, reentry = ctx.facts.history, ctx.graph.settings.reentry
+def _refuse_admission(ctx: StepContext) -> Decision | None:
+    """Return how an entry ends that is not admitted: loop guard, reentry or holdout; None if it is admitted.
+
+    These are entries too, because the contract promises one per event and active automation (docs/decisions/0017).
+    """
+    history, settings = ctx.facts.history, ctx.graph.settings
+    # Only a webhook can make a backend send the event that starts the automation again.
     if history.recent >= LOOP_LIMIT and Need.ENTRIES in _needs(ctx.graph.actions):
         step = record_step(ctx, "refused", detail={"cause": "loop_guard", "entries": history.recent})
         return end_entry(ctx, State.CANCELLED, "loop_guard", step, steps=0)
-    entered_at = history.entered_at
-    match reentry.policy:
+    admitted, entered_at = True, history.entered_at
+    match settings.reentry.policy:
         case "always":
-            return None
-        case "once" if entered_at is None:
-            return None
-        case "once_per" if entered_at is None or entered_at <= ctx.now - timedelta(days=reentry.days):
-            return None
-        case "not_while_running" if not history.running:
-            return None
-        case "once" | "once_per" | "not_while_running":
-            step = record_step(ctx, "refused", detail={"cause": reentry.policy})
-            return end_entry(ctx, State.CANCELLED, "reentry", step, steps=0)
-
-
-def _hold_out(ctx: StepContext) -> Decision | None:
-    """Return how the entry of a contact in the holdout ends. Unlike a refused one, it counts for reentry."""
-    percent = ctx.graph.settings.holdout
-    if not percent:
-        return None
-    number = bucket(ctx.run.automation_id, HOLDOUT_NODE_ID, ctx.facts.contact.id)
-    if number >= percent:
-        return None
-    return end_entry(ctx, State.COMPLETED, "holdout", record_step(ctx, "held_out", detail={"share": number}))
+            pass
+        case "once":
+            admitted = entered_at is None
+        case "once_per":
+            admitted = entered_at is None or entered_at <= ctx.now - timedelta(days=settings.reentry.days)
+        case "not_while_running":
+            admitted = not history.running
+    if not admitted:
+        # `steps=0`: an entry without a step does not count for reentry.
+        step = record_step(ctx, "refused", detail={"cause": settings.reentry.policy})
+        return end_entry(ctx, State.CANCELLED, "reentry", step, steps=0)
+    # Decided after reentry (docs/decisions/0037). Unlike a refused entry, a held-out one has a step and counts for it.
+    number = bucket(ctx.run.automation_id, HOLDOUT_NODE_ID, ctx.facts.contact.id) if settings.holdout else 100
+    if number < settings.holdout:
+        return end_entry(ctx, State.COMPLETED, "holdout", record_step(ctx, "held_out", detail={"share": number}))
+    return None
 
 
 def _max_wait(graph: Graph, node_id: str, retries: RetryPolicy) -> timedelta:
@@ -209,21 +211,3 @@ def _max_wait(graph: Graph, node_id: str, retries: RetryPolicy) -> timedelta:
 
 def _since_midnight(clock: time) -> timedelta:
     return timedelta(hours=clock.hour, minutes=clock.minute)
-
-
-def _leaves_first(graph: Graph, start: str, targets: dict[str, list[str]]) -> list[str]:
-    """Return the nodes that can be reached from `start`, each after all its targets. Not recursive: a path has up to
-    1,000 nodes.
-    """
-    order, visited = [], {start}
-    stack = [(start, iter(targets.get(start, ())))]
-    while stack:
-        node_id, rest = stack[-1]
-        target = next((target for target in rest if target in graph.by_id and target not in visited), None)
-        if target is None:
-            order.append(node_id)
-            stack.pop()
-        else:
-            visited.add(target)
-            stack.append((target, iter(targets.get(target, ()))))
-    return order

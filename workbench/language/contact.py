@@ -101,11 +101,6 @@ class Resolution(msgspec.Struct, frozen=True):
     gained: tuple[IdentifierKey, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
 
-    @property
-    def settled(self) -> bool:
-        """Whether the contact exists and no identifier changes owner; conflicts may remain."""
-        return self.contact_id is not None and not self.gained
-
 
 def resolve_identity(
     sent: tuple[IdentifierKey, ...],

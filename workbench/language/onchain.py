@@ -24,18 +24,19 @@ from workbench.language.filter import Filter
 from workbench.language.problem import Problem, Problems
 
 ONCHAIN_EVENT = "onchain_event"
-MOST_CONFIRMATIONS = 1_000
+MAX_CONFIRMATIONS = 1_000  # blocks
 LOCATION_FIELDS = ("chainId", "contract", "txHash", "logIndex", "blockNumber")
-ZERO_ADDRESS = "0x" + "0" * 40
-"""The zero address, from which tokens are minted and to which they are burned."""
+ZERO_ADDRESS = "0x" + "0" * 40  # tokens are minted from it and burned to it
 MAX_CHAIN_ID = 2**53 - 1  # the largest number that every reader of JSON keeps exact
+_ZERO_WALLET = "is the zero address, which belongs to no contact: mints and burns start nothing"
+_SAMPLE_LOCATION: Mapping[str, Json] = {"txHash": "0x" + "0" * 64, "logIndex": 0, "blockNumber": 0}
 
 
 class LogSource(msgspec.Struct, frozen=True):
     """The logs of one contract event, and the parameter with the contact's wallet.
 
-    `contract` in lower case. `wallet_arg`: the parameter whose wallet the entry is about. `confirmations`: how many
-    blocks have to stand on top of the log's own. `creates_contacts`: whether an unknown wallet becomes a contact.
+    `contract` is in lower case. `confirmations`: how many blocks must follow the block of a log before it starts an
+    entry. `creates_contacts`: whether a wallet that belongs to no contact becomes one.
     """
 
     chain_id: int
@@ -56,41 +57,47 @@ class LogSource(msgspec.Struct, frozen=True):
 
 
 def log_payload(
-    place: Mapping[str, Json], args: Mapping[str, Json], declared: AbiEvent | None = None
+    location: Mapping[str, Json], args: Mapping[str, Json], abi_event: AbiEvent | None = None
 ) -> dict[str, Json]:
-    """Return the payload of a log: where it happened (`PLACE`), and over that its parameters.
+    """Return the payload of a log: its location (`LOCATION_FIELDS`), overridden by its parameters.
 
-    `declared`: as who names them; a log that several follow has its parameters by all their names. None: all of these.
+    Several automations can follow one log under different parameter names; `args` then has every value under each of
+    them. `abi_event` selects the names of one automation; None selects all.
     """
-    own = (
-        args if declared is None else {each.name: args[each.name] for each in declared.parameters if each.name in args}
-    )
-    return {**place, **own}
+    if abi_event is None:
+        return {**location, **args}
+    names = [parameter.name for parameter in abi_event.parameters]
+    return {**location, **{name: args[name] for name in names if name in args}}
 
 
 def log_wallet(source: LogSource, args: Mapping[str, Json]) -> str | None:
-    """Return the wallet that a log is about, or None if the log could not be decoded, or has the zero address."""
+    """Return the wallet that a log is about; None if the log was not decoded or names the zero address."""
     wallet = args.get(source.wallet_arg)
     return wallet if isinstance(wallet, str) and wallet != ZERO_ADDRESS else None
 
 
 def read_log_source(spec: Mapping[str, Any], field: str, problems: list[Problem]) -> LogSource | None:
-    """Return what the trigger spec of an on-chain automation says, adding what is wrong to `problems`."""
+    """Return the source in the trigger spec of an on-chain automation; add what is wrong with it to `problems`."""
     before = len(problems)
-    chain_id = _number(spec, "chainId", field, (1, MAX_CHAIN_ID), problems)
-    if (reason := address_problem(contract := spec.get("contract"))) is not None:
+    chain_id = _read_whole(spec, "chainId", field, (1, MAX_CHAIN_ID), problems)
+    contract, signature, wallet_arg = spec.get("contract"), spec.get("signature"), spec.get("walletArg")
+    if (reason := address_problem(contract)) is not None:
         problems.append(Problem(f"{field}.contract", reason))
-    declared = _declared(spec.get("signature"), f"{field}.signature", problems)
-    wallet_arg = spec.get("walletArg")
-    if declared is not None and (said := _unfit_wallet(declared, wallet_arg)) is not None:
-        problems.append(Problem(f"{field}.walletArg", said))
-    confirmations = _number(spec, "confirmations", field, (0, MOST_CONFIRMATIONS), problems, 0)
-    creates = spec.get("createContacts", False)
-    if not isinstance(creates, bool):
+    abi_event: AbiEvent | str = "must be a text like Transfer(address,address,uint256)"
+    if isinstance(signature, str):
+        abi_event = read_signature(signature)
+    if isinstance(abi_event, str):
+        problems.append(Problem(f"{field}.signature", abi_event))
+    elif (reason := _wallet_arg_problem(abi_event, wallet_arg)) is not None:
+        problems.append(Problem(f"{field}.walletArg", reason))
+    confirmations = _read_whole(spec, "confirmations", field, (0, MAX_CONFIRMATIONS), problems, 0)
+    # False by default: anyone can write logs, so one automation could fill the contacts (docs/decisions/0036).
+    creates_contacts = spec.get("createContacts", False)
+    if not isinstance(creates_contacts, bool):
         problems.append(Problem(f"{field}.createContacts", "must be true or false"))
-    if declared is None or len(problems) > before:
+    if isinstance(abi_event, str) or len(problems) > before:
         return None
-    return LogSource(chain_id, str(contract).lower(), declared, str(wallet_arg), confirmations, creates)
+    return LogSource(chain_id, str(contract).lower(), abi_event, str(wallet_arg), confirmations, creates_contacts)
 
 
 def is_log_sample(event: Any) -> bool:
@@ -99,88 +106,76 @@ def is_log_sample(event: Any) -> bool:
 
 
 def read_log_sample(value: Mapping[str, Any], source: LogSource, field: str = "event") -> Event | Problems:
-    """Return the log in a sample, or what is wrong with it. `args` by name; `txHash`, `logIndex`, `blockNumber` if they
-    matter.
+    """Return the event of a described log, or its problems.
 
-    Numbers and addresses may be written as people do: they become what a real log has. A log that was kept (it says its
-    `signature`) may have parameters by the names of others who follow it, which are left out.
+    `args` has the parameters by name; `txHash`, `logIndex` and `blockNumber` are optional. Hand-written numbers and
+    addresses are normalised to the form that a decoded log has.
     """
-    given = value.get("args")
-    if not isinstance(given, Mapping):
+    sent_args = value.get("args")
+    if not isinstance(sent_args, Mapping):
         return (Problem(f"{field}.args", f"must be an object with the parameters of {source.abi_event.full}"),)
     if reason := storage_problem(dict(value)):
         return (Problem(field, reason),)
-    known = {each.name: each for each in source.abi_event.parameters}
-    if value.get("signature") == source.abi_event.canonical:
-        given = {name: each for name, each in given.items() if name in known}
-    args = {name: normalise_argument(known[name].type, given[name]) for name in given if name in known}
-    problems = list(_argument_problems(args, given, source, f"{field}.args"))
+    parameters = {parameter.name: parameter for parameter in source.abi_event.parameters}
+    # A stored log, which states its signature, may also have its values under the names of other automations.
+    is_stored = value.get("signature") == source.abi_event.canonical
+    problems = [
+        Problem(f"{field}.args.{name}", f"is not a parameter of {source.abi_event.full}")
+        for name in sent_args
+        if name not in parameters and not is_stored
+    ]
+    args = {
+        name: normalise_argument(parameters[name].type, arg) for name, arg in sent_args.items() if name in parameters
+    }
+    for name, parameter in parameters.items():
+        if name == source.wallet_arg:
+            reason = address_problem(sent_args.get(name)) or (_ZERO_WALLET if args[name] == ZERO_ADDRESS else None)
+        else:
+            reason = argument_problem(parameter, args[name]) if name in args else None
+        if reason is not None:
+            problems.append(Problem(f"{field}.args.{name}", reason))
     wallet = args.get(source.wallet_arg)
     if problems or not isinstance(wallet, str):
         return tuple(problems)
-    place: dict[str, Json] = {name: value.get(name, default) for name, default in _NOWHERE.items()}
-    place |= {"chainId": source.chain_id, "contract": source.contract}
-    payload = encode(log_payload(place, args))
+    location: dict[str, Json] = {name: value.get(name, default) for name, default in _SAMPLE_LOCATION.items()}
+    location |= {"chainId": source.chain_id, "contract": source.contract}
+    payload = encode(log_payload(location, args))
     return Event(source.abi_event.name, Identifiers(wallet, None, None, wallet), payload=payload, on_chain=True)
 
 
-def _argument_problems(
-    args: Mapping[str, Json], given: Mapping[str, Json], source: LogSource, field: str
-) -> Iterator[Problem]:
-    """Yield what is wrong with the parameters of a sample: `given` as they were written, `args` as a log would have
-    them.
-    """
-    said = f"is no parameter of {source.abi_event.full}"
-    yield from (Problem(f"{field}.{name}", said) for name in given if name not in args)
-    for each in source.abi_event.parameters:
-        if each.name == source.wallet_arg:
-            reason = address_problem(given.get(each.name)) or (_NO_WALLET if args[each.name] == ZERO_ADDRESS else None)
-        else:
-            reason = argument_problem(each, args[each.name]) if each.name in args else None
-        if reason is not None:
-            yield Problem(f"{field}.{each.name}", reason)
-
-
-_NO_WALLET = "is the zero address, which is nobody: what is minted from it or burned to it starts nothing"
-_NOWHERE: Mapping[str, Json] = {"txHash": "0x" + "0" * 64, "logIndex": 0, "blockNumber": 0}
-
-
 def source_warnings(source: LogSource, filters: tuple[Filter, ...]) -> Iterator[str]:
-    """Yield what the author should know: that everybody becomes a contact, and which filters on parameters can never
-    pass.
-    """
+    """Yield warnings for the author: contacts created without limit, and filters that can never pass."""
     if source.creates_contacts and not filters:
-        yield f"every wallet in {source.wallet_arg} becomes a contact, as many an hour as the operator allows; a filter lets in fewer"
-    for each in filters:
-        parameter = source.abi_event.parameter(each.path)
-        if parameter is not None and each.operator in ("eq", "neq", "in"):
-            values = each.value if each.operator == "in" and isinstance(each.value, list) else [each.value]
-            said = (argument_problem(parameter, value) for value in values)
-            yield from (f"{each.path} {reason}" for reason in said if reason is not None)
-    if any(each.operator == "eq" and each.path == source.wallet_arg and each.value == ZERO_ADDRESS for each in filters):
-        yield f"{source.wallet_arg} {_NO_WALLET}"
+        yield (
+            f"every wallet in {source.wallet_arg} becomes a contact, up to the operator's hourly limit; "
+            "add a filter to create fewer"
+        )
+    for filter_ in filters:
+        parameter = source.abi_event.parameter(filter_.path)
+        if parameter is not None and filter_.operator in ("eq", "neq", "in"):
+            is_list = filter_.operator == "in" and isinstance(filter_.value, list)
+            for value in filter_.value if is_list else [filter_.value]:
+                if (reason := argument_problem(parameter, value)) is not None:
+                    yield f"{filter_.path} {reason}"
+    if any(
+        filter_.operator == "eq" and filter_.path == source.wallet_arg and filter_.value == ZERO_ADDRESS
+        for filter_ in filters
+    ):
+        yield f"{source.wallet_arg} {_ZERO_WALLET}"
 
 
-def _declared(value: Any, field: str, problems: list[Problem]) -> AbiEvent | None:
-    found = read_signature(value) if isinstance(value, str) else "must be a text like Transfer(address,address,uint256)"
-    if isinstance(found, str):
-        problems.append(Problem(field, found))
-        return None
-    return found
-
-
-def _unfit_wallet(declared: AbiEvent, name: Any) -> str | None:
-    wallets = [each.name for each in declared.parameters if each.type == AbiWord("address", 20)]
-    listed = f"its addresses are {', '.join(wallets)}" if wallets else "it has no address"
+def _wallet_arg_problem(abi_event: AbiEvent, name: Any) -> str | None:
+    wallets = [parameter.name for parameter in abi_event.parameters if parameter.type == AbiWord("address", 20)]
+    hint = f"its addresses are {', '.join(wallets)}" if wallets else "it has no address"
     if not isinstance(name, str) or not name:
-        return f"must name the parameter with the wallet; {listed}"
-    parameter = declared.parameter(name)
+        return f"must name the parameter with the wallet; {hint}"
+    parameter = abi_event.parameter(name)
     if parameter is None:
-        return f"{declared.name} has no parameter {name!r}; {listed}"
-    return None if name in wallets else f"{name} is {canonical_type(parameter.type)}, not an address; {listed}"
+        return f"{abi_event.name} has no parameter {name!r}; {hint}"
+    return None if name in wallets else f"{name} is {canonical_type(parameter.type)}, not an address; {hint}"
 
 
-def _number(
+def _read_whole(
     spec: Mapping[str, Any],
     name: str,
     field: str,
@@ -188,8 +183,8 @@ def _number(
     problems: list[Problem],
     default: int | None = None,
 ) -> int:
-    value, (least, most) = spec.get(name, default), bounds
-    if type(value) is not int or not least <= value <= most:
-        problems.append(Problem(f"{field}.{name}", f"must be a whole number from {least:,} to {most:,}"))
+    value, (least, greatest) = spec.get(name, default), bounds
+    if type(value) is not int or not least <= value <= greatest:
+        problems.append(Problem(f"{field}.{name}", f"must be a whole number from {least:,} to {greatest:,}"))
         return least
     return value
