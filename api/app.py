@@ -137,7 +137,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         NOISY_EXCEPTIONS=False,
     )
     keyring, clock = Keyring(secret), Clock()
-    dsn = with_application_name(dsn, keyring.mark())
+    dsn = with_application_name(dsn, keyring.tag())
     database, service = TenantDatabase(dsn), Database(dsn)
     buckets = TokenBuckets(settings.ingest_rate, settings.ingest_burst, rates)
     notices = Notices(service, clock)

@@ -54,7 +54,7 @@ class SecretChain(msgspec.Struct, frozen=True):
     current: Generation
     other: Generation | None
 
-    def used(self) -> tuple[Generation, ...]:
+    def in_use(self) -> tuple[Generation, ...]:
         """Return the generations that stored values may have: the current one, then the other one of a rotation."""
         return (self.current,) if self.other is None else (self.current, self.other)
 
@@ -86,8 +86,8 @@ def read_chain(text: str) -> SecretChain:
     return SecretChain(generations, generations[at], others[0] if others else None)
 
 
-def advanced(text: str, new_secret: str) -> str:
-    """Return the chain for the next phase of a rotation. `new_secret` is used when no rotation is in progress."""
+def next_chain(text: str, new_secret: str) -> str:
+    """Return the chain for the next phase of a rotation. `new_secret` is used if no rotation is in progress."""
     *before, last = [":".join(filter(None, link)) for link in _links(text)]
     match read_chain(text).part:
         case "settled":
@@ -110,7 +110,7 @@ def _links(text: str) -> list[tuple[str, str]]:
     if not any(role for role, _ in links):
         return [("", text)]
     if sum(not role for role, _ in links) != 1 or not all(secret for _, secret in links):
-        raise ChainError("exactly one of the secrets is the one in use, without a word before it")
+        raise ChainError("exactly one secret must be the one in use, without a role before it")
     return links
 
 
@@ -140,6 +140,7 @@ class Keyring:
     def __init__(self, secret: str) -> None:
         """Parse the chain of secrets; raise ChainError."""
         self.chain = read_chain(secret)
+        # Sealed with the first; opened with any, because values move to a new secret page by page.
         self._roots = [generation.root for generation in _newest_first(self.chain) if generation.root is not None]
         self._orgs: dict[int, OrgKeys] = {}
 
@@ -153,12 +154,12 @@ class Keyring:
         """Return 32 characters that identify the secret without revealing it."""
         return _fingerprint(self._roots[0])
 
-    def knows(self, fingerprint: str) -> bool:
+    def has_fingerprint(self, fingerprint: str) -> bool:
         """Return whether `fingerprint` belongs to one of the secrets."""
         return fingerprint in map(_fingerprint, self._roots)
 
-    def mark(self) -> str:
-        """Return eight characters that are equal in processes with the same chain of secrets."""
+    def tag(self) -> str:
+        """Return eight characters that identify the chain and its phase; processes show it in their connections' names."""
         return expand(self._roots[0], b"mark/%d/%b" % (self.chain.current.number, self.chain.part.encode())).hex()[:8]
 
     @lru_cache(maxsize=4_096)  # noqa: B019  a process has one keyring
@@ -167,10 +168,10 @@ class Keyring:
         first = hmac.digest(self._api_key(self.chain.generations[0]), key.encode(), "sha256")
         hashes = [bytes([1 << 4 | first[0] & 15]) + first[1:]]  # the upper four bits are the generation
         for _ in self.chain.generations[1:]:
-            hashes.append(self.risen_key_hash(hashes[-1]))
-        return tuple(hashes[generation.number - 1] for generation in self.chain.used())
+            hashes.append(self.next_key_hash(hashes[-1]))
+        return tuple(hashes[generation.number - 1] for generation in self.chain.in_use())
 
-    def risen_key_hash(self, key_hash: bytes) -> bytes:
+    def next_key_hash(self, key_hash: bytes) -> bytes:
         """Return the hash of the same key one generation later."""
         later = self.chain.generations[key_hash[0] >> 4]
         digest = hmac.digest(self._api_key(later), key_hash, "sha256")
@@ -194,15 +195,16 @@ class Keyring:
         return expand(self._roots[0], b"reader/" + role.encode()).hex()
 
     def reader_role(self, org_id: int) -> str:
-        """Return the opaque name of an organization's analyst login role."""
+        """Return the opaque name of an organization's analyst login role; every role of a server can list all names."""
         return _reader_role(self._roots[0], org_id)
 
     def former_reader_role(self, org_id: int) -> str | None:
-        """Return the name of that role under the former secret, or None if there is none."""
+        """Return the name of that role under the former secret, or None if no rotation is in its second phase."""
         return _reader_role(self._roots[1], org_id) if self.chain.part == "former" else None
 
     def direct_role(self, org_id: int) -> str:
         """Return the opaque name of an organization's direct login role; its password is random."""
+        # Of the first generation: the name is in the customer's own tools and must survive a rotation.
         return "wb_direct_" + expand(self.chain.generations[0].indexes, b"direct-name/%d" % org_id).hex()[:20]
 
     def _api_key(self, generation: Generation) -> bytes:
@@ -215,6 +217,7 @@ class OrgKeys:
     def __init__(self, chain: SecretChain, org_id: int) -> None:
         self._chain = chain
         self._indexes = [expand(generation.indexes, b"blind-index/%d" % org_id) for generation in chain.generations]
+        # Always of the first generation: if a rotation changed derived keys, an event that is sent again would be stored again.
         self._derive = expand(chain.generations[0].indexes, b"idempotency/%d" % org_id)
         self._emails = {
             generation.number: _siv(generation.root, b"email", org_id)
@@ -238,24 +241,24 @@ class OrgKeys:
         """Return the current blind index of an identifier, followed during a rotation by its index of the other generation."""
         indexes = [_numbered(1, f"{kind}\0{value}".encode(), self._indexes[0])]
         for _ in self._indexes[1:]:
-            indexes.append(self.risen(indexes[-1]))
+            indexes.append(self.next_digest(indexes[-1]))
         return self._used(indexes)
 
-    def risen(self, digest: str) -> str:
+    def next_digest(self, digest: str) -> str:
         """Return the blind index of the same value one generation later."""
         number = int(digest[0], 16) + 1
         return _numbered(number, bytes.fromhex(digest), self._indexes[number - 1])
 
-    def all_of(self, digest: str) -> str:
-        """Return the result of `digests` as far as it can be computed from an index of one generation (no older ones)."""
+    def digests_from(self, digest: str) -> str:
+        """Return the result of `digests` as far as it follows from the index of one generation: older ones do not."""
         number, indexes = int(digest[0], 16), [digest]
         for _ in self._indexes[number:]:
-            indexes.append(self.risen(indexes[-1]))
+            indexes.append(self.next_digest(indexes[-1]))
         return self._used([""] * (number - 1) + indexes) or digest
 
-    def all_of_each(self, digest: str) -> list[str]:
-        """Return the result of `all_of` as a list."""
-        indexes = self.all_of(digest)
+    def list_digests_from(self, digest: str) -> list[str]:
+        """Return the result of `digests_from` as a list."""
+        indexes = self.digests_from(digest)
         return [indexes[start : start + INDEX] for start in range(0, len(indexes), INDEX)]
 
     def derive_key(self, *fields: str | None) -> str:
@@ -278,7 +281,7 @@ class OrgKeys:
 
     def seal_emails(self, email: str) -> tuple[str, ...]:
         """Return every sealed form in which the address may be stored, the form of `seal_email` first."""
-        return tuple(self._seal(generation, email) for generation in self._chain.used())
+        return tuple(self._seal(generation, email) for generation in self._chain.in_use())
 
     def open_email(self, sealed: str) -> str:
         """Decrypt a sealed address; raise ValueError if it was not sealed for this organization."""
@@ -291,9 +294,19 @@ class OrgKeys:
             pass
         raise ValueError("not an email sealed for this organization")
 
-    def resealed(self, text: str) -> str:
+    def reseal(self, text: str) -> str:
         """Return the text with every sealed address in it sealed with the current secret."""
-        return _SEALED.sub(lambda match: self._resealed(match[0]), text)
+
+        def replace(match: re.Match[str]) -> str:
+            sealed = match[0]
+            if sealed.startswith(self.email_prefix):
+                return sealed
+            try:
+                return self.seal_email(self.open_email(sealed))
+            except ValueError:  # it only looks like a sealed address, for example in a payload
+                return sealed
+
+        return _SEALED.sub(replace, text)
 
     def seal_snapshot(self, snapshot: str, at: str) -> bytes:
         """Encrypt the snapshot of a query, bound to its time."""
@@ -311,18 +324,10 @@ class OrgKeys:
         return _opened(self._webhooks, sealed, None, "a webhook secret")
 
     def _used(self, indexes: list[str]) -> str:
-        return "".join([indexes[generation.number - 1] for generation in self._chain.used()])
+        return "".join([indexes[generation.number - 1] for generation in self._chain.in_use()])
 
     def _seal(self, generation: Generation, email: str) -> str:
         return f"enc{generation.number}_" + self._emails[generation.number].encrypt(email.encode(), self._aad).hex()
-
-    def _resealed(self, sealed: str) -> str:
-        if sealed.startswith(self.email_prefix):
-            return sealed
-        try:
-            return self.seal_email(self.open_email(sealed))
-        except ValueError:  # it only looks like a sealed address, for example in a payload
-            return sealed
 
 
 def is_sealed(text: str) -> bool:

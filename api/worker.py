@@ -35,7 +35,7 @@ def work(settings: Settings, dsn: str, secret: str) -> None:
 
 async def _work(settings: Settings, dsn: str, secret: str) -> None:
     keyring, clock = Keyring(secret), Clock()
-    dsn = with_application_name(dsn, keyring.mark())
+    dsn = with_application_name(dsn, keyring.tag())
     database = Database(dsn, size=6, hot=True)
     segment_database = Database(dsn, size=2 * WORKERS, statement_ms=120_000)
     await database.open()

@@ -15,7 +15,7 @@ from psycopg import sql
 from api.auth import keys
 from api.crypto import Keyring
 from api.embedded import EmbeddedPostgres
-from api.embedded.places import recorded
+from api.embedded.postmaster import read_pid_file
 from api.store.migrate import migrate
 
 SECRET = "bench-secret-of-more-than-forty-characters"
@@ -46,7 +46,7 @@ def running() -> Iterator[Postgres]:
         embedded = EmbeddedPostgres(Path(folder))
         try:
             with embedded as server:
-                found = recorded(embedded.data)
+                found = read_pid_file(embedded.data)
                 assert found is not None
                 yield Postgres(found.pid, server.dsn, server.admin_dsn, Path(folder))
         finally:

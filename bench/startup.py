@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from api.embedded.places import existing
+from api.embedded.paths import find_paths
 from bench.effort import Effort, Measured
 from bench.processes import free_port
 from bench.table import at_most, row
@@ -52,8 +52,8 @@ def _home() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="bench-up-") as folder:
         home = Path(folder) / "data"
         yield home
-        if (places := existing(home)) is not None:
-            shutil.rmtree(places.state, ignore_errors=True)
+        if (paths := find_paths(home)) is not None:
+            shutil.rmtree(paths.state, ignore_errors=True)
 
 
 def _seconds_until_up(home: Path) -> float:

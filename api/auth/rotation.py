@@ -28,11 +28,11 @@ Step = Callable[[Transaction, str], Awaitable[str | None]]
 async def go_on(dsn: str, keyring: Keyring) -> bool:
     """Do the work of the current phase; return whether there was any. Raise AccessError. Can be repeated at any time."""
     await require_connection(dsn)
-    database = Database(with_application_name(dsn, keyring.mark()), size=2, statement_ms=60_000)
+    database = Database(with_application_name(dsn, keyring.tag()), size=2, statement_ms=60_000)
     await database.open()
     try:
         async with database.transaction() as tx:
-            if await store.count_other_generations(tx, keyring.mark()):
+            if await store.count_other_generations(tx, keyring.tag()):
                 raise AccessError(
                     "processes with another secret are connected; restart them with the same WORKBENCH_SECRET as this command"
                 )
@@ -44,7 +44,7 @@ async def go_on(dsn: str, keyring: Keyring) -> bool:
 
 async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -> bool:
     current = keyring.chain.current.number
-    all_indexes = partial(store.reseal_merges, org=org, indexes=org.keys.all_of_each)
+    all_indexes = partial(store.reseal_merges, org=org, indexes=org.keys.list_digests_from)
     match keyring.chain.part:
         case "next":
             await _rotate_indexes(database, org, current, drop=False)
@@ -77,7 +77,7 @@ async def _reseal_secrets(database: Database, keyring: Keyring, org: Org) -> Non
     current = keyring.chain.current.number
 
     def risen(key_hash: bytes) -> bytes | None:
-        return keyring.risen_key_hash(key_hash) if key_hash[0] >> 4 < current else None
+        return keyring.next_key_hash(key_hash) if key_hash[0] >> 4 < current else None
 
     async with database.transaction() as tx:
         await store.reseal_secrets(tx, org, risen)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from api import process
-from api.auth.keys import session
+from api.auth.keys import operator_transaction
 from api.chain.logs import LogKey, org_logs
 from api.chain.read import NEAR_BLOCKS, ForkError, NodeReader
 from api.chain.reorg import drop_above, move_cursor_back
@@ -68,18 +68,18 @@ def follow(urls: Sequence[str], dsn: str, secret: str, max_contacts_per_hour: in
     """Follow the chains of some nodes until SIGTERM or SIGINT. A page that is half written is rolled back and read again."""
     keyring = Keyring(secret)
     writer = PageWriter(keyring, max_contacts_per_hour)
-    process.run(_follow(urls, with_application_name(dsn, keyring.mark()), writer))
+    process.run(_follow(urls, with_application_name(dsn, keyring.tag()), writer))
 
 
 async def list_chains(dsn: str) -> list[ChainRow]:
     """Return how far each chain was read, and what prevents progress."""
-    async with session(dsn) as (tx, now):
+    async with operator_transaction(dsn) as (tx, now):
         return await store.list_chains(tx, now)
 
 
 async def list_dead_logs(dsn: str) -> list[DeadLogRow]:
     """Return the newest logs that could not be stored, of all organizations."""
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         return await store.list_dead_logs(tx, MAX_LISTED_DEAD_LOGS)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from api.auth import AccessError, keys
-from api.auth.keys import session
+from api.auth.keys import operator_transaction
 from api.chain.decode import Decoder
 from api.ingest.match import ActiveTrigger
 from api.store import chain as store
@@ -31,7 +31,7 @@ from workbench.language.trigger import Trigger, read_trigger
 async def add_watch(dsn: str, org_name: str, spec: Mapping[str, Any]) -> ContractEventKey:
     """Store an event's logs from now on; raise AccessError if the spec is not valid."""
     watch = _read_spec(spec)
-    async with session(dsn) as (tx, now):
+    async with operator_transaction(dsn) as (tx, now):
         org_id = await keys.find_org_or_fail(tx, org_name)
         await store.add_watch(tx, org_id, watch, now)
         await bump_epoch(tx, org_id)
@@ -41,7 +41,7 @@ async def add_watch(dsn: str, org_name: str, spec: Mapping[str, Any]) -> Contrac
 async def remove_watch(dsn: str, org_name: str, spec: Mapping[str, Any]) -> None:
     """Stop storing an event's logs; raise AccessError if it was not watched."""
     watch = _read_spec(spec)
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         org_id = await keys.find_org_or_fail(tx, org_name)
         if not await store.remove_watch(tx, org_id, watch):
             raise AccessError(
@@ -52,7 +52,7 @@ async def remove_watch(dsn: str, org_name: str, spec: Mapping[str, Any]) -> None
 
 async def list_watches(dsn: str, org_name: str) -> list[ContractEventKey]:
     """Return the watched events; raise AccessError if there is no such organization."""
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         return await store.list_watches(tx, await keys.find_org_or_fail(tx, org_name))
 
 

@@ -52,7 +52,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 class Unsubscription(msgspec.Struct, frozen=True):
     """The content of an unsubscribe token: an organization and the blind index, in hex, of an email address.
 
-    In a token that was read, `address_digest` has the indexes of every secret in use (`OrgKeys.all_of`).
+    In a token that was read, `address_digest` has the indexes of every secret in use (`OrgKeys.digests_from`).
     """
 
     org_id: int
@@ -79,7 +79,7 @@ def read_unsubscribe_token(keyring: Keyring, token: str) -> Unsubscription | Non
         return None
     if not hmac.compare_digest(mac, keyring.unsubscribe_mac(_signed_bytes(org_id, digest), digest.hex())):
         return None
-    return Unsubscription(org_id, keyring.of(org_id).all_of(digest.hex()))
+    return Unsubscription(org_id, keyring.of(org_id).digests_from(digest.hex()))
 
 
 def _signed_bytes(org_id: int, digest: bytes) -> bytes:

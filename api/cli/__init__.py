@@ -1,9 +1,9 @@
 """The `workbench` command: one module per subcommand, each with `add_parser(subparsers)` and `run(args, settings) -> int`.
 
-What a user can cause is said in one sentence on stderr, with exit code 1 (2 for usage). Heavy imports happen inside
-`run`, so that `workbench --help` answers at once.
+An error that a user can cause is one sentence on stderr, with exit code 1 (2 for wrong usage). Modules that take long to import are
+imported inside `run`, so that `workbench --help` answers at once.
 """
 
 
 class CommandError(Exception):
-    """A command cannot do what it was asked; the text is the sentence for the user."""
+    """A command cannot do what the user asked for; the message is a sentence for the user."""

@@ -1,101 +1,106 @@
-"""`workbench chain`: follow EVM nodes; its actions name events to keep without an automation, and say how the following goes."""
+"""`workbench chain`: follow EVM nodes. Its actions keep logs that no automation needs, and show the state of each chain."""
 
 import argparse
 import asyncio
 
 from api import process
 from api.cli import CommandError, network
-from api.cli.database import database, must_be_fit, root_secret
+from api.cli.database import database, require_fit_database
 from api.cli.errors import Subparsers, add_leash, note, say
+from api.cli.secret import root_secret
 from api.settings import Settings
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Describe the arguments."""
     parser = subparsers.add_parser("chain", help="follow EVM nodes (WORKBENCH_EVM_RPC): logs start automations")
     add_leash(parser)
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(metavar="ACTION")
-    watch = actions.add_parser("watch", help="keep a contract's event, also without an automation")
-    unwatch = actions.add_parser("unwatch", help="keep it no longer; what was kept stays")
-    actions.add_parser("status", help="say how far each chain was read, and what hinders that").set_defaults(
-        run=_status
-    )
-    actions.add_parser("dead", help="list logs that could not be stored").set_defaults(run=_dead)
-    watched = actions.add_parser("watched", help="list what is kept without an automation")
-    for action, command in ((watch, _watch), (unwatch, _unwatch), (watched, _watched)):
-        action.add_argument("--org", required=True, metavar="NAME")
+    watch = actions.add_parser("watch", help="keep the logs of a contract's event, even if no automation uses them")
+    unwatch = actions.add_parser("unwatch", help="stop keeping them; logs that are stored stay")
+    status = actions.add_parser("status", help="show how far each chain has been read, and what prevents reading")
+    dead = actions.add_parser("dead", help="list logs that could not be stored")
+    watched = actions.add_parser("watched", help="list the events that are watched")
+    for action, command in (
+        (watch, add_watch),
+        (unwatch, remove_watch),
+        (watched, list_watches),
+        (status, show_status),
+        (dead, list_dead_logs),
+    ):
         action.set_defaults(run=command)
+    for action in (watch, unwatch, watched):
+        action.add_argument("--org", required=True, metavar="NAME")
     for action in (watch, unwatch):
         action.add_argument("--chain", required=True, type=int, metavar="ID", help="chain id, like 1 or 8453")
         action.add_argument("--contract", required=True, metavar="ADDRESS")
         action.add_argument("--event", required=True, metavar="SIGNATURE", help='"Transfer(address,address,uint256)"')
-    watch.add_argument("--wallet", metavar="PARAMETER", help="the parameter by whose wallet a contact is found")
+    watch.add_argument("--wallet", metavar="PARAMETER", help="the parameter that contains the wallet of the contact")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Follow until stopped."""
+    """Follow the chains until stopped."""
     from api.chain.follow import follow
 
     if not settings.evm_rpc:
-        raise CommandError("WORKBENCH_EVM_RPC is not set: the addresses of EVM nodes, separated by commas")
+        raise CommandError("WORKBENCH_EVM_RPC is not set; set it to the URLs of EVM nodes, separated by commas")
     secret = root_secret(settings)
-    with database(settings) as addresses:
+    with database(settings) as urls:
         process.install_logging()
-        must_be_fit(addresses)
+        require_fit_database(urls)
         if args.leash:
             network.follow_parent()
-        follow(settings.evm_rpc, addresses.dsn, secret, settings.chain_contacts)
+        follow(settings.evm_rpc, urls.dsn, secret, settings.chain_contacts)
     return 0
 
 
-def _status(args: argparse.Namespace, settings: Settings) -> int:
+def show_status(args: argparse.Namespace, settings: Settings) -> int:
+    """Print one line per chain; return 1 if something prevents one from being read."""
     from api.chain import follow
 
-    with database(settings) as addresses:
-        found = asyncio.run(follow.list_chains(addresses.dsn))
-    for each in found:
-        read = "never" if each.read_at is None else each.read_at.isoformat(timespec="seconds")
-        say(
-            f"{each.chain_id}\tread up to {each.block_number}\thead {each.head}\tlast new {read}\t{each.trouble or 'ok'}"
-        )
-    return int(any(each.trouble for each in found))
+    with database(settings) as urls:
+        chains = asyncio.run(follow.list_chains(urls.dsn))
+    for chain in chains:
+        read_at = "never" if chain.read_at is None else chain.read_at.isoformat(timespec="seconds")
+        position = f"read up to {chain.block_number}\thead {chain.head}\tlast new {read_at}"
+        say(f"{chain.chain_id}\t{position}\t{chain.trouble or 'ok'}")
+    return int(any(chain.trouble for chain in chains))
 
 
-def _dead(args: argparse.Namespace, settings: Settings) -> int:
+def list_dead_logs(args: argparse.Namespace, settings: Settings) -> int:
     from api.chain import follow
 
-    with database(settings) as addresses:
-        for each in asyncio.run(follow.list_dead_logs(addresses.dsn)):
-            where = f"{each.chain_id}\t{each.block_number}\t{each.tx_hash}:{each.log_index}"
-            say(f"{each.organization}\t{where}\t{each.contract}\t{each.signature}\t{each.reason}")
+    with database(settings) as urls:
+        for log in asyncio.run(follow.list_dead_logs(urls.dsn)):
+            position = f"{log.chain_id}\t{log.block_number}\t{log.tx_hash}:{log.log_index}"
+            say(f"{log.organization}\t{position}\t{log.contract}\t{log.signature}\t{log.reason}")
     return 0
 
 
-def _watch(args: argparse.Namespace, settings: Settings) -> int:
-    from api.chain.watch import add_watch
+def add_watch(args: argparse.Namespace, settings: Settings) -> int:
+    from api.chain import watch
 
     spec = {"chainId": args.chain, "contract": args.contract, "signature": args.event, "walletArg": args.wallet}
-    with database(settings) as addresses:
-        watch = asyncio.run(add_watch(addresses.dsn, args.org, spec))
-    note(f"{watch.signature} of {watch.contract} on chain {watch.chain_id} is kept from now on")
+    with database(settings) as urls:
+        added = asyncio.run(watch.add_watch(urls.dsn, args.org, spec))
+    note(f"logs of {added.signature} of {added.contract} on chain {added.chain_id} are kept from now on")
     return 0
 
 
-def _unwatch(args: argparse.Namespace, settings: Settings) -> int:
+def remove_watch(args: argparse.Namespace, settings: Settings) -> int:
     from api.chain import watch
 
     spec = {"chainId": args.chain, "contract": args.contract, "signature": args.event}
-    with database(settings) as addresses:
-        asyncio.run(watch.remove_watch(addresses.dsn, args.org, spec))
-    note("it is kept no longer, unless an automation starts from it")
+    with database(settings) as urls:
+        asyncio.run(watch.remove_watch(urls.dsn, args.org, spec))
+    note("new logs are not kept, unless an automation starts from them")
     return 0
 
 
-def _watched(args: argparse.Namespace, settings: Settings) -> int:
+def list_watches(args: argparse.Namespace, settings: Settings) -> int:
     from api.chain import watch
 
-    with database(settings) as addresses:
-        for each in asyncio.run(watch.list_watches(addresses.dsn, args.org)):
-            say(f"{each.chain_id}\t{each.contract}\t{each.signature}\t{each.wallet_arg or ''}".rstrip())
+    with database(settings) as urls:
+        for row in asyncio.run(watch.list_watches(urls.dsn, args.org)):
+            say(f"{row.chain_id}\t{row.contract}\t{row.signature}\t{row.wallet_arg or ''}".rstrip())
     return 0

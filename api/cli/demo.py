@@ -1,16 +1,10 @@
-"""Who the demo organization's people are, and the market they trade in: drawn from the source of chance they are given.
+"""The organization `demo` of `workbench up`: its keys, and 60 days of history of a made-up trading product.
 
-All names are made up, all addresses are under example.com, example.net or example.org.
+About 2,000 people sign up. Most only look around, some deposit and trade, and a few do most of the trading. People, prices and amounts
+are drawn from one seeded source of chance, so the history is the same for the same `now`, and texts can refer to it. All names are made
+up, and all addresses are under example.com, example.net or example.org. The history is written by an ordinary import.
 
-Sixty days of a trading product that does not exist, for the demo organization: the same for the same `now`.
-
-About 2,000 people sign up, most only look around, some deposit and trade, a few do most of it; people and amounts are
-drawn from one seeded source, so every picture of the demo can be told in words. All names are made up, all addresses
-are under example.com, example.net or example.org. The import path writes it (`api/imports/importer.py`), nothing else.
-
-The organization `demo` that `workbench up` prepares: its keys, kept in a private file, and its history.
-
-The file is believed only as far as the database knows its keys, so a new database under an old data folder gets new ones.
+The keys are stored in a private file. A key in it counts only if the database has it, so a new database gets new keys.
 """
 
 import asyncio
@@ -24,10 +18,10 @@ from typing import TypeVarTuple
 
 import msgspec
 
+from api import private_files
 from api.auth import keys
-from api.auth.key_format import KINDS, Kind
-from api.auth.keys import session
-from api.cli import database
+from api.auth.key_format import KINDS
+from api.auth.keys import operator_transaction
 from api.clock import from_us, to_us
 from api.crypto import Keyring
 from api.imports.errors import Rejects, default_rejects_path
@@ -37,9 +31,11 @@ from api.settings import Settings
 from api.store.migrate import has_events
 from workbench.language.codec import Json, encode
 
-_Columns = TypeVarTuple("_Columns")
+NAME = "demo"
+SEED = 20_260
 DAYS, PEOPLE = 60, 2_000
-MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
+MINUTE_US, HOUR_US, DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
+ASSETS = {"BTC": 96_400.0, "ETH": 3_620.0, "SOL": 214.0, "LINK": 17.8, "DOGE": 0.21}  # first price in USD
 _WEEK = (1.0, 1.04, 1.06, 1.02, 0.96, 0.7, 0.74)  # Monday first
 _HOURS = (2, 1, 1, 1, 1, 2, 4, 8, 10, 9, 8, 8, 10, 9, 8, 8, 9, 11, 14, 17, 18, 16, 10, 5)  # local time
 _COUNTRIES = (  # code, language, hours ahead of UTC, share
@@ -51,20 +47,72 @@ _DEVICES = (
     ("android", "Android 15", "Galaxy S25", 16), ("web", "macOS 26", "Safari", 12), ("web", "Windows 11", "Chrome", 16),
 )  # fmt: skip
 _SOURCES = (("organic", 38), ("ads", 24), ("referral", 18), ("social", 14), ("partner", 6))
-ASSETS = {"BTC": 96_400.0, "ETH": 3_620.0, "SOL": 214.0, "LINK": 17.8, "DOGE": 0.21}  # first price in USD
 _ADJECTIVES = ("amber", "brave", "calm", "dusty", "eager", "gentle", "icy", "jolly", "keen", "lunar", "mellow", "quiet")
 _ANIMALS = ("otter", "heron", "lynx", "badger", "finch", "gecko", "ibis", "koala", "marmot", "newt", "raven", "wombat")
 _DOMAINS = (("example.com", 62), ("example.org", 22), ("mail.example.net", 16))
+_QUIET_US = 3 * MINUTE_US  # the newest event is a little older than `now`
+_TIERS = (("platinum", 400_000.0), ("gold", 40_000.0), ("silver", 4_000.0))  # by volume traded, USD
+_PLANS = (("plus", Decimal("9.99"), 70), ("pro", Decimal("29.99"), 30))
+
+_Columns = TypeVarTuple("_Columns")
+
+
+class DemoKeys(msgspec.Struct, frozen=True):
+    """One key of each kind."""
+
+    live: str
+    test: str
+    publishable: str
+    workbench: str
+
+
+def prepare(dsn: str, keyring: Keyring, settings: Settings, report: Callable[[str], None]) -> DemoKeys:
+    """Create the demo organization, its keys and its history where they are missing; return the keys."""
+    return asyncio.run(_prepare(dsn, keyring, settings.data_dir, report))
+
+
+async def _prepare(dsn: str, keyring: Keyring, data_dir: Path, report: Callable[[str], None]) -> DemoKeys:
+    org_id = await keys.find_org(dsn, NAME)
+    if org_id is None:
+        org_id = await keys.create_org(dsn, NAME)
+
+    key_file = data_dir / "demo-keys.json"
+    try:
+        stored_keys = msgspec.json.decode(private_files.read(key_file) or "{}", type=dict[str, str])
+    except msgspec.DecodeError:  # a damaged file is replaced
+        stored_keys = {}
+    usable_keys: dict[str, str] = {}
+    for kind in KINDS:
+        key = stored_keys.get(kind)
+        row = None if key is None else await keys.find(dsn, keyring, key)
+        if key is None or row is None or row.revoked_at is not None or row.expires_at is not None or row.kind != kind:
+            key = await keys.create(dsn, keyring, NAME, kind, None, "workbench up")
+        usable_keys[kind] = key
+    demo_keys = DemoKeys(**usable_keys)
+    private_files.write(key_file, msgspec.json.encode(demo_keys).decode())
+
+    # The file is deleted after the import: if it exists, an import was interrupted, and starts over.
+    history_file = data_dir / "demo-history.ndjson"
+    async with operator_transaction(dsn) as (tx, now):
+        is_empty = not await has_events(tx, org_id)
+    if is_empty or history_file.exists():
+        report("importing 60 days of demo history …")
+        write_history(history_file, now)
+        sources, _ = find_sources([history_file], ReadOptions())
+        with Rejects(default_rejects_path(history_file)) as rejects:
+            await import_history(dsn, keyring, NAME, sources, rejects)
+        history_file.unlink()
+    return demo_keys
 
 
 class Habit(msgspec.Struct, frozen=True):
-    """ReadOptions a kind of person behaves. `leaves`: chance per day to leave for good; money in USD, medians."""
+    """The behaviour of one kind of person. Amounts are medians in USD."""
 
-    share: int
-    sessions: float  # a day
-    trades: float  # a session, once there is money
-    leaves: float
-    deposits: float  # chance per session to make the first deposit
+    share: int  # percent of all people
+    sessions: float  # per day
+    trades: float  # per session, with a balance
+    leaves: float  # probability per day to leave for good
+    deposits: float  # probability per session to make the first deposit
     deposit: float
     trade: float
 
@@ -78,116 +126,97 @@ _HABITS = (
 
 
 class DemoContact(msgspec.Struct, frozen=True):
-    """One contact to be. `knows` are the identifiers sent at sign-up; `wallet` may be connected only later."""
+    """A person. `identifiers` are sent at sign-up; `wallet` may be connected later. `country`: code, language, hours from UTC."""
 
     habit: Habit
     signed_up_us: int
     country: tuple[str, str, int]
     device: tuple[str, str, str]
     source: str
-    knows: dict[str, Json]
+    identifiers: dict[str, Json]
     wallet: str | None
 
     @property
     def contact(self) -> dict[str, Json]:
-        """The identifiers the product's own systems send once a wallet is connected, which may be all they know."""
-        return self.knows if self.wallet is None else {"walletAddress": self.wallet}
+        """The identifiers in the events after a wallet was connected: only the wallet, as a product on a chain sends them."""
+        return self.identifiers if self.wallet is None else {"walletAddress": self.wallet}
 
 
 class Market(msgspec.Struct, frozen=True):
-    """What all people live in: how lively each day is, and each asset's price on it."""
+    """The market of all people: the activity and the price of each asset on each day."""
 
     first_us: int
-    mood: list[float]
+    activity: list[float]  # 1.0 is an ordinary Monday
     prices: dict[str, list[float]]
 
     def price(self, asset: str, at_us: int) -> float:
         """Return the asset's price in USD on the day of a moment."""
-        return self.prices[asset][min(max((at_us - self.first_us) // DAY, 0), DAYS)]
+        return self.prices[asset][min(max((at_us - self.first_us) // DAY_US, 0), DAYS)]
 
 
 def open_market(first_us: int, chance: Random) -> Market:
-    """Return prices and moods from a moment on, day by day."""
+    """Return the market from a moment on. Prices are random walks."""
     weekday = from_us(first_us).weekday()
-    mood = [_WEEK[(weekday + day) % 7] * chance.lognormvariate(0, 0.09) for day in range(DAYS + 1)]
-    for day in (19, 20, 44):  # the days everybody talked about
-        mood[day] *= 1.7
-    prices = {asset: list(_walk(price, chance)) for asset, price in ASSETS.items()}
-    return Market(first_us, mood, prices)
-
-
-def _walk(price: float, chance: Random) -> Iterator[float]:
-    for _ in range(DAYS + 1):
-        yield price
-        price *= math.exp(chance.gauss(0.001, 0.028))
+    activity = [_WEEK[(weekday + day) % 7] * chance.lognormvariate(0, 0.09) for day in range(DAYS + 1)]
+    for day in (19, 20, 44):  # days with news, so that charts show peaks
+        activity[day] *= 1.7
+    prices: dict[str, list[float]] = {}
+    for asset, first_price in ASSETS.items():
+        price, prices[asset] = first_price, []
+        for _ in range(DAYS + 1):
+            prices[asset].append(price)
+            price *= math.exp(chance.gauss(0.001, 0.028))
+    return Market(first_us, activity, prices)
 
 
 def make_person(number: int, market: Market, chance: Random) -> DemoContact:
-    """Return somebody who signs up on one of the days."""
+    """Return a person; the number makes email and external id unique."""
     code, language, ahead = pick(_COUNTRIES, chance)
     platform, version, model = pick(_DEVICES, chance)
-    launch = [(2.2 if day == 0 else 1.0) * math.exp(0.018 * day) for day in range(DAYS + 1)]
-    day = chance.choices(range(DAYS + 1), [push * mood for push, mood in zip(launch, market.mood, strict=True)])[0]
-    signed_up_us = max(moment_of_day(market, day, ahead, chance), market.first_us + chance.randrange(HOUR))
-    knows, wallet = _identity(number, chance)
+    growth = [(2.2 if day == 0 else 1.0) * math.exp(0.018 * day) for day in range(DAYS + 1)]
+    weights = [rate * activity for rate, activity in zip(growth, market.activity, strict=True)]
+    day = chance.choices(range(DAYS + 1), weights)[0]
+    signed_up_us = max(moment_of_day(market, day, ahead, chance), market.first_us + chance.randrange(HOUR_US))
+    email = f"{chance.choice(_ADJECTIVES)}.{chance.choice(_ANIMALS)}{number}@{pick(_DOMAINS, chance)[0]}"
+    if chance.random() < 0.12:  # Solana; the others are EVM
+        wallet = "".join(chance.choices("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", k=44))
+    else:
+        wallet = "0x" + "".join(chance.choice((c, c.upper())) for c in chance.randbytes(20).hex())
+    external_id = f"user_{100_000 + number * 7}"
+    # The identifiers at sign-up, and the wallet of a person with one: known at once, or connected later.
+    identities: dict[str, tuple[dict[str, Json], str | None]] = {
+        "wallet only": ({"walletAddress": wallet}, wallet),
+        "email only": ({"email": email}, None),
+        "account": ({"email": email, "externalId": external_id}, None),
+        "account and wallet": ({"email": email, "externalId": external_id}, wallet),
+        "all at once": ({"email": email, "walletAddress": wallet, "externalId": external_id}, wallet),
+    }
+    identifiers, own_wallet = identities[chance.choices(tuple(identities), (21, 6, 27, 36, 10))[0]]
     return DemoContact(
         habit=chance.choices(_HABITS, [habit.share for habit in _HABITS])[0],
         signed_up_us=signed_up_us,
         country=(code, language, ahead),
         device=(platform, version, model),
         source=pick(_SOURCES, chance)[0],
-        knows=knows,
-        wallet=wallet,
+        identifiers=identifiers,
+        wallet=own_wallet,
     )
 
 
-def _identity(number: int, chance: Random) -> tuple[dict[str, Json], str | None]:
-    """Return what is known at sign-up and the wallet, if there is one: at once, later, or never."""
-    email = f"{chance.choice(_ADJECTIVES)}.{chance.choice(_ANIMALS)}{number}@{pick(_DOMAINS, chance)[0]}"
-    wallet = _wallet(chance)
-    external_id = f"user_{100_000 + number * 7}"
-    kind = chance.choices(
-        ("wallet only", "email only", "account", "account and wallet", "all at once"), (21, 6, 27, 36, 10)
-    )[0]
-    match kind:
-        case "wallet only":
-            return {"walletAddress": wallet}, wallet
-        case "email only":
-            return {"email": email}, None
-        case "account":
-            return {"email": email, "externalId": external_id}, None
-        case "account and wallet":
-            return {"email": email, "externalId": external_id}, wallet
-        case _:
-            return {"email": email, "walletAddress": wallet, "externalId": external_id}, wallet
-
-
-def _wallet(chance: Random) -> str:
-    if chance.random() < 0.12:
-        return "".join(chance.choices("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", k=44))
-    return "0x" + "".join(chance.choice((c, c.upper())) for c in chance.randbytes(20).hex())
-
-
 def moment_of_day(market: Market, day: int, ahead: int, chance: Random) -> int:
-    """Return a likely moment of a day for somebody whose clock is so many hours ahead of UTC, in microseconds."""
+    """Return a likely moment of a day, in microseconds, for a person whose clock is `ahead` hours ahead of UTC."""
     hour = chance.choices(range(24), _HOURS)[0] - ahead
-    midnight_us = market.first_us // DAY * DAY + day * DAY
-    return midnight_us + hour * HOUR + chance.randrange(HOUR)
+    midnight_us = market.first_us // DAY_US * DAY_US + day * DAY_US
+    return midnight_us + hour * HOUR_US + chance.randrange(HOUR_US)
 
 
 def pick(rows: Sequence[tuple[*_Columns, int]], chance: Random) -> tuple[*_Columns]:
-    """Return one of the rows without its last column, which is its share."""
+    """Return a random row without its last column, which is the row's weight."""
     return chance.choices(rows, [row[-1] for row in rows])[0][:-1]
 
 
-SEED = 20_260
-_QUIET = 3 * MINUTE  # the newest event is a little older than `now`
-_TIERS = (("platinum", 400_000.0), ("gold", 40_000.0), ("silver", 4_000.0))  # by volume traded, USD
-_PLANS = (("plus", Decimal("9.99"), 70), ("pro", Decimal("29.99"), 30))
-
-
 class DemoEvent(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One line of the history, in the shape of the contract."""
+    """One line of the history: the body of an event in the ingest API."""
 
     event: str
     contact: dict[str, Json]
@@ -198,28 +227,28 @@ class DemoEvent(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 def write_history(path: Path, now: datetime) -> int:
-    """Write the history that ends at `now` to `path`, one event of the contract per line by time; return their number."""
+    """Write the history that ends at `now`, one event per line in order of time; return the number of events."""
     chance = Random(SEED)
     now_us = to_us(now)
-    market = open_market(now_us - DAYS * DAY, chance)
+    market = open_market(now_us - DAYS * DAY_US, chance)
     people = [make_person(number, market, chance) for number in range(PEOPLE)]
-    newest = _text(now_us - _QUIET)
-    happenings = [each for person in people for each in _Life(person, market, chance).events()]
-    happenings += _referrals(people, chance)
-    happenings = [each for each in happenings if each.occurred_at <= newest]
-    happenings += _second_accounts(people, happenings, newest, chance)
-    happenings.sort(key=lambda each: each.occurred_at)
+    newest = _text(now_us - _QUIET_US)
+    events = [event for person in people for event in _PersonHistory(person, market, chance).events()]
+    events += _referrals(people, chance)
+    events = [event for event in events if event.occurred_at <= newest]
+    events += _second_accounts(people, events, newest, chance)
+    events.sort(key=lambda event: event.occurred_at)
     with path.open("wb") as file:
-        file.writelines(encode(happening) + b"\n" for happening in happenings)
-    return len(happenings)
+        file.writelines(encode(event) + b"\n" for event in events)
+    return len(events)
 
 
-class _Life:
-    """What one person does from sign-up to the end of the history, in order of time."""
+class _PersonHistory:
+    """The events of one person from sign-up to the end of the history."""
 
     def __init__(self, person: DemoContact, market: Market, chance: Random) -> None:
         self._person, self._market, self._chance = person, market, chance
-        self._contact = person.knows
+        self._contact = person.identifiers
         self._verified = False
         self._deposits = 0
         self._balance = 0.0
@@ -229,26 +258,7 @@ class _Life:
         self._plan: tuple[str, Decimal] = ("free", Decimal(0))
 
     def events(self) -> Iterator[DemoEvent]:
-        """Yield the sign-up and what each session brings."""
-        yield self._sign_up()
-        for at_us in self._sessions():
-            yield from self._renewal(at_us)
-            yield from self._session(at_us)
-
-    def _sessions(self) -> list[int]:
-        person, market, chance = self._person, self._market, self._chance
-        habit = person.habit
-        first_day = (person.signed_up_us - market.first_us) // DAY
-        keen = chance.lognormvariate(0, 0.35)
-        moments = [person.signed_up_us + chance.randrange(2, 40) * MINUTE]
-        for day in range(first_day, DAYS + 1):
-            if day > first_day and chance.random() < habit.leaves:
-                break
-            count = _count(habit.sessions * keen * market.mood[day], chance)
-            moments += [moment_of_day(market, day, person.country[2], chance) for _ in range(count)]
-        return list(_apart(sorted(at_us for at_us in moments if at_us > person.signed_up_us)))
-
-    def _sign_up(self) -> DemoEvent:
+        """Yield the sign-up and the events of each session, in order of time."""
         person, chance = self._person, self._chance
         country, language, _ = person.country
         utm: dict[str, Json] = {"medium": person.source}
@@ -257,49 +267,64 @@ class _Life:
         attributes: dict[str, Json] = {"plan": "free", "tier": "bronze", "country": country, "language": language}
         if chance.random() < 0.7:
             attributes["marketingOptIn"] = chance.random() < 0.55
-        return self._happening(
-            "signup",
-            person.signed_up_us,
-            {"source": person.source, "utm": utm, "platform": person.device[0]},
-            attributes,
-        )
+        payload: dict[str, Json] = {"source": person.source, "utm": utm, "platform": person.device[0]}
+        yield self._event("signup", person.signed_up_us, payload, attributes)
+        for session_us in self._session_starts():
+            yield from self._renewal(session_us)
+            yield self._app_open(session_us)
+            at_us = session_us
+            for step in (
+                self._connect,
+                self._verify,
+                self._deposit,
+                self._trade,
+                self._withdraw,
+                self._subscribe,
+                self._other_events,
+            ):
+                at_us += chance.randrange(15, 150) * 1_000_000
+                yield from step(at_us)
 
-    def _session(self, at_us: int) -> Iterator[DemoEvent]:
-        chance = self._chance
-        yield self._app_open(at_us)
-        for step in (
-            self._connect,
-            self._verify,
-            self._deposit,
-            self._trade,
-            self._withdraw,
-            self._subscribe,
-            self._talk,
-        ):
-            at_us += chance.randrange(15, 150) * 1_000_000
-            yield from step(at_us)
+    def _session_starts(self) -> list[int]:
+        person, market, chance = self._person, self._market, self._chance
+        habit = person.habit
+        first_day = (person.signed_up_us - market.first_us) // DAY_US
+        activity = chance.lognormvariate(0, 0.35)
+        moments = [person.signed_up_us + chance.randrange(2, 40) * MINUTE_US]
+        for day in range(first_day, DAYS + 1):
+            if day > first_day and chance.random() < habit.leaves:
+                break
+            count = _count(habit.sessions * activity * market.activity[day], chance)
+            moments += [moment_of_day(market, day, person.country[2], chance) for _ in range(count)]
+        starts: list[int] = []
+        for at_us in sorted(moments):  # sessions do not overlap
+            if at_us > person.signed_up_us and (not starts or at_us >= starts[-1] + 45 * MINUTE_US):
+                starts.append(at_us)
+        return starts
 
     def _app_open(self, at_us: int) -> DemoEvent:
         platform, version, model = self._person.device
-        app = f"3.{(at_us - self._market.first_us) // (14 * DAY)}.{self._chance.randrange(3)}"
+        app = f"3.{(at_us - self._market.first_us) // (14 * DAY_US)}.{self._chance.randrange(3)}"
         payload: dict[str, Json] = {
             "platform": platform,
             "appVersion": app,
             "screen": self._chance.choice(("home", "home", "markets", "portfolio", "rewards")),
             "device": {"os": version, "model": model},
         }
-        return self._happening("app_open", at_us, payload, {"appVersion": app} if self._chance.random() < 0.1 else {})
+        return self._event("app_open", at_us, payload, {"appVersion": app} if self._chance.random() < 0.1 else {})
 
     def _connect(self, at_us: int) -> Iterator[DemoEvent]:
         wallet = self._person.wallet
-        if wallet is None or self._contact is not self._person.knows or self._chance.random() < 0.3:
+        if wallet is None or self._contact is not self._person.identifiers or self._chance.random() < 0.3:
             return
-        kind, chain = (
-            ("phantom", None) if not wallet.startswith("0x") else ("metamask", self._chance.choice((1, 1, 8453)))
-        )
-        known = {key: value for key, value in self._person.knows.items() if key == "externalId"}
-        both: dict[str, Json] = {**known, "walletAddress": wallet}
-        yield self._happening("wallet_connected", at_us, {"wallet": {"kind": kind, "chainId": chain}}, contact=both)
+        details: dict[str, Json] = {"kind": "phantom", "chainId": None}
+        if wallet.startswith("0x"):
+            details = {"kind": "metamask", "chainId": self._chance.choice((1, 1, 8453))}
+        # The one event with both identifiers: from here on ingest knows that the wallet belongs to the account.
+        contact: dict[str, Json] = {"walletAddress": wallet}
+        if "externalId" in self._person.identifiers:
+            contact = {"externalId": self._person.identifiers["externalId"]} | contact
+        yield self._event("wallet_connected", at_us, {"wallet": details}, contact=contact)
         self._contact = self._person.contact
 
     def _verify(self, at_us: int) -> Iterator[DemoEvent]:
@@ -312,12 +337,12 @@ class _Life:
             "document": self._chance.choice(("passport", "id_card", "id_card", "driving_licence")),
             "durationSeconds": self._chance.randrange(70, 900),
         }
-        yield self._happening("kyc_completed", at_us, payload, {"kycLevel": level})
+        yield self._event("kyc_completed", at_us, payload, {"kycLevel": level})
 
     def _deposit(self, at_us: int) -> Iterator[DemoEvent]:
         habit, chance = self._person.habit, self._chance
-        again = 0.3 if self._balance < habit.trade else 0.03
-        if not self._verified or chance.random() > (again if self._deposits else habit.deposits):
+        repeats = 0.3 if self._balance < habit.trade else 0.03
+        if not self._verified or chance.random() > (repeats if self._deposits else habit.deposits):
             return
         amount = _amount(habit.deposit, 0.8, chance)
         self._deposits += 1
@@ -329,17 +354,17 @@ class _Life:
             payload |= {"method": "crypto", "txHash": "0x" + chance.randbytes(32).hex()}
         else:
             payload["method"] = chance.choice(("card", "card", "bank_transfer"))
-        yield self._happening("deposit", at_us, payload, key=f"dep_{chance.randbytes(8).hex()}")
+        yield self._event("deposit", at_us, payload, key=f"dep_{chance.randbytes(8).hex()}")
 
     def _trade(self, at_us: int) -> Iterator[DemoEvent]:
         habit, chance = self._person.habit, self._chance
-        mood = self._market.mood[min((at_us - self._market.first_us) // DAY, DAYS)]
-        for _ in range(_count(habit.trades * mood, chance) if self._balance > 5 else 0):
+        activity = self._market.activity[min((at_us - self._market.first_us) // DAY_US, DAYS)]
+        for _ in range(_count(habit.trades * activity, chance) if self._balance > 5 else 0):
             at_us += chance.randrange(2, 90) * 1_000_000
             yield self._one_trade(at_us, min(float(_amount(habit.trade, 0.9, chance)), self._balance))
         tier = next((name for name, volume in _TIERS if self._volume >= volume), "bronze")
         if tier != self._tier:
-            yield self._happening("tier_changed", at_us + 1_000_000, {"from": self._tier, "to": tier}, {"tier": tier})
+            yield self._event("tier_changed", at_us + 1_000_000, {"from": self._tier, "to": tier}, {"tier": tier})
             self._tier = tier
 
     def _one_trade(self, at_us: int, size: float) -> DemoEvent:
@@ -357,7 +382,7 @@ class _Life:
             "feeUsd": fee,
             "order": {"type": "limit" if chance.random() < 0.35 else "market", "price": Decimal(f"{price:.4f}")},
         }
-        return self._happening("trade", at_us, payload, key=f"trd_{chance.randbytes(8).hex()}")
+        return self._event("trade", at_us, payload, key=f"trd_{chance.randbytes(8).hex()}")
 
     def _withdraw(self, at_us: int) -> Iterator[DemoEvent]:
         chance = self._chance
@@ -370,42 +395,42 @@ class _Life:
             "asset": chance.choice(("USDC", "USD")),
             "feeUsd": Decimal("1.50"),
         }
-        yield self._happening("withdrawal", at_us, payload, key=f"wdr_{chance.randbytes(8).hex()}")
+        yield self._event("withdrawal", at_us, payload, key=f"wdr_{chance.randbytes(8).hex()}")
 
     def _subscribe(self, at_us: int) -> Iterator[DemoEvent]:
         if self._renews_us is not None or not self._deposits or self._chance.random() > 0.02:
             return
         name, price = pick(_PLANS, self._chance)
-        self._plan, self._renews_us = (name, price), at_us + 30 * DAY
-        yield self._happening("subscription_started", at_us, {"plan": name, "amountUsd": price}, {"plan": name})
+        self._plan, self._renews_us = (name, price), at_us + 30 * DAY_US
+        yield self._event("subscription_started", at_us, {"plan": name, "amountUsd": price}, {"plan": name})
 
     def _renewal(self, at_us: int) -> Iterator[DemoEvent]:
-        """Yield the renewal, or now and then the cancellation, that fell due before this session."""
+        """Yield the renewal (of 20 %, the cancellation) of a subscription that fell due before this session."""
         if self._renews_us is None or self._renews_us > at_us:
             return
         due_us, (name, price) = self._renews_us, self._plan
         if self._chance.random() < 0.2:
             self._plan, self._renews_us = ("free", Decimal(0)), None
             reason = self._chance.choice(("too_expensive", "not_used", "other"))
-            yield self._happening("subscription_cancelled", due_us, {"plan": name, "reason": reason}, {"plan": "free"})
+            yield self._event("subscription_cancelled", due_us, {"plan": name, "reason": reason}, {"plan": "free"})
             return
-        self._renews_us = due_us + 30 * DAY
+        self._renews_us = due_us + 30 * DAY_US
         period: dict[str, Json] = {"days": 30, "until": _text(self._renews_us)}
-        yield self._happening("subscription_renewed", due_us, {"plan": name, "amountUsd": price, "period": period})
+        yield self._event("subscription_renewed", due_us, {"plan": name, "amountUsd": price, "period": period})
 
-    def _talk(self, at_us: int) -> Iterator[DemoEvent]:
+    def _other_events(self, at_us: int) -> Iterator[DemoEvent]:
         chance = self._chance
         if chance.random() < 0.05:
             asset = chance.choice(tuple(ASSETS))
             target = Decimal(f"{self._market.price(asset, at_us) * chance.uniform(0.8, 1.3):.4f}")
-            yield self._happening("price_alert_created", at_us, {"pair": f"{asset}-USD", "targetUsd": target})
+            yield self._event("price_alert_created", at_us, {"pair": f"{asset}-USD", "targetUsd": target})
         if chance.random() < 0.008:
             topic = chance.choice(("deposit", "verification", "fees", "wallet", "other"))
-            yield self._happening("support_ticket_opened", at_us, {"topic": topic, "channel": "chat"})
+            yield self._event("support_ticket_opened", at_us, {"topic": topic, "channel": "chat"})
         if chance.random() < 0.012:
-            yield self._happening("referral_sent", at_us, {"channel": chance.choice(("link", "email", "chat"))})
+            yield self._event("referral_sent", at_us, {"channel": chance.choice(("link", "email", "chat"))})
 
-    def _happening(
+    def _event(
         self,
         event: str,
         at_us: int,
@@ -419,49 +444,44 @@ class _Life:
 
 
 def _referrals(people: list[DemoContact], chance: Random) -> Iterator[DemoEvent]:
-    """Yield, for each person who came by referral, the invitation and the reward of an earlier one."""
-    friends = sorted(people, key=lambda person: person.signed_up_us)
-    for index, person in enumerate(friends):
+    """Yield, for each person with the source "referral", the invitation by an earlier person and the reward for it."""
+    by_sign_up = sorted(people, key=lambda person: person.signed_up_us)
+    for index, person in enumerate(by_sign_up):
         if person.source != "referral" or index == 0:
             continue
-        friend = friends[min(int(chance.betavariate(1, 2.5) * index), index - 1)]
-        sent_us = max(friend.signed_up_us, person.signed_up_us - chance.randrange(HOUR, 3 * DAY)) + MINUTE
-        joined_us = max(person.signed_up_us, sent_us) + MINUTE
+        friend = by_sign_up[min(int(chance.betavariate(1, 2.5) * index), index - 1)]
+        sent_us = max(friend.signed_up_us, person.signed_up_us - chance.randrange(HOUR_US, 3 * DAY_US)) + MINUTE_US
+        joined_us = max(person.signed_up_us, sent_us) + MINUTE_US
         code = f"REF-{chance.randbytes(4).hex().upper()}"
         sent: dict[str, Json] = {"channel": "link", "code": code}
-        yield DemoEvent("referral_sent", friend.knows, _text(sent_us), sent, idempotency_key=f"sent-{code}")
+        yield DemoEvent("referral_sent", friend.identifiers, _text(sent_us), sent, idempotency_key=f"sent-{code}")
         reward: dict[str, Json] = {"code": code, "reward": {"amountUsd": Decimal("10.00"), "kind": "fee_credit"}}
-        yield DemoEvent("referral_joined", friend.knows, _text(joined_us), reward, idempotency_key=f"joined-{code}")
+        yield DemoEvent(
+            "referral_joined", friend.identifiers, _text(joined_us), reward, idempotency_key=f"joined-{code}"
+        )
 
 
 def _second_accounts(
-    people: list[DemoContact], happenings: Iterable[DemoEvent], newest: str, chance: Random
+    people: list[DemoContact], events: Iterable[DemoEvent], newest: str, chance: Random
 ) -> Iterator[DemoEvent]:
-    """Yield a dozen wallets that turn out to belong to somebody with an account: identity conflicts to look at."""
-    last: dict[Json, str] = {}
-    for happening in happenings:
-        for value in happening.contact.values():
-            last[str(value)] = max(last.get(str(value), ""), happening.occurred_at)
-    here = [person for person in people if _text(person.signed_up_us) < newest]
-    wallets = [person for person in here if "email" not in person.knows]
-    accounts = [person for person in here if person.wallet is None and person.habit.leaves > 0.1]
+    """Yield a dozen events that join a wallet with the account of another contact, so that the demo has identity conflicts."""
+    newest_by_identifier: dict[Json, str] = {}
+    for event in events:
+        for value in event.contact.values():
+            newest_by_identifier[str(value)] = max(newest_by_identifier.get(str(value), ""), event.occurred_at)
+    signed_up = [person for person in people if _text(person.signed_up_us) < newest]
+    wallets = [person for person in signed_up if "email" not in person.identifiers]
+    accounts = [person for person in signed_up if person.wallet is None and person.habit.leaves > 0.1]
     for person, account in zip(chance.sample(wallets, 12), chance.sample(accounts, 12), strict=True):
-        latest = max(last[person.wallet], last[account.knows["email"]])
-        contact: dict[str, Json] = {"walletAddress": person.wallet, "email": account.knows["email"]}
-        yield DemoEvent("email_added", contact, min(_later(latest, minutes=5), newest), {"screen": "settings"})
-
-
-def _apart(moments: Iterable[int]) -> Iterator[int]:
-    """Leave out what begins before the session before it can have ended."""
-    ended_us = 0
-    for at_us in moments:
-        if at_us >= ended_us:
-            yield at_us
-            ended_us = at_us + 45 * MINUTE
+        # After the last event of both: an identity conflict arises between contacts that exist.
+        latest = max(newest_by_identifier[person.wallet], newest_by_identifier[account.identifiers["email"]])
+        joined_us = to_us(datetime.fromisoformat(latest) + timedelta(minutes=5))
+        contact: dict[str, Json] = {"walletAddress": person.wallet, "email": account.identifiers["email"]}
+        yield DemoEvent("email_added", contact, min(_text(joined_us), newest), {"screen": "settings"})
 
 
 def _count(mean: float, chance: Random) -> int:
-    """Return a Poisson number (Knuth's method; means here are small)."""
+    """Return a Poisson-distributed number. Knuth's method takes as many steps as the number, and means here are small."""
     limit, product, count = math.exp(-mean), chance.random(), 0
     while product > limit:
         product *= chance.random()
@@ -479,66 +499,3 @@ def _cents(amount: float) -> Decimal:
 
 def _text(at_us: int) -> str:
     return from_us(at_us).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _later(moment: str, *, minutes: int) -> str:
-    return _text(to_us(datetime.fromisoformat(moment) + timedelta(minutes=minutes)))
-
-
-NAME = "demo"
-
-
-class DemoKeys(msgspec.Struct, frozen=True):
-    """One key of each kind."""
-
-    live: str
-    test: str
-    publishable: str
-    workbench: str
-
-
-def prepare(dsn: str, keyring: Keyring, settings: Settings, report: Callable[[str], None]) -> DemoKeys:
-    """Make sure that the demo organization, its keys and its history are there; return the keys."""
-    return asyncio.run(_prepare(dsn, keyring, settings.data_dir, report))
-
-
-async def _prepare(dsn: str, keyring: Keyring, data_dir: Path, report: Callable[[str], None]) -> DemoKeys:
-    org_id = await keys.find_org(dsn, NAME)
-    if org_id is None:
-        org_id = await keys.create_org(dsn, NAME)
-    known = _read(data_dir / "demo-keys.json")
-    made = DemoKeys(**{kind: await _usable(dsn, keyring, kind, known.get(kind)) for kind in KINDS})
-    database.write(data_dir / "demo-keys.json", msgspec.json.encode(made).decode())
-    await _import_history(dsn, keyring, org_id, data_dir, report)
-    return made
-
-
-def _read(path: Path) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(database.read(path) or "{}", type=dict[str, str])
-    except msgspec.DecodeError:
-        return {}
-
-
-async def _usable(dsn: str, keyring: Keyring, kind: Kind, key: str | None) -> str:
-    row = await keys.find(dsn, keyring, key) if key is not None else None
-    if key is not None and row is not None and row.revoked_at is None and row.expires_at is None and row.kind == kind:
-        return key
-    return await keys.create(dsn, keyring, NAME, kind, None, "workbench up")
-
-
-async def _import_history(
-    dsn: str, keyring: Keyring, org_id: int, data_dir: Path, report: Callable[[str], None]
-) -> None:
-    """Import the demo history into an organization without events; one that was broken off is begun again."""
-    unfinished = data_dir / "demo-history.ndjson"
-    async with session(dsn) as (tx, now):
-        empty = not await has_events(tx, org_id)
-    if not empty and not unfinished.exists():
-        return
-    report("importing 60 days of demo history …")
-    write_history(unfinished, now)
-    sources, _ = find_sources([unfinished], ReadOptions())
-    with Rejects(default_rejects_path(unfinished)) as rejects:
-        await import_history(dsn, keyring, NAME, sources, rejects)
-    unfinished.unlink()

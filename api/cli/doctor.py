@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from api.cli import CommandError, database, network
+from api import private_files
+from api.cli import network
 from api.cli.errors import Subparsers, explain, port, say
 from api.crypto import ChainError, read_chain
+from api.private_files import PrivateFileError
 from api.settings import Settings
 
 if TYPE_CHECKING:
-    from api.store.chain import ChainRow
     from api.store.database import MigrationStatus
     from api.store.migrate import ServerFacts
 
@@ -54,7 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Print one line per check; return 1 when one failed."""
     failed = False
-    for finding in every_check(settings, args.port, args.lab_port):
+    for finding in run_checks(settings, args.port, args.lab_port):
         failed = failed or finding.verdict == "fail"
         say(f"{finding.verdict:<4}  {finding.message}" + (f"\n      {finding.advice}" if finding.advice else ""))
     return 1 if failed else 0
@@ -68,34 +69,34 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-def every_check(settings: Settings, port: int, lab_port: int) -> Iterator[Finding]:
-    """Yield the findings; a check comes after the checks that it depends on."""
-    yield _python()
-    yield from _extras()
-    yield _data_dir(settings)
-    yield _secret(settings)
-    yield from _database(settings)
-    yield from _processes(port, lab_port)
+def run_checks(settings: Settings, port: int, lab_port: int) -> Iterator[Finding]:
+    """Yield the findings of all checks; a check comes after the checks that it depends on."""
+    yield from check_packages()
+    yield check_data_dir(settings)
+    yield check_secret(settings)
+    yield from check_database(settings)
+    yield from check_processes(port, lab_port)
 
 
-def _python() -> Finding:
+def check_packages() -> Iterator[Finding]:
+    """Check the version of Python and the packages of each distribution."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < _MIN_PYTHON:
-        return Finding("fail", f"Python {version}", "use Python 3.11 or newer")
-    return Finding("ok", f"Python {version}")
-
-
-def _extras() -> Iterator[Finding]:
+        yield Finding("fail", f"Python {version}", "use Python 3.11 or newer")
+    else:
+        yield Finding("ok", f"Python {version}")
     for distribution, packages in _PACKAGES.items():
         missing = [package for package in packages if importlib.util.find_spec(package) is None]
-        if not missing:
+        if missing:
+            # The server does not run without its packages; notebooks and Lab may run on another machine.
+            verdict: Literal["fail", "warn"] = "fail" if "server" in distribution else "warn"
+            message = f"{distribution} is not completely installed (missing: {', '.join(missing)})"
+            yield Finding(verdict, message, f"pip install '{distribution}'")
+        else:
             yield Finding("ok", f"{distribution} is installed")
-            continue
-        message = f"{distribution} is not completely installed (missing: {', '.join(missing)})"
-        yield Finding("fail" if "server" in distribution else "warn", message, f"pip install '{distribution}'")
 
 
-def _data_dir(settings: Settings) -> Finding:
+def check_data_dir(settings: Settings) -> Finding:
     folder = settings.data_dir
     if not folder.exists():
         parent = next(path for path in folder.parents if path.exists())
@@ -109,90 +110,131 @@ def _data_dir(settings: Settings) -> Finding:
     return Finding("ok", f"data folder {folder} has private permissions")
 
 
-def _secret(settings: Settings) -> Finding:
-    if settings.secret is not None:
-        return _rotation(settings.secret) or Finding("ok", "the secret comes from WORKBENCH_SECRET")
+def check_secret(settings: Settings) -> Finding:
+    """Check that the secret is private and valid, and that no rotation is unfinished."""
     file = settings.data_dir / "secret"
+    if settings.secret is not None:
+        secret, message = settings.secret, "the secret comes from WORKBENCH_SECRET"
+    else:
+        try:
+            stored = private_files.read(file)
+        except PrivateFileError as error:
+            return Finding("fail", str(error))
+        if stored is None:
+            return Finding("ok", "no secret yet; the first command creates one in the data folder")
+        if stat.S_IMODE(file.stat().st_mode) & 0o077:
+            return Finding("fail", f"the secret {file} is readable by other users", f"chmod 600 {file}")
+        secret = stored.strip()
+        message = f"the secret is in {file}; keep a copy: without it, stored emails cannot be decrypted"
     try:
-        secret = database.read(file)
-    except CommandError as error:
-        return Finding("fail", str(error))
-    if secret is None:
-        return Finding("ok", "no secret yet; the first command creates one in the data folder")
-    if stat.S_IMODE(file.stat().st_mode) & 0o077:
-        return Finding("fail", f"the secret {file} is readable by other users", f"chmod 600 {file}")
-    return _rotation(secret.strip()) or Finding(
-        "ok", f"the secret is in {file}; keep a copy: without it, stored emails cannot be decrypted"
-    )
-
-
-def _rotation(secret: str) -> Finding | None:
-    """Return a finding for an invalid secret or an unfinished rotation, otherwise None."""
-    try:
-        part = read_chain(secret).part
+        phase = read_chain(secret).part
     except ChainError as error:
         return Finding("fail", str(error))
-    if part == "settled":
-        return None
-    return Finding(
-        "warn",
-        "a rotation of the secret is not finished",
-        "continue with: workbench secret rotate; see docs/security.md",
-    )
+    if phase != "settled":
+        advice = "continue with: workbench secret rotate; see docs/security.md"
+        return Finding("warn", "a rotation of the secret is not finished", advice)
+    return Finding("ok", message)
 
 
-def _database(settings: Settings) -> Iterator[Finding]:
+def check_database(settings: Settings) -> Iterator[Finding]:
+    """Check the server, its migrations, the engine, the chains and the read replica."""
     try:
         dsn = settings.database_url
         if dsn is None:
-            findings, dsn = _embedded(settings)
-            yield from findings
-        if dsn is not None:
-            yield from asyncio.run(_server(dsn))
-            if settings.read_url is not None:
-                yield asyncio.run(_replica(dsn, settings.read_url))
+            from api import embedded
+            from api.embedded import accounts, cluster
+
+            server = embedded.find(settings.data_dir)
+            if server is None:
+                binaries = cluster.locate(settings.postgres_bin, accounts.own_account())
+                yield Finding("ok", f"Postgres {binaries.version} found in {binaries.folder}")
+                yield Finding("warn", "embedded Postgres is not running", "start everything with: workbench up")
+                return
+            yield Finding("ok", f"embedded Postgres {server.version} is running")
+            dsn = server.dsn
+        yield from asyncio.run(_check_server(dsn))
+        if settings.read_url is not None:
+            yield asyncio.run(_check_replica(dsn, settings.read_url))
     except Exception as error:
         message = explain(error)
         if message is None:
             raise
-        yield Finding(
-            "fail", message, "check DATABASE_URL, and that Postgres is running" if settings.database_url else ""
-        )
+        advice = "check DATABASE_URL, and that Postgres is running" if settings.database_url else ""
+        yield Finding("fail", message, advice)
 
 
-def _embedded(settings: Settings) -> tuple[list[Finding], str | None]:
-    """Return findings about the embedded server, and its DSN if it is running."""
-    from api import embedded
-    from api.embedded import cluster
-    from api.embedded.places import own_account
-
-    server = embedded.find(settings.data_dir)
-    if server is not None:
-        return [Finding("ok", f"embedded Postgres {server.version} is running")], server.dsn
-    binaries = cluster.locate(settings.postgres_bin, own_account())
-    return [
-        Finding("ok", f"Postgres {binaries.version} found in {binaries.folder}"),
-        Finding("warn", "embedded Postgres is not running", "start everything with: workbench up"),
-    ], None
-
-
-async def _server(dsn: str) -> list[Finding]:
-    from api.auth.keys import session
+async def _check_server(dsn: str) -> list[Finding]:
+    from api.auth.keys import operator_transaction
     from api.store.chain import list_chains
     from api.store.migrate import read_migration_status, read_server, seconds_since_engine
 
-    async with session(dsn) as (tx, _):
-        facts = await read_server(tx)
-    findings = [_version(facts), _durability(facts), _server_log(facts.logs_errors), *_roles(facts)]
+    async with operator_transaction(dsn) as (tx, _):
+        findings = [*_server_findings(await read_server(tx))]
     migrations = await read_migration_status(dsn)
-    findings.extend(_schema(migrations))
+    findings += _migration_findings(migrations)
     if migrations.missing:  # the tables of the checks below may not exist
         return findings
-    async with session(dsn) as (tx, now):
-        return [*findings, _engine(await seconds_since_engine(tx)), *map(_chain, await list_chains(tx, now))]
+    async with operator_transaction(dsn) as (tx, now):
+        silent_s = await seconds_since_engine(tx)
+        if silent_s is None:
+            advice = "start one: workbench engine, or everything: workbench up"
+            findings.append(Finding("warn", "no engine has run on this database yet", advice))
+        elif silent_s > _ENGINE_SILENCE_S:
+            message = f"no engine has run for {silent_s:.0f} s; automations are not processed"
+            findings.append(Finding("warn", message, "start one: workbench engine"))
+        else:
+            findings.append(Finding("ok", "an engine is running"))
+        for chain in await list_chains(tx, now):
+            if chain.trouble is not None:
+                message = f"chain {chain.chain_id}: {chain.trouble}"
+                findings.append(Finding("warn", message, "see: workbench chain status"))
+            else:
+                message = f"chain {chain.chain_id} has been read up to block {chain.block_number}"
+                findings.append(Finding("ok", message))
+    return findings
 
 
-async def _replica(dsn: str, read_url: str) -> Finding:
+def _server_findings(facts: "ServerFacts") -> Iterator[Finding]:
+    major, minor = divmod(facts.version, 10_000)
+    if facts.too_old is not None:
+        yield Finding("fail", f"the database is Postgres {major}", facts.too_old)
+    else:
+        yield Finding("ok", f"the database is reachable; Postgres {major}.{minor}")
+    if off := facts.switched_off:
+        message = f"{' and '.join(off)} off: an accepted event may be lost when the machine fails"
+        yield Finding("fail", message, "turn on in postgresql.conf: " + ", ".join(off))
+    else:
+        yield Finding("ok", "commits are flushed to disk (fsync, synchronous_commit, full_page_writes)")
+    if facts.logs_errors:
+        message = "the Postgres log records errors, and their texts can contain event data"
+        advice = "log_min_messages = log, log_min_error_statement = panic; see docs/operations.md"
+        yield Finding("warn", message, advice)
+    else:
+        yield Finding("ok", "the Postgres log does not contain event data")
+    if facts.may_create_roles:
+        yield Finding("ok", "the application role can create the login roles of analysts")
+    else:
+        message = "the application role cannot create roles, which SQL access for analysts requires"
+        yield Finding("fail", message, "ALTER ROLE … CREATEROLE")
+    if facts.bypasses_rls:
+        message = "row-level security does not apply to the application role; only code separates organizations"
+        yield Finding("warn", message, "ALTER ROLE … NOSUPERUSER NOBYPASSRLS")
+
+
+def _migration_findings(migrations: "MigrationStatus") -> Iterator[Finding]:
+    if migrations.missing:
+        yield Finding("fail", f"migrations missing: {', '.join(migrations.missing)}", "run: workbench migrate")
+    elif migrations.beyond:
+        message = f"the database is newer than this version of the code ({', '.join(migrations.beyond)})"
+        yield Finding("fail", message, "install the version that migrated it, or a newer one")
+    else:
+        yield Finding("ok", "the database is up to date")
+    if migrations.contracts:
+        message = f"objects that only older versions use still exist ({', '.join(migrations.contracts)})"
+        yield Finding("warn", message, "once no older version is running: workbench migrate --contract")
+
+
+async def _check_replica(dsn: str, read_url: str) -> Finding:
     from api.store.analyst import QuerySource, ReplicaError
     from api.store.database import Database
 
@@ -209,87 +251,22 @@ async def _replica(dsn: str, read_url: str) -> Finding:
     return Finding("ok", "the read replica is up to date")
 
 
-def _schema(migrations: "MigrationStatus") -> Iterator[Finding]:
-    if migrations.missing:
-        yield Finding("fail", f"migrations missing: {', '.join(migrations.missing)}", "run: workbench migrate")
-    elif migrations.beyond:
-        message = f"the database is newer than this version of the code ({', '.join(migrations.beyond)})"
-        yield Finding("fail", message, "install the version that migrated it, or a newer one")
-    else:
-        yield Finding("ok", "the database is up to date")
-    if migrations.contracts:
-        message = f"objects that only older versions use still exist ({', '.join(migrations.contracts)})"
-        yield Finding("warn", message, "once no older version is running: workbench migrate --contract")
-
-
-def _version(facts: "ServerFacts") -> Finding:
-    major, minor = divmod(facts.version, 10_000)
-    if facts.too_old is not None:
-        return Finding("fail", f"the database is Postgres {major}", facts.too_old)
-    return Finding("ok", f"the database is reachable; Postgres {major}.{minor}")
-
-
-def _durability(facts: "ServerFacts") -> Finding:
-    if off := facts.switched_off:
-        message = f"{' and '.join(off)} off: an accepted event may be lost when the machine fails"
-        return Finding("fail", message, "turn on in postgresql.conf: " + ", ".join(off))
-    return Finding("ok", "commits are flushed to disk (fsync, synchronous_commit, full_page_writes)")
-
-
-def _server_log(logs_errors: bool) -> Finding:
-    if not logs_errors:
-        return Finding("ok", "the Postgres log does not contain event data")
-    advice = "log_min_messages = log, log_min_error_statement = panic; see docs/operations.md"
-    return Finding("warn", "the Postgres log records errors, and their texts can contain event data", advice)
-
-
-def _roles(facts: "ServerFacts") -> Iterator[Finding]:
-    if facts.may_create_roles:
-        yield Finding("ok", "the application role can create the login roles of analysts")
-    else:
-        message = "the application role cannot create roles, which SQL access for analysts requires"
-        yield Finding("fail", message, "ALTER ROLE … CREATEROLE")
-    if facts.bypasses_rls:
-        message = "row-level security does not apply to the application role, so only application code separates organizations"
-        yield Finding("warn", message, "ALTER ROLE … NOSUPERUSER NOBYPASSRLS")
-
-
-def _engine(silent_seconds: float | None) -> Finding:
-    if silent_seconds is None:
-        return Finding(
-            "warn", "no engine has run on this database yet", "start one: workbench engine, or everything: workbench up"
-        )
-    if silent_seconds > _ENGINE_SILENCE_S:
-        return Finding(
-            "warn",
-            f"no engine has run for {silent_seconds:.0f} s; automations are not processed",
-            "start one: workbench engine",
-        )
-    return Finding("ok", "an engine is running")
-
-
-def _chain(chain: "ChainRow") -> Finding:
-    if chain.trouble is not None:
-        return Finding("warn", f"chain {chain.chain_id}: {chain.trouble}", "see: workbench chain status")
-    return Finding("ok", f"chain {chain.chain_id} has been read up to block {chain.block_number}")
-
-
-def _processes(port: int, lab_port: int) -> Iterator[Finding]:
+def check_processes(port: int, lab_port: int) -> Iterator[Finding]:
+    """Check the API and JupyterLab, and the ports they would use."""
+    start = "start everything with: workbench up"
     ready = network.status(port, "/readyz")
     if ready == 200:
         yield Finding("ok", f"the API is ready on port {port}")
     elif ready is not None:
         yield Finding("fail", f"/readyz on port {port} returned {ready}", "see the logs in the data folder")
     elif network.is_free("127.0.0.1", port):
-        yield Finding("warn", f"the API is not running; port {port} is free", "start everything with: workbench up")
+        yield Finding("warn", f"the API is not running; port {port} is free", start)
     else:
         yield Finding("fail", f"port {port} is used by another program", "stop it, or use: workbench up --port N")
     if network.status(lab_port, "/api") == 200:
         yield Finding("ok", f"JupyterLab is running on port {lab_port}")
     elif network.is_free("127.0.0.1", lab_port):
-        yield Finding(
-            "warn", f"JupyterLab is not running; port {lab_port} is free", "start everything with: workbench up"
-        )
+        yield Finding("warn", f"JupyterLab is not running; port {lab_port} is free", start)
     else:
         yield Finding(
             "fail", f"port {lab_port} is used by another program", "stop it, or use: workbench up --lab-port N"

@@ -1,4 +1,4 @@
-"""Helpers shared by the subcommands: argument types, error messages, signals and output.
+"""What subcommands share: argument types, error messages, signals and output.
 
 `explain` turns an error that a user can cause into one sentence; any other error is a bug and keeps its traceback. It
 recognises errors by the full name of their class, so that a command does not import modules that it does not use.
@@ -19,22 +19,22 @@ if TYPE_CHECKING:  # argparse names this type only for type checkers
 else:
     Subparsers = object
 
-# Update these names when a class moves: nothing else notices that its users get a traceback instead of a sentence.
-_USER_ERRORS = {
+USER_ERRORS = {  # their message is the sentence; tests/cli/test_errors.py finds a name that is out of date
     "api.auth.AccessError",
     "api.cli.CommandError",
-    "api.embedded.places.EmbeddedError",
-    "api.imports.importer.UnknownOrganizationError",
-    "api.imports.errors.UnwritableError",
-    "api.imports.row.UnreadableFileError",
     "api.crypto.ChainError",
+    "api.embedded.errors.EmbeddedError",
+    "api.imports.errors.UnwritableError",
+    "api.imports.importer.UnknownOrganizationError",
+    "api.imports.row.UnreadableFileError",
+    "api.private_files.PrivateFileError",
     "api.settings.SettingsError",
     "api.store.backup.IncompleteDumpError",
-    "api.store.migrate.UnfitServerError",
     "api.store.migrate.MigrationError",
+    "api.store.migrate.UnfitServerError",
 }
 _NOT_MIGRATED = "the database has not been migrated to this version; run: workbench migrate"
-_MESSAGES = {  # the first class that matches wins, so subclasses come before psycopg.Error
+MESSAGES = {  # the first class that matches wins, so subclasses come before psycopg.Error
     "psycopg.errors.UndefinedTable": _NOT_MIGRATED,
     "psycopg.errors.InvalidSchemaName": _NOT_MIGRATED,
     "api.store.database.DatabaseUnavailableError": "the database cannot be reached: {}",
@@ -82,11 +82,11 @@ def explain(error: BaseException) -> str | None:
                 return f"the package {missing} is missing; install it with: pip install '{distribution}'"
         return None
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
-    if not _USER_ERRORS.isdisjoint(names):
+    if not USER_ERRORS.isdisjoint(names):
         return str(error)
     lines = str(error).strip().splitlines()
     summary = lines[0] if lines else type(error).__name__
-    return next((message.format(summary) for name, message in _MESSAGES.items() if name in names), None)
+    return next((message.format(summary) for name, message in MESSAGES.items() if name in names), None)
 
 
 class Interrupted(BaseException):

@@ -13,18 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from api.cli.database import database, root_secret
+from api.cli.database import database
 from api.cli.errors import Subparsers, note, say
+from api.cli.secret import root_secret
 from api.clock import monotonic_ns
 from api.settings import Settings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from api.imports.errors import Rejects
-    from api.imports.formats import HistoryFile
     from api.imports.importer import ImportStatus
-
 
 _LINE_INTERVAL_S = 5.0
 _SPEED_WINDOW_S = 10.0
@@ -70,7 +68,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="COLUMN=FIELD",
         action="append",
         default=[],
-        type=_column,
+        type=column_field,
         help="the field for a column of a CSV or parquet file: event, occurredAt, contact.email, payload.NAME, "
         "attributes.NAME …; append ':text', ':number', ':boolean', ':json', ':seconds' or ':milliseconds' to set its type; "
         "an empty FIELD drops the column",
@@ -85,23 +83,45 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
+def column_field(text: str) -> tuple[str, str]:
+    """Parse COLUMN=FIELD; an argparse type."""
+    column, equals, field = text.rpartition("=")  # a column name may contain "="
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not COLUMN=FIELD")
+    return column, field
+
+
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Import the files and print a report."""
+    from api import process
+    from api.crypto import Keyring
     from api.imports.errors import Rejects, default_rejects_path
     from api.imports.formats import ReadOptions, find_sources
+    from api.imports.importer import import_history
+    from api.store.database import DatabaseUnavailableError, with_application_name
 
     sources, names = find_sources(args.files, ReadOptions(args.dialect, dict(args.columns), args.again))
-    _check_readable(sources)
+    dialects = set()
+    for source in sources:  # a file that cannot be read is reported before the first event is stored
+        with source.open():
+            dialects.add(source.dialect)
+    for dialect in sorted(dialects - {"workbench"}):
+        note(f"detected an export of {_SYSTEMS[dialect]}; if it is not one, pass --from workbench")
     with Rejects(args.rejects or default_rejects_path(args.files[0])) as rejects, progress_display() as progress:
         try:
-            _import(args.org, settings, sources, rejects, progress)
+            keyring = Keyring(root_secret(settings))
+            with database(settings) as urls:
+                dsn = with_application_name(urls.dsn, keyring.tag())
+                report = process.run(import_history(dsn, keyring, args.org, sources, rejects, progress))
+            progress.stop()
+            say(str(report))
         except KeyboardInterrupt:
             progress.stop()
             note(f"stopped; {_RESUME}")
             return 128 + signal.SIGINT
         except Exception as error:
             progress.stop()
-            if progress.started or type(error).__name__ == "DatabaseUnavailableError":
+            if progress.started or isinstance(error, DatabaseUnavailableError):
                 note(_RESUME[0].upper() + _RESUME[1:] + ".")
             raise
     for name, normalized in names.changed.items():
@@ -110,39 +130,6 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         say(f"Rejected rows are in {rejects.path}. Correct them there, then run:")
         say(f"  workbench import {rejects.path} --org {args.org}")
     return 0
-
-
-def _check_readable(sources: list["HistoryFile"]) -> None:
-    """Open every file before the first event is stored, and print the detected formats."""
-    dialects = set()
-    for source in sources:
-        with source.open():
-            dialects.add(source.dialect)
-    for dialect in sorted(dialects - {"workbench"}):
-        note(f"detected an export of {_SYSTEMS[dialect]}; if it is not one, pass --from workbench")
-
-
-def _import(
-    org: str, settings: Settings, sources: list["HistoryFile"], rejects: "Rejects", progress: "ProgressDisplay"
-) -> None:
-    from api.crypto import Keyring
-    from api.imports.importer import import_history
-    from api.process import run
-    from api.store.database import with_application_name
-
-    keyring = Keyring(root_secret(settings))
-    with database(settings) as addresses:
-        dsn = with_application_name(addresses.dsn, keyring.mark())
-        report = run(import_history(dsn, keyring, org, sources, rejects, progress))
-    progress.stop()
-    say(str(report))
-
-
-def _column(text: str) -> tuple[str, str]:
-    column, equals, field = text.rpartition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not COLUMN=FIELD")
-    return column, field
 
 
 class ProgressDisplay(Protocol):
@@ -170,9 +157,8 @@ class _SpeedMeter:
     """Rows per second and remaining seconds, measured over the last ten seconds."""
 
     def __init__(self) -> None:
-        self._samples: list[tuple[float, int, float]] = [
-            (monotonic_ns() / 1e9, 0, 0.0)
-        ]  # time, rows, share of the file
+        # time in seconds, rows, share of the file
+        self._samples: list[tuple[float, int, float]] = [(monotonic_ns() / 1e9, 0, 0.0)]
 
     def update(self, status: "ImportStatus") -> tuple[float, float | None]:
         now, rows = monotonic_ns() / 1e9, status.report.read
@@ -213,7 +199,20 @@ class _Bar:
     def __call__(self, status: "ImportStatus") -> None:
         self.started = True
         if self._bar is None:
-            self._bar = _rich_progress()
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+            from rich.table import Column
+
+            self._bar = Progress(
+                TextColumn("{task.description}", markup=False),  # a file name may look like markup: "[2024].csv"
+                BarColumn(bar_width=20),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[counts]}"),
+                # The last column takes the rest of the width, and is cut if the terminal is narrow.
+                TextColumn("{task.fields[left]}", table_column=Column(ratio=1, no_wrap=True, overflow="crop")),
+                console=Console(stderr=True, color_system=None),
+                expand=True,
+            )
             self._bar.start()
             self._bar.add_task("", total=1.0, counts="", left="")
         speed, left = self._speed.update(status)
@@ -228,22 +227,6 @@ class _Bar:
     def stop(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-
-def _rich_progress() -> "Progress":
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-    from rich.table import Column
-
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[counts]}"),
-        TextColumn("{task.fields[left]}", table_column=Column(ratio=1, no_wrap=True, overflow="crop")),
-        console=Console(stderr=True, color_system=None),
-        expand=True,
-    )
 
 
 def _counts(status: "ImportStatus", speed: float) -> str:

@@ -1,8 +1,7 @@
-"""One question to a process of ours, past any proxy.
+"""What commands need from the network: requests to our own processes, ports to listen on, and the link to a parent process.
 
-A child process ends when its parent dies, even by kill -9: its stdin is a pipe, or a socket, that only the parent holds open.
-
-Whether a port is free to listen on, and the sockets that do.
+A child process ends when its parent ends, even by SIGKILL: the child's stdin is a pipe or socket that only the parent holds open.
+Requests do not use the proxy that the environment may name.
 """
 
 import contextlib
@@ -18,10 +17,14 @@ from urllib.parse import urlsplit
 
 from api.cli import CommandError
 
+ACCEPT_BACKLOG = 4096
+_STATUS_TIMEOUT_S = 2.0
+_METRICS_TIMEOUT_S = 5.0
+
 
 def status(port: int, path: str) -> int | None:
-    """Return the HTTP status of a GET, or None when nobody answers within two seconds."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2.0)
+    """Return the HTTP status of a GET on this machine, or None if there is no answer within two seconds."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_STATUS_TIMEOUT_S)
     try:
         connection.request("GET", path)
         return connection.getresponse().status
@@ -31,18 +34,18 @@ def status(port: int, path: str) -> int | None:
         connection.close()
 
 
-def text(url: str) -> str:
-    """Return the text at an address `http://HOST:PORT/PATH`; raise CommandError when there is none."""
+def read_metrics(url: str) -> str:
+    """Return the metrics at `http://HOST:PORT/PATH`; raise CommandError if they cannot be read."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
-        raise CommandError(f"{url} is not an address like http://127.0.0.1:9464/metrics")
-    connection = http.client.HTTPConnection(parts.netloc, timeout=5.0)
+        raise CommandError(f"{url} is not a URL like http://127.0.0.1:9464/metrics")
+    connection = http.client.HTTPConnection(parts.netloc, timeout=_METRICS_TIMEOUT_S)
     try:
         connection.request("GET", parts.path or "/metrics")
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise CommandError(f"{url} answers {answer.status}")
-        return answer.read().decode()
+        response = connection.getresponse()
+        if response.status != 200:
+            raise CommandError(f"{url} returned status {response.status}")
+        return response.read().decode()
     except (OSError, http.client.HTTPException) as error:
         raise CommandError(f"{url} cannot be read: {error}") from error
     finally:
@@ -50,31 +53,30 @@ def text(url: str) -> str:
 
 
 def follow_parent() -> None:
-    """Send ourselves SIGTERM as soon as stdin ends."""
-    threading.Thread(target=_wait, name="leash", daemon=True).start()
+    """Send this process SIGTERM as soon as its stdin ends."""
+
+    def wait() -> None:
+        with contextlib.suppress(ConnectionResetError):  # the parent ended with our byte in its receive buffer
+            while os.read(sys.stdin.fileno(), 4096):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="leash", daemon=True).start()
 
 
-def tell_parent() -> None:
-    """Tell the parent that we serve, when our stdin is a socket."""
-    with contextlib.suppress(BrokenPipeError):  # it is gone: then we have been told to end
+def report_ready() -> None:
+    """Tell the parent that this process serves; stdin has to be a socket."""
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended, and `follow_parent` ends this process
         os.write(sys.stdin.fileno(), b".")
 
 
-def _wait() -> None:
-    with contextlib.suppress(ConnectionResetError):  # it died before it heard us
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-BACKLOG = 4096
-
-
-def must_be_free(host: str, port: int, flag: str) -> None:
-    """Raise CommandError, naming the flag that chooses another port, unless we could listen there now."""
+def require_free_port(host: str, port: int, flag: str) -> None:
+    """Raise CommandError if a server could not listen there now; the message names the flag that selects another port."""
     try:
         if not is_free(host, port):
-            raise CommandError(f"port {port} is already in use; stop what listens there, or choose another with {flag}")
+            raise CommandError(
+                f"port {port} is already in use; stop the program that uses it, or choose another with {flag}"
+            )
     except PermissionError:
         raise CommandError(f"port {port} is reserved for root; choose one above 1023 with {flag}") from None
     except OSError as error:
@@ -84,9 +86,10 @@ def must_be_free(host: str, port: int, flag: str) -> None:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Tell whether nobody listens there; raise OSError for an address that is not ours."""
+    """Return whether no server listens there; raise OSError if the address does not belong to this machine."""
     family, address = _resolve(host, port)
     with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # Without it, closed connections of a server that ended a minute ago (TIME_WAIT) make the port look used.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
@@ -97,20 +100,21 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def listen(host: str, port: int, sockets: int = 1) -> list[socket.socket]:
-    """Return sockets that listen there; the kernel spreads connections over several by a hash of their addresses."""
-    return [_listen(host, port, shared=sockets > 1) for _ in range(sockets)]
-
-
-def _listen(host: str, port: int, shared: bool) -> socket.socket:
+def listen(host: str, port: int, count: int = 1) -> list[socket.socket]:
+    """Return listening sockets; the kernel spreads connections over several by a hash of their addresses."""
     family, address = _resolve(host, port)
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listening.bind(address)
-    listening.listen(BACKLOG)
-    return listening
+    sockets = []
+    for _ in range(count):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if (
+            count > 1
+        ):  # a single server does not set it, so that a second one fails instead of taking half of the connections
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+        listener.listen(ACCEPT_BACKLOG)
+        sockets.append(listener)
+    return sockets
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:

@@ -1,52 +1,71 @@
-"""`workbench secret rotate`: replace the secret part by part, beside everything that goes on. What it prints on stdout is a secret."""
+"""The root secret, and `workbench secret rotate`, which replaces it while the service is running.
+
+The root secret is `WORKBENCH_SECRET`, or one that is created on first use and kept in the data folder. Emails are encrypted and API
+keys are hashed with keys derived from it, so without it they are lost.
+
+A rotation has three phases (see `api.crypto`). Each call of the command finishes one phase and gives the secret for the next: printed
+alone on stdout, or written into the data folder if the secret is kept there.
+"""
 
 import argparse
 import asyncio
 
-from api.cli import database
-from api.cli.database import database as rotate_database
-from api.cli.database import root_secret
+from api import private_files
+from api.cli import CommandError
+from api.cli.database import database
 from api.cli.errors import Subparsers, note, say
 from api.clock import token
 from api.settings import Settings
 
-_NEXT = {
-    "settled": "a rotation has begun",
-    "next": "every index is there twice",
-    "former": "all is sealed with the new secret; keep the former one for backups that were made with it",
+_MIN_SECRET_LENGTH = 16
+_PHASE_RESULTS = {
+    "settled": "the rotation has begun",
+    "next": "every index is stored under both secrets",
+    "former": "everything is sealed with the new secret; keep the old one for backups made with it",
 }
 
 
+def root_secret(settings: Settings) -> str:
+    """Return the secret of this installation; create it on first use. Raise CommandError if it is too short."""
+    if settings.secret is None:
+        return private_files.read_or_create(settings.data_dir / "secret", token(32).hex())
+    if len(settings.secret) < _MIN_SECRET_LENGTH:
+        raise CommandError(
+            f"WORKBENCH_SECRET is shorter than {_MIN_SECRET_LENGTH} characters; make one with: openssl rand -hex 32"
+        )
+    return settings.secret
+
+
 def add_parser(subparsers: Subparsers) -> None:
-    """Describe the arguments."""
-    actions = subparsers.add_parser("secret", help="the secret of the installation").add_subparsers(
-        required=True, metavar="ACTION"
+    parser = subparsers.add_parser("secret", help="the secret of the installation")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    rotate = actions.add_parser(
+        "rotate", help="continue to replace the secret, and print the secret for the next phase"
     )
-    rotate = actions.add_parser("rotate", help="go on replacing the secret, and print what it is to be next")
-    rotate.add_argument("--new", action="store_true", help="begin to replace it by a new one")
+    rotate.add_argument("--new", action="store_true", help="begin to replace the secret with a new one")
     rotate.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Do what the secret of now asks for; print, or write into the data folder, what it is to be next."""
+    """Finish the current phase, then print or store the secret for the next phase."""
     from api.auth import rotation
-    from api.crypto import Keyring, advanced
+    from api.crypto import Keyring, next_chain
 
     secret = root_secret(settings)
     keyring = Keyring(secret)
-    with rotate_database(settings) as addresses:
-        done = asyncio.run(rotation.go_on(addresses.dsn, keyring))
+    with database(settings) as urls:
+        changed = asyncio.run(rotation.go_on(urls.dsn, keyring))
     if keyring.chain.part == "settled" and not args.new:
-        note("the rotation is over" if done else "no rotation is under way; begin one with --new")
+        note("the rotation is finished" if changed else "no rotation is in progress; begin one with --new")
         return 0
-    text = advanced(secret, token(32).hex())
-    note(_NEXT[keyring.chain.part])
+    next_secret = next_chain(secret, token(32).hex())
+    note(_PHASE_RESULTS[keyring.chain.part])
+    # Processes read the secret when they start, and a phase is safe only after all of them use the chain of the one before.
     if settings.secret is None:
-        database.write(settings.data_dir / "secret", text + "\n")
-        note(
-            f"{settings.data_dir / 'secret'} has what is next; start every process anew, then repeat: workbench secret rotate"
-        )
+        file = settings.data_dir / "secret"
+        private_files.write(file, next_secret + "\n")
+        note(f"{file} contains the secret for the next phase; restart every process, then run: workbench secret rotate")
     else:
-        say(text)
-        note("start every process anew with this as WORKBENCH_SECRET, then repeat with it: workbench secret rotate")
+        say(next_secret)
+        note("restart every process with this WORKBENCH_SECRET, then run with it: workbench secret rotate")
     return 0

@@ -22,8 +22,9 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 
 from api.cli import network
-from api.cli.database import DatabaseUrls, database, must_be_fit, root_secret
+from api.cli.database import DatabaseUrls, database, require_fit_database
 from api.cli.errors import Subparsers, add_leash, port
+from api.cli.secret import root_secret
 from api.clock import monotonic_ns
 from api.ingest.queue import BUCKETS_FILE_BYTES
 from api.process import install_logging
@@ -36,8 +37,8 @@ MIN_AUTO_WORKERS, MAX_AUTO_WORKERS = 2, 8
 START_TIMEOUT_S = 60
 DRAIN_TIMEOUT_S = 30  # longer than a worker's own limit for draining
 _POLL_INTERVAL_S = 0.1
-_FIRST_RESTART_DELAY_S, _MAX_RESTART_DELAY_S = 0.25, 30.0
-_STABLE_AFTER_S = 60
+_FIRST_RESTART_DELAY_S, _MAX_RESTART_DELAY_S = 0.25, 30.0  # doubled after each crash
+_STABLE_AFTER_S = 60  # a worker that ran for so long starts the delays over
 
 _log = logging.getLogger("workbench.workers")
 
@@ -62,21 +63,21 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.inherited is not None:
         return _run_worker(settings, *args.inherited)
-    network.must_be_free(args.host, args.port, "--port")
+    network.require_free_port(args.host, args.port, "--port")
     secret = root_secret(settings)
-    with database(settings) as addresses:
+    with database(settings) as urls:
         install_logging()
-        must_be_fit(addresses)
+        require_fit_database(urls)
         sockets = network.listen(args.host, args.port, args.workers)
         if args.leash:
             network.follow_parent()
         if args.workers > 1:
-            shared = {"DATABASE_URL": addresses.dsn, "WORKBENCH_DATA_DIR": str(settings.data_dir)}
+            shared = {"DATABASE_URL": urls.dsn, "WORKBENCH_DATA_DIR": str(settings.data_dir)}
             run_workers(sockets, child_environment(shared))
         else:
             from api.app import create_app, serve
 
-            serve(create_app(settings, addresses.dsn, secret), sockets)
+            serve(create_app(settings, urls.dsn, secret), sockets)
     return 0
 
 
@@ -86,13 +87,14 @@ def run_workers(sockets: list[socket.socket], environment: Mapping[str, str]) ->
     with tempfile.TemporaryFile() as rates:
         rates.truncate(BUCKETS_FILE_BYTES)
         descriptors = [listener.fileno() for listener in sockets]
-        slots = [ServerBinding(_spawner(own, descriptors, rates.fileno(), environment)) for own in descriptors]
-        to_renew: list[ServerBinding] = []
+        slots = [WorkerSlot(_spawner(own, descriptors, rates.fileno(), environment)) for own in descriptors]
+        to_renew: list[WorkerSlot] = []
         while not signals.stop:
             if signals.renew:
                 signals.renew, to_renew = False, list(slots)
             for slot in slots:
                 slot.supervise()
+            # The next worker is renewed when the last one serves: if new code does not start, the old workers keep serving.
             if to_renew and all(slot.settled for slot in slots):
                 to_renew.pop(0).renew()
             time.sleep(_POLL_INTERVAL_S)
@@ -121,7 +123,7 @@ class _SupervisorSignals:
             self.stop = True
 
 
-class ServerBinding:
+class WorkerSlot:
     """A worker slot: one listening socket and the process that accepts from it (two processes during a renewal)."""
 
     def __init__(self, spawn: "Callable[[], ApiProcess]") -> None:
@@ -168,7 +170,7 @@ class ApiProcess:
     def __init__(self, command: list[str], environment: Mapping[str, str], inherited: list[int]) -> None:
         self._socket, stdin = socket.socketpair()
         self._socket.setblocking(False)
-        with stdin:
+        with stdin:  # the child has its own copy; ours must close, or the child would never see the end of the stream
             self._process = subprocess.Popen(command, env=environment, stdin=stdin.fileno(), pass_fds=inherited)
         self.pid = self._process.pid
         self.serves = self.outdated = self.draining = False
@@ -185,9 +187,7 @@ class ApiProcess:
             _log.info("worker_serves", extra={"pid": self.pid})
         elif monotonic_ns() > self._deadline_ns and (self.draining or not self.serves):
             _log.error("worker_overdue", extra={"pid": self.pid})
-            self._deadline_ns += (
-                DRAIN_TIMEOUT_S * 1_000_000_000
-            )  # log it again only if SIGKILL does not end the process
+            self._deadline_ns += DRAIN_TIMEOUT_S * 1_000_000_000  # log again only if SIGKILL does not end the process
             self.kill()
         return code
 
@@ -219,17 +219,15 @@ def _spawner(own: int, sockets: list[int], rates: int, environment: Mapping[str,
 
 def _run_worker(settings: Settings, rates: int, *sockets: int) -> int:
     """Serve as one of several workers; `rates` and `sockets` are inherited file descriptors."""
-    signal.signal(
-        signal.SIGHUP, signal.SIG_IGN
-    )  # it is meant for the supervisor; a terminal sends it to the whole group
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal sends it to the whole group, but it is for the supervisor
     network.follow_parent()
     from api.app import create_app, serve
 
     assert settings.database_url is not None
     install_logging()
-    must_be_fit(DatabaseUrls(settings.database_url, None))
+    require_fit_database(DatabaseUrls(settings.database_url, None))
     app = create_app(settings, settings.database_url, root_secret(settings), rates=rates)
-    serve(app, [socket.socket(fileno=descriptor) for descriptor in sockets], network.tell_parent)
+    serve(app, [socket.socket(fileno=descriptor) for descriptor in sockets], network.report_ready)
     return 0
 
 

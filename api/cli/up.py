@@ -21,10 +21,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from api.cli import CommandError, database, lab, network
-from api.cli.database import DatabaseUrls, migrate, root_secret
+from api.cli import CommandError, lab, network
+from api.cli.database import DatabaseUrls, migrate
 from api.cli.errors import Interrupted, Signals, Subparsers, note, port, say
+from api.cli.secret import root_secret
 from api.clock import monotonic_ns
+from api.private_files import make_folder
 from api.settings import Settings, child_environment
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ _PORT_TIMEOUT_NS = 5_000_000_000  # the children of a killed `up` need a moment 
 _POSTGRES_RETRY_S = 5.0
 
 _MAX_RESTART_DELAY_S = 30
-_STABLE_AFTER_NS = 60_000_000_000
-_STOP_TIMEOUT_S = 15.0
-_MAX_LOG_BYTES = 10 * 1024 * 1024
+_STABLE_AFTER_NS = 60_000_000_000  # a child that ran for so long starts the delays over
+_STOP_TIMEOUT_S = 15.0  # then SIGKILL
+_MAX_LOG_BYTES = 10 * 1024 * 1024  # checked at each start of a child
 _TAIL_BYTES = 4096
 _TAIL_LINES = 15
 
@@ -89,16 +91,21 @@ class Up:
     def run(self) -> None:
         """Start everything, print the summary and supervise until interrupted."""
         if not self._args.no_lab:
-            lab.must_be_installed()
-        database.make_folder(self._settings.data_dir / "logs")
+            lab.require_installed()
+        make_folder(self._settings.data_dir / "logs")
         _wait_for_port(self._args.port, "--port")
         if not self._args.no_lab:
             _wait_for_port(self._args.lab_port, "--lab-port")
         secret = root_secret(self._settings)
-        postgres, addresses = self._start_postgres()
-        migrate(addresses)
-        keys = self._prepare_demo(addresses, secret)
-        self._start_children(addresses, keys)
+        postgres, urls = self._start_postgres()
+        migrate(urls)
+        keys = None
+        if self._args.demo:
+            from api.cli import demo
+            from api.crypto import Keyring
+
+            keys = demo.prepare(urls.dsn, Keyring(secret), self._settings, note)
+        self._start_children(urls, keys)
         self._wait_until_ready()
         say(self._summary(postgres, keys))
         while True:
@@ -117,22 +124,14 @@ class Up:
         mode = "embedded" if server.owned else "embedded, shared with the process that started it"
         return f"{server.version}, {mode}", DatabaseUrls(server.dsn, server.admin_dsn)
 
-    def _prepare_demo(self, addresses: DatabaseUrls, secret: str) -> "DemoKeys | None":
-        if not self._args.demo:
-            return None
-        from api.cli import demo
-        from api.crypto import Keyring
-
-        return demo.prepare(addresses.dsn, Keyring(secret), self._settings, note)
-
-    def _start_children(self, addresses: DatabaseUrls, keys: "DemoKeys | None") -> None:
+    def _start_children(self, urls: DatabaseUrls, keys: "DemoKeys | None") -> None:
         data_dir = self._settings.data_dir
         server = child_environment(
             {
-                "DATABASE_URL": addresses.dsn,
+                "DATABASE_URL": urls.dsn,
                 "WORKBENCH_DATA_DIR": str(data_dir),
                 "WORKBENCH_PUBLIC_URL": self._settings.public_url or self._url,
-                "PYTHONUNBUFFERED": "1",
+                "PYTHONUNBUFFERED": "1",  # the last lines of a child that crashes are in its log
             }
         )
         self._start_child("api", [*_PROGRAM, "serve", "--port", str(self._args.port), "--leash"], server)
@@ -189,7 +188,7 @@ class Up:
         next_step = "post an event"
         if not self._args.no_lab:
             lines.append(f"  JupyterLab   {lab.address(self._settings.data_dir, self._args.lab_port)}")
-            next_step = f"open the JupyterLab address and run {lab.FIRST}, or post an event"
+            next_step = f"open the JupyterLab address and run {lab.FIRST_NOTEBOOK}, or post an event"
         lines += [
             f"  API          {self._url}/api/v1",
             f"  Postgres     {postgres}",
@@ -296,4 +295,4 @@ def _wait_for_port(number: int, flag: str) -> None:
     started_ns = monotonic_ns()
     while monotonic_ns() - started_ns < _PORT_TIMEOUT_NS and not network.is_free("127.0.0.1", number):
         time.sleep(_POLL_INTERVAL_S)
-    network.must_be_free("127.0.0.1", number, flag)
+    network.require_free_port("127.0.0.1", number, flag)

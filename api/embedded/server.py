@@ -13,34 +13,24 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 import msgspec
 import psycopg
 
 from api.clock import monotonic_ns
-from api.embedded import cluster
-from api.embedded import places as embedded_places
-from api.embedded.cluster import Binaries, locate
-from api.embedded.places import (
-    HomeUnusableError,
-    PostgresPaths,
-    StartFailedError,
-    SystemUser,
-    existing,
-    make_run,
-    prepare,
-    server_account,
-)
+from api.embedded import cluster, postmaster
+from api.embedded.accounts import SystemUser, server_account
+from api.embedded.errors import HomeUnusableError, StartFailedError
+from api.embedded.paths import PostgresPaths, find_paths, make_run, prepare_paths
 
-_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20  # MB
+_MEMORY_MB = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
 
 SETTINGS: Mapping[str, str] = {
-    # idempotency keys are spread over their whole index, which must therefore stay in memory (about 50 MB per million events)
-    "shared_buffers": f"{min(max(_MEMORY // 8, 128), 2048)}MB",
+    # Idempotency keys are spread over their whole index, so it must stay in memory (about 50 MB per million events).
+    "shared_buffers": f"{min(max(_MEMORY_MB // 8, 128), 2048)}MB",
     "work_mem": "16MB",
     "maintenance_work_mem": "128MB",
-    "effective_cache_size": f"{max(_MEMORY // 2, 256)}MB",
+    "effective_cache_size": f"{max(_MEMORY_MB // 2, 256)}MB",
     "random_page_cost": "1.1",
     "jit": "off",
     "max_connections": "200",
@@ -56,7 +46,7 @@ SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",
-    # error messages and their statements contain event data: they go to the client only; our own log reports the rest
+    # Error messages and their statements contain event data: they go to the client only; our own log reports the rest.
     "log_min_messages": "log",
     "log_min_error_statement": "panic",
     "log_error_verbosity": "terse",
@@ -67,7 +57,7 @@ SETTINGS: Mapping[str, str] = {
 }
 _POLL_INTERVAL_S = 0.02
 _REPORT_AFTER_NS = 2_000_000_000  # a longer wait is reported to the user
-_STOP_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0  # for each of the two ways to stop
 _MAX_LOG_BYTES = 10 * 1024 * 1024
 
 
@@ -96,35 +86,47 @@ class EmbeddedPostgres:
         self._bin_dir = bin_dir
         self._settings = {**SETTINGS, **(settings or {})}
         self._report = report
-        self._places: PostgresPaths | None = None
+        self._paths: PostgresPaths | None = None
         self._lock: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Server:
         """Start the server, or wait for the process that is starting it; raise EmbeddedError."""
         account = server_account()
-        self._places = places = prepare(self.home, account)
+        self._paths = paths = prepare_paths(self.home, account)
         started_ns = monotonic_ns()
         reported = False
-        while not self._take_lock(places):
+        while not self._take_lock(paths):
             if (server := find(self.home)) is not None:
                 return server
             if not reported and monotonic_ns() - started_ns > _REPORT_AFTER_NS:
                 reported = True
-                self._report(f"waiting for the process that is starting Postgres in {places.home}")
+                self._report(f"waiting for the process that is starting Postgres in {paths.home}")
             time.sleep(_POLL_INTERVAL_S)
         try:
-            return self._start_as_owner(places, account)
+            return self._start_as_owner(paths, account)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> bool:
         """Stop the server if this object owns it; return whether it did."""
-        if self._lock is None or self._places is None:
+        if self._lock is None or self._paths is None:
             return False
+        data, child = self._paths.data, self._child
+
+        def has_ended() -> bool:
+            # The child is polled first: until it is reaped, a postmaster that has ended is a zombie.
+            return (child is None or child.poll() is not None) and _running_pid(data) is None
+
         try:
-            _stop(self._places.data, self._child)
+            # A fast shutdown, then an immediate one, after which the next start recovers. Never SIGKILL: back-ends would survive.
+            for number in (signal.SIGINT, signal.SIGQUIT):
+                pid = child.pid if child is not None and child.poll() is None else _running_pid(data)
+                if pid is not None:
+                    _send(pid, number)
+                if _wait_until(has_ended, _STOP_TIMEOUT_S):
+                    break
         finally:
             self._child = None
             os.close(self._lock)
@@ -135,13 +137,13 @@ class EmbeddedPostgres:
         """Return whether the server process is running; reap it if it was our child and has ended."""
         if self._child is not None:
             self._child.poll()
-        return self._places is not None and _postmaster(self._places.data) is not None
+        return self._paths is not None and _running_pid(self._paths.data) is not None
 
     @property
     def data(self) -> Path:
         """The data folder; available after `start`."""
-        assert self._places is not None
-        return self._places.data
+        assert self._paths is not None
+        return self._paths.data
 
     def __enter__(self) -> Server:
         return self.start()
@@ -151,10 +153,10 @@ class EmbeddedPostgres:
     ) -> None:
         self.stop()
 
-    def _take_lock(self, places: PostgresPaths) -> bool:
+    def _take_lock(self, paths: PostgresPaths) -> bool:
         if self._lock is not None:
             return True
-        file = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -163,30 +165,33 @@ class EmbeddedPostgres:
         self._lock = file
         return True
 
-    def _start_as_owner(self, places: PostgresPaths, account: SystemUser) -> Server:
-        if _postmaster(places.data) is None:
-            binaries = locate(self._bin_dir, account)
-            cluster.ensure(places, binaries, account)
-            _clear_remains(places)
-            make_run(places.run(), account)
+    def _start_as_owner(self, paths: PostgresPaths, account: SystemUser) -> Server:
+        if _running_pid(paths.data) is None:
+            binaries = cluster.locate(self._bin_dir, account)
+            cluster.ensure_data(paths, binaries, account)
+            _clear_remains(paths)
+            make_run(paths.run(), account)
             if self._child is not None:
                 self._child.wait()  # reap the previous server, which has ended
-            self._child = self._spawn(places, binaries, account)
+            self._child = self._spawn(paths, binaries, account)
         while True:
-            self._wait_until_ready(places)
+            self._wait_until_ready(paths)
             with contextlib.suppress(psycopg.OperationalError):  # it was ready and went back into recovery
-                cluster.give_first_role(places, _run(places))
-                return _server(places, owned=True)
+                cluster.create_application(paths, _socket_folder(paths))
+                return _connect(paths, owned=True)
             time.sleep(_POLL_INTERVAL_S)
 
-    def _spawn(self, places: PostgresPaths, binaries: Binaries, account: SystemUser) -> subprocess.Popen[bytes]:
-        socket_folder = str(places.run()).replace('"', '""')
+    def _spawn(self, paths: PostgresPaths, binaries: cluster.Binaries, account: SystemUser) -> subprocess.Popen[bytes]:
+        socket_folder = str(paths.run()).replace('"', '""')  # the setting is a list; quotes keep a comma in the path
         settings = {**self._settings, "unix_socket_directories": f'"{socket_folder}"'}
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with _log(places.log) as log:
+        if paths.log.exists() and paths.log.stat().st_size > _MAX_LOG_BYTES:
+            paths.log.replace(paths.log.with_suffix(".1.log"))
+        paths.log.touch(mode=0o600)
+        with paths.log.open("ab") as log:
             return subprocess.Popen(
-                [binaries.folder / "postgres", "-D", places.data, *flags],
-                cwd=places.state,
+                [binaries.folder / "postgres", "-D", paths.data, *flags],
+                cwd=paths.state,
                 env={"LC_ALL": "C"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -195,104 +200,87 @@ class EmbeddedPostgres:
                 **account.popen(),
             )
 
-    def _wait_until_ready(self, places: PostgresPaths) -> None:
+    def _wait_until_ready(self, paths: PostgresPaths) -> None:
         started_ns = monotonic_ns()
         reported = False
-        while (refusal := _refusal(places)) is not None:
-            if not self._starting(places):
-                raise StartFailedError(f"Postgres did not start; the end of {places.log}: {_tail(places.log)}")
+        while (reason := _connection_error(paths)) is not None:
+            running = _running_pid(paths.data) is not None if self._child is None else self._child.poll() is None
+            if not running:
+                tail = " / ".join(paths.log.read_text(errors="replace").splitlines()[-3:])
+                raise StartFailedError(f"Postgres did not start; the end of {paths.log}: {tail}")
             if not reported and monotonic_ns() - started_ns > _REPORT_AFTER_NS:
                 reported = True
-                self._report(f"Postgres is recovering or busy; waiting ({refusal})")
+                self._report(f"Postgres is recovering or busy; waiting ({reason})")
             time.sleep(_POLL_INTERVAL_S)
-
-    def _starting(self, places: PostgresPaths) -> bool:
-        if self._child is not None:
-            return self._child.poll() is None
-        return _postmaster(places.data) is not None
 
 
 def find(home: Path) -> Server | None:
     """Return the server of `home` if one accepts connections now; starts nothing."""
-    places = existing(home)
-    if places is None or _postmaster(places.data) is None or places.password(cluster.APPLICATION) is None:
+    paths = find_paths(home)
+    if paths is None or _running_pid(paths.data) is None or paths.password(cluster.APPLICATION) is None:
         return None
     try:
-        return _server(places, owned=False)
-    except psycopg.OperationalError:  # starting, recovering or stopping; or the role is not made yet
+        return _connect(paths, owned=False)
+    except psycopg.OperationalError:  # it starts, recovers or stops, or the role does not exist yet
         return None
 
 
-def _server(places: PostgresPaths, owned: bool) -> Server:
-    run = _run(places)
-    dsn = cluster.dsn(places, run, cluster.APPLICATION, cluster.APPLICATION)
+def _connect(paths: PostgresPaths, owned: bool) -> Server:
+    """Return the server after a first connection; raise psycopg.OperationalError if it does not accept connections."""
+    run = _socket_folder(paths)
+    dsn = cluster.build_dsn(paths, run, cluster.APPLICATION, cluster.APPLICATION)
     with psycopg.connect(dsn, connect_timeout=5) as connection:
         version = connection.info.parameter_status("server_version") or ""
-    return Server(dsn, cluster.dsn(places, run, cluster.ADMIN, cluster.APPLICATION), version.split()[0], owned)
+    return Server(dsn, cluster.build_dsn(paths, run, cluster.ADMIN, cluster.APPLICATION), version.split()[0], owned)
 
 
-def _run(places: PostgresPaths) -> Path:
+def _socket_folder(paths: PostgresPaths) -> Path:
     """Return the socket folder that the server uses, according to its pid file."""
-    record = embedded_places.recorded(places.data)
-    return record.run if record is not None and record.run is not None else places.run()
+    pid_file = postmaster.read_pid_file(paths.data)
+    return pid_file.run if pid_file is not None and pid_file.run is not None else paths.run()
 
 
-def _postmaster(data: Path) -> int | None:
-    record = embedded_places.recorded(data)
-    return record.pid if record is not None and embedded_places.works_in(record.pid, data) else None
+def _running_pid(data: Path) -> int | None:
+    pid_file = postmaster.read_pid_file(data)
+    return pid_file.pid if pid_file is not None and postmaster.works_in(pid_file.pid, data) else None
 
 
-def _refusal(places: PostgresPaths) -> str | None:
+def _connection_error(paths: PostgresPaths) -> str | None:
     """Return why the server does not accept connections yet, or None if it does."""
     try:
-        psycopg.connect(cluster.dsn(places, _run(places), cluster.ADMIN, "postgres"), connect_timeout=5).close()
+        dsn = cluster.build_dsn(paths, _socket_folder(paths), cluster.ADMIN, "postgres")
+        psycopg.connect(dsn, connect_timeout=5).close()
     except psycopg.OperationalError as error:
         text = " ".join(str(error).split())
         if "password authentication failed" in text:
             raise HomeUnusableError(
-                f"the superuser password stored in {places.home} is not the password of the server; restore the file"
+                f"the superuser password stored in {paths.home} is not the password of the server; restore the file"
             ) from error
         return text
     return None
 
 
-def _clear_remains(places: PostgresPaths) -> None:
-    """End the remaining processes of a dead server, then remove its pid file and sockets, in this order to protect the data."""
+def _clear_remains(paths: PostgresPaths) -> None:
+    """End the remaining processes of a dead server, then remove its pid file and sockets."""
+    # In this order: with the pid file gone, Postgres would start beside a back-end that still writes to the data.
     for timeout_s, next_signal in ((2.0, signal.SIGQUIT), (5.0, signal.SIGKILL), (10.0, None)):
-        if _gone(lambda: not embedded_places.workers(places.data), timeout_s):
+        if _wait_until(lambda: not postmaster.list_processes(paths.data), timeout_s):
             break
         if next_signal is None:
             raise HomeUnusableError(
-                f"processes of a dead Postgres still use {places.data} and could not be killed; end them first"
+                f"processes of a dead Postgres still use {paths.data} and could not be killed; end them first"
             )
-        for pid in embedded_places.workers(places.data):
+        for pid in postmaster.list_processes(paths.data):
             _send(pid, next_signal)
-    stale = embedded_places.recorded(places.data)
-    for run in {places.run(), stale.run if stale is not None and stale.run is not None else places.run()}:
+    for run in {paths.run(), _socket_folder(paths)}:  # of a home that was moved, the pid file names the old folder
         for socket_file in run.glob(".s.PGSQL.*"):
             socket_file.unlink(missing_ok=True)
-    (places.data / "postmaster.pid").unlink(missing_ok=True)
+    (paths.data / "postmaster.pid").unlink(missing_ok=True)
 
 
-def _stop(data: Path, child: subprocess.Popen[bytes] | None) -> None:
-    """Request a fast shutdown, then an immediate one, after which the next start recovers. Never send SIGKILL."""
-
-    def ended() -> bool:
-        if child is not None and child.poll() is None:
-            return False
-        return _postmaster(data) is None
-
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        pid = child.pid if child is not None and child.poll() is None else _postmaster(data)
-        if pid is not None:
-            _send(pid, number)
-        if _gone(ended, _STOP_TIMEOUT_S):
-            return
-
-
-def _gone(check: Callable[[], bool], seconds: float) -> bool:
-    deadline_ns = monotonic_ns() + int(seconds * 1e9)
-    while not check():
+def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline_ns = monotonic_ns() + int(timeout_s * 1e9)
+    while not condition():
         if monotonic_ns() > deadline_ns:
             return False
         time.sleep(_POLL_INTERVAL_S)
@@ -302,15 +290,3 @@ def _gone(check: Callable[[], bool], seconds: float) -> bool:
 def _send(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _log(path: Path) -> IO[bytes]:
-    """Open the log for appending, after rotating a large one."""
-    if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
-        path.replace(path.with_suffix(".1.log"))
-    path.touch(mode=0o600)
-    return path.open("ab")
-
-
-def _tail(path: Path) -> str:
-    return " / ".join(path.read_text(errors="replace").splitlines()[-3:])

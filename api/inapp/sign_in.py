@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from api.auth import AccessError, keys
-from api.auth.keys import session
+from api.auth.keys import operator_transaction
 from api.store import messages as store
 
 CLOCK_TOLERANCE = timedelta(minutes=5)  # between the clock of the page that wrote the message and ours
@@ -57,14 +57,14 @@ def domain_of(origin: str) -> str:
 
 async def list_origins(dsn: str, org_name: str) -> tuple[str, ...]:
     """Return the allowed origins of an organization; raise AccessError if there is no such organization."""
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         return await store.list_origins(tx, await keys.find_org_or_fail(tx, org_name))
 
 
 async def add_origin(dsn: str, org_name: str, text: str) -> str:
     """Allow an origin; return it in its normal form. Raise AccessError."""
     origin = _parse_origin_or_fail(text)
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         await store.add_origin(tx, await keys.find_org_or_fail(tx, org_name), origin)
     return origin
 
@@ -72,7 +72,7 @@ async def add_origin(dsn: str, org_name: str, text: str) -> str:
 async def remove_origin(dsn: str, org_name: str, text: str) -> None:
     """Disallow an origin; its sockets end within 5 s. Raise AccessError if it was not allowed."""
     origin = _parse_origin_or_fail(text)
-    async with session(dsn) as (tx, _):
+    async with operator_transaction(dsn) as (tx, _):
         if not await store.remove_origin(tx, await keys.find_org_or_fail(tx, org_name), origin):
             raise AccessError(f"{origin} is not among the origins of {org_name}; see: workbench origins list")
 

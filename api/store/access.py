@@ -152,7 +152,7 @@ async def rotate_indexes(
     digests: list[str] = [row[0].replace("-", "") for row in rows]
     if not digests:
         return None
-    later = [org.keys.risen(digest) for digest in digests]
+    later = [org.keys.next_digest(digest) for digest in digests]
     await tx.execute(_SQL[f"rotate_{name}"], scope | {"digests": digests, "later": later, "leads": not drop})
     if drop:
         await tx.execute(_SQL[f"drop_{name}"], scope | {"digests": digests})
@@ -165,7 +165,7 @@ async def rotate_conflict_indexes(tx: Transaction, after: str, *, org: Org, numb
     rows = await (await tx.execute(_SQL["find_conflicts"], page)).fetchall()
     if not rows:
         return None
-    ids, new = [row[0] for row in rows], [org.keys.risen(row[1].replace("-", "")) for row in rows]
+    ids, new = [row[0] for row in rows], [org.keys.next_digest(row[1].replace("-", "")) for row in rows]
     await tx.execute(_SQL["change_conflicts"], {"org_id": org.id, "ids": ids, "new": new})
     return str(ids[-1])
 
@@ -177,7 +177,7 @@ async def reseal_emails(tx: Transaction, after: str, *, org: Org, table: SealedT
     if not rows:
         return None
     ids, old = zip(*rows, strict=True)
-    new = [org.keys.resealed(email) for email in old]
+    new = [org.keys.reseal(email) for email in old]
     await tx.execute(_SQL[f"change_{table}"], {"org_id": org.id, "ids": [*ids], "old": [*old], "new": new})
     return str(ids[-1])
 
@@ -190,7 +190,7 @@ async def reseal_merges(
     rows = await (await tx.execute(_SQL["find_merges"], page)).fetchall()
     for merge_id, gained, identities in rows:
         moved = dict.fromkeys((kind, index) for kind, digest in decode(identities) for index in indexes(digest))
-        changed = {"gained": org.keys.resealed(gained.decode()), "identities": encode(list(map(list, moved))).decode()}
+        changed = {"gained": org.keys.reseal(gained.decode()), "identities": encode(list(map(list, moved))).decode()}
         await tx.execute(_SQL["change_merge"], {"org_id": org.id, "id": merge_id, **changed})
     return str(rows[-1][0]) if rows else None
 
@@ -201,7 +201,7 @@ async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes]
     `later_hash` returns the hash of a key in the current generation, None for a hash that is of it already.
     """
     for segment_id, params in await (await tx.execute(_SQL["find_segments"], {"org_id": org.id})).fetchall():
-        changed = org.keys.resealed(params.decode())
+        changed = org.keys.reseal(params.decode())
         await tx.execute(_SQL["change_segment"], {"org_id": org.id, "id": segment_id, "params": changed})
     for sealed_secrets in await (await tx.execute(_SQL["find_webhook_secrets"], {"org_id": org.id})).fetchall():
         secret, previous = [

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from api.channels.signing import Unsubscription, read_unsubscribe_token, unsubscribe_token
-from api.crypto import ChainError, Keyring, advanced, read_chain
+from api.crypto import ChainError, Keyring, next_chain, read_chain
 
 OLD, NEW = "the old secret of tests", "the new secret of tests"
 
@@ -14,7 +14,7 @@ def parts() -> list[str]:
     """Return the texts of a whole rotation."""
     texts = [OLD]
     while len(texts) < 4:
-        texts.append(advanced(texts[-1], NEW))
+        texts.append(next_chain(texts[-1], NEW))
     return texts
 
 
@@ -38,7 +38,9 @@ def test_neighbours_find_what_the_other_one_writes() -> None:
         assert set(Keyring(OLD).api_key_hashes("sk")) <= set(Keyring(parts()[1]).api_key_hashes("sk"))
     assert rings[0].digest("email", "a") == rings[1].digest("email", "a") != rings[2].digest("email", "a")
     assert (
-        rings[2].digest("email", "a") == rings[3].digest("email", "a") == rings[3].all_of(rings[0].digest("email", "a"))
+        rings[2].digest("email", "a")
+        == rings[3].digest("email", "a")
+        == rings[3].digests_from(rings[0].digest("email", "a"))
     )
 
 
@@ -59,7 +61,7 @@ def test_emails_are_read_while_their_secret_is_known() -> None:
     sealed = old.seal_email("ann@example.com")
     assert begun.seal_email("ann@example.com") == sealed
     assert former.open_email(sealed) == "ann@example.com"
-    assert former.resealed(f'{{"a":"{sealed}"}}') == f'{{"a":"{over.seal_email("ann@example.com")}"}}'
+    assert former.reseal(f'{{"a":"{sealed}"}}') == f'{{"a":"{over.seal_email("ann@example.com")}"}}'
     assert begun.open_email(over.seal_email("ann@example.com")) == "ann@example.com"
     with pytest.raises(ValueError, match="not an email sealed"):
         over.open_email(sealed)
@@ -87,8 +89,8 @@ def test_keyless_events_are_the_same_under_every_secret() -> None:
 def test_a_second_rotation_follows_the_first() -> None:
     text = parts()[-1]
     for _ in range(3):
-        text = advanced(text, "a third secret of tests")
+        text = next_chain(text, "a third secret of tests")
     chain = read_chain(text)
     assert ([each.root is None for each in chain.generations], chain.current.number) == ([True, True, False], 3)
     keys = Keyring(text).of(7)
-    assert keys.digest("email", "a") == keys.all_of(Keyring(OLD).of(7).digest("email", "a"))
+    assert keys.digest("email", "a") == keys.digests_from(Keyring(OLD).of(7).digest("email", "a"))

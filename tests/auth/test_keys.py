@@ -5,7 +5,7 @@ import pytest
 
 from api.auth import AccessError, keys
 from api.auth.key_format import KINDS, parse
-from api.auth.keys import session
+from api.auth.keys import operator_transaction
 from api.crypto import Keyring
 from workbench.language.codec import decode
 
@@ -90,7 +90,7 @@ async def test_what_the_operator_does_is_on_record_without_a_key(database_url: s
     new = await keys.roll(database_url, keyring, key)
     await keys.revoke(database_url, keyring, new)
     first, second = await keys.list_keys(database_url, org)
-    async with session(database_url) as (tx, _):
+    async with operator_transaction(database_url) as (tx, _):
         found = await tx.execute("SELECT action, subject_id, key_id, detail FROM audit_log ORDER BY id")
         rows = [(action, subject, by, decode(detail)) for action, subject, by, detail in await found.fetchall()]
     what = {"kind": "live", "name": "backend", "scopes": ["ingest", "events:read"]}

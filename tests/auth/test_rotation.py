@@ -14,7 +14,7 @@ from api.automations.automations import Author, Refusal
 from api.clock import Clock, uuid7
 from api.contacts import merge as contacts_merge
 from api.contacts.merge import MergeView, Pair
-from api.crypto import Keyring, advanced
+from api.crypto import Keyring, next_chain
 from api.ingest.parse import AcceptedEvent
 from api.ingest.pipeline import Pipeline
 from api.ingest.queue import TokenBuckets
@@ -34,8 +34,8 @@ class Process:
 
     def __init__(self, dsn: str, text: str) -> None:
         self.keyring, self.clock = Keyring(text), Clock()
-        self.database = Database(with_application_name(dsn, self.keyring.mark()), size=2)
-        hot = Database(with_application_name(dsn, self.keyring.mark()), size=2, lock_ms=2_000, hot=True)
+        self.database = Database(with_application_name(dsn, self.keyring.tag()), size=2)
+        hot = Database(with_application_name(dsn, self.keyring.tag()), size=2, lock_ms=2_000, hot=True)
         self._notices = Notices(self.database, self.clock)
         self._pipeline = Pipeline(hot, self.keyring, self.clock, TokenBuckets(0, 1), self._notices)
 
@@ -106,7 +106,7 @@ class People:
 async def test_h5_lookups_find_every_contact_while_the_secret_is_rotated(database_url: str) -> None:
     texts = [OLD]
     while len(texts) < 4:
-        texts.append(advanced(texts[-1], NEW))
+        texts.append(next_chain(texts[-1], NEW))
     async with AsyncExitStack() as last:
         before = await last.enter_async_context(Process(database_url, texts[0]).running())
         people = People(org_id := await organization(before))
@@ -136,7 +136,7 @@ async def test_h5_lookups_find_every_contact_while_the_secret_is_rotated(databas
 async def test_h5_a_merge_of_before_is_taken_back_with_the_new_secret(database_url: str) -> None:
     texts = [OLD]
     while len(texts) < 4:
-        texts.append(advanced(texts[-1], NEW))
+        texts.append(next_chain(texts[-1], NEW))
     async with Process(database_url, texts[0]).running() as process:
         org_id = await organization(process)
         await process.send(org_id, {"walletAddress": "0xWeb"})
@@ -161,7 +161,7 @@ def author(process: Process, org_id: int) -> Author:
 
 
 async def test_nothing_is_done_while_a_process_holds_other_secrets(database_url: str) -> None:
-    text = advanced(OLD, NEW)
+    text = next_chain(OLD, NEW)
     async with Process(database_url, OLD).running(), Process(database_url, text).running() as process:
         with pytest.raises(AccessError, match="processes with another secret are connected"):
             await go_on(database_url, process.keyring)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from api.cli.database import root_secret
+from api.cli.secret import root_secret
 from api.clock import Clock, token
 from api.crypto import Keyring
 from api.embedded import find

@@ -108,7 +108,7 @@ def test_a_taken_port_is_named_with_its_flag(workbench: Run) -> None:
     assert done.returncode == 1
     assert (
         done.stderr
-        == f"workbench: port {port} is already in use; stop what listens there, or choose another with --port\n"
+        == f"workbench: port {port} is already in use; stop the program that uses it, or choose another with --port\n"
     )
 
 

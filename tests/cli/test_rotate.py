@@ -29,7 +29,7 @@ def test_a_secret_in_the_environment_is_printed_alone(run: Run) -> None:
     old = "a secret of the environment"
     code, said, note = run("secret", "rotate", "--new", secret=old)
     assert (code, said.startswith(f"{old},next:"), said.count("\n")) == (0, True, 1)
-    assert "start every process anew with this as WORKBENCH_SECRET" in note
+    assert "restart every process with this WORKBENCH_SECRET" in note
     code, said, note = run("secret", "rotate", secret="one of the two,another of them,next:third")
     assert (code, said) == (1, "")
-    assert "exactly one of the secrets is the one in use" in note
+    assert "exactly one secret must be the one in use" in note

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from api.cli import network
-from api.embedded import find, places
+from api.embedded import find, postmaster
+from api.embedded.paths import find_paths
 
 
 class Running:
@@ -63,8 +64,8 @@ def port() -> int:
 def data_dir(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "data"
     yield folder
-    if (cluster := places.existing(folder)) is not None:
-        for pid in places.workers(cluster.data):
+    if (cluster := find_paths(folder)) is not None:
+        for pid in postmaster.list_processes(cluster.data):
             os.kill(pid, signal.SIGQUIT)
         shutil.rmtree(cluster.state, ignore_errors=True)
 
@@ -85,20 +86,20 @@ def test_up_starts_everything_and_stops_it_once_for_two_interruptions(data_dir: 
     summary = up.until("Ctrl-C stops everything.")
     assert f"http://127.0.0.1:{port}/api/v1" in summary
     assert network.status(port, "/readyz") == 200
-    cluster = places.existing(data_dir)
+    cluster = find_paths(data_dir)
     assert cluster is not None
     code, last = up.end(signal.SIGINT, signal.SIGINT)
     assert (code, last.split("\n")[:4]) == (0, ["stopped engine", "stopped api", "stopped Postgres", "stopped"])
-    assert places.workers(cluster.data) == []
+    assert postmaster.list_processes(cluster.data) == []
     assert network.status(port, "/healthz") is None
 
 
 def test_up_restarts_a_killed_postgres_and_recovers(data_dir: Path, port: int) -> None:
     up = Running(data_dir, port)
     up.until("Ctrl-C stops everything.")
-    cluster = places.existing(data_dir)
+    cluster = find_paths(data_dir)
     assert cluster is not None
-    lock = places.recorded(cluster.data)
+    lock = postmaster.read_pid_file(cluster.data)
     assert lock is not None
     os.kill(lock.pid, signal.SIGKILL)
     up.until("Postgres stopped; restarting it")
@@ -124,5 +125,6 @@ def test_a_port_in_use_is_reported_with_its_flag(data_dir: Path) -> None:
         code, output = Running(data_dir, port).end()
     assert code == 1
     assert (
-        output == f"workbench: port {port} is already in use; stop what listens there, or choose another with --port\n"
+        output
+        == f"workbench: port {port} is already in use; stop the program that uses it, or choose another with --port\n"
     )

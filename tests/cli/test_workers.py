@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from api.cli import serve
-from api.cli.serve import ApiProcess, ServerBinding
+from api.cli.serve import ApiProcess, WorkerSlot
 from tests.cli.conftest import Run
 
-SERVES = "from api.cli import network; import signal; network.follow_parent(); network.tell_parent(); signal.pause()"
+SERVES = "from api.cli import network; import signal; network.follow_parent(); network.report_ready(); signal.pause()"
 CRASHES = "raise SystemExit(3)"
 IGNORES_SIGTERM = f"import signal; signal.signal(15, signal.SIG_IGN); {SERVES}"
 IDLE = "import signal; signal.pause()"
@@ -40,7 +40,7 @@ def spawner() -> Iterator[Spawner]:
             process.kill()
 
 
-def supervise_until(slot: ServerBinding, condition: Callable[[], bool]) -> None:
+def supervise_until(slot: WorkerSlot, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
@@ -49,7 +49,7 @@ def supervise_until(slot: ServerBinding, condition: Callable[[], bool]) -> None:
 
 def test_a_new_process_serves_before_the_old_one_drains(spawner: Spawner) -> None:
     spawner.codes = [SERVES]
-    slot = ServerBinding(spawner)
+    slot = WorkerSlot(spawner)
     supervise_until(slot, lambda: slot.settled)
     slot.renew()
     supervise_until(slot, lambda: spawner.started[0].draining)
@@ -60,7 +60,7 @@ def test_a_new_process_serves_before_the_old_one_drains(spawner: Spawner) -> Non
 
 def test_the_old_process_keeps_serving_when_the_new_one_does_not_start(spawner: Spawner) -> None:
     spawner.codes = [SERVES, CRASHES]
-    slot = ServerBinding(spawner)
+    slot = WorkerSlot(spawner)
     supervise_until(slot, lambda: slot.settled)
     slot.renew()
     supervise_until(slot, lambda: len(spawner.started) == 3)
@@ -72,7 +72,7 @@ def test_a_process_that_crashes_is_restarted_after_increasing_delays(
     spawner: Spawner, caplog: pytest.LogCaptureFixture
 ) -> None:
     spawner.codes = [CRASHES]
-    slot = ServerBinding(spawner)
+    slot = WorkerSlot(spawner)
     supervise_until(slot, lambda: len(spawner.started) == 3)
     pauses = [(record.message, vars(record)["again_in_seconds"]) for record in caplog.records]
     assert pauses == [("worker_died", 0.25), ("worker_died", 0.5)]
@@ -81,7 +81,7 @@ def test_a_process_that_crashes_is_restarted_after_increasing_delays(
 def test_a_process_that_ignores_sigterm_is_killed(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "DRAIN_TIMEOUT_S", 0)
     spawner.codes = [IGNORES_SIGTERM, SERVES]
-    slot = ServerBinding(spawner)
+    slot = WorkerSlot(spawner)
     supervise_until(slot, lambda: slot.settled)
     slot.renew()
     supervise_until(slot, lambda: slot.settled)
@@ -91,7 +91,7 @@ def test_a_process_that_ignores_sigterm_is_killed(spawner: Spawner, monkeypatch:
 def test_a_process_that_never_serves_is_killed_and_restarted(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "START_TIMEOUT_S", 0)
     spawner.codes = [IDLE]
-    slot = ServerBinding(spawner)
+    slot = WorkerSlot(spawner)
     supervise_until(slot, lambda: len(spawner.started) == 2)
     assert spawner.started[0].poll() == -signal.SIGKILL
 

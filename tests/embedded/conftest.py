@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from api.embedded import EmbeddedPostgres, places
+from api.embedded import EmbeddedPostgres, postmaster
+from api.embedded.paths import find_paths
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,9 @@ def embedded(home: Path) -> Iterator[Callable[[], EmbeddedPostgres]]:
 
 
 def _sweep(home: Path) -> None:
-    found = places.existing(home)
+    found = find_paths(home)
     if found is None:
         return
-    for pid in places.workers(found.data):
+    for pid in postmaster.list_processes(found.data):
         os.kill(pid, signal.SIGQUIT)
     shutil.rmtree(found.state, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from api.embedded import EmbeddedPostgres, HomeUnusableError, StartFailedError, WrongVersionError, find, places
+from api.embedded import EmbeddedPostgres, HomeUnusableError, StartFailedError, WrongVersionError, find, postmaster
 
 Make = Callable[[], EmbeddedPostgres]
 
@@ -35,10 +35,10 @@ def do(dsn: str, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-def postmaster(postgres: EmbeddedPostgres) -> int:
-    seen = places.recorded(postgres.data)
-    assert seen is not None
-    return seen.pid
+def postmaster_pid(postgres: EmbeddedPostgres) -> int:
+    pid_file = postmaster.read_pid_file(postgres.data)
+    assert pid_file is not None
+    return pid_file.pid
 
 
 def supervisor(home: Path) -> subprocess.Popen[str]:
@@ -88,8 +88,8 @@ def test_a_clean_stop_leaves_no_process_and_no_pid_file(embedded: Make) -> None:
     data = postgres.data
     postgres.stop()
     postgres.stop()
-    assert places.workers(data) == []
-    assert places.recorded(data) is None
+    assert postmaster.list_processes(data) == []
+    assert postmaster.read_pid_file(data) is None
     assert find(postgres.home) is None
     assert "database system is shut down" in (postgres.home / "postgres" / "postgres.log").read_text()
 
@@ -119,7 +119,7 @@ def test_after_kill_9_of_the_postmaster_the_next_start_recovers_what_was_committ
     do(dsn, "CREATE TABLE kept AS SELECT 7 AS n")
     busy = psycopg.connect(dsn)
     busy.execute("SELECT 1")
-    os.kill(postmaster(postgres), signal.SIGKILL)
+    os.kill(postmaster_pid(postgres), signal.SIGKILL)
     while postgres.alive():
         pass
     server = postgres.start()
@@ -134,11 +134,11 @@ def test_a_busy_back_end_of_a_dead_server_is_ended_before_the_data_is_opened_aga
     busy = psycopg.connect(dsn)
     pid = busy.info.backend_pid
     busy.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 100000000000)")
-    os.kill(postmaster(postgres), signal.SIGKILL)
+    os.kill(postmaster_pid(postgres), signal.SIGKILL)
     while postgres.alive():
         pass
     postgres.start()
-    assert pid not in places.workers(postgres.data)
+    assert pid not in postmaster.list_processes(postgres.data)
     busy.close()
 
 
@@ -159,7 +159,7 @@ def test_a_pid_file_whose_number_now_belongs_to_somebody_else_is_not_believed(em
     postgres.start()
     pid_file = postgres.data / "postmaster.pid"
     lines = pid_file.read_text().splitlines()
-    os.kill(postmaster(postgres), signal.SIGKILL)
+    os.kill(postmaster_pid(postgres), signal.SIGKILL)
     while postgres.alive():
         pass
     pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from api.embedded import EmbeddedPostgres, HomeUnusableError, cluster, places
-from api.embedded.places import server_account
+from api.embedded import EmbeddedPostgres, HomeUnusableError, cluster, postmaster
+from api.embedded.accounts import server_account
 
 STRANGER = pwd.getpwnam("nobody")  # initdb wants a user with a name
 
@@ -61,7 +61,7 @@ def test_an_ordinary_user_runs_the_server_as_himself_beside_his_data(public_fold
             assert uid_of(postgres.data) == os.geteuid()
             with psycopg.connect(server.dsn) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
-        assert places.workers(postgres.data) == []
+        assert postmaster.list_processes(postgres.data) == []
 
     as_stranger(work)
 
@@ -95,7 +95,7 @@ def test_somebody_elses_home_is_refused(public_folder: Path) -> None:
 def test_root_never_runs_the_server_as_root(home: Path) -> None:
     postgres = EmbeddedPostgres(home)
     with postgres:
-        seen = places.recorded(postgres.data)
+        seen = postmaster.read_pid_file(postgres.data)
         assert seen is not None
         assert uid_of(Path("/proc") / str(seen.pid)) == server_account().uid != 0
         assert uid_of(postgres.data) == server_account().uid

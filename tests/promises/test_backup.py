@@ -99,7 +99,7 @@ async def test_b22_a_backup_under_load_comes_back_whole(
         again = await asyncio.to_thread(command, house, other, "restore", folder)
         assert (again.returncode, again.stderr) == (
             1,
-            "workbench: there is data of organizations in this database; restore into an empty one\n",
+            "workbench: this database contains data of organizations; restore into an empty database\n",
         )
         moved = House(other, tmp_path)
         try:
@@ -118,9 +118,9 @@ def test_a_backup_is_whole_private_and_of_one_secret(house: House, dumped_dsn: s
     assert command(house, dumped_dsn, "backup", str(folder)).returncode == 0
     assert sorted(path.name for path in folder.iterdir()) == ["database.dump", "manifest.json"]
     assert folder.stat().st_mode & 0o077 == 0
-    assert "exists already" in command(house, dumped_dsn, "backup", str(folder)).stderr
+    assert "already exists" in command(house, dumped_dsn, "backup", str(folder)).stderr
     other = {"WORKBENCH_SECRET": "another-secret-of-forty-characters-xxxxx"}
-    assert "made under another secret" in command(house, house.dsn, "restore", str(folder), **other).stderr
+    assert "made with another secret" in command(house, house.dsn, "restore", str(folder), **other).stderr
 
 
 @pytest.mark.parametrize("spoilt", ["manifest.json", "database.dump"])

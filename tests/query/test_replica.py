@@ -10,7 +10,7 @@ import pytest
 
 from api.app import create_app
 from api.auth import keys
-from api.cli.doctor import Finding, every_check
+from api.cli.doctor import Finding, run_checks
 from api.clock import token
 from api.crypto import Keyring
 from api.settings import Settings
@@ -150,7 +150,7 @@ async def reading(servers: Pair) -> None:
 def test_doctor_says_whether_it_follows(servers: Pair) -> None:
     dsn = servers.primary.dsn
     good, bad = (
-        list(every_check(Settings(database_url=dsn, read_url=url), free_port(), free_port()))
+        list(run_checks(Settings(database_url=dsn, read_url=url), free_port(), free_port()))
         for url in (servers.standby.dsn(dsn), dsn)
     )
     assert Finding("ok", "the read replica is up to date") in good

@@ -1,0 +1,131 @@
+"""The files of one embedded Postgres, and who may read them.
+
+`home/postgres` (mode 0700) contains the lock, the passwords (0600) and the log. The data and the socket are beside them. If we run
+as root they are under /var/lib/event-workbench/<id>, because the system user of the server cannot read private folders; the id is
+stored in the home, so a home that is moved keeps its data.
+"""
+
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from api.clock import token
+from api.embedded.accounts import SystemUser
+from api.embedded.errors import HomeUnusableError
+from api.private_files import read_or_create
+
+ROOT_STATE = Path("/var/lib/event-workbench")
+PORT = 5432
+_MAX_SOCKET_PATH_BYTES = 103  # macOS allows 104 with the closing NUL, Linux 108
+
+
+class PostgresPaths(msgspec.Struct, frozen=True):
+    """The paths of one embedded Postgres. `home` has our files, `state` those of the server."""
+
+    home: Path
+    state: Path
+
+    @property
+    def data(self) -> Path:
+        """The data folder of the cluster."""
+        return self.state / "data"
+
+    @property
+    def lock(self) -> Path:
+        """The file that the owner of the server has locked (flock)."""
+        return self.home / "lock"
+
+    @property
+    def log(self) -> Path:
+        """The log of the server."""
+        return self.home / "postgres.log"
+
+    def run(self) -> Path:
+        """Return the folder of the Unix socket: in `state`, or in the temporary folder if that path is too long for a socket."""
+        folder = self.state / "run"
+        if len(os.fsencode(folder / f".s.PGSQL.{PORT}.lock")) <= _MAX_SOCKET_PATH_BYTES:
+            return folder
+        digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"event-workbench-{os.geteuid()}-{digest}"
+
+    def password(self, role: str) -> str | None:
+        """Return the stored password of a role, or None."""
+        try:
+            return self._password_file(role).read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+    def make_password(self, role: str) -> str:
+        """Return the stored password of a role; create it if necessary."""
+        return read_or_create(self._password_file(role), token(24).hex())
+
+    def _password_file(self, role: str) -> Path:
+        return self.home / f"{role}.password"
+
+
+def find_paths(home: Path) -> PostgresPaths | None:
+    """Return the paths of a home that was used before, or None. Changes nothing."""
+    folder = home.absolute() / "postgres"
+    if os.geteuid() != 0:
+        return PostgresPaths(folder, folder) if (folder / "data").is_dir() else None
+    try:
+        return PostgresPaths(folder, ROOT_STATE / _read_cluster_id(folder))
+    except FileNotFoundError:
+        return None
+
+
+def prepare_paths(home: Path, account: SystemUser) -> PostgresPaths:
+    """Return the paths of `home` after creating the folders. Existing folders keep their mode; raise HomeUnusableError."""
+    folder = home.absolute() / "postgres"
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise HomeUnusableError(f"the data folder {home} cannot be created: {error.strerror}") from error
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise HomeUnusableError(f"{folder} belongs to another user; use a data folder of your own (WORKBENCH_DATA_DIR)")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise HomeUnusableError(f"{folder} can be read by others and contains passwords; run: chmod 700 {folder}")
+    if not account.switched:
+        return PostgresPaths(folder, folder)
+    make_root_state()
+    try:
+        cluster_id = _read_cluster_id(folder)
+    except FileNotFoundError:
+        cluster_id = read_or_create(folder / "cluster", token(8).hex())
+    state = ROOT_STATE / cluster_id
+    state.mkdir(mode=0o700, exist_ok=True)
+    account.own(state)
+    return PostgresPaths(folder, state)
+
+
+def make_root_state() -> None:
+    """Create /var/lib/event-workbench so that the system user can read it; only root calls this."""
+    ROOT_STATE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if ROOT_STATE.stat().st_uid != 0:
+        raise HomeUnusableError(f"{ROOT_STATE} does not belong to root; remove it")
+    ROOT_STATE.chmod(0o755)  # with a strict umask, mkdir locks the system user out
+
+
+def make_run(run: Path, account: SystemUser) -> None:
+    """Create the socket folder with mode 0700; raise HomeUnusableError if another user created it."""
+    run.mkdir(mode=0o700, exist_ok=True)
+    account.own(run)
+    # The folder may be in /tmp, where any user can create it first, also as a link to another place.
+    if run.is_symlink() or run.stat().st_uid != account.uid:
+        raise HomeUnusableError(f"the socket folder {run} belongs to another user; remove it")
+    run.chmod(0o700)
+
+
+def _read_cluster_id(folder: Path) -> str:
+    cluster_id = (folder / "cluster").read_text().strip()
+    if not cluster_id.isalnum():  # it becomes a part of a path
+        raise HomeUnusableError(
+            f"{folder / 'cluster'} is damaged; it must contain the name of a folder in {ROOT_STATE}"
+        )
+    return cluster_id

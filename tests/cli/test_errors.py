@@ -1,0 +1,14 @@
+"""Errors that users can cause are recognised by the full names of their classes."""
+
+from pkgutil import resolve_name
+
+import pytest
+
+from api.cli.errors import MESSAGES, USER_ERRORS
+
+
+@pytest.mark.parametrize("name", sorted(USER_ERRORS | MESSAGES.keys()))
+def test_every_name_is_that_of_an_exception(name: str) -> None:
+    kind = resolve_name(name)
+    assert issubclass(kind, Exception)
+    assert f"{kind.__module__}.{kind.__qualname__}" == name  # a name that is only imported elsewhere would never match
