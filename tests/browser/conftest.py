@@ -1,4 +1,4 @@
-"""One JupyterLab and one Chromium per session, both real, neither allowed to leave this machine."""
+"""One JupyterLab and one Chromium per session. Pages may send requests only to this machine."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from tests.running import Running, free_port
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHROMIUM = "/usr/bin/chromium"
-QUIET = (
+CHROMIUM_ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -31,7 +31,7 @@ QUIET = (
 
 
 class Lab(msgspec.Struct, frozen=True):
-    """A running JupyterLab: where it is, its token, and the folder of its notebooks."""
+    """A running JupyterLab: its URL, its token, and the folder of its notebooks."""
 
     url: str
     token: str
@@ -40,7 +40,7 @@ class Lab(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="session")
 def lab(running: Running) -> Iterator[Lab]:
-    """JupyterLab on a copy of our notebooks, with the credentials in its environment."""
+    """JupyterLab on a copy of the notebooks, with credentials in its environment."""
     folder = running.folder / "lab"
     folder.mkdir()
     for notebook in NOTEBOOKS.glob("*.ipynb"):
@@ -65,45 +65,56 @@ def lab(running: Running) -> Iterator[Lab]:
 def chromium() -> Iterator[Browser]:
     """Debian's Chromium, headless."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_ARGUMENTS))
         yield browser
         browser.close()
 
 
 @pytest.fixture
 def page(chromium: Browser) -> Iterator[Page]:
-    """A page that may only speak to this machine; the test fails when it complains about anything."""
+    """A page that can reach only this machine; errors on its console and requests to elsewhere fail the test."""
     context = chromium.new_context(viewport={"width": 1360, "height": 900}, device_scale_factor=1)
     page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.extend(_complaint(message)))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.route("**/*", lambda route: _only_here(route, complaints))
+    errors: list[str] = []
+
+    def record(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(f"{message.text} ({message.location})")
+
+    def abort_external(route: Route) -> None:
+        address = urlsplit(route.request.url)
+        if address.scheme in ("data", "blob") or address.hostname == "127.0.0.1":
+            route.continue_()
+            return
+        errors.append(f"request to {route.request.url}")
+        route.abort()
+
+    page.on("console", record)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.route("**/*", abort_external)
     yield page
     context.close()
-    assert complaints == []
+    assert errors == []
 
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the screenshots; `WORKBENCH_PICTURES` keeps them."""
-    chosen = os.environ.get("WORKBENCH_PICTURES")
-    folder = Path(chosen) if chosen else tmp_path_factory.mktemp("pictures")
+    path = os.environ.get("WORKBENCH_PICTURES")
+    folder = Path(path) if path else tmp_path_factory.mktemp("pictures")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _complaint(message: ConsoleMessage) -> list[str]:
-    return [f"{message.text} ({message.location})"] if message.type == "error" else []
-
-
-def _only_here(route: Route, complaints: list[str]) -> None:
-    address = urlsplit(route.request.url)
-    if address.scheme in ("data", "blob") or address.hostname == "127.0.0.1":
-        route.continue_()
-        return
-    complaints.append(f"request to {route.request.url}")
-    route.abort()
+def write_notebook(lab: Lab, name: str, sources: Sequence[str]) -> None:
+    """Write a notebook with these code cells into the folder of the lab."""
+    cells = [
+        {"cell_type": "code", "id": f"c{n}", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
+        for n, source in enumerate(sources)
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    (lab.folder / name).write_text(json.dumps(notebook))
 
 
 def _command(port: int, token: str, folder: Path) -> list[str]:
@@ -126,11 +137,12 @@ def _command(port: int, token: str, folder: Path) -> list[str]:
 
 
 def _environment(running: Running) -> dict[str, str]:
-    own = {name: running.folder / "lab-own" / name.lower() for name in _FOLDERS}
-    news = own["JUPYTERLAB_SETTINGS_DIR"] / "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+    # Folders of its own, so that settings and extensions of the developer's Jupyter have no influence.
+    folders = {name: running.folder / "lab-own" / name.lower() for name in _FOLDERS}
+    news = folders["JUPYTERLAB_SETTINGS_DIR"] / "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
     news.parent.mkdir(parents=True, exist_ok=True)
     news.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
-    return running.environment() | {name: str(path) for name, path in own.items()}
+    return running.environment() | {name: str(path) for name, path in folders.items()}
 
 
 _FOLDERS = (
@@ -150,5 +162,5 @@ def _wait_for(url: str) -> None:
             with urllib.request.urlopen(url, timeout=2):
                 return
         except OSError:
-            time.sleep(0.1)  # a server that starts sends no signal
+            time.sleep(0.1)
     raise AssertionError(f"no answer from {url}")

@@ -1,46 +1,46 @@
-"""The canvas and the real service: twelve actions from new to published, whom publishing meets, and somebody else's changes."""
+"""The canvas with the real service: a first automation in twelve actions, the impact of publishing, and conflicts."""
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.bare import bare
-from tests.browser.hand import Hand
+from tests.browser.bare_page import open_canvas
+from tests.browser.mouse import Mouse
 from tests.running import Running
 
 pytestmark = pytest.mark.browser
 
 
-def test_from_new_to_published_and_tested_in_twelve_actions(page: Page, running: Running) -> None:
+def test_an_automation_is_built_tested_and_published_in_twelve_actions(page: Page, running: Running) -> None:
     automation = running.workbench().automation("Canvas: twelve actions")
-    with bare(page, automation) as shown:
-        hand = Hand(page, actions=1)  # running the cell that opens it
-        hand.choose("Event", "deposit")
-        hand.add("send_inapp")
-        hand.fill("Title", "Thank you")
-        hand.fill("Text", "{{ amountUsd }} {{ asset }} have arrived.")
-        hand.press("Test")
-        expect(page.get_by_test_id("trial")).to_contain_text("Would send 1 message")
-        hand.press("Publish")
-        hand.click(page.get_by_role("dialog").get_by_role("button", name="Publish"))
+    with open_canvas(page, automation) as view:
+        mouse = Mouse(page, actions=1)  # running the cell that opens it
+        mouse.choose("Event", "deposit")
+        mouse.add("send_inapp")
+        mouse.fill("Title", "Thank you")
+        mouse.fill("Text", "{{ amountUsd }} {{ asset }} have arrived.")
+        mouse.press("Test")
+        expect(page.get_by_test_id("simulation")).to_contain_text("Would send 1 message")
+        mouse.press("Publish")
+        mouse.click(page.get_by_role("dialog").get_by_role("button", name="Publish"))
         expect(page.get_by_test_id("notice")).to_contain_text("Published")
-        assert hand.actions <= 12, hand.actions
-        assert "published, version 1, active" in repr(shown.automation)
+        assert mouse.actions <= 12, mouse.actions
+        assert "published, version 1, active" in repr(view.automation)
 
 
-def test_who_is_on_the_way_is_counted_and_shown_before_publishing(page: Page, running: Running) -> None:
+def test_publishing_shows_the_entries_in_progress(page: Page, running: Running) -> None:
     wb = running.workbench()
     automation = wb.automation("Canvas: on the way").on("canvas:waits").delay(days=1).add_tag("late").publish()
     wb.events.send("canvas:waits", wallet_address="0xca11ab1e00000000000000000000000000000002")
-    with bare(page, automation):
+    with open_canvas(page, automation):
         waiting = page.locator('.react-flow__node[data-id="delay_1_day"]')
         expect(waiting.get_by_test_id("live")).to_have_text("● 1 here", timeout=20_000)
         page.locator('.react-flow__node[data-id="add_tag_late"]').click()
         page.get_by_label("Tag", exact=True).fill("later")
         page.get_by_role("button", name="Publish").click()
-        told = page.get_by_test_id("impact")
-        expect(told).to_contain_text("Version 2 replaces version 1")
-        expect(told).to_contain_text("1 entry of earlier versions is still on the way")
-        expect(told).to_contain_text("finish on version 1")
+        impact = page.get_by_test_id("impact")
+        expect(impact).to_contain_text("Version 2 replaces version 1")
+        expect(impact).to_contain_text("1 entry of earlier versions has not ended")
+        expect(impact).to_contain_text("finish on version 1")
         page.get_by_role("dialog").get_by_role("button", name="Publish").click()
         expect(page.get_by_test_id("notice")).to_contain_text("Published")
         page.get_by_role("button", name="Pause").click()
@@ -51,14 +51,14 @@ def test_who_is_on_the_way_is_counted_and_shown_before_publishing(page: Page, ru
         expect(page.get_by_role("button", name="Activate")).to_be_visible()
 
 
-def test_somebody_elses_change_is_said_plainly_and_can_be_loaded(page: Page, running: Running) -> None:
+def test_a_conflict_is_shown_and_the_server_version_can_be_loaded(page: Page, running: Running) -> None:
     mine = running.workbench().automation("Canvas: two people").on("deposit").add_tag("mine").save()
-    with bare(page, mine):
+    with open_canvas(page, mine):
         running.workbench().automation(mine.name).on("deposit").add_tag("theirs").save()
         page.locator('.react-flow__node[data-id="add_tag_mine"]').click()
         page.get_by_label("Tag", exact=True).fill("still mine")
         page.get_by_role("button", name="Save", exact=True).click()
-        expect(page.get_by_test_id("stale")).to_contain_text("omeone changed")
+        expect(page.get_by_test_id("stale")).to_contain_text("Someone changed")
         page.get_by_role("button", name="Load theirs").click()
         page.get_by_role("dialog").get_by_role("button", name="Load").click()
         expect(page.locator('.react-flow__node[data-id="add_tag_theirs"]')).to_be_visible()

@@ -1,4 +1,4 @@
-"""The first notebook in JupyterLab in a real Chromium: every cell runs, and what is shown is really drawn."""
+"""The first notebook in JupyterLab: every cell runs, and every picture is drawn."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ pytestmark = pytest.mark.browser
 
 RUN_ALL = """async () => {
     const app = window.jupyterapp;
-    const late = new Promise(done => setTimeout(() => done("timeout"), 90000));
-    return await Promise.race([app.commands.execute("notebook:run-all-cells"), late]);
+    const timeout = new Promise(done => setTimeout(() => done("timeout"), 90000));
+    return await Promise.race([app.commands.execute("notebook:run-all-cells"), timeout]);
 }"""
 KERNEL_IDLE = """() =>
     window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session?.kernel?.status === "idle"
@@ -31,30 +31,29 @@ def use_theme(page: Page, theme: str) -> None:
 
 
 def block(page: Page, heading: str) -> Locator:
-    """The output block of ours whose heading begins with these words."""
+    """Return the first output of the package with this text in its heading."""
     return page.locator(".ewb").filter(has=page.locator(f".head:has-text('{heading}')")).first
 
 
-def photograph(page: Page, pictures: Path, theme: str) -> None:
-    """Take a picture of every output of ours, and one of the simulation with its code: the README's."""
+def take_pictures(page: Page, pictures: Path, theme: str) -> None:
+    """Take a picture of every output, and the picture for the README: the simulation with its code."""
     page.set_viewport_size({"width": 1240, "height": 9000})  # Lab draws only the cells in view
     page.wait_for_selector(".ewb .head:has-text('Entries:')")
-    for number, each in enumerate(
-        page.locator(".jp-OutputArea-child:has(.ewb:visible), .jp-OutputArea-child:has(table:visible)").all()
-    ):
-        each.screenshot(path=pictures / f"{theme}-{number:02}.png")
+    outputs = page.locator(".jp-OutputArea-child:has(.ewb:visible), .jp-OutputArea-child:has(table:visible)")
+    for number, output in enumerate(outputs.all()):
+        output.screenshot(path=pictures / f"{theme}-{number:02}.png")
     page.locator(".jp-CodeCell:has-text('someone = wb.sql')").first.screenshot(
         path=pictures / f"{theme}-simulation.png"
     )
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_the_first_automation_runs_and_is_drawn(page: Page, lab: Lab, pictures: Path, theme: str) -> None:
+def test_the_first_notebook_runs_and_is_drawn(page: Page, lab: Lab, pictures: Path, theme: str) -> None:
     open_notebook(page, lab, "01_first_automation.ipynb", theme.split()[1].lower())
     page.evaluate("window.jupyterapp.shell.collapseLeft()")
     use_theme(page, theme)
     assert page.evaluate(RUN_ALL) is True
-    photograph(page, pictures, theme.split()[1].lower())
+    take_pictures(page, pictures, theme.split()[1].lower())
     assert block(page, "Welcome the first deposit").locator("img").first.evaluate(DRAWN)
     assert block(page, "Would send 1 message").locator(".toast").is_visible()
     assert all(image.evaluate(DRAWN) for image in page.locator(".ewb img").all())

@@ -1,4 +1,4 @@
-"""The SDK and the demo page in Chromium: a wallet with a known key signs in, and what is sent to it appears as a toast."""
+"""The SDK and the demo page in Chromium: a wallet signs in, and messages to it appear as toasts."""
 
 import signal
 from collections.abc import Iterator
@@ -139,7 +139,7 @@ def test_the_demo_page_shows_toasts(
     expect(page.get_by_role("status")).to_have_text("Stopped.")
 
 
-def test_the_sdk_hands_over_every_message_once(page: Page, running: Running, extension: Extension) -> None:
+def test_the_sdk_delivers_every_message_once(page: Page, running: Running, extension: Extension) -> None:
     page.goto(f"{running.url}/inapp/demo")
     send(running, extension.wallet, "missed")
     assert page.evaluate(COUNTING, running.keys["publishable"]) == extension.wallet.address
@@ -150,9 +150,7 @@ def test_the_sdk_hands_over_every_message_once(page: Page, running: Running, ext
     expect(page).to_have_title("given: while-away")
 
 
-def test_a_lost_connection_comes_back_without_asking_the_wallet(
-    page: Page, running: Running, extension: Extension
-) -> None:
+def test_a_lost_connection_is_restored_without_the_wallet(page: Page, running: Running, extension: Extension) -> None:
     page.goto(f"{running.url}/inapp/demo")
     page.evaluate(WATCHING)
     page.evaluate(COUNTING, running.keys["publishable"])
@@ -164,7 +162,7 @@ def test_a_lost_connection_comes_back_without_asking_the_wallet(
     assert len(extension.signed) == 1
 
 
-def test_a_session_is_renewed_without_asking_the_wallet(page: Page, running: Running, extension: Extension) -> None:
+def test_a_session_is_renewed_without_the_wallet(page: Page, running: Running, extension: Extension) -> None:
     sessions = Sessions(Database(""), Keyring(secret_of(running)), Clock())
     given: list[str] = []
 
@@ -189,9 +187,7 @@ def test_a_session_is_renewed_without_asking_the_wallet(page: Page, running: Run
     assert len(extension.signed) == 1
 
 
-def test_the_sdk_comes_back_when_it_is_told_to(
-    page: Page, running: Running, house: House, extension: Extension
-) -> None:
+def test_the_sdk_reconnects_after_retry_after(page: Page, running: Running, house: House, extension: Extension) -> None:
     api = house.start_api("--workers", "2", WORKBENCH_SECRET=secret_of(running))
     page.goto(f"{api.url}/inapp/demo")
     page.evaluate(WATCHING)
@@ -204,7 +200,7 @@ def test_the_sdk_comes_back_when_it_is_told_to(
     page.evaluate("client.stop()")  # before the API ends: a page must not complain
 
 
-def test_another_account_signs_in_for_itself(page: Page, running: Running, extension: Extension) -> None:
+def test_another_account_signs_in_separately(page: Page, running: Running, extension: Extension) -> None:
     page.add_init_script("ethereum.on = (name, listener) => { window[name] = listener; };")
     page.goto(f"{running.url}/inapp/demo")
     first = extension.wallet
@@ -218,7 +214,7 @@ def test_another_account_signs_in_for_itself(page: Page, running: Running, exten
     expect(page.locator("html")).to_have_attribute("data-state", "stopped")
 
 
-def test_a_person_who_does_not_sign_is_told_so(page: Page, running: Running) -> None:
+def test_a_refused_signature_is_reported(page: Page, running: Running) -> None:
     page.add_init_script("window.ethereum = { request: async () => { throw { code: 4001, message: 'rejected' }; } };")
     page.goto(f"{running.url}/inapp/demo")
     page.get_by_label("Publishable key").fill(running.keys["publishable"])

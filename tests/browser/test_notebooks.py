@@ -1,4 +1,4 @@
-"""The notebooks after the first, in JupyterLab in a real Chromium: every cell runs, and what is shown is really drawn."""
+"""The other notebooks in JupyterLab: every cell runs, and every picture is drawn."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.notebooks.test_notebooks import A_TENTH
 
 pytestmark = pytest.mark.browser
 
-LAST = {
+LAST_OUTPUTS = {
     "02_catalog": "Events of the last 30 days",
     "03_sql_and_reports": "customers",
     "04_segments": "signed-up-no-deposit",
@@ -24,9 +24,9 @@ STDERR = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']"
 
 
 def test_the_other_notebooks_run_and_are_drawn(page: Page, lab: Lab, pictures: Path) -> None:
-    log = lab.folder / "03_sql_and_reports.ipynb"
-    log.write_text(log.read_text().replace(*A_TENTH))
-    for name, last in LAST.items():
+    reports = lab.folder / "03_sql_and_reports.ipynb"
+    reports.write_text(reports.read_text().replace(*A_TENTH))
+    for name, last in LAST_OUTPUTS.items():
         page.set_viewport_size({"width": 1240, "height": 900})
         open_notebook(page, lab, f"{name}.ipynb", name)
         page.evaluate("window.jupyterapp.shell.collapseLeft()")
@@ -36,6 +36,6 @@ def test_the_other_notebooks_run_and_are_drawn(page: Page, lab: Lab, pictures: P
         expect(page.locator(".jp-CodeCell").last).to_contain_text(last)
         assert all(image.evaluate(DRAWN) for image in page.locator(".ewb img").all())
         assert page.locator(STDERR).count() == 0
-        if name == "02_catalog":  # the cell after the tail sends two events, and the tail was listening
+        if name == "02_catalog":  # the cell after the tail sends two events
             expect(page.locator(".tail tr.event", has_text="survey_answered")).to_have_count(2)
         page.locator(".jp-Notebook").screenshot(path=pictures / f"{name}.png")

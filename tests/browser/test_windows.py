@@ -1,4 +1,4 @@
-"""The widgets in a bare page with a model that is written down: what strangers sent stays text, keys stay inside, rows stay few."""
+"""The widgets in a page without JupyterLab, with a model played by the test: untrusted text, keys, limits, and lost kernels."""
 
 import json
 from collections.abc import Callable
@@ -68,9 +68,9 @@ def show(
     page.evaluate(SHOW, [window._esm, window._css, {"event": "", "own_id": "me"} | traits, answers])
 
 
-def outside(page: Page) -> list[str]:
-    found: list[str] = page.evaluate("window.outside")
-    return found
+def keys_outside(page: Page) -> list[str]:
+    keys: list[str] = page.evaluate("window.outside")
+    return keys
 
 
 def tail_row(number: int, **changed: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def tell(page: Page, *rows: dict[str, Any], state: str = "following", why: str =
 HELLO = {"told": 1, "rows": [], "state": "connecting", "why": ""}
 
 
-def test_what_strangers_sent_is_shown_as_it_is(page: Page) -> None:
+def test_untrusted_text_is_shown_as_text(page: Page) -> None:
     show(page, CatalogWindow, {"list": LISTED, "look": LOOKED})
     page.locator("tr[data-event]").nth(2).click()
     expect(page.locator(".detail .head")).to_have_text(EVIL)
@@ -107,7 +107,7 @@ def test_what_strangers_sent_is_shown_as_it_is(page: Page) -> None:
     assert page.title() != "broken"
 
 
-def test_the_catalog_is_searched_and_opened_with_the_keyboard_alone(page: Page) -> None:
+def test_the_catalog_is_searched_and_opened_with_the_keyboard(page: Page) -> None:
     show(page, CatalogWindow, {"list": LISTED, "look": LOOKED})
     expect(page.locator("tr[data-event]")).to_have_count(3)
     page.locator("input").focus()
@@ -119,20 +119,20 @@ def test_the_catalog_is_searched_and_opened_with_the_keyboard_alone(page: Page) 
     for key in ("d", "d", "a", "x", "Escape"):
         page.keyboard.press(key)
     expect(page.locator(".detail")).to_be_hidden()
-    assert outside(page) == []
+    assert keys_outside(page) == []
     page.keyboard.press("Control+Enter")
-    assert outside(page) == ["Control", "Enter"]
-    assert [each["ask"] for each in page.evaluate("window.sent")] == ["list", "look"]
+    assert keys_outside(page) == ["Control", "Enter"]
+    assert [request["ask"] for request in page.evaluate("window.sent")] == ["list", "look"]
 
 
-def test_names_that_are_not_listed_are_searched_for_by_the_kernel(page: Page) -> None:
+def test_a_capped_list_is_searched_by_the_kernel(page: Page) -> None:
     show(page, CatalogWindow, {"list": LISTED | {"capped": True}})
     expect(page.locator("tr[data-event]")).to_have_count(3)
     page.locator("input").fill(" Rare ")
     page.wait_for_function("() => window.sent.at(-1).text === 'rare'")
 
 
-def test_code_is_copied_where_no_cell_can_be_inserted(page: Page) -> None:
+def test_code_is_copied_if_cells_cannot_be_inserted(page: Page) -> None:
     show(page, CatalogWindow, {"look": LOOKED}, event="deposit")
     page.locator(".detail .bar .insert").click()
     expect(page.locator(".said")).to_have_text("Cells cannot be inserted from here: copy it instead.")
@@ -142,14 +142,14 @@ def test_code_is_copied_where_no_cell_can_be_inserted(page: Page) -> None:
     assert page.evaluate("window.copied ?? navigator.clipboard.readText()") == "the code"
 
 
-def test_a_failure_is_said_in_the_words_of_the_kernel(page: Page) -> None:
+def test_an_error_of_the_kernel_is_shown(page: Page) -> None:
     show(page, CatalogWindow, {"list": LISTED, "look": {"error": EVIL}})
     page.locator("tr[data-event]").first.click()
     expect(page.locator(".said")).to_have_text(EVIL)
 
 
 @pytest.mark.parametrize("window", [CatalogWindow, TailWindow])
-def test_a_kernel_that_was_stopped_is_said(
+def test_a_stopped_kernel_is_reported(
     page: Page, window: type[CatalogWindow] | type[TailWindow] | type[LiveWindow]
 ) -> None:
     show(page, window, {"list": LISTED, "hello": HELLO})
@@ -161,7 +161,7 @@ def test_a_kernel_that_was_stopped_is_said(
     expect(page.locator(".ewb-widget")).to_contain_text("or it was stopped: then run the cell again")
 
 
-def test_the_tail_pauses_filters_and_keeps_few_rows(page: Page) -> None:
+def test_the_tail_pauses_filters_and_limits_its_rows(page: Page) -> None:
     show(page, TailWindow, {"hello": HELLO})
     rows = page.locator("tr.event")
     tell(page, *(tail_row(n) for n in range(1, 700)))
@@ -178,10 +178,10 @@ def test_the_tail_pauses_filters_and_keeps_few_rows(page: Page) -> None:
     page.locator(".chip.rejected").click()
     expect(page.locator("tbody")).to_have_text("Nothing that fits the filter.")
     page.keyboard.press("d")
-    assert outside(page) == []
+    assert keys_outside(page) == []
 
 
-def test_the_tail_says_when_the_connection_is_lost_and_when_it_is_back(page: Page) -> None:
+def test_the_tail_shows_the_state_of_its_connection(page: Page) -> None:
     show(page, TailWindow, {"hello": HELLO})
     steps: list[tuple[str, str, str]] = [
         ("following", "", "live"),
@@ -189,13 +189,13 @@ def test_the_tail_says_when_the_connection_is_lost_and_when_it_is_back(page: Pag
         ("following", "", "live"),
         ("ended", "the key was revoked", "ended"),
     ]
-    for state, why, said in steps:
+    for state, why, text in steps:
         tell(page, state=state, why=why)
-        expect(page.locator(".state")).to_have_text(said)
+        expect(page.locator(".state")).to_have_text(text)
         expect(page.locator(".tail")).to_contain_text(why)
 
 
-def test_messages_that_overtake_each_other_lose_nothing(page: Page) -> None:
+def test_messages_in_the_wrong_order_lose_no_rows(page: Page) -> None:
     show(page, TailWindow, {"hello": HELLO})
     tell(page, tail_row(3))
     page.evaluate("message => window.tell(message)", HELLO | {"rows": [tail_row(1), tail_row(2), tail_row(3)]})
@@ -206,7 +206,7 @@ def test_messages_that_overtake_each_other_lose_nothing(page: Page) -> None:
     expect(page.locator("tr.event td:nth-child(3)")).to_have_text(["e4"])
 
 
-def test_a_row_keeps_the_focus_while_others_come(page: Page) -> None:
+def test_a_row_keeps_the_focus_while_rows_are_added(page: Page) -> None:
     show(page, TailWindow, {"hello": HELLO})
     tell(page, tail_row(1))
     page.locator("tr.event").focus()
@@ -215,7 +215,7 @@ def test_a_row_keeps_the_focus_while_others_come(page: Page) -> None:
     expect(page.locator("tr.event").nth(1)).to_be_focused()
 
 
-def test_an_answer_may_take_long_once_the_kernel_was_heard(page: Page) -> None:
+def test_a_slow_answer_is_awaited_once_the_kernel_has_responded(page: Page) -> None:
     show(page, CatalogWindow, {})
     page.evaluate("() => window.tell({id: window.sent[0].id, heard: true})")
     page.clock.run_for(60_000)
@@ -225,7 +225,7 @@ def test_an_answer_may_take_long_once_the_kernel_was_heard(page: Page) -> None:
 
 
 @pytest.mark.parametrize("window", [CatalogWindow, TailWindow])
-def test_a_widget_that_is_taken_away_leaves_nothing(page: Page, window: Callable[..., Any]) -> None:
+def test_a_removed_widget_leaves_nothing_in_the_page(page: Page, window: Callable[..., Any]) -> None:
     show(page, window, {"list": LISTED, "hello": HELLO})  # type: ignore[arg-type]
     expect(page.locator("tbody")).to_be_visible()
     page.evaluate("window.end()")
@@ -245,7 +245,7 @@ STATS = {
 }
 
 
-def test_live_figures_are_asked_for_again_and_failures_tried_again(page: Page) -> None:
+def test_the_dashboard_refreshes_and_replays_dead_letters(page: Page) -> None:
     show(page, LiveWindow, {"look": STATS, "replay": STATS | {"said": "2 entries are tried again."}})
     expect(page.locator(".head")).to_contain_text(EVIL)
     expect(page.locator(".lines p").nth(1)).to_have_text(EVIL)
@@ -257,7 +257,7 @@ def test_live_figures_are_asked_for_again_and_failures_tried_again(page: Page) -
     expect(page.get_by_text("12.5%")).to_be_visible()
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("status")).to_have_text("2 entries are tried again.")
-    assert [each["ask"] for each in page.evaluate("window.sent")] == ["look", "look", "replay"]
+    assert [request["ask"] for request in page.evaluate("window.sent")] == ["look", "look", "replay"]
     assert page.evaluate("window.sent.at(-1).cause") == "no_wallet"
     assert page.locator("script, img").count() == 0
     page.evaluate("window.end()")
@@ -265,7 +265,7 @@ def test_live_figures_are_asked_for_again_and_failures_tried_again(page: Page) -
     assert len(page.evaluate("window.sent")) == 3
 
 
-def test_live_figures_that_cannot_be_had_say_so_and_are_asked_for_again(page: Page) -> None:
+def test_the_dashboard_shows_an_error_and_tries_again(page: Page) -> None:
     show(page, LiveWindow, {"look": {"error": EVIL}})
     expect(page.get_by_role("status")).to_have_text(EVIL)
     page.clock.run_for(4_000)

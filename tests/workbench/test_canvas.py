@@ -1,4 +1,4 @@
-"""The canvas without a browser: pieces and patches, exact numbers, forms, previews, and views that speak at the same time."""
+"""The canvas without a browser: pieces and patches, exact numbers, forms, previews, and views that write concurrently."""
 
 import hashlib
 import threading
@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 
 from tests.workbench.test_writing import branching, new, thanks
 from workbench import Automation
-from workbench.canvas.document import Patch, from_browser, sheet_of, to_browser
+from workbench.canvas.document import DraftPieces, Patch, from_browser, to_browser
 from workbench.canvas.forms import FORMS
 from workbench.canvas.widget import Canvas
 from workbench.display.cards import WIDTH
@@ -29,7 +29,7 @@ SOURCES = Path(__file__).parents[2] / "workbench" / "canvas_src"
 STATIC = SOURCES.parent / "static"
 
 
-def test_the_built_canvas_is_that_of_its_sources_and_small() -> None:
+def test_the_build_matches_its_sources_and_is_small() -> None:
     names = ["build.mjs", "package-lock.json", "../display/looks.json"]
     names += [path.relative_to(SOURCES).as_posix() for path in (SOURCES / "src").rglob("*") if path.is_file()]
     digest = hashlib.sha256()
@@ -58,17 +58,17 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_values_come_back_from_a_browser_to_the_last_digit(value: Any) -> None:
+def test_values_survive_the_browser_exactly(value: Any) -> None:
     assert encode(from_browser(to_browser(value))) == encode(normalise(value))
 
 
 @pytest.mark.parametrize("value", [1, 1.5, -3, 0.1, "1.0", True])
-def test_what_javascript_keeps_travels_as_it_is(value: object) -> None:
+def test_numbers_that_javascript_keeps_are_sent_unchanged(value: object) -> None:
     assert to_browser(value) == value
 
 
 @pytest.mark.parametrize("value", [2**53, 10**30, Decimal("1.0"), Decimal("0.10"), 1e21, 1e-7])
-def test_what_javascript_would_change_travels_as_digits(value: object) -> None:
+def test_numbers_that_javascript_would_change_are_sent_as_digits(value: object) -> None:
     assert to_browser(value).keys() == {"$exact"}
 
 
@@ -89,96 +89,95 @@ EDGES = st.lists(
 
 
 @given(NODES, EDGES)
-def test_whatever_is_opened_and_not_touched_stays_as_it_was(nodes: list[Any], edges: list[Any]) -> None:
+def test_a_draft_that_is_opened_and_not_changed_stays_the_same(nodes: list[Any], edges: list[Any]) -> None:
     payload = {"name": "n", "triggerSpec": {"type": "app_event"}, "graph": {"nodes": nodes, "edges": edges, "more": 1}}
     draft = Automation.from_json(payload)._draft
-    assert sheet_of(draft, {}).draft("n").payload() == payload
-    assert sheet_of(draft, {}).patched(Patch()).draft("n").payload() == payload
+    assert DraftPieces.of(draft, {}).draft("n").payload() == payload
+    assert DraftPieces.of(draft, {}).patched(Patch()).draft("n").payload() == payload
 
 
-def test_a_patch_changes_its_pieces_only() -> None:
-    sheet = sheet_of(branching()._draft, {})
-    changed = sheet.nodes["send_inapp"] | {"data": {"actionType": "send_inapp", "title": "t", "body": "b"}}
-    after = sheet.patched(Patch(nodes={"send_inapp": changed, "add_tag_seen": None}, order=("if_plan", "trigger")))
+def test_a_patch_changes_only_its_pieces() -> None:
+    pieces = DraftPieces.of(branching()._draft, {})
+    changed = pieces.nodes["send_inapp"] | {"data": {"actionType": "send_inapp", "title": "t", "body": "b"}}
+    after = pieces.patched(Patch(nodes={"send_inapp": changed, "add_tag_seen": None}, order=("if_plan", "trigger")))
     assert [*after.nodes] == ["if_plan", "trigger", "add_tag_pro_customer", "send_inapp"]
     assert after.nodes["send_inapp"] == changed
-    assert after.nodes["trigger"] is sheet.nodes["trigger"]
-    assert after.edges == sheet.edges
+    assert after.nodes["trigger"] is pieces.nodes["trigger"]
+    assert after.edges == pieces.edges
 
 
 # Forms
 
 
-def test_every_kind_has_a_form_and_every_field_is_one_that_the_language_reads() -> None:
+def test_every_kind_has_a_form_with_the_fields_that_the_language_reads() -> None:
     assert FORMS.keys() == set(NODE_KINDS)
     for kind, form in FORMS.items():
-        read = read_action(kind, {}, "n")
-        asked = (
-            {each.field.removeprefix("n.data.") for each in read.problems} if isinstance(read, InvalidAction) else set()
-        )
-        assert asked <= {field.name for field in form.fields}, kind
+        action = read_action(kind, {}, "n")
+        problems = action.problems if isinstance(action, InvalidAction) else ()
+        required = {problem.field.removeprefix("n.data.") for problem in problems}
+        assert required <= {field.name for field in form.fields}, kind
         assert form.blank.keys() - {"recipientMode", "event"} <= {field.name for field in form.fields}, kind
 
 
 # The widget, without a kernel
 
 
-class Heard(Canvas):
-    """A canvas that keeps what it says to its views."""
+class RecordingCanvas(Canvas):
+    """A canvas that records the messages to its views."""
 
     def __init__(self, automation: Automation, **options: Any) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.sent: list[dict[str, Any]] = []
         super().__init__(automation, **options)
 
     def send(self, content: Any, buffers: Any = None) -> None:
-        self.said.append(content)
+        self.sent.append(content)
 
-    def hear(self, **content: Any) -> Any:
-        self.said.clear()
+    def receive(self, **content: Any) -> Any:
+        self.sent.clear()
         self._receive(self, content, [])
-        return self.said[-1] if self.said else None
+        return self.sent[-1] if self.sent else None
 
     def edit(self, number: int, view: str = "v", **patch: Any) -> None:
-        self.hear(kind="edit", view=view, number=number, patch=patch)
+        self.receive(kind="edit", view=view, number=number, patch=patch)
 
-    def ask(self, what: str, **more: Any) -> Any:
-        answer = self.hear(kind="ask", id="v/1", what=what, **more)
-        assert "error" not in answer, answer
-        return answer["value"]
+    def request(self, name: str, **parameters: Any) -> Any:
+        response = self.receive(kind="request", id="v/1", name=name, **parameters)
+        assert "error" not in response, response
+        return response["value"]
 
 
 def node(canvas: Canvas, key: str) -> Any:
-    return next(each["node"] for each in canvas.document["nodes"] if each["key"] == key)
+    return next(piece["node"] for piece in canvas.document["nodes"] if piece["key"] == key)
 
 
-def test_a_change_is_written_once_however_often_it_is_sent() -> None:
+def test_an_edit_that_is_sent_twice_is_applied_once() -> None:
     automation = thanks()
-    canvas = Heard(automation)
+    canvas = RecordingCanvas(automation)
     tag = {"id": "add_tag", "type": "add_tag", "data": {"tag": "x"}}
     for _ in range(2):
-        canvas.edit(1, nodes={"add_tag": tag}, fresh=["add_tag"])
+        canvas.edit(1, nodes={"add_tag": tag}, created=["add_tag"])
     assert automation.to_json()["graph"]["nodes"][-1] == tag
-    assert canvas.document["seen"] == {"v": 1}
-    assert canvas.said == []
+    assert canvas.document["acknowledged"] == {"v": 1}
+    assert canvas.sent == []
 
 
-def test_a_step_that_somebody_else_made_meanwhile_is_not_overwritten() -> None:
+def test_a_step_created_concurrently_is_not_overwritten() -> None:
     automation = thanks()
-    canvas = Heard(automation)
+    canvas = RecordingCanvas(automation)
     canvas.automation = automation.add_tag("x")
-    canvas.hear(
+    canvas.receive(
         kind="edit",
         view="v",
         number=1,
-        patch={"nodes": {"add_tag_x": {"id": "add_tag_x", "type": "exit"}}, "fresh": ["add_tag_x"]},
+        patch={"nodes": {"add_tag_x": {"id": "add_tag_x", "type": "exit"}}, "created": ["add_tag_x"]},
     )
-    assert canvas.said[0]["kind"] == "refused"
+    assert canvas.sent[0]["kind"] == "rejected"
     assert node(canvas, "add_tag_x")["type"] == "add_tag"
 
 
-def test_what_is_assigned_is_drawn_and_what_is_drawn_is_in_every_value_that_was() -> None:
+def test_an_edit_changes_all_values_that_were_assigned() -> None:
     first = thanks()
-    canvas = Heard(first)
+    canvas = RecordingCanvas(first)
     second = first.add_tag("more")
     canvas.automation = second
     assert canvas.automation is second
@@ -187,9 +186,9 @@ def test_what_is_assigned_is_drawn_and_what_is_drawn_is_in_every_value_that_was(
     assert first.to_json() == second.to_json()
 
 
-def test_views_and_cells_that_write_at_the_same_time_lose_nothing() -> None:
+def test_concurrent_edits_of_views_are_all_kept() -> None:
     automation = new().on("deposit").add_tag("start")
-    canvas = Heard(automation)
+    canvas = RecordingCanvas(automation)
 
     def draw(view: str) -> None:
         for number in range(1, 16):
@@ -198,7 +197,7 @@ def test_views_and_cells_that_write_at_the_same_time_lose_nothing() -> None:
                 {
                     "view": view,
                     "number": number,
-                    "patch": {"nodes": {key: {"id": key, "type": "exit", "data": {}}}, "fresh": [key]},
+                    "patch": {"nodes": {key: {"id": key, "type": "exit", "data": {}}}, "created": [key]},
                 }
             )
 
@@ -208,44 +207,44 @@ def test_views_and_cells_that_write_at_the_same_time_lose_nothing() -> None:
     for thread in threads:
         thread.join()
     assert len(automation.to_json()["graph"]["nodes"]) == 2 + 45
-    assert canvas.document["seen"] == {"a": 15, "b": 15, "c": 15}
+    assert canvas.document["acknowledged"] == {"a": 15, "b": 15, "c": 15}
 
 
-def test_two_canvases_of_one_automation_know_of_each_other() -> None:
+def test_two_canvases_of_one_automation_stay_in_step() -> None:
     automation = thanks()
-    one, two = Heard(automation), Heard(automation, read_only=True)
+    one, two = RecordingCanvas(automation), RecordingCanvas(automation, read_only=True)
     one.edit(1, nodes={"send_inapp": None})
-    two.hear(kind="tick", view="w")
-    assert [each["key"] for each in two.document["nodes"]] == ["trigger"]
+    two.receive(kind="ping", view="w")
+    assert [piece["key"] for piece in two.document["nodes"]] == ["trigger"]
     assert automation.canvas() is automation.canvas()
 
 
-def test_an_empty_automation_begins_with_its_trigger_once_something_is_drawn() -> None:
+def test_an_empty_automation_gets_a_trigger_with_the_first_edit() -> None:
     automation = Automation(Draft("Empty"))
-    canvas = Heard(automation)
-    assert [each["key"] for each in canvas.document["nodes"]] == ["trigger"]
+    canvas = RecordingCanvas(automation)
+    assert [piece["key"] for piece in canvas.document["nodes"]] == ["trigger"]
     assert automation.to_json()["graph"]["nodes"] == []
     canvas.edit(1, trigger={"type": "app_event", "event": "deposit"})
     assert automation._draft.language()[0].names == {"deposit"}
-    assert [each["id"] for each in automation.to_json()["graph"]["nodes"]] == ["trigger"]
+    assert [node["id"] for node in automation.to_json()["graph"]["nodes"]] == ["trigger"]
 
 
-def test_a_half_written_trigger_is_shown_with_what_is_wrong() -> None:
-    canvas = Heard(thanks())
+def test_an_incomplete_trigger_is_shown_with_its_error() -> None:
+    canvas = RecordingCanvas(thanks())
     canvas.edit(1, trigger={"type": "app_event", "filters": [{"path": "", "operator": "eq", "value": 1}]})
-    [problem] = [each for each in canvas.remarks if each["level"] == "error"]
-    assert (problem["key"], problem["field"]) == ("trigger", "filters[0].path")
+    [error] = [diagnostic for diagnostic in canvas.diagnostics if diagnostic["level"] == "error"]
+    assert (error["key"], error["field"]) == ("trigger", "filters[0].path")
     assert canvas.cards.keys() == {"trigger", "send_inapp"}
 
 
-def test_settings_that_are_wrong_are_said_where_they_are_written() -> None:
-    canvas = Heard(thanks())
-    canvas.edit(1, beside={"settings": {"goal": {"event": ""}}})
-    assert "settings.goal.event" in [each["field"] for each in canvas.remarks]
+def test_an_error_in_the_settings_names_its_field() -> None:
+    canvas = RecordingCanvas(thanks())
+    canvas.edit(1, extra={"settings": {"goal": {"event": ""}}})
+    assert "settings.goal.event" in [diagnostic["field"] for diagnostic in canvas.diagnostics]
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("name", "message"),
     [
         ("nonsense", "unknown action"),
         ("preview", "KeyError"),
@@ -253,61 +252,62 @@ def test_settings_that_are_wrong_are_said_where_they_are_written() -> None:
         ("publish", "not connected"),
     ],
 )
-def test_every_question_is_answered_also_one_that_makes_no_sense(what: str, words: str) -> None:
-    assert words in Heard(thanks()).hear(kind="ask", id="v/1", what=what)["error"]
+def test_an_invalid_request_gets_an_error(name: str, message: str) -> None:
+    assert message in RecordingCanvas(thanks()).receive(kind="request", id="v/1", name=name)["error"]
 
 
-TRIED = {"event": "deposit", "payload": '{"amountUsd": 100, "who": "<b>"}'}
+SAMPLE = {"event": "deposit", "payload": '{"amountUsd": 100, "who": "<b>"}'}
 
 
-def test_a_preview_is_what_the_receiver_would_see() -> None:
-    canvas = Heard(new().on("deposit").send_email(subject="{{ amountUsd }}", body="<p>{{ who }}</p>"))
-    shown = canvas.ask("preview", key="send_email", tried=TRIED)
+def test_a_preview_shows_the_message_as_it_would_be_received() -> None:
+    canvas = RecordingCanvas(new().on("deposit").send_email(subject="{{ amountUsd }}", body="<p>{{ who }}</p>"))
+    shown = canvas.request("preview", key="send_email", sample=SAMPLE)
     assert (shown["title"], shown["body"], shown["html"]) == ("100", "<p>&lt;b&gt;</p>", True)
     assert "no email" in shown["note"]
 
 
-def test_a_preview_says_what_would_fail_and_which_way_it_goes() -> None:
-    canvas = Heard(new().on("deposit").when("who", eq="x").then(lambda b: b.send_inapp(title="{{ x }}", body="b")))
-    assert canvas.ask("preview", key="send_inapp", tried=TRIED)["error"] == "there is no value 'x'"
-    asked = canvas.ask("preview", key="if_who", tried=TRIED)
-    assert asked["says"] == "Continues at “no”."
-    assert asked["asked"][0]["found"] == "“<b>”"
+def test_a_preview_shows_errors_and_the_branch() -> None:
+    canvas = RecordingCanvas(
+        new().on("deposit").when("who", eq="x").then(lambda b: b.send_inapp(title="{{ x }}", body="b"))
+    )
+    assert canvas.request("preview", key="send_inapp", sample=SAMPLE)["error"] == "there is no value 'x'"
+    preview = canvas.request("preview", key="if_who", sample=SAMPLE)
+    assert preview["text"] == "Continues at “no”."
+    assert preview["verdicts"][0]["actual"] == "“<b>”"
 
 
 @pytest.mark.parametrize(
-    ("event", "says"), [("deposit", "starts the automation"), ("other", "does not start the automation")]
+    ("event", "text"), [("deposit", "starts the automation"), ("other", "does not start the automation")]
 )
-def test_a_preview_of_the_trigger_says_whether_it_starts(event: str, says: str) -> None:
-    shown = Heard(thanks()).ask("preview", key="trigger", tried=TRIED | {"event": event})
-    assert says in shown["says"]
+def test_a_preview_of_the_trigger_shows_whether_the_event_starts_it(event: str, text: str) -> None:
+    preview = RecordingCanvas(thanks()).request("preview", key="trigger", sample=SAMPLE | {"event": event})
+    assert text in preview["text"]
 
 
-def test_a_trial_marks_the_path_on_the_cards() -> None:
-    tried = TRIED | {"event": "trade"}
-    trial = Heard(branching()).ask("simulate", tried=tried)
-    assert trial["marks"] == {"trigger": "done", "if_plan": "done", "send_inapp": "failed"}
-    assert {"key": "if_plan", "handle": "false"} in trial["ways"]
+def test_a_simulation_marks_its_path_on_the_cards() -> None:
+    simulation = RecordingCanvas(branching()).request("simulate", sample=SAMPLE | {"event": "trade"})
+    assert simulation["marks"] == {"trigger": "done", "if_plan": "done", "send_inapp": "failed"}
+    assert {"key": "if_plan", "handle": "false"} in simulation["path"]
 
 
-def test_laying_out_gives_every_step_a_place_of_its_own() -> None:
-    places = Heard(branching()).ask("arrange")
-    assert len({(each["x"], each["y"]) for each in places.values()}) == len(places) == 5
+def test_the_layout_gives_every_step_its_own_position() -> None:
+    places = RecordingCanvas(branching()).request("arrange")
+    assert len({(place["x"], place["y"]) for place in places.values()}) == len(places) == 5
 
 
-def test_what_somebody_put_somewhere_stays_there_and_is_drawn_there() -> None:
+def test_positions_set_by_a_user_are_kept_and_drawn() -> None:
     automation = thanks()
-    canvas = Heard(automation)
+    canvas = RecordingCanvas(automation)
     canvas.edit(1, nodes={"send_inapp": node(canvas, "send_inapp") | {"position": {"x": 500, "y": 400}}})
     again = Automation.from_json(automation.to_json())
     assert again.svg() == automation.svg()
-    assert node(Heard(again), "send_inapp")["position"] == {"x": 500, "y": 400}
+    assert node(RecordingCanvas(again), "send_inapp")["position"] == {"x": 500, "y": 400}
     following = again.add_tag("more").to_json()["graph"]["nodes"][-1]["position"]
     assert following["y"] > 400
     assert following["x"] == 500
 
 
-def test_an_edge_passes_beside_a_card_in_its_way() -> None:
+def test_an_edge_is_routed_around_a_card() -> None:
     card = Box(0, 100, WIDTH, 150)
     [(middle, top, bottom)] = route_edge((140, 0), (140, 300), [card])
     assert (top, bottom) == (100, 150)
@@ -315,15 +315,15 @@ def test_an_edge_passes_beside_a_card_in_its_way() -> None:
     assert route_edge((500, 0), (500, 300), [card]) == ()
 
 
-def test_a_notebook_keeps_a_picture_for_where_there_is_no_kernel() -> None:
+def test_a_saved_notebook_shows_a_static_picture() -> None:
     shell = InteractiveShell.instance()
     shell.push({"a": thanks()})
     with capture_output() as captured:
         shell.run_cell("a.canvas()")
-    widget, copy = (each._data if hasattr(each, "_data") else each.data for each in captured.outputs)
+    widget, picture = (output._data if hasattr(output, "_data") else output.data for output in captured.outputs)
     assert "application/vnd.jupyter.widget-view+json" in widget
     assert widget["text/plain"] == "Canvas of 'Thanks': run the cell to draw on it"
-    assert "data:image/svg+xml;base64," in copy["text/html"]
+    assert "data:image/svg+xml;base64," in picture["text/html"]
 
 
 # Logs of contracts
@@ -338,46 +338,48 @@ def on_chain() -> Automation:
     return started.where("value", neq="0").send_inapp(title="{{ value }} for {{ walletAddress }}", body="{{ txHash }}")
 
 
-def test_a_trigger_on_chain_is_filled_in_field_by_field() -> None:
+def test_an_on_chain_trigger_is_completed_field_by_field() -> None:
     automation = Automation(Draft("Tokens"))
-    canvas = Heard(automation)
+    canvas = RecordingCanvas(automation)
     trigger = {"type": "onchain_event", "signature": SIGNATURE}
     canvas.edit(1, nodes={"trigger": {"id": "trigger", "type": "onchain_event", "data": {}}}, trigger=trigger)
     assert canvas.cards["trigger"]["kind"] == "When on chain"
     assert canvas.cards["trigger"]["title"] == ["which contract?"]
-    wrong = [each["field"] for each in canvas.remarks if each["level"] == "error" and each["key"] == "trigger"]
-    assert wrong == ["chainId", "contract", "walletArg"]
-    offered = canvas.ask("choices")["paths"][SIGNATURE]
-    assert [each["path"] for each in offered if each["types"] == ["address"]] == ["from", "to"]
+    errors = [error for error in canvas.diagnostics if error["level"] == "error" and error["key"] == "trigger"]
+    assert [error["field"] for error in errors] == ["chainId", "contract", "walletArg"]
+    paths = canvas.request("choices")["paths"][SIGNATURE]
+    assert [path["path"] for path in paths if path["types"] == ["address"]] == ["from", "to"]
     canvas.edit(2, trigger=trigger | {"chainId": 1, "contract": TOKEN, "walletArg": "to"})
     assert automation._draft.language()[0].source is not None
     shown = canvas.cards["trigger"]
     assert (shown["title"], shown["lines"]) == (["Transfer"], ["0xc0c0c0…c0c0 on chain 1", "wallet in to"])
 
 
-def test_a_log_is_tried_like_any_event() -> None:
-    canvas = Heard(on_chain())
-    [sample] = canvas.ask("samples")
-    given = {"event": sample["event"], "payload": sample["payload"], "person": sample["contactId"]}
-    assert "does not start the automation" in canvas.ask("preview", key="trigger", tried=given)["says"]
-    given["payload"] = given["payload"].replace('"value":"0"', '"value":"7"')
-    assert "This event starts the automation." in canvas.ask("preview", key="trigger", tried=given)["says"]
-    said = f"7 for 0x{'ab' * 20}"
-    assert canvas.ask("preview", key="send_inapp", tried=given)["title"] == said
-    assert [each["title"] for each in canvas.ask("simulate", tried=given)["messages"]] == [said]
+def test_a_log_is_tested_like_any_event() -> None:
+    canvas = RecordingCanvas(on_chain())
+    [event] = canvas.request("samples")
+    sample = {"event": event["event"], "payload": event["payload"], "contact": event["contactId"]}
+    assert "does not start the automation" in canvas.request("preview", key="trigger", sample=sample)["text"]
+    sample["payload"] = sample["payload"].replace('"value":"0"', '"value":"7"')
+    assert "This event starts the automation." in canvas.request("preview", key="trigger", sample=sample)["text"]
+    title = f"7 for 0x{'ab' * 20}"
+    assert canvas.request("preview", key="send_inapp", sample=sample)["title"] == title
+    assert [message["title"] for message in canvas.request("simulate", sample=sample)["messages"]] == [title]
 
 
-def test_a_log_of_zeros_is_one_that_a_contract_can_log() -> None:
-    event = "F(address to, string indexed s, uint8[3] a, (uint8 x, bytes4 y)[2] t, bytes b, uint8[] e, uint8[60000][60000] m)"
-    canvas = Heard(new().on_chain(contract=TOKEN, event=event, to_contact="to", chain_id=1).add_tag("x"))
-    [sample] = canvas.ask("samples")
-    payload = sample["payload"].replace(',"m":[]', "")
-    given = {"event": sample["event"], "payload": payload, "person": sample["contactId"]}
-    assert "This event starts the automation." in canvas.ask("preview", key="trigger", tried=given)["says"]
+def test_a_log_of_zeros_is_valid() -> None:
+    signature = "F(address to, string indexed s, uint8[3] a, (uint8 x, bytes4 y)[2] t, bytes b, uint8[] e, uint8[60000][60000] m)"
+    canvas = RecordingCanvas(new().on_chain(contract=TOKEN, event=signature, to_contact="to", chain_id=1).add_tag("x"))
+    [event] = canvas.request("samples")
+    payload = event["payload"].replace(',"m":[]', "")
+    sample = {"event": event["event"], "payload": payload, "contact": event["contactId"]}
+    assert "This event starts the automation." in canvas.request("preview", key="trigger", sample=sample)["text"]
 
 
-def test_what_no_contract_logs_is_said_where_it_is_tried() -> None:
-    tried = {"event": "Transfer", "payload": '{"to": "0x12", "worth": 1}'}
-    for what in ("preview", "simulate"):
-        answer = Heard(on_chain()).hear(kind="ask", id="v/1", what=what, key="trigger", tried=tried)
-        assert "is not a parameter of Transfer" in answer["error"]
+def test_a_log_with_an_unknown_parameter_gets_an_error() -> None:
+    sample = {"event": "Transfer", "payload": '{"to": "0x12", "worth": 1}'}
+    for name in ("preview", "simulate"):
+        response = RecordingCanvas(on_chain()).receive(
+            kind="request", id="v/1", name=name, key="trigger", sample=sample
+        )
+        assert "is not a parameter of Transfer" in response["error"]

@@ -1,11 +1,11 @@
-"""What a canvas offers and tries with the real service: events and contacts that are really there."""
+"""Suggestions and tests of a canvas with the real service: stored events and contacts."""
 
 from typing import Any
 
 import pytest
 
 from tests.running import Running
-from tests.workbench.test_canvas import Heard, node
+from tests.workbench.test_canvas import RecordingCanvas, node
 from workbench import Workbench
 
 WALLET = "0xca11ab1e00000000000000000000000000000009"
@@ -17,42 +17,43 @@ def wb(running: Running) -> Workbench:
 
 
 @pytest.fixture
-def canvas(wb: Workbench) -> Heard:
-    return Heard(wb.automation("Canvas: offers").on("deposit").send_inapp(title="{{ asset }}", body="{{ nope }}"))
+def canvas(wb: Workbench) -> RecordingCanvas:
+    return RecordingCanvas(
+        wb.automation("Canvas: offers").on("deposit").send_inapp(title="{{ asset }}", body="{{ nope }}")
+    )
 
 
-def test_events_values_and_attributes_are_offered_as_they_were_seen(canvas: Heard) -> None:
-    offered = canvas.ask("choices")
-    assert "deposit" in [each["name"] for each in offered["events"]]
-    assert "amountUsd" in [each["path"] for each in offered["paths"]["deposit"]]
-    assert "plan" in [each["name"] for each in offered["attributes"]]
+def test_stored_events_paths_and_attributes_are_suggested(canvas: RecordingCanvas) -> None:
+    choices = canvas.request("choices")
+    assert "deposit" in [event["name"] for event in choices["events"]]
+    assert "amountUsd" in [path["path"] for path in choices["paths"]["deposit"]]
+    assert "plan" in [attribute["name"] for attribute in choices["attributes"]]
 
 
-def test_what_was_never_seen_is_remarked_on_at_its_step(canvas: Heard) -> None:
+def test_a_value_that_was_never_sent_gets_a_warning(canvas: RecordingCanvas) -> None:
     canvas.edit(1, nodes={"send_inapp": node(canvas, "send_inapp")})
-    assert ("send_inapp", "warning") in [
-        (each["key"], each["level"]) for each in canvas.remarks if "nope" in each["message"]
-    ]
+    [warning] = [diagnostic for diagnostic in canvas.diagnostics if "nope" in diagnostic["message"]]
+    assert (warning["key"], warning["level"]) == ("send_inapp", "warning")
 
 
-def tried(canvas: Heard) -> dict[str, Any]:
-    sample = canvas.ask("samples")[0]
-    return {"event": sample["event"], "payload": sample["payload"], "person": sample["contactId"]}
+def first_sample(canvas: RecordingCanvas) -> dict[str, Any]:
+    event = canvas.request("samples")[0]
+    return {"event": event["event"], "payload": event["payload"], "contact": event["contactId"]}
 
 
-def test_real_events_of_real_contacts_are_tried(canvas: Heard) -> None:
+def test_the_first_sample_is_a_stored_event(canvas: RecordingCanvas) -> None:
     canvas.edit(1, nodes={"send_inapp": node(canvas, "send_inapp") | {"data": {"title": "{{ asset }}", "body": "!"}}})
-    given = tried(canvas)
-    assert given["event"] == "deposit"
-    shown = canvas.ask("preview", key="send_inapp", tried=given)
-    [message] = canvas.ask("simulate", tried=given)["messages"]
-    assert (shown["title"], shown["body"]) == (message["title"], message["body"])
-    assert shown["title"] not in ("", "{{ asset }}")
+    sample = first_sample(canvas)
+    assert sample["event"] == "deposit"
+    preview = canvas.request("preview", key="send_inapp", sample=sample)
+    [message] = canvas.request("simulate", sample=sample)["messages"]
+    assert (preview["title"], preview["body"]) == (message["title"], message["body"])
+    assert preview["title"] not in ("", "{{ asset }}")
 
 
-def test_a_contact_is_found_by_what_identifies_it(wb: Workbench, canvas: Heard) -> None:
+def test_a_contact_is_found_by_wallet_or_id(wb: Workbench, canvas: RecordingCanvas) -> None:
     wb.events.send("canvas:found", wallet_address=WALLET, attributes={"plan": "gold"})
-    found = canvas.ask("person", wanted=WALLET.upper().replace("0X", "0x"))
-    assert found["described"]["attributes"]["plan"] == "gold"
-    assert canvas.ask("person", wanted=found["id"])["id"] == found["id"]
-    assert "error" in canvas.hear(kind="ask", id="v/1", what="person", wanted="no-one-ever@example.com")
+    contact = canvas.request("contact", query=WALLET.upper().replace("0X", "0x"))
+    assert contact["described"]["attributes"]["plan"] == "gold"
+    assert canvas.request("contact", query=contact["id"])["id"] == contact["id"]
+    assert "error" in canvas.receive(kind="request", id="v/1", name="contact", query="unknown@example.com")

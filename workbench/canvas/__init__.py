@@ -1,5 +1,6 @@
-"""The canvas: an automation drawn with the mouse, in step with the same automation in Python.
+"""The canvas edits an automation with the mouse and stays in step with the same automation in Python.
 
-Python owns the draft. A view sends what changed, node by node; Python writes it into the draft and shows the result to every view, with
-what is written on the cards and what stands against publishing. The browser knows no rule of the language.
+Python owns the draft. A view sends its changes as patches of single nodes and edges. Python applies them to the draft
+and sends every view the result, with the texts of the cards and the diagnostics. The browser knows no rules of the
+language.
 """

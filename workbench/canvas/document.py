@@ -1,20 +1,17 @@
-"""Values on their way to a browser and back: numbers that JavaScript would change travel as their digits.
+"""The document that the views of a canvas share: a draft in pieces, what its cards show, and its diagnostics.
 
-What a canvas edits: a draft taken apart into pieces that can change on their own.
-
-Every node and edge has a key of its own, which is its id wherever that is unambiguous: drafts may hold edges without ids, and two of one id.
-Pieces that nobody touches are kept as they are, so nothing in them is lost, whatever a canvas does not know of.
-
-What a canvas shows of a draft besides its pieces: the cards, the remarks, and where nodes stand that nobody has put anywhere.
+Every node and edge is a piece with a key of its own. The key is the id wherever the id is unambiguous: drafts may
+contain edges without ids, and two nodes with the same id. Pieces that no view changes stay as they are, including
+fields that the canvas does not know.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
-from workbench.canvas.forms import ways
+from workbench.canvas.forms import outputs
 from workbench.display.cards import WIDTH, card
 from workbench.display.layout import Box, Point, Route, arrange, point_of, route_edges
 from workbench.draft import Draft, JsonObject, from_json
@@ -22,237 +19,221 @@ from workbench.errors import InvalidAutomationError
 from workbench.language.actions import InvalidAction
 from workbench.language.check import Diagnostic
 from workbench.language.codec import decode, normalise
-from workbench.language.graph import Graph, Node, read_graph
+from workbench.language.graph import Graph, read_graph
 from workbench.language.trigger import Trigger, is_trigger, read_trigger
 
 _DIGITS: Final = "$exact"  # {"$exact": "1.0"} is the number 1.0
-_OBJECT: Final = "$object"  # {"$object": {…}} is an object that looks like one of these two
+_OBJECT: Final = "$object"  # {"$object": {…}} escapes an object that looks like one of these two
 _MARKS: Final = ({_DIGITS}, {_OBJECT})
-_SAFE: Final = 2**53 - 1
+_MAX_SAFE_INTEGER: Final = 2**53 - 1  # JavaScript rounds integers above it
 
 
 def to_browser(value: Any) -> Any:
-    """Return a JSON value in which no number changes when JavaScript reads it."""
-    return _out(normalise(value))
+    """Return a JSON value in which every number that JavaScript would change is replaced with its digits."""
+    return _escape(normalise(value))
 
 
-def from_browser(value: Any) -> Any:
-    """Return the value that `to_browser` was given; raise ValueError for digits that are no number."""
-    match value:
-        case dict() if value.keys() == {_DIGITS}:
-            return _number(value[_DIGITS])
-        case dict():
-            inside = value[_OBJECT] if value.keys() == {_OBJECT} else value
-            return {key: from_browser(each) for key, each in inside.items()}
-        case list():
-            return [from_browser(each) for each in value]
-        case _:
-            return value
-
-
-def _number(digits: Any) -> Any:
-    number = decode(str(digits).encode())
-    if isinstance(number, bool) or not isinstance(number, int | Decimal):
-        raise ValueError(f"{digits!r} is not a number")
-    return number
-
-
-def _out(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     match value:
         case bool() | None | str():
             return value
         case int():
-            return value if abs(value) <= _SAFE else {_DIGITS: str(value)}
+            return value if abs(value) <= _MAX_SAFE_INTEGER else {_DIGITS: str(value)}
         case Decimal():
-            return float(value) if _survives(value) else {_DIGITS: str(value)}
+            # JavaScript prints 1.0 as 1 and 1E+2 as 100, so a number that was only displayed would be saved
+            # differently.
+            text = str(value)
+            printed_alike = "E" not in text and not text.endswith("0") and repr(float(value)) == text
+            return float(value) if printed_alike else {_DIGITS: text}
         case dict():
-            inside = {key: _out(each) for key, each in value.items()}
-            return {_OBJECT: inside} if set(value) in _MARKS else inside
+            escaped = {key: _escape(member) for key, member in value.items()}
+            return {_OBJECT: escaped} if set(value) in _MARKS else escaped
         case _:
-            return [_out(each) for each in value]
+            return [_escape(item) for item in value]
 
 
-def _survives(value: Decimal) -> bool:
-    """Return whether JavaScript prints the number just as it was written."""
-    text = str(value)
-    return "E" not in text and not text.endswith("0") and repr(float(value)) == text
+def from_browser(value: Any) -> Any:
+    """Return the value that `to_browser` took; raise ValueError for digits that are not a number."""
+    match value:
+        case dict() if value.keys() == {_DIGITS}:
+            number = decode(str(value[_DIGITS]).encode())
+            if isinstance(number, bool) or not isinstance(number, int | Decimal):
+                raise ValueError(f"{value[_DIGITS]!r} is not a number")
+            return number
+        case dict():
+            members = value[_OBJECT] if value.keys() == {_OBJECT} else value
+            return {key: from_browser(member) for key, member in members.items()}
+        case list():
+            return [from_browser(item) for item in value]
+        case _:
+            return value
 
 
 class Patch(msgspec.Struct, frozen=True):
-    """What changed: pieces by key, None for those that are gone. `order`: the keys of all nodes, where it changed.
+    """A change: new pieces by key, None for removed ones. `order`: the keys of all nodes, if the order changed.
 
-    `fresh`: keys of nodes that are meant to be new.
+    `extra`: fields of the graph other than nodes and edges. `created`: keys of nodes that must not exist yet.
     """
 
     nodes: dict[str, Any] = {}
     edges: dict[str, Any] = {}
-    beside: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     trigger: Any = None
     order: tuple[str, ...] = ()
-    fresh: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
 
 
-class Sheet(msgspec.Struct, frozen=True):
-    """A draft in pieces: nodes and edges by key, the trigger, and what stands beside them in the graph."""
+class DraftPieces(msgspec.Struct, frozen=True):
+    """A draft in pieces: nodes and edges by key, the trigger, and the other fields of the graph (`extra`)."""
 
     nodes: dict[str, JsonObject]
     edges: dict[str, JsonObject]
     trigger: JsonObject
-    beside: JsonObject
+    extra: JsonObject
+
+    @classmethod
+    def of(cls, draft: Draft, places: Mapping[str, Point]) -> "DraftPieces":
+        """Take a draft apart. `places` are positions for nodes that have none, by id."""
+        nodes = [_placed(node, *places[node["id"]]) if node["id"] in places else node for node in draft.nodes]
+        return cls(_by_key(nodes), _by_key(draft.edges), dict(draft.trigger), dict(draft.extra_keys))
 
     def draft(self, name: str) -> Draft:
         """Return the draft; raise InvalidAutomationError when its shape is wrong."""
-        graph = {"nodes": [*self.nodes.values()], "edges": [*self.edges.values()]} | self.beside
+        graph = {"nodes": [*self.nodes.values()], "edges": [*self.edges.values()]} | self.extra
         return from_json({"name": name, "triggerSpec": self.trigger, "graph": graph})
 
-    def patched(self, patch: Patch) -> "Sheet":
-        """Return the sheet with a change; raise InvalidAutomationError when somebody else has made a node of that id meanwhile."""
-        if taken := [key for key in patch.fresh if key in self.nodes]:
-            raise InvalidAutomationError(f"a step {taken[0]!r} exists already")
-        nodes = _merged(self.nodes, patch.nodes)
+    def patched(self, patch: Patch) -> "DraftPieces":
+        """Return the pieces after a change; raise InvalidAutomationError when a node to be created exists."""
+        # Another view, or a cell, may have created a node with the same id a moment ago; overwriting it would lose it.
+        if taken := [key for key in patch.created if key in self.nodes]:
+            raise InvalidAutomationError(f"Step {taken[0]!r} already exists; add yours again to give it another id")
+        nodes = _merge(self.nodes, patch.nodes)
         rank = {key: index for index, key in enumerate(patch.order)}
         if rank:
-            nodes = dict(sorted(nodes.items(), key=lambda each: rank.get(each[0], len(rank))))
+            nodes = dict(sorted(nodes.items(), key=lambda item: rank.get(item[0], len(rank))))
         trigger = self.trigger if patch.trigger is None else from_browser(patch.trigger)
-        return Sheet(nodes, _merged(self.edges, patch.edges), trigger, _merged(self.beside, patch.beside))
+        return DraftPieces(nodes, _merge(self.edges, patch.edges), trigger, _merge(self.extra, patch.extra))
 
-    def pieces(self) -> JsonObject:
-        """Return it as a browser takes it."""
+    def to_browser(self) -> JsonObject:
+        """Return the pieces as the browser reads them."""
         return {
             "nodes": [{"key": key, "node": to_browser(node)} for key, node in self.nodes.items()],
             "edges": [{"key": key, "edge": to_browser(edge)} for key, edge in self.edges.items()],
             "trigger": to_browser(self.trigger),
-            "beside": to_browser(self.beside),
+            "extra": to_browser(self.extra),
         }
 
     def keys(self) -> dict[str, str]:
-        """Return the key of each node id: of the first, where there are two."""
+        """Return the key of each node by its id; where two nodes share an id, the key of the first."""
         return {node["id"]: key for key, node in reversed(self.nodes.items())}
 
-    def key_of(self, remark: Diagnostic) -> str | None:
-        """Return the key of the node that a remark is about: the trigger's, where it is about the trigger."""
-        if remark.node_id is not None:
-            return self.keys().get(remark.node_id)
-        return self.start if (remark.field or "").startswith("triggerSpec") else None
-
-    @property
-    def start(self) -> str | None:
-        """The key of the node that stands for the trigger."""
+    def key_of(self, diagnostic: Diagnostic) -> str | None:
+        """Return the key of the node that a diagnostic is about; the trigger's for the trigger."""
+        if diagnostic.node_id is not None:
+            return self.keys().get(diagnostic.node_id)
+        if not (diagnostic.field or "").startswith("triggerSpec"):
+            return None
         triggers = (key for key, node in self.nodes.items() if is_trigger(node["type"]))
         return next(triggers, next(iter(self.nodes), None))
 
 
-def sheet_of(draft: Draft, places: Mapping[str, Point]) -> Sheet:
-    """Return a draft in pieces; nodes without a position stand where `places` has them."""
-    nodes = [_placed(node, places) for node in draft.nodes]
-    return Sheet(_keyed(nodes), _keyed(draft.edges), dict(draft.trigger), dict(draft.extra_keys))
-
-
-def _placed(node: JsonObject, places: Mapping[str, Point]) -> JsonObject:
-    if node["id"] not in places:
-        return node
-    x, y = places[node["id"]]
+def _placed(node: JsonObject, x: float, y: float) -> JsonObject:
+    # id and type first: the order of the keys is the order in files, and so in diffs.
     return {"id": node["id"], "type": node["type"]} | node | {"position": {"x": round(x), "y": round(y)}}
 
 
-def _keyed(pieces: Sequence[JsonObject]) -> dict[str, JsonObject]:
-    keyed: dict[str, JsonObject] = {}
+def _by_key(pieces: Sequence[JsonObject]) -> dict[str, JsonObject]:
+    by_key: dict[str, JsonObject] = {}
     for index, piece in enumerate(pieces):
-        own = piece.get("id")
-        keyed[own if isinstance(own, str) and own and own not in keyed else f"#{index}"] = piece
-    return keyed
+        id_ = piece.get("id")
+        by_key[id_ if isinstance(id_, str) and id_ and id_ not in by_key else f"#{index}"] = piece
+    return by_key
 
 
-def _merged(pieces: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    given = {key: from_browser(each) for key, each in changes.items()}
-    return {key: each for key, each in {**pieces, **given}.items() if each is not None}
+def _merge(pieces: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**pieces, **{key: from_browser(change) for key, change in changes.items()}}
+    return {key: piece for key, piece in merged.items() if piece is not None}
 
 
-_PREFIXES = ("triggerSpec.", "graph.")
-
-
-class Read(msgspec.Struct, frozen=True):
-    """A draft as far as the language can read it: a trigger that is not filled in yet is the wildcard."""
+class ParsedDraft(msgspec.Struct, frozen=True):
+    """A draft as the language reads it. An incomplete trigger becomes one without event names or filters."""
 
     trigger: Trigger
     graph: Graph
 
 
-def read(draft: Draft) -> Read:
-    """Return what the language reads in a draft."""
+def parse_draft(draft: Draft) -> ParsedDraft:
+    """Return the draft as the language reads it; never raises, since a draft is incomplete most of the time."""
     trigger, graph = read_trigger(normalise(draft.trigger)), read_graph(normalise(draft.payload()["graph"]))
-    return Read(trigger if isinstance(trigger, Trigger) else Trigger(), graph if isinstance(graph, Graph) else Graph())
+    return ParsedDraft(
+        trigger if isinstance(trigger, Trigger) else Trigger(), graph if isinstance(graph, Graph) else Graph()
+    )
 
 
-def cards(sheet: Sheet, known: Read) -> dict[str, JsonObject]:
-    """Return what stands on each card, by key."""
-    return {
-        key: _card(node, sheet.nodes[key].get("data"), known)
-        for key, node in zip(sheet.nodes, known.graph.nodes, strict=False)
-    }
+def cards(pieces: DraftPieces, parsed: ParsedDraft) -> dict[str, JsonObject]:
+    """Return the card of each node by key: texts, look, height in pixels, and outputs."""
+    by_key = {}
+    for key, node in zip(pieces.nodes, parsed.graph.nodes, strict=False):
+        drawn = card(node, parsed.trigger, parsed.graph)
+        by_key[key] = {
+            "kind": drawn.kind,
+            "title": [*drawn.title],
+            "lines": [*drawn.lines],
+            "color": drawn.look.color,
+            "icon": drawn.look.icon,
+            "height": drawn.height,
+            "outputs": outputs(node, pieces.nodes[key].get("data")),
+            "valid": not isinstance(node.action, InvalidAction),
+        }
+    return by_key
 
 
-def _card(node: Node, written: object, known: Read) -> JsonObject:
-    shown = card(node, known.trigger, known.graph)
-    return {
-        "kind": shown.kind,
-        "title": [*shown.title],
-        "lines": [*shown.lines],
-        "color": shown.look.color,
-        "icon": shown.look.icon,
-        "height": shown.height,
-        "ways": ways(node, written),
-        "valid": not isinstance(node.action, InvalidAction),
-    }
-
-
-def passing(sheet: Sheet, shown: Mapping[str, JsonObject]) -> dict[str, Route]:
-    """Return what edges pass on their way between the cards, by key."""
+def edge_routes(pieces: DraftPieces, cards_by_key: Mapping[str, JsonObject]) -> dict[str, Route]:
+    """Return the routes of edges between the cards, by the key of the edge."""
     boxes = {}
-    for key, node in sheet.nodes.items():
+    for key, node in pieces.nodes.items():
         point = point_of(node)
-        if point is not None and key in shown:
-            boxes[key] = Box(point[0], point[1], point[0] + WIDTH, point[1] + shown[key]["height"])
-    keys = sheet.keys()
-    links = [
-        (name, keys.get(edge["source"], ""), keys.get(edge["target"], ""), _share(edge, shown, keys))
-        for name, edge in sheet.edges.items()
-    ]
+        if point is not None and key in cards_by_key:
+            boxes[key] = Box(point[0], point[1], point[0] + WIDTH, point[1] + cards_by_key[key]["height"])
+    keys = pieces.keys()
+    links = []
+    for name, edge in pieces.edges.items():
+        source = keys.get(edge["source"], "")
+        handles = [output["handle"] for output in cards_by_key[source]["outputs"]] if source in cards_by_key else []
+        handle = edge.get("sourceHandle") or None
+        # As OutputHandle in StepCard.tsx draws them: each in the middle of an equal part of the card's width.
+        share = (handles.index(handle) + 0.5) / len(handles) if handle in handles else 0.5
+        links.append((name, source, keys.get(edge["target"], ""), share))
     return route_edges(boxes, links)
 
 
-def _share(edge: JsonObject, shown: Mapping[str, JsonObject], keys: Mapping[str, str]) -> float:
-    card = shown.get(keys.get(edge["source"], ""))
-    handles = [each["handle"] for each in card["ways"]] if card else []
-    way = edge.get("sourceHandle") or None
-    return (handles.index(way) + 1) / (len(handles) + 1) if way in handles else 0.5
-
-
-def remarks(sheet: Sheet, found: tuple[Diagnostic, ...]) -> list[JsonObject]:
-    """Return remarks as a browser takes them: `key` of the node, and `field` as its form calls it."""
+def describe_diagnostics(pieces: DraftPieces, diagnostics: Iterable[Diagnostic]) -> list[JsonObject]:
+    """Return diagnostics as the browser reads them: `key` of the node, and `field` as its form names it."""
     return [
         {
-            "level": each.level,
-            "message": each.message,
-            "key": sheet.key_of(each),
-            "field": _field(each.field or ""),
+            "level": diagnostic.level,
+            "message": diagnostic.message,
+            "key": pieces.key_of(diagnostic),
+            "field": _form_field(diagnostic.field or ""),
         }
-        for each in found
+        for diagnostic in diagnostics
     ]
 
 
-def _field(path: str) -> str:
-    """Return the field as forms know it: `title`, `filters[0].path`, `settings.goal.event`."""
-    inside = path.rpartition(".data.")[2]
-    for prefix in _PREFIXES:
-        inside = inside.removeprefix(prefix)
-    return "events" if inside == "triggerSpec" else inside
+def _form_field(path: str) -> str:
+    """Return the field as forms name it: `title`, `filters[0].path`, `settings.goal.event`."""
+    field = path.rpartition(".data.")[2]
+    if field == "triggerSpec":
+        return "events"
+    return field.removeprefix("triggerSpec.").removeprefix("graph.")
 
 
-def laid_out(draft: Draft) -> dict[str, Point]:
-    """Return where nodes stand when they are laid out, by id."""
-    graph, trigger = read(draft).graph, read(draft).trigger
-    order = {(node.id, way): place for node in graph.nodes for place, way in enumerate(node.handles)}
+def arranged(draft: Draft) -> dict[str, Point]:
+    """Return the automatic layout: the upper left corner of each node by id, in pixels."""
+    parsed = parse_draft(draft)
+    graph = parsed.graph
+    # Edges in the order of the outputs, so that the first branch is placed on the left.
+    order = {(node.id, handle): place for node in graph.nodes for place, handle in enumerate(node.handles)}
     links = sorted(graph.edges, key=lambda edge: order.get((edge.source, edge.handle), 0))
-    heights = {node.id: card(node, trigger, graph).height for node in graph.nodes}
+    heights = {node.id: card(node, parsed.trigger, graph).height for node in graph.nodes}
     return arrange(heights, [(edge.source, edge.target) for edge in links]).corners

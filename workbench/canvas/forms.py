@@ -1,6 +1,7 @@
 """The forms of the canvas: the palette entry and the fields of each kind of node.
 
-`workbench.language.actions` decides which values are valid; a test compares the names of the fields with those that it reads.
+`workbench.language.actions` decides which values are valid; a test compares the names of the fields with those that it
+reads.
 """
 
 from datetime import timedelta
@@ -21,7 +22,6 @@ from workbench.language.actions import (
     WaitForEvent,
     read_action,
 )
-from workbench.language.filter import OPERATORS
 from workbench.language.graph import Node
 
 Control: TypeAlias = Literal[
@@ -29,7 +29,7 @@ Control: TypeAlias = Literal[
     "text",
     "json",
     "tag",
-    "span",
+    "duration",
     "event",
     "events",
     "filters",
@@ -38,7 +38,7 @@ Control: TypeAlias = Literal[
     "word",
     "wallet",
     "number",
-    "no",
+    "checkbox",
 ]
 Group: TypeAlias = Literal["Triggers", "Messages", "Contact", "Flow"]
 _GROUPS: tuple[Group, ...] = ("Triggers", "Messages", "Contact", "Flow")
@@ -47,8 +47,9 @@ _GROUPS: tuple[Group, ...] = ("Triggers", "Messages", "Contact", "Flow")
 class Field(msgspec.Struct, frozen=True):
     """One field of a form: a key of `data`, and the control that edits it.
 
-    `line` and `text` may contain templates in {{ }}, and so may the texts in `json`. `word` is a text without templates, `wallet` the
-    name of a parameter that contains an address, `no` a checkbox that is off by default.
+    `line`, `text` and the texts in `json` may contain templates in {{ }}. `word` is a text without templates, `wallet`
+    the name of a parameter that contains an address, `duration` a number of seconds, `checkbox` a boolean that is off
+    by default.
     """
 
     name: str
@@ -100,7 +101,10 @@ FORMS: dict[str, Form] = {
                 "Blocks to wait for after the block of the log. Leave empty to start immediately.",
             ),
             Field(
-                "createContacts", "no", "Create contacts for unknown wallets", "The operator limits how many per hour."
+                "createContacts",
+                "checkbox",
+                "Create contacts for unknown wallets",
+                "The operator limits how many per hour.",
             ),
             Field("filters", "filters", "Only if", f"{_FILTERS} Numbers of more than 48 bits are compared as text."),
         ),
@@ -144,14 +148,14 @@ FORMS: dict[str, Form] = {
     "condition": Form(
         "Flow", "Branch on conditions", {"filters": []}, (Field("filters", "filters", "Yes, if", _FILTERS),)
     ),
-    "delay": Form("Flow", "Wait for a fixed time", {"seconds": 86_400}, (Field("seconds", "span", "Duration"),)),
+    "delay": Form("Flow", "Wait for a fixed time", {"seconds": 86_400}, (Field("seconds", "duration", "Duration"),)),
     "wait_for_event": Form(
         "Flow",
         "Wait until the contact sends an event",
         {"event": "", "filters": [], "timeoutSeconds": 172_800},
         (
             Field("event", "event", "Event"),
-            Field("timeoutSeconds", "span", "Time limit"),
+            Field("timeoutSeconds", "duration", "Time limit"),
             Field("filters", "filters", "Only if", _FILTERS),
         ),
     ),
@@ -164,21 +168,21 @@ FORMS: dict[str, Form] = {
     "exit": Form("Flow", "End the entry"),
 }
 
+# Nodes of these kinds have the same handles whatever their data; an incomplete node shows the handles of these.
 _SAMPLE_ACTIONS: dict[str, Action] = {
     "condition": Condition(()),
     "wait_for_event": WaitForEvent("", (), timedelta(1)),
     "exit": Exit(),
 }
-"""For kinds with the same handles whatever their data are."""
 
 
 def kinds() -> list[JsonObject]:
     """Return every kind of node for the browser, in the order of the palette."""
-    listed = []
+    entries = []
     for kind in sorted(NODE_KINDS, key=lambda kind: _GROUPS.index(FORMS[kind].group)):
         form, style = FORMS[kind], look(kind)
         data = {"actionType": kind} | form.blank
-        listed.append(
+        entries.append(
             {
                 "kind": kind,
                 "label": KIND_WORDS[kind],
@@ -187,23 +191,20 @@ def kinds() -> list[JsonObject]:
                 "color": style.color,
                 "icon": style.icon,
                 "blank": data,
-                "ways": ways(Node(kind, kind, read_action(kind, data, "")), data),
+                "outputs": outputs(Node(kind, kind, read_action(kind, data, "")), data),
                 "fields": [msgspec.to_builtins(field) for field in form.fields],
             }
         )
-    return listed
+    return entries
 
 
-def operators() -> list[str]:
-    """Return the operators of filters, in the order of the menu."""
-    return [*OPERATORS]
-
-
-def ways(node: Node, data: Any) -> list[JsonObject]:
-    """Return the outgoing handles of a node with their labels, also for a node that is not complete yet."""
+def outputs(node: Node, data: Any) -> list[JsonObject]:
+    """Return the handles of a node with their labels, also for a node that is not complete yet."""
     handles: tuple[Handle, ...] = node.handles
     if isinstance(node.action, InvalidAction):
         handles = _SAMPLE_ACTIONS.get(node.kind, node.action).handles
+        # The branches of a split are its handles. Percentages that do not add up to 100 make the split invalid while
+        # they are typed; its edges must not disappear then.
         if node.kind == "split" and isinstance(data, dict) and isinstance(data.get("branches"), list):
             names = [branch.get("handle") for branch in data["branches"] if isinstance(branch, dict)]
             handles = tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name)) or (None,)

@@ -1,4 +1,4 @@
-"""The automation as a canvas sees it. `workbench.automation.Automation` is one; the canvas stands below it and cannot name it."""
+"""The parts of an automation that the canvas uses. `workbench.automation` imports the canvas, not the reverse."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -10,43 +10,37 @@ from workbench.publish import AutomationRecord
 from workbench.simulate import Simulation
 
 
-class CanvasRecord(Protocol):
-    """Where an automation lives: the server, and what it held when last seen."""
+class ServerState(Protocol):
+    """The server of an automation, and its record there as last read; both None without a server."""
 
     connection: Connection | None
     record: AutomationRecord | None
 
 
-class Drawn(Protocol):
-    """An automation that can be drawn, tried, saved, published and switched."""
+class CanvasAutomation(Protocol):
+    """An automation that a canvas can edit, simulate, save and publish. `Automation` documents the methods."""
 
     _draft: Draft
-    _server: Any  # a SavedAutomation; a protocol's attribute that can be set fits no subclass
+    # A ServerState. It is declared Any because a settable attribute of a protocol is invariant: no subclass would
+    # match.
+    _server: Any
 
     @property
-    def name(self) -> str:
-        """The name by which it is saved and opened."""
+    def name(self) -> str: ...
 
-    def simulate(self, event: Mapping[str, Any], contact: Mapping[str, Any] | None = None) -> Simulation:
-        """Return what would happen with an event."""
+    def simulate(self, event: Mapping[str, Any], contact: Mapping[str, Any] | None = None) -> Simulation: ...
 
-    def save(self, *, overwrite: bool = False) -> object:
-        """Save the draft."""
+    def save(self, *, overwrite: bool = False) -> object: ...
 
-    def publish(self, *, overwrite: bool = False) -> object:
-        """Save and publish it, and switch it on."""
+    def publish(self, *, overwrite: bool = False) -> object: ...
 
-    def activate(self) -> object:
-        """Switch it on."""
+    def activate(self) -> object: ...
 
-    def deactivate(self) -> object:
-        """Switch it off."""
+    def deactivate(self) -> object: ...
 
-    def pause(self) -> object:
-        """Let it stand still."""
+    def pause(self) -> object: ...
 
-    def resume(self) -> object:
-        """Let it go on."""
+    def resume(self) -> object: ...
 
     def _status_pills(self) -> list[tuple[str, str]]: ...
 

@@ -1,6 +1,6 @@
-"""One node with one event: what the engine's own interpreter makes of it.
+"""Requests of a view that change nothing: choices, samples, previews, simulations, and the impact of publishing.
 
-What can be asked from a canvas: choices, samples, previews, simulations, and what a publication would meet.
+Previews and simulations are computed by the engine's own interpreter.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,9 +10,17 @@ from typing import Any
 import msgspec
 
 from workbench import environment
-from workbench.canvas.document import Read, Sheet, laid_out, read, to_browser
-from workbench.canvas.protocol import CanvasRecord, Drawn
-from workbench.canvas.suggestions import SampleContact, Suggestions, event_of, log_samples, parameters, person, samples
+from workbench.canvas.document import DraftPieces, arranged, parse_draft, to_browser
+from workbench.canvas.protocol import CanvasAutomation, ServerState
+from workbench.canvas.suggestions import (
+    SampleContact,
+    Suggestions,
+    event_of,
+    find_contact,
+    log_paths,
+    sample_events,
+    sample_logs,
+)
 from workbench.display import words
 from workbench.display.run import LOOKS, explanations
 from workbench.draft import Draft, JsonObject
@@ -26,7 +34,7 @@ from workbench.language.event import Event
 from workbench.language.facts import Facts
 from workbench.language.filter import Verdict, explain
 from workbench.language.graph import Graph, Node
-from workbench.language.onchain import ONCHAIN_EVENT as ONCHAIN_EVENT
+from workbench.language.onchain import ONCHAIN_EVENT
 from workbench.language.run import (
     ContactUpdated,
     Effect,
@@ -41,200 +49,210 @@ from workbench.language.run import (
 )
 from workbench.language.simulate import SIMULATED_ID
 from workbench.language.trigger import flat_context
-from workbench.publish import AutomationRecord, Impact, unchanged
+from workbench.publish import Impact, unchanged
 from workbench.simulate import read_sample_event
 
+# What a preview assumes for a contact without a wallet or an email address, so that the message can still be shown.
 _STAND_INS = {"no_wallet": {"walletAddress": "0x…"}, "no_email": {"email": "someone@example.com"}}
 
 
 class NodePreview(msgspec.Struct, frozen=True):
-    """What becomes of one event at one node.
+    """The result of one event at one node.
 
-    `title`, `body`, `where`: the message, as it would be received; `html`: its body is HTML. `says`: what else happens. `asked`: the
-    verdict on each filter. `error`: why it would fail; `note`: what is not quite as it would be.
+    `title`, `body` and `destination`: the message as it would be received; `html`: its body is HTML. `text`: an effect
+    other than a message. `verdicts`: the result of each filter. `error`: the reason for which it would fail. `note`:
+    the difference from a real run.
     """
 
     title: str = ""
     body: str = ""
-    where: str = ""
+    destination: str = ""
     html: bool = False
-    says: str = ""
-    asked: tuple[JsonObject, ...] = ()
+    text: str = ""
+    verdicts: tuple[JsonObject, ...] = ()
     error: str = ""
     note: str = ""
 
 
-def preview(
-    node: Node, event: Event, who: SampleContact, now: datetime, automation_id: str = SIMULATED_ID
+def preview_node(
+    node: Node, event: Event, contact: SampleContact, now: datetime, automation_id: str = SIMULATED_ID
 ) -> NodePreview:
-    """Return what the node does with an event of a contact, whatever came before it; by its id a split knows who goes where."""
+    """Return what the node does with an event of a contact, regardless of the steps before it.
+
+    A split chooses a branch by the id of the automation, so with the real id it shows the branch that the contact
+    would take.
+    """
     if isinstance(node.action, InvalidAction):
-        return NodePreview(says="Fix the errors above to see a preview.")
+        return NodePreview(text="Fix the errors above to see a preview.")
     run = Run(SIMULATED_ID, automation_id, State.RUNNING, node.id, attempt=1)
-    decision = _decided(node, run, event, who, now)
-    cause = _cause(decision)
+    decision = _decide(node, run, event, contact, now)
+    step = decision.step
+    cause = str(step.detail.get("cause", "")) if step is not None and step.outcome == "failed" else ""
     if cause not in _STAND_INS:
-        return _shown(decision)
-    known = msgspec.structs.replace(who, described=who.described | _STAND_INS[cause])
-    shown = _shown(_decided(node, run, event, known, now))
+        return _describe(decision)
+    reachable = msgspec.structs.replace(contact, described=contact.described | _STAND_INS[cause])
+    shown = _describe(_decide(node, run, event, reachable, now))
     return msgspec.structs.replace(shown, note=f"{words.outcome(cause)}: it would not be delivered".capitalize())
 
 
-def _decided(node: Node, run: Run, event: Event, who: SampleContact, now: datetime) -> Decision:
-    contact = msgspec.structs.replace(apply_event(who.contact(), event), opted_out=())
-    facts = Facts(event.name, event.identifiers, decode(event.payload), contact)
+def _decide(node: Node, run: Run, event: Event, contact: SampleContact, now: datetime) -> Decision:
+    # Without opt-outs: a preview shows the message, also to a contact that would not get it.
+    state = msgspec.structs.replace(apply_event(contact.contact(), event), opted_out=())
+    facts = Facts(event.name, event.identifiers, decode(event.payload), state)
     return advance(Graph((node,)), run, facts, now)
 
 
-def _cause(decision: Decision) -> str:
-    step = decision.step
-    return str(step.detail.get("cause", "")) if step is not None and step.outcome == "failed" else ""
-
-
-def _shown(decision: Decision) -> NodePreview:
+def _describe(decision: Decision) -> NodePreview:
     step = decision.step
     if step is not None and step.outcome == "failed":
         return NodePreview(error=str(step.detail["error"]))
     if decision.effects:
-        return _done(decision.effects[0])
+        return _describe_effect(decision.effects[0])
     if step is None:
         return NodePreview()
-    noted = msgspec.convert(step.detail.get("verdicts", ()), tuple[Verdict, ...])
-    return NodePreview(says=_said(step.outcome, step.handle, step.detail), asked=verdicts(noted))
+    if step.outcome == "branched":
+        text = f"Continues at “{words.HANDLE_WORDS.get(step.handle or '', step.handle or '')}”."
+    elif step.outcome == "waiting":
+        limit = " for the event" if step.detail["cause"] == "event" else ""
+        text = f"Waits{limit} until {words.to_minute(step.detail['until'])} UTC."
+    else:
+        text = f"{words.outcome(step.outcome)}.".capitalize()
+    verdicts = msgspec.convert(step.detail.get("verdicts", ()), tuple[Verdict, ...])
+    return NodePreview(text=text, verdicts=describe_verdicts(verdicts))
 
 
-def _done(effect: Effect) -> NodePreview:
+def _describe_effect(effect: Effect) -> NodePreview:
     match effect:
         case InappMessage() | EmailMessage() | WebhookMessage():
-            title, body, where = words.message_parts(effect)
-            return NodePreview(title, body, where, isinstance(effect, EmailMessage) and effect.html)
+            return NodePreview(**_message(effect))
         case ContactUpdated(attributes=attributes):
-            return NodePreview(says=f"Sets {words.assignments(attributes)}.")
+            return NodePreview(text=f"Sets {words.assignments(attributes)}.")
         case TagAdded(tag=tag):
-            return NodePreview(says=f"Adds the tag {words.value(tag)}.")
+            return NodePreview(text=f"Adds the tag {words.value(tag)}.")
         case TagRemoved(tag=tag):
-            return NodePreview(says=f"Removes the tag {words.value(tag)}.")
+            return NodePreview(text=f"Removes the tag {words.value(tag)}.")
 
 
-def _said(outcome: str, handle: str | None, detail: dict[str, Any]) -> str:
-    if outcome == "branched":
-        return f"Continues at “{words.HANDLE_WORDS.get(handle or '', handle or '')}”."
-    if outcome == "waiting":
-        limit = " for the event" if detail["cause"] == "event" else ""
-        return f"Waits{limit} until {words.to_minute(detail['until'])} UTC."
-    return f"{words.outcome(outcome)}.".capitalize()
+def _message(message: Message) -> JsonObject:
+    title, body, destination = words.message_parts(message)
+    html = isinstance(message, EmailMessage) and message.html
+    return {"title": title, "body": body, "destination": destination, "html": html}
 
 
-def verdicts(given: Iterable[Verdict]) -> tuple[JsonObject, ...]:
-    """Return verdicts on filters in words: `passed`, what was `asked`, what was `found`."""
+def describe_verdicts(verdicts: Iterable[Verdict]) -> tuple[JsonObject, ...]:
+    """Return the results of filters in words: whether each `passed`, its `condition`, and the `actual` value."""
     return tuple(
-        {"passed": each.passed, "asked": words.condition(each), "found": words.actual_cell(each)} for each in given
+        {"passed": verdict.passed, "condition": words.condition(verdict), "actual": words.actual_cell(verdict)}
+        for verdict in verdicts
     )
 
 
-class Tried(msgspec.Struct, frozen=True):
-    """What a view tries: an event by name and payload (JSON that somebody wrote), and of whom (as `person` takes it)."""
+class SampleInput(msgspec.Struct, frozen=True):
+    """The input of a test: the name of an event, its payload as JSON that a user may have edited, and a contact.
+
+    `contact` is what `find_contact` takes.
+    """
 
     event: str
     payload: str = "{}"
-    person: str = ""
+    contact: str = ""
 
 
-class NodePreviewRequest(msgspec.Struct, frozen=True):
-    """What a view asks, and the automation at that moment. `key`: of a node; `wanted`: a contact by whatever identifies it."""
+class CanvasRequest(msgspec.Struct, frozen=True):
+    """A request of a view, with the automation as it was when the request arrived."""
 
-    automation: Drawn
-    known: Suggestions
+    automation: CanvasAutomation
+    suggestions: Suggestions
     draft: Draft
-    sheet: Sheet
+    pieces: DraftPieces
     content: Mapping[str, Any]
 
     @property
-    def place(self) -> CanvasRecord:
-        """Where the automation lives."""
-        place: CanvasRecord = self.automation._server
-        return place
+    def server(self) -> ServerState:
+        """The server of the automation."""
+        server: ServerState = self.automation._server
+        return server
 
-    def trial(self) -> tuple[JsonObject, SampleContact]:
-        """Return the event that is tried as it would be posted, and whose it is."""
-        tried = msgspec.convert(self.content["tried"], Tried)
-        who = person(self.place.connection, tried.person)
-        source = read(self.draft).trigger.source
-        return event_of(tried.event, tried.payload, who, source), who
+    def sample(self) -> tuple[JsonObject, SampleContact]:
+        """Return the event to test, as a backend would send it, and its contact."""
+        sample = msgspec.convert(self.content["sample"], SampleInput)
+        contact = find_contact(self.server.connection, sample.contact)
+        source = parse_draft(self.draft).trigger.source
+        return event_of(sample.event, sample.payload, contact, source), contact
 
 
-def _choices(asked: NodePreviewRequest) -> JsonObject:
-    """Return what can be chosen while this draft is written."""
-    seen, trigger = read(asked.draft), asked.sheet.trigger
-    offered = asked.known.choices(events_of(seen.trigger, seen.graph))
+def choices(request: CanvasRequest) -> JsonObject:
+    """Return the suggestions for the fields of the draft."""
+    parsed, trigger = parse_draft(request.draft), request.pieces.trigger
+    suggested = request.suggestions.choices(events_of(parsed.trigger, parsed.graph))
     if trigger.get("type") == ONCHAIN_EVENT:
-        offered["paths"][trigger.get("signature", "")] = parameters(asked.known, trigger, seen.trigger.source)
-    return offered
+        paths = log_paths(request.suggestions, trigger, parsed.trigger.source)
+        suggested["paths"][trigger.get("signature", "")] = paths
+    return suggested
 
 
-def _samples(asked: NodePreviewRequest) -> list[JsonObject]:
-    """Return events to try the draft with."""
-    trigger = read(asked.draft).trigger
-    found = (
-        samples(asked.known, sorted(trigger.names))
-        if trigger.source is None
-        else log_samples(asked.known, trigger.source)
-    )
-    return [msgspec.to_builtins(each) for each in found]
+def samples(request: CanvasRequest) -> list[JsonObject]:
+    """Return events to test the draft with."""
+    trigger = parse_draft(request.draft).trigger
+    if trigger.source is None:
+        events = sample_events(request.suggestions, sorted(trigger.names))
+    else:
+        events = sample_logs(request.suggestions, trigger.source)
+    return [msgspec.to_builtins(event) for event in events]
 
 
-def _person(asked: NodePreviewRequest) -> JsonObject:
-    """Return a contact to try the draft with: id, label, and what is known of it."""
-    who = person(asked.place.connection, asked.content["wanted"])
-    return {"id": who.id, "label": who.label, "described": to_browser(who.described)}
+def contact(request: CanvasRequest) -> JsonObject:
+    """Return the contact that a `query` identifies: its id, label and description."""
+    match = find_contact(request.server.connection, request.content["query"])
+    return {"id": match.id, "label": match.label, "described": to_browser(match.described)}
 
 
-def _preview(asked: NodePreviewRequest) -> Any:
-    """Return what one node makes of an event."""
-    seen = read(asked.draft)
-    node = dict(zip(asked.sheet.nodes, seen.graph.nodes, strict=False))[asked.content["key"]]
-    described, who = asked.trial()
+def preview(request: CanvasRequest) -> Any:
+    """Return what one node does with an event."""
+    parsed = parse_draft(request.draft)
+    node = dict(zip(request.pieces.nodes, parsed.graph.nodes, strict=False))[request.content["key"]]
+    described, sample = request.sample()
     now = environment.now()
-    event = read_sample_event(described, seen.trigger, now)
-    if isinstance(node.action, TriggerNode):
-        return msgspec.to_builtins(_starting(seen, event, who))
-    record = asked.place.record
-    return msgspec.to_builtins(preview(node, event, who, now, record.id if record else SIMULATED_ID))
+    event = read_sample_event(described, parsed.trigger, now)
+    if not isinstance(node.action, TriggerNode):
+        record = request.server.record
+        return msgspec.to_builtins(preview_node(node, event, sample, now, record.id if record else SIMULATED_ID))
+    trigger, state = parsed.trigger, sample.contact()
+    identifiers = merge_identifiers(event.identifiers, state.identifiers)
+    verdicts = explain(trigger.filters, flat_context(event.name, state.id, identifiers, decode(event.payload)))
+    name_matches = trigger.matches_event(event.name, on_chain=event.on_chain)
+    starts = name_matches and all(verdict.passed for verdict in verdicts)
+    text = "This event starts the automation." if starts else "This event does not start the automation."
+    return msgspec.to_builtins(NodePreview(text=text, verdicts=describe_verdicts(verdicts)))
 
 
-def _starting(seen: Read, event: Event, who: SampleContact) -> NodePreview:
-    contact = who.contact()
-    identifiers = merge_identifiers(event.identifiers, contact.identifiers)
-    asked = explain(seen.trigger.filters, flat_context(event.name, contact.id, identifiers, decode(event.payload)))
-    starts = seen.trigger.matches_event(event.name, on_chain=event.on_chain) and all(each.passed for each in asked)
-    says = "This event starts the automation." if starts else "This event does not start the automation."
-    return NodePreview(says=says, asked=verdicts(asked))
-
-
-def _simulate(asked: NodePreviewRequest) -> JsonObject:
-    """Return what would happen, with the path by key."""
-    event, who = asked.trial()
-    simulation = asked.automation.simulate(event, who.described if who.hidden or not who.id else None)
-    taken, keys = simulation.run_path(), asked.sheet.keys()
-    verdicts_on = simulation.trace.verdicts if simulation.trace.name_matched else ()
+def simulate(request: CanvasRequest) -> JsonObject:
+    """Return the simulation of an event, with its path by node key."""
+    event, sample = request.sample()
+    # The server looks the contact up by the event's identifiers, unless the key cannot read them or the contact is new.
+    described = sample.described if sample.hidden or not sample.id else None
+    simulation = request.automation.simulate(event, described)
+    path, keys = simulation.run_path(), request.pieces.keys()
+    trigger_verdicts = simulation.trace.verdicts if simulation.trace.name_matched else ()
     return {
         "headline": simulation.headline(),
         "reason": simulation.reason(),
         "note": simulation.note,
         "state": simulation.state.value if simulation.state else "not started",
         "look": LOOKS.get(simulation.state, "busy"),
-        "marks": {keys[node_id]: mark for node_id, mark in taken.marks.items() if node_id in keys},
-        "ways": [{"key": keys[node_id], "handle": way} for node_id, way in taken.ways if node_id in keys],
-        "offsets": {keys[node_id]: words.offset(span) for node_id, span in taken.offsets.items() if node_id in keys},
-        "messages": [_message(each) for each in simulation.messages],
-        "whys": [
-            {"title": title, "asked": verdicts(each)} for title, each in explanations(verdicts_on, simulation.steps)
+        "marks": {keys[node_id]: mark for node_id, mark in path.marks.items() if node_id in keys},
+        "path": [{"key": keys[node_id], "handle": handle} for node_id, handle in path.ways if node_id in keys],
+        "offsets": {keys[node_id]: words.offset(span) for node_id, span in path.offsets.items() if node_id in keys},
+        "messages": [_message(message) for message in simulation.messages],
+        "explanations": [
+            {"title": title, "verdicts": describe_verdicts(verdicts)}
+            for title, verdicts in explanations(trigger_verdicts, simulation.steps)
         ],
         "steps": [
             {
                 "key": keys.get(step.node_id),
                 "node": step.node_id,
-                "says": words.outcome(step.outcome),
+                "outcome": words.outcome(step.outcome),
                 "detail": words.step_detail(step),
                 "offset": words.offset(step.at - simulation.steps[0].at),
             }
@@ -243,55 +261,48 @@ def _simulate(asked: NodePreviewRequest) -> JsonObject:
     }
 
 
-def _message(sent: Message) -> JsonObject:
-    title, body, where = words.message_parts(sent)
-    return {"title": title, "body": body, "where": where, "html": isinstance(sent, EmailMessage) and sent.html}
+_FIRST_VERSION = "This publishes version 1. New events start it immediately."
 
 
-def _impact(asked: NodePreviewRequest) -> JsonObject:
-    """Return what publishing would change: which version it makes, and whom it meets on the way."""
-    record, connection = asked.place.record, asked.place.connection
+def impact(request: CanvasRequest) -> JsonObject:
+    """Return what publishing would change: the new version, and the entries in progress by step."""
+    record, connection = request.server.record, request.server.connection
     if record is None or connection is None:
-        return {"says": _FIRST, "headline": "", "columns": [], "rows": []}
-    met = msgspec.convert(connection.get(f"/automations/{record.id}/impact")["impact"], Impact)
-    columns, rows = met.table()
+        return {"summary": _FIRST_VERSION, "headline": "", "columns": [], "rows": []}
+    publication = msgspec.convert(connection.get(f"/automations/{record.id}/impact")["impact"], Impact)
+    version = record.published_version
+    if version is None:
+        summary = _FIRST_VERSION
+    elif unchanged(request.draft, record):
+        summary = f"Publishing creates a new version only if the draft differs from version {version}."
+    else:
+        summary = f"Version {version + 1} replaces version {version} for new entries."
+    if version is not None and not record.active:
+        summary += " It is off; publishing switches it on."
+    columns, rows = publication.table()
     return {
-        "says": _replaced(record, same=unchanged(asked.draft, record)),
-        "headline": met.headline() if met.entries else "No entries are in progress.",
-        "columns": [each.title for each in columns],
+        "summary": summary,
+        "headline": publication.headline() if publication.entries else "No entries are in progress.",
+        "columns": [column.title for column in columns],
         "rows": [[*row] for row in rows],
     }
 
 
-_FIRST = "This publishes version 1. New events start it immediately."
-
-
-def _replaced(record: AutomationRecord, *, same: bool) -> str:
-    on = "" if record.active else " It is off; publishing switches it on."
-    before = record.published_version
-    if before is None:
-        return _FIRST
-    if same:
-        return f"Publishing creates a new version only if the draft differs from version {before}.{on}"
-    return f"Version {before + 1} replaces version {before} for new entries.{on}"
-
-
-def _arrange(asked: NodePreviewRequest) -> JsonObject:
+def arrange(request: CanvasRequest) -> JsonObject:
     """Return a position for every node, by key."""
-    corners = laid_out(asked.draft)
+    corners = arranged(request.draft)
     return {
         key: {"x": round(corners[node["id"]][0]), "y": round(corners[node["id"]][1])}
-        for key, node in asked.sheet.nodes.items()
+        for key, node in request.pieces.nodes.items()
     }
 
 
-QUESTIONS: dict[str, Callable[[NodePreviewRequest], Any]] = {
-    "choices": _choices,
-    "samples": _samples,
-    "person": _person,
-    "preview": _preview,
-    "simulate": _simulate,
-    "impact": _impact,
-    "arrange": _arrange,
+READ_REQUESTS: dict[str, Callable[[CanvasRequest], Any]] = {
+    "choices": choices,
+    "samples": samples,
+    "contact": contact,
+    "preview": preview,
+    "simulate": simulate,
+    "impact": impact,
+    "arrange": arrange,
 }
-"""What a view can ask that changes nothing."""

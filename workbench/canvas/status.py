@@ -1,4 +1,4 @@
-"""How an automation is doing, and whether somebody else has changed it: asked now and then while a canvas is looked at."""
+"""Entry counts and the revision of an automation, polled from the server while a canvas is open."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,14 @@ from workbench.display.words import entry_counts, outcome
 from workbench.draft import JsonObject
 from workbench.publish import AutomationRecord
 
-_PAUSE, _SHARE = 2.0, 20  # seconds at least; counting takes no more than a twentieth of the time
-_STAYED = ("waiting", "held_out")
+_MIN_INTERVAL_S = 2.0
+_LOAD_FACTOR = 20  # polling takes at most 1/20 of the time, however slow the counts of a large automation are
+_NOT_PASSED = ("waiting", "held_out")
 _FAILED = ("failed", "refused")
 
 
 class LiveStatus(msgspec.Struct, frozen=True):
-    """What was seen: counts by node id, also of nodes that the draft no longer has, a line about all, and the server's revision."""
+    """Counts by node id (also of nodes that the draft does not contain), a summary line, and the server's revision."""
 
     nodes: Mapping[str, JsonObject]
     headline: str
@@ -24,32 +25,34 @@ class LiveStatus(msgspec.Struct, frozen=True):
 
 
 class StatusPoller:
-    """Looks at one automation on the server, no more often than is good for it."""
+    """Reads the status of one automation, at a limited rate."""
 
     def __init__(self) -> None:
-        self._next_at = 0.0
+        self._next_at_s = 0.0
 
-    def soon(self) -> None:
-        """Look again at the next occasion."""
-        self._next_at = 0.0
+    def poll_soon(self) -> None:
+        """Make the next `poll` read the status, even if the interval is not over."""
+        self._next_at_s = 0.0
 
-    def look(self, connection: Connection, record: AutomationRecord) -> LiveStatus | None:
-        """Return what there is to see; None when it is too early to look again."""
-        began_at = environment.monotonic_s()
-        if began_at < self._next_at:
+    def poll(self, connection: Connection, record: AutomationRecord) -> LiveStatus | None:
+        """Return the status, or None if the interval since the last poll is not over."""
+        started_s = environment.monotonic_s()
+        if started_s < self._next_at_s:
             return None
         path = f"/automations/{record.id}"
-        there = connection.get(path)
+        current = connection.get(path)
         stats = connection.get(f"{path}/stats")
-        took = environment.monotonic_s() - began_at
-        self._next_at = began_at + max(_PAUSE, took * _SHARE)
-        live, nodes = stats["live"], stats["nodes"]
-        nodes = {each: _counts(live.get(each, 0), nodes.get(each, {})) for each in {*live, *nodes}}
-        return LiveStatus(nodes, entry_counts(stats["entries"]), there["revision"])
+        elapsed_s = environment.monotonic_s() - started_s
+        self._next_at_s = started_s + max(_MIN_INTERVAL_S, elapsed_s * _LOAD_FACTOR)
+        live, outcomes = stats["live"], stats["nodes"]
+        nodes = {node_id: _counts(live.get(node_id, 0), outcomes.get(node_id, {})) for node_id in {*live, *outcomes}}
+        return LiveStatus(nodes, entry_counts(stats["entries"]), current["revision"])
 
 
 def _counts(live: int, outcomes: Mapping[str, int]) -> JsonObject:
-    failed = sum(count for word, count in outcomes.items() if word in _FAILED)
-    passed = sum(count for word, count in outcomes.items() if word not in (*_FAILED, *_STAYED))
-    told = [{"says": outcome(word), "count": count} for word, count in sorted(outcomes.items())]
-    return {"live": live, "passed": passed, "failed": failed, "outcomes": told}
+    return {
+        "live": live,
+        "passed": sum(count for word, count in outcomes.items() if word not in (*_FAILED, *_NOT_PASSED)),
+        "failed": sum(count for word, count in outcomes.items() if word in _FAILED),
+        "outcomes": [{"outcome": outcome(word), "count": count} for word, count in sorted(outcomes.items())],
+    }

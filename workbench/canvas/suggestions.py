@@ -1,14 +1,11 @@
-"""What can be filled in by choosing: events and their values, tags, attributes, segments, as the server knows them.
+"""Suggestions for the forms of a canvas: events, values, tags, attributes, segments, and sample events.
 
-Looked up when a canvas asks, kept for a minute. Without a server, or without the right to ask, there is just nothing to choose from.
-
-Events and contacts to try an automation with: the newest real ones, or ones made up from what was seen.
-
-Logs of contracts on a canvas: the newest ones to try, or one of zeros, and what can be chosen from their parameters.
+They are read from the server when a canvas asks, and kept for a minute. Without a server, or without permission to
+read them, the lists are empty, and users type the names.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,7 +23,6 @@ from workbench.language.abi import (
     AbiArray,
     AbiBytes,
     AbiEvent,
-    AbiParameter,
     AbiTuple,
     AbiType,
     AbiWord,
@@ -35,7 +31,6 @@ from workbench.language.abi import (
 )
 from workbench.language.check import (
     CatalogFacts,
-    ChainFacts,
     Diagnostic,
     check_against,
     events_of,
@@ -45,133 +40,133 @@ from workbench.language.check import (
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
 from workbench.language.graph import Graph
-from workbench.language.onchain import LOCATION_FIELDS, LogSource
-from workbench.language.onchain import ONCHAIN_EVENT as ONCHAIN_EVENT
+from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource
 from workbench.language.simulate import read_contact
 from workbench.language.trigger import BUILT_INS, Trigger
 from workbench.segments import segment_names
 
-_FRESH = 60.0  # seconds
-_MOST_LOOKED_AT = 8  # events of one automation; each costs a look at its newest payloads
-_LATEST = "SELECT metadata::text, tags FROM contacts ORDER BY updated_at DESC LIMIT 300"
+_FRESH_S = 60.0
+_MAX_CHECKED_EVENTS = 8  # of one automation; each costs a request for its shape
+_MAX_SAMPLES = 3  # values shown for one path or attribute
+_LATEST_CONTACTS = "SELECT metadata::text, tags FROM contacts ORDER BY updated_at DESC LIMIT 300"
 _LOGS = """
 SELECT o.args::text, o.block_time::text, o.args ->> :wallet_arg, c.id::text
 FROM onchain_events o LEFT JOIN contacts c ON c.id = o.contact_id AND c.wallet_address = o.args ->> :wallet_arg
-WHERE o.chain_id = :chain_id AND o.contract = :contract AND o.signature = :signature AND NOT o.removed AND o.args ? :wallet_arg
+WHERE o.chain_id = :chain_id AND o.contract = :contract AND o.signature = :signature AND NOT o.removed
+  AND o.args ? :wallet_arg
 ORDER BY o.id DESC LIMIT 12
 """
 _T = TypeVar("_T")
 
 
 class ContactProperties(msgspec.Struct, frozen=True):
-    """What the contacts changed last have in common: names of attributes with some of their values, and tags."""
+    """Names of attributes with some of their values, and tags, of the contacts that changed last."""
 
     attributes: dict[str, list[str]] = {}
     tags: tuple[str, ...] = ()
 
 
 class Suggestions:
-    """What the server knows. Every answer is at most a minute old."""
+    """Suggestions from the server, at most a minute old."""
 
     def __init__(self, connection: Connection | None) -> None:
         self._connection = connection if connection is not None and connection.has_key else None
         self._catalog = Catalog(self._connection) if self._connection is not None else None
-        self._kept: dict[str, tuple[float, Any]] = {}
+        self._cache: dict[str, tuple[float, Any]] = {}
 
     def choices(self, events: Iterable[str]) -> JsonObject:
-        """Return what can be chosen in an automation that knows these events, as a browser takes it."""
-        people = self._people()
-        paths = {name: _paths(shape) for name in events if (shape := self._shape(name)) is not None}
+        """Return all suggestions for an automation that uses these events."""
+        contacts = self._cached("contacts", self._contact_properties, ContactProperties())
         return {
-            "events": [{"name": each, "count": count} for each, count in self._events()],
-            "paths": paths,
+            "events": [{"name": name, "count": count} for name, count in self._events()],
+            "paths": {
+                name: [
+                    {
+                        "path": path.path,
+                        "types": [*path.types],
+                        "samples": [value(s) for s in path.samples[:_MAX_SAMPLES]],
+                    }
+                    for path in shape.paths
+                ]
+                for name in events
+                if (shape := self._shape(name)) is not None
+            },
             "builtIns": [*BUILT_INS],
-            "attributes": [{"name": name, "samples": some} for name, some in people.attributes.items()],
-            "tags": [*people.tags],
+            "attributes": [{"name": name, "samples": samples} for name, samples in contacts.attributes.items()],
+            "tags": [*contacts.tags],
             "segments": [*(self._segments() or ())],
         }
 
-    def objections(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:
-        """Return warnings about events and values that nobody has sent, and segments that nobody has defined."""
+    def warnings(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:
+        """Return warnings about events and values that were never sent, and segments that are not defined."""
         names = [name for name, _ in self._events()]
-        on_chain = self._chained() if uses_chain(trigger, graph) else None
-        if not names and on_chain is None:
+        connection = self._connection
+        chains = None
+        if connection is not None and uses_chain(trigger, graph):
+            chains = self._cached("chains", lambda: chained(connection), None)
+        if not names and chains is None:
             return []
-        looked_at = [each for each in events_of(trigger, graph) if each in names][:_MOST_LOOKED_AT]
-        shapes = {name: shape for name in looked_at if (shape := self._shape(name)) is not None}
-        paths = {name: frozenset(each.path for each in shape.paths) for name, shape in shapes.items()}
+        checked = [name for name in events_of(trigger, graph) if name in names][:_MAX_CHECKED_EVENTS]
+        shapes = {name: shape for name in checked if (shape := self._shape(name)) is not None}
+        paths = {name: frozenset(path.path for path in shape.paths) for name, shape in shapes.items()}
         segments = self._segments() if segments_of(graph) else None
-        return [*check_against(CatalogFacts(tuple(names), paths, segments, on_chain), trigger, graph)]
-
-    def _events(self) -> list[tuple[str, int]]:
-        return self._once("events", lambda: [(each.event, each.count) for each in self._catalog or ()], [])
-
-    def _shape(self, name: str) -> EventShape | None:
-        catalog = self._catalog
-        if catalog is None or name not in dict(self._events()):
-            return None
-        return self._once(f"event {name}", lambda: catalog[name], None)
-
-    def _people(self) -> ContactProperties:
-        return self._once("people", lambda: _people(self.rows(_LATEST)), ContactProperties())
-
-    def _segments(self) -> tuple[str, ...] | None:
-        connection = self._connection
-        if connection is None:
-            return None
-        return self._once("segments", lambda: segment_names(connection), None)
-
-    def _chained(self) -> ChainFacts | None:
-        connection = self._connection
-        return None if connection is None else self._once("chains", lambda: chained(connection), None)
+        return [*check_against(CatalogFacts(tuple(names), paths, segments, chains), trigger, graph)]
 
     def logs(self, source: LogSource) -> list[list[Any]]:
-        """Return the newest logs that an automation starts from: parameters as JSON, when, the wallet, and its contact if known."""
-        which = {
+        """Return the newest logs of a trigger: parameters as JSON, block time, wallet, contact id or None."""
+        params = {
             "chain_id": source.chain_id,
             "contract": source.contract,
             "signature": source.abi_event.canonical,
             "wallet_arg": source.wallet_arg,
         }
-        return self._once(f"logs {which}", lambda: self.rows(_LOGS, **which), [])
+        return self._cached(f"logs {params}", lambda: self.rows(_LOGS, **params), [])
 
     def rows(self, query: str, **params: Any) -> list[list[Any]]:
-        """Return the rows of a query; none without a server."""
+        """Return the rows of a query; an empty list without a server."""
         if self._connection is None:
             return []
         rows: list[list[Any]] = self._connection.post("/sql", {"sql": query, "params": params})["rows"]
         return rows
 
-    def _once(self, what: str, ask: Callable[[], _T], otherwise: _T) -> _T:
-        at, known = self._kept.get(what, (-_FRESH, otherwise))
-        kept: _T = known
-        if environment.monotonic_s() - at < _FRESH:
-            return kept
+    def _events(self) -> list[tuple[str, int]]:
+        return self._cached("events", lambda: [(event.event, event.count) for event in self._catalog or ()], [])
+
+    def _shape(self, name: str) -> EventShape | None:
+        catalog = self._catalog
+        if catalog is None or name not in dict(self._events()):
+            return None
+        return self._cached(f"event {name}", lambda: catalog[name], None)
+
+    def _segments(self) -> tuple[str, ...] | None:
+        connection = self._connection
+        if connection is None:
+            return None
+        return self._cached("segments", lambda: segment_names(connection), None)
+
+    def _contact_properties(self) -> ContactProperties:
+        attributes: dict[str, list[str]] = {}
+        tags: dict[str, None] = {}
+        for metadata, contact_tags in self.rows(_LATEST_CONTACTS):
+            tags |= dict.fromkeys(contact_tags or ())
+            for name, content in decode((metadata or "{}").encode()).items():
+                samples = attributes.setdefault(name, [])
+                if len(samples) < _MAX_SAMPLES and value(content) not in samples:
+                    samples.append(value(content))
+        return ContactProperties(dict(sorted(attributes.items())), tuple(sorted(tags)))
+
+    def _cached(self, name: str, read: Callable[[], _T], default: _T) -> _T:
+        cached_at_s, cached = self._cache.get(name, (-_FRESH_S, default))
+        answer: _T = cached
+        if environment.monotonic_s() - cached_at_s < _FRESH_S:
+            return answer
+        # An error is cached like an answer: a key without permission would otherwise ask again at every keystroke.
         try:
-            kept = ask()
+            answer = read()
         except WorkbenchError:
-            kept = otherwise
-        self._kept[what] = environment.monotonic_s(), kept
-        return kept
-
-
-def _paths(shape: EventShape) -> list[JsonObject]:
-    return [
-        {"path": each.path, "types": [*each.types], "samples": [value(some) for some in each.samples[:3]]}
-        for each in shape.paths
-    ]
-
-
-def _people(rows: list[list[Any]]) -> ContactProperties:
-    attributes: dict[str, list[str]] = {}
-    tags: dict[str, None] = {}
-    for metadata, own in rows:
-        tags |= dict.fromkeys(own or ())
-        for name, each in decode((metadata or "{}").encode()).items():
-            some = attributes.setdefault(name, [])
-            if len(some) < 3 and value(each) not in some:
-                some.append(value(each))
-    return ContactProperties(dict(sorted(attributes.items())), tuple(sorted(tags)))
+            answer = default
+        self._cache[name] = environment.monotonic_s(), answer
+        return answer
 
 
 _EVENTS = """
@@ -180,13 +175,13 @@ FROM app_events e JOIN contacts c ON c.id = e.contact_id
 WHERE :any OR e.event = ANY (:names::text[])
 ORDER BY e.created_at DESC LIMIT 12
 """
-_SAMPLE_CONTACT = {"externalId": "simulated"}
+_SAMPLE_IDENTIFIERS = {"externalId": "simulated"}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _IDENTIFIERS = ("walletAddress", "email", "externalId")
 
 
 class SampleEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """An event to try: its name, its payload as JSON, and whose it is (an id, and how to call them)."""
+    """An event to test with: its name, its payload as JSON, and the id and the label of its contact."""
 
     label: str
     event: str
@@ -195,30 +190,25 @@ class SampleEvent(msgspec.Struct, frozen=True, rename="camel"):
     contact: str = ""
 
 
-def samples(known: Suggestions, names: Iterable[str]) -> list[SampleEvent]:
-    """Return the newest events of these names (of any, when there are none), first those of contacts we can write to in most ways.
+def sample_events(suggestions: Suggestions, names: Iterable[str]) -> list[SampleEvent]:
+    """Return the newest events of these names (of any name, if `names` is empty), or an empty event of each name.
 
-    Where none came yet, an empty one of each name.
+    Events of contacts with an email address and a wallet come first, because every message can be previewed with them.
     """
-    wanted = [*names]
-    rows = known.rows(_EVENTS, any=not wanted, names=wanted)
-    found = [
+    names = [*names]
+    rows = suggestions.rows(_EVENTS, any=not names, names=names)
+    rows.sort(key=lambda row: (row[4] is None) + (row[5] is None))
+    samples = [
         SampleEvent(f"{event}, {moment(at)}", event, payload or "{}", contact_id, short(wallet or external_id or email))
-        for event, payload, at, contact_id, email, wallet, external_id in sorted(rows, key=_silent)
+        for event, payload, at, contact_id, email, wallet, external_id in rows
     ]
-    return found or [SampleEvent("an empty event", name) for name in wanted or ["event"]]
-
-
-def _silent(row: Sequence[Any]) -> int:
-    """Return in how many ways the contact of a row cannot be written to."""
-    *_, email, wallet, _ = row
-    return (email is None) + (wallet is None)
+    return samples or [SampleEvent("an empty event", name) for name in names or ["event"]]
 
 
 class SampleContact(msgspec.Struct, frozen=True, rename="camel"):
-    """A contact to try: as the service describes it, and what an event of theirs would carry.
+    """A contact to test with: as the service describes it, and the identifiers that its events carry.
 
-    `hidden`: this key sees nothing by which the server would know them.
+    `hidden`: the key may not read any of its identifiers.
     """
 
     id: str
@@ -229,57 +219,53 @@ class SampleContact(msgspec.Struct, frozen=True, rename="camel"):
 
     def contact(self) -> ContactState:
         """Return the contact as the language reads it."""
-        read = read_contact(self.described)
-        if isinstance(read, ContactState):
-            return read
-        raise InvalidArgumentError("; ".join(map(str, read)))
+        contact = read_contact(self.described)
+        if isinstance(contact, ContactState):
+            return contact
+        raise InvalidArgumentError("; ".join(map(str, contact)))
 
 
-NOBODY = SampleContact("", "new contact", _SAMPLE_CONTACT, _SAMPLE_CONTACT)
+NEW_CONTACT = SampleContact("", "new contact", _SAMPLE_IDENTIFIERS, _SAMPLE_IDENTIFIERS)
 
 
-def person(connection: Connection | None, wanted: str) -> SampleContact:
-    """Return the contact of that id, address, wallet or external id; nobody in particular when nothing is wanted."""
-    wanted = wanted.strip()
-    if not wanted:
-        return NOBODY
+def find_contact(connection: Connection | None, query: str) -> SampleContact:
+    """Return the contact with this id, email address, wallet or external id; a new one for an empty query."""
+    query = query.strip()
+    if not query:
+        return NEW_CONTACT
     if connection is None:
         raise InvalidArgumentError("Contacts can only be chosen when connected to a server")
-    if _UUID.fullmatch(wanted):
-        return _person(connection.get(f"/contacts/{wanted}"))
-    return _person(connection.post("/contacts/find", {"contact": {_kind_of(wanted): wanted}}))
-
-
-def _kind_of(wanted: str) -> str:
-    if "@" in wanted:
-        return "email"
-    return "walletAddress" if wanted.lower().startswith("0x") else "externalId"
-
-
-def _person(answer: JsonObject) -> SampleContact:
-    names = (*_IDENTIFIERS, "id", "attributes", "tags", "segments", "optedOut")
-    described = {name: answer[name] for name in names if answer.get(name)}
-    masked = "*" in described.get("email", "")  # to a key without pii:read
-    known = {name: described[name] for name in _IDENTIFIERS if name in described and not (masked and name == "email")}
+    if _UUID.fullmatch(query):
+        answer = connection.get(f"/contacts/{query}")
+    else:
+        kind = "email" if "@" in query else "walletAddress" if query.lower().startswith("0x") else "externalId"
+        answer = connection.post("/contacts/find", {"contact": {kind: query}})
+    fields = (*_IDENTIFIERS, "id", "attributes", "tags", "segments", "optedOut")
+    described = {name: answer[name] for name in fields if answer.get(name)}
+    masked = "*" in described.get("email", "")  # a key without pii:read gets a***@example.com
+    readable = {
+        name: described[name] for name in _IDENTIFIERS if name in described and not (masked and name == "email")
+    }
     if masked:
+        # A valid address: the email step would fail in the preview otherwise, though not for the real contact.
         described["email"] = "address-hidden@example.com"
-    label = short(next(iter(known.values()), answer["id"]))
-    return SampleContact(answer["id"], label, described, known or _SAMPLE_CONTACT, hidden=not known)
+    label = short(next(iter(readable.values()), answer["id"]))
+    return SampleContact(answer["id"], label, described, readable or _SAMPLE_IDENTIFIERS, hidden=not readable)
 
 
-def event_of(name: str, payload: str, who: SampleContact, source: LogSource | None = None) -> JsonObject:
-    """Return an event as a caller would post it, a log (of `source`) as the service describes it.
+def event_of(name: str, payload: str, contact: SampleContact, source: LogSource | None = None) -> JsonObject:
+    """Return an event as a backend would send it, or a log (of `source`) as the service describes it.
 
-    Raises InvalidArgumentError when the payload is no JSON object.
+    Raises InvalidArgumentError when the payload is not a JSON object.
     """
     if source is None:
-        return {"event": name, "contact": who.identifiers, "payload": payload_of(payload)}
-    whose = {source.wallet_arg: who.identifiers["walletAddress"]} if "walletAddress" in who.identifiers else {}
-    return {"type": ONCHAIN_EVENT, "args": payload_of(payload) | whose}
+        return {"event": name, "contact": contact.identifiers, "payload": read_payload(payload)}
+    wallet = contact.identifiers.get("walletAddress")
+    return {"type": ONCHAIN_EVENT, "args": read_payload(payload) | ({source.wallet_arg: wallet} if wallet else {})}
 
 
-def payload_of(text: str) -> dict[str, Any]:
-    """Return a payload that somebody wrote."""
+def read_payload(text: str) -> dict[str, Any]:
+    """Return a payload from JSON text; raise InvalidArgumentError with the position of a syntax error."""
     try:
         payload = decode(text.encode()) if text.strip() else {}
     except ValueError as error:
@@ -293,74 +279,68 @@ def payload_of(text: str) -> dict[str, Any]:
     return payload
 
 
-_SHOWN = 3
-_MOST_ZEROS = 256
+_MAX_ZEROS = 256  # a signature may declare arrays of any length, such as uint8[60000][60000]
 _SAMPLE_WALLET = "0x" + "ab" * 20
 
 
-def log_samples(known: Suggestions, source: LogSource) -> list[SampleEvent]:
-    """Return the newest logs that an automation starts from; where none was seen, one that is made up."""
-    found = [
-        SampleEvent(
-            f"{source.abi_event.name}, {moment(at)}", source.abi_event.name, args, contact_id or "", short(wallet)
-        )
-        for args, at, wallet, contact_id in known.logs(source)
+def sample_logs(suggestions: Suggestions, source: LogSource) -> list[SampleEvent]:
+    """Return the newest logs that start an automation, or one log of zeros."""
+    name = source.abi_event.name
+    samples = [
+        SampleEvent(f"{name}, {moment(at)}", name, args, contact_id or "", short(wallet))
+        for args, at, wallet, contact_id in suggestions.logs(source)
     ]
-    return found or [SampleEvent("a log of zeros", source.abi_event.name, encode(_zeros(source)).decode())]
+    if samples:
+        return samples
+    # An indexed parameter that is longer than 32 bytes is logged as its hash.
+    zeros = {
+        parameter.name: f"0x{'00' * 32}"
+        if parameter.indexed and not isinstance(parameter.type, AbiWord)
+        else _zero(parameter.type)
+        for parameter in source.abi_event.parameters
+    }
+    return [SampleEvent("a log of zeros", name, encode(zeros | {source.wallet_arg: _SAMPLE_WALLET}).decode())]
 
 
-def parameters(known: Suggestions, trigger: JsonObject, source: LogSource | None) -> list[JsonObject]:
-    """Return what filters of a trigger can look at: parameters with their types, and values that were seen.
+def log_paths(suggestions: Suggestions, trigger: JsonObject, source: LogSource | None) -> list[JsonObject]:
+    """Return the paths for filters of an on-chain trigger: parameters with types and samples, and the log's location.
 
-    `source` None: the trigger is not filled in yet.
+    `source` is None while the trigger is incomplete.
     """
     declared = read_signature(str(trigger.get("signature", "")))
     if not isinstance(declared, AbiEvent):
         return []
-    seen = [decode(row[0].encode()) for row in known.logs(source)] if source is not None else []
-    own = [
-        _path(each.name, canonical_type(each.type), [args.get(each.name) for args in seen])
-        for each in declared.parameters
-    ]
-    return [*own, *(_path(name, "where it happened", ()) for name in LOCATION_FIELDS)]
+    logs = [decode(row[0].encode()) for row in suggestions.logs(source)] if source is not None else []
+    paths = []
+    for parameter in declared.parameters:
+        values = [log[parameter.name] for log in logs if log.get(parameter.name) is not None]
+        samples = [*dict.fromkeys(map(value, values))][:_MAX_SAMPLES]
+        paths.append({"path": parameter.name, "types": [canonical_type(parameter.type)], "samples": samples})
+    return [*paths, *({"path": name, "types": ["where it happened"], "samples": []} for name in LOCATION_FIELDS)]
 
 
-def _path(name: str, kind: str, values: Iterable[Any]) -> JsonObject:
-    samples = dict.fromkeys(value(each) for each in values if each is not None)
-    return {"path": name, "types": [kind], "samples": [*samples][:_SHOWN]}
-
-
-def _zeros(source: LogSource) -> JsonObject:
-    return {each.name: _zero_of(each) for each in source.abi_event.parameters} | {source.wallet_arg: _SAMPLE_WALLET}
-
-
-def _zero_of(parameter: AbiParameter) -> Any:
-    is_hash = parameter.indexed and not isinstance(parameter.type, AbiWord)
-    return f"0x{'00' * 32}" if is_hash else _zero(parameter.type)
-
-
-def _zero(kind: AbiType) -> Any:
-    match kind:
+def _zero(abi_type: AbiType) -> Any:
+    match abi_type:
         case AbiWord(kind="bool"):
             return False
         case AbiWord(kind="uint" | "int", size=bits):
             return "0" if bits > SAFE_BITS else 0
         case AbiWord(size=size):
             return f"0x{'00' * size}"
-        case AbiBytes(kind=of):
-            return "0x" if of == "bytes" else ""
+        case AbiBytes(kind=kind):
+            return "0x" if kind == "bytes" else ""
         case AbiTuple(parts=parts):
-            return {each.name: _zero(each.type) for each in parts}
-        case AbiArray(of=of, length=length):
-            return [_zero(of)] * (length or 0) if _size(kind) <= _MOST_ZEROS else []
+            return {part.name: _zero(part.type) for part in parts}
+        case AbiArray(of=item, length=length):
+            return [_zero(item)] * (length or 0) if _size(abi_type) <= _MAX_ZEROS else []
 
 
-def _size(kind: AbiType) -> int:
-    """Return how many values there are in one, at least."""
-    match kind:
-        case AbiArray(of=of, length=length):
-            return _size(of) * (length or 0)
+def _size(abi_type: AbiType) -> int:
+    """Return the least number of values in a value of this type."""
+    match abi_type:
+        case AbiArray(of=item, length=length):
+            return _size(item) * (length or 0)
         case AbiTuple(parts=parts):
-            return sum(_size(each.type) for each in parts)
+            return sum(_size(part.type) for part in parts)
         case _:
             return 1

@@ -1,12 +1,8 @@
-"""The still picture beside a canvas: what is left of it in a saved notebook, without a kernel, in nbconvert and on the web.
+"""The canvas widget: holds one automation, applies the changes of its views, and shows every view the result.
 
-The canvas hides it with its style sheet wherever it is drawn itself.
-
-The widget: holds one automation, writes into it what views send, and shows every view what came of it.
-
-Messages of a view arrive in a thread of their own (JupyterLab sends them to a subshell of the kernel), while cells run in the main thread:
-one lock guards all drafts that are drawn, and whatever asks the server does so outside of it. Two canvases of one automation are
-possible, too: each looks whether the draft is still the one it knows before it writes into it.
+JupyterLab delivers the messages of a view in a subshell of the kernel, in a thread of its own, while cells run in the
+main thread. One lock guards the drafts of all canvases; it is not held during requests to the server. Two canvases may
+show the same automation: before a canvas writes, it checks whether the draft is still the one that it read.
 """
 
 import threading
@@ -21,59 +17,70 @@ from anywidget import AnyWidget
 from IPython.display import HTML, DisplayHandle, display
 
 from workbench import publish as publishing
-from workbench.canvas.document import Patch, Sheet, cards, laid_out, passing, read, remarks, sheet_of
-from workbench.canvas.forms import kinds, operators
-from workbench.canvas.protocol import Drawn
-from workbench.canvas.requests import QUESTIONS, NodePreviewRequest
+from workbench.canvas.document import (
+    DraftPieces,
+    Patch,
+    arranged,
+    cards,
+    describe_diagnostics,
+    edge_routes,
+    parse_draft,
+)
+from workbench.canvas.forms import kinds
+from workbench.canvas.protocol import CanvasAutomation
+from workbench.canvas.requests import READ_REQUESTS, CanvasRequest
 from workbench.canvas.status import StatusPoller
 from workbench.canvas.suggestions import Suggestions
 from workbench.draft import Draft, JsonObject, new_draft
 from workbench.errors import ConflictError, InvalidAutomationError, WorkbenchError
 from workbench.language.check import Diagnostic
+from workbench.language.filter import OPERATORS
 
-
-class Copy:
-    """The picture of one automation in one output; shows the draft, and where it stands, as of the last `refresh`."""
-
-    def __init__(self) -> None:
-        self._handle: DisplayHandle | None = None
-        self._shown: object = None
-
-    def show(self, automation: Drawn) -> None:
-        """Put the picture into the output of the cell that runs."""
-        self._shown = _state(automation)
-        self._handle = display(_picture(automation), display_id=True)  # type: ignore[no-untyped-call]  # IPython has no types
-
-    def refresh(self, automation: Drawn) -> None:
-        """Put what is there now into the picture; a draft that cannot be read yet waits for the next time."""
-        state = _state(automation)
-        if self._handle is None or state == self._shown:
-            return
-        with suppress(WorkbenchError):
-            self._handle.update(_picture(automation))  # type: ignore[no-untyped-call]
-            self._shown = state
-
-
-def _state(automation: Drawn) -> tuple[Draft, list[tuple[str, str]]]:
-    return automation._draft, automation._status_pills()
-
-
-def _picture(automation: Drawn) -> HTML:
-    return HTML(f'<div class="ewb-canvas-copy">{automation._repr_html_()}</div>')  # type: ignore[no-untyped-call]
-
-
-_LOOKING = "this canvas is read-only"
+_READ_ONLY = "this canvas is read-only; .canvas() without read_only=True opens one that can be changed"
 _LOCK = threading.RLock()
 _STATIC = files("workbench").joinpath("static")
 
 
+class StaticPicture:
+    """A picture of the automation in the same output, for saved notebooks, nbconvert and the web, which have no kernel.
+
+    The style sheet of the canvas hides it while the canvas is drawn.
+    """
+
+    def __init__(self) -> None:
+        self._handle: DisplayHandle | None = None
+        self._drawn: object = None
+
+    def show(self, automation: CanvasAutomation) -> None:
+        """Display the picture in the output of the running cell."""
+        self._drawn = self._state(automation)
+        self._handle = display(self._html(automation), display_id=True)  # type: ignore[no-untyped-call]  # IPython has no types
+
+    def refresh(self, automation: CanvasAutomation) -> None:
+        """Redraw the picture if the draft or its status has changed. An unreadable draft keeps the old picture."""
+        state = self._state(automation)
+        if self._handle is None or state == self._drawn:
+            return
+        with suppress(WorkbenchError):
+            self._handle.update(self._html(automation))  # type: ignore[no-untyped-call]
+            self._drawn = state
+
+    @staticmethod
+    def _state(automation: CanvasAutomation) -> tuple[Draft, list[tuple[str, str]]]:
+        return automation._draft, automation._status_pills()
+
+    @staticmethod
+    def _html(automation: CanvasAutomation) -> HTML:
+        return HTML(f'<div class="ewb-canvas-copy">{automation._repr_html_()}</div>')  # type: ignore[no-untyped-call]
+
+
 class Canvas(AnyWidget):
-    """An automation to draw on. `canvas.automation` is what is drawn; assign another value of it, and that is drawn.
+    """A canvas for one automation. Assign to `canvas.automation` to show another value of the automation.
 
     ```
     canvas = a.canvas()
     canvas.automation = canvas.automation.add_tag("vip")  # shows on the canvas
-    a.describe()                                          # tells what was drawn
+    a.describe()                                          # describes what was drawn
     ```
     """
 
@@ -84,111 +91,111 @@ class Canvas(AnyWidget):
     operators: Any = traitlets.List().tag(sync=True)
     document = traitlets.Dict().tag(sync=True)
     cards = traitlets.Dict().tag(sync=True)
-    lanes = traitlets.Dict().tag(sync=True)
-    remarks: Any = traitlets.List().tag(sync=True)
+    routes = traitlets.Dict().tag(sync=True)
+    diagnostics: Any = traitlets.List().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
     counts = traitlets.Dict().tag(sync=True)
     height = traitlets.Int().tag(sync=True)
     read_only = traitlets.Bool().tag(sync=True)
 
     _draft: Draft
-    _sheet: Sheet
+    _pieces: DraftPieces
 
-    def __init__(self, automation: Drawn, *, height: int = 640, read_only: bool = False) -> None:
-        super().__init__(kinds=kinds(), operators=operators(), height=height, read_only=read_only)
+    def __init__(self, automation: CanvasAutomation, *, height: int = 640, read_only: bool = False) -> None:
+        super().__init__(kinds=kinds(), operators=[*OPERATORS], height=height, read_only=read_only)
         self._automation = automation
-        self._bound = [automation]
-        self._known = Suggestions(automation._server.connection)
-        self._watch = StatusPoller()
-        self._objections: list[Diagnostic] = []
+        # Every value of the automation that was shown here. All of them follow the canvas, since a cell may hold any
+        # of them.
+        self._values = [automation]
+        self._suggestions = Suggestions(automation._server.connection)
+        self._poller = StatusPoller()
+        self._catalog_warnings: list[Diagnostic] = []
         self._stale = ""
         self._revision = 0
-        self._seen: dict[str, int] = {}
-        self._copy = Copy()
+        self._acknowledged: dict[str, int] = {}  # number of the last edit by view
+        self._picture = StaticPicture()
         self._open()
         self.on_msg(self._receive)
 
     @property
-    def automation(self) -> Drawn:
+    def automation(self) -> CanvasAutomation:
         """The automation as it is drawn."""
         return self._automation
 
     @automation.setter
-    def automation(self, automation: Drawn) -> None:
+    def automation(self, automation: CanvasAutomation) -> None:
         with _LOCK:
             self._automation = automation
-            self._bound.append(automation)
-            for each in self._bound:
-                each._server = automation._server
+            self._values.append(automation)
+            for value in self._values:
+                value._server = automation._server
             self._write(automation._draft)
             self._open()
-        self._object()
+        self._check_catalog()
 
-    # What a view says
+    # Messages from a view
 
     def _receive(self, _: object, content: JsonObject, __: object) -> None:
-        hear = {"edit": self._edit, "ask": self._answer, "tick": self._tick}
-        hear[content["kind"]](content)
+        handlers = {"edit": self._edit, "request": self._respond, "ping": self._ping}
+        handlers[content["kind"]](content)
 
-    def _tick(self, _: JsonObject) -> None:
-        """Say that we are here, and look how the automation is doing."""
-        self.send({"kind": "tock"})
+    def _ping(self, _: JsonObject) -> None:
+        """Answer, so that the view knows that the kernel runs, and refresh the status."""
+        self.send({"kind": "pong"})
         with _LOCK:
-            self._catch_up()
-        self._look()
+            self._reopen_if_changed()
+        self._refresh_status()
 
     def _edit(self, content: JsonObject) -> None:
-        """Write a change into the draft; what has been written already is not written again."""
+        """Apply a change to the draft."""
         view, number = str(content["view"]), int(content["number"])
         with _LOCK:
-            if number <= self._seen.get(view, 0):
+            # A view that got no answer sends its edits again; applying one twice would undo what followed it.
+            if number <= self._acknowledged.get(view, 0):
                 return
-            self._catch_up()
+            self._reopen_if_changed()
             try:
                 if self.read_only:
-                    raise InvalidAutomationError(_LOOKING)
-                sheet = self._sheet.patched(msgspec.convert(content["patch"], Patch))
-                self._write(sheet.draft(self._automation.name))
-                self._sheet = sheet
+                    raise InvalidAutomationError(_READ_ONLY)
+                pieces = self._pieces.patched(msgspec.convert(content["patch"], Patch))
+                self._write(pieces.draft(self._automation.name))
+                self._pieces = pieces
             except (InvalidAutomationError, ValueError) as error:
-                self.send({"kind": "refused", "view": view, "why": str(error)})
-            self._seen[view] = number
+                self.send({"kind": "rejected", "view": view, "reason": str(error)})
+            self._acknowledged[view] = number
             self._show()
-        self._object()
+        self._check_catalog()
 
-    def _answer(self, content: JsonObject) -> None:
-        answer: JsonObject = {"kind": "answer", "id": content.get("id")}
+    def _respond(self, content: JsonObject) -> None:
+        response: JsonObject = {"kind": "response", "id": content.get("id")}
         try:
-            value = self._asked(str(content["what"]), content)
+            response["value"] = self._answer(str(content["name"]), content)
         except ConflictError as error:
             self._stale = str(error)
-            answer |= {"error": str(error), "stale": True}
+            response |= {"error": str(error), "stale": True}
         except WorkbenchError as error:
-            answer |= {"error": str(error)}
-        except Exception as error:  # noqa: BLE001  the edge: a view that gets no answer waits for ever
-            answer |= {"error": f"error in the kernel: {type(error).__name__}: {error}"}
-        else:
-            answer |= {"value": value}
+            response |= {"error": str(error)}
+        except Exception as error:  # noqa: BLE001  a view that gets no response waits until it declares the kernel lost
+            response |= {"error": f"Error in the kernel: {type(error).__name__}: {error}"}
         self._show_status()
-        self.send(answer)
+        self.send(response)
 
-    def _asked(self, what: str, content: JsonObject) -> Any:
-        if what not in QUESTIONS:
-            return self._done(what, overwrite=content.get("overwrite") is True)
+    def _answer(self, name: str, content: JsonObject) -> Any:
+        if name not in READ_REQUESTS:
+            return self._change(name, overwrite=content.get("overwrite") is True)
         with _LOCK:
-            self._catch_up()
-            sheet = self._sheet
-            question = NodePreviewRequest(
-                self._automation, self._known, sheet.draft(self._automation.name), sheet, content
-            )
-        return QUESTIONS[what](question)
+            self._reopen_if_changed()
+            pieces = self._pieces
+            draft = pieces.draft(self._automation.name)
+            request = CanvasRequest(self._automation, self._suggestions, draft, pieces, content)
+        return READ_REQUESTS[name](request)
 
-    def _done(self, what: str, *, overwrite: bool) -> str:
-        """Change the automation on the server; return what to say about it."""
+    def _change(self, name: str, *, overwrite: bool) -> str:
+        """Change the automation on the server; return a message for the user."""
         automation = self._automation
         if self.read_only:
-            raise InvalidAutomationError(_LOOKING)
-        deeds: dict[str, tuple[Callable[[], object], str]] = {
+            raise InvalidAutomationError(_READ_ONLY)
+        changes: dict[str, tuple[Callable[[], object], str]] = {
             "save": (lambda: automation.save(overwrite=overwrite), "Saved. The published version stays as it is."),
             "publish": (lambda: automation.publish(overwrite=overwrite), "Published: new events start it."),
             "activate": (automation.activate, "Switched on: new events start it."),
@@ -196,90 +203,92 @@ class Canvas(AnyWidget):
                 automation.deactivate,
                 "Switched off: no event starts it, and waiting entries are cancelled.",
             ),
-            "pause": (
-                automation.pause,
-                "Paused: no event starts it, and its entries wait until you resume it.",
-            ),
+            "pause": (automation.pause, "Paused: no event starts it, and its entries wait until you resume it."),
             "resume": (automation.resume, "Resumed: new events start it, and paused entries continue."),
             "reload": (self._reload, "Loaded the version from the server."),
         }
-        if what not in deeds:
-            raise InvalidAutomationError(f"unknown action {what!r}")
-        do, said = deeds[what]
-        do()
-        if what == "publish" and self._is_paused():
-            said = "Published. It is paused: events start it after you resume it."
+        if name not in changes:
+            raise InvalidAutomationError(f"unknown action {name!r}")
+        change, message = changes[name]
+        change()
+        if name == "publish" and self._is_paused():
+            message = "Published. It is paused: events start it after you resume it."
         self._stale = ""
-        self._watch.soon()
+        self._poller.poll_soon()
         with _LOCK:
-            self._show_remarks()
-        self._copy.refresh(automation)
-        return said
+            self._show_diagnostics()
+        self._picture.refresh(automation)
+        return message
 
     def _is_paused(self) -> bool:
         record = self._automation._server.record
         return record is not None and record.paused_at is not None
 
     def _reload(self) -> None:
-        """Put what the server has in place of the draft."""
-        place = self._automation._server
-        if place.connection is None:
+        """Replace the draft with the one on the server."""
+        server = self._automation._server
+        if server.connection is None:
             raise InvalidAutomationError("this automation is not connected to a server")
-        record = publishing.find(place.connection, self._automation.name)
+        record = publishing.find(server.connection, self._automation.name)
         if record is None:
-            raise InvalidAutomationError("the automation no longer exists on the server")
+            raise InvalidAutomationError(f"Automation not found on the server: {self._automation.name!r}")
         with _LOCK:
-            place.record = record
+            server.record = record
             self._write(record.draft())
             self._open()
-        self._object()
+        self._check_catalog()
 
-    # What views are shown
+    # State of the views
 
     def _open(self) -> None:
-        """Take the draft apart, laid out where nobody has put its nodes anywhere, and show it; an empty one begins with its trigger."""
+        """Take the draft apart and show it. Nodes without positions are laid out; an empty draft gets a trigger."""
         self._draft = self._automation._draft
         draft = self._draft if self._draft.nodes else new_draft(self._draft.name, ())
-        self._sheet = sheet_of(draft, {} if draft.positions() is not None else laid_out(draft))
+        self._pieces = DraftPieces.of(draft, {} if draft.positions() is not None else arranged(draft))
         self._show()
 
-    def _catch_up(self) -> None:
-        """Open the draft again where somebody else has written into it: another canvas of the same automation."""
+    def _reopen_if_changed(self) -> None:
+        """Open the draft again if another canvas of the same automation has written to it."""
         if self._automation._draft is not self._draft:
             self._open()
 
     def _write(self, draft: Draft) -> None:
         self._draft = draft
-        for each in self._bound:
-            each._draft = draft
+        for value in self._values:
+            value._draft = draft
 
     def _show(self) -> None:
-        """Show everything that follows from the draft; what the catalog objects to comes later."""
-        known = read(self._sheet.draft(self._automation.name))
+        """Show everything that follows from the draft alone. Warnings from the catalog need the server."""
+        parsed = parse_draft(self._pieces.draft(self._automation.name))
         self._revision += 1
         with self.hold_sync():
-            self.document = self._sheet.pieces() | {"revision": self._revision, "seen": {**self._seen}}
-            self.cards = cards(self._sheet, known)
-            self.lanes = passing(self._sheet, self.cards)
-            self._show_remarks()
+            self.document = self._pieces.to_browser() | {
+                "revision": self._revision,
+                "acknowledged": {**self._acknowledged},
+            }
+            self.cards = cards(self._pieces, parsed)
+            self.routes = edge_routes(self._pieces, self.cards)
+            self._show_diagnostics()
             self._show_status()
 
-    def _object(self) -> None:
-        """Look up what the catalog has against the draft, and show it unless the draft has changed meanwhile."""
+    def _check_catalog(self) -> None:
+        """Compare the draft with the catalog on the server, and show the warnings."""
         with _LOCK:
             draft = self._automation._draft
-            known = read(draft)
-        objections = self._known.objections(known.trigger, known.graph)
+            parsed = parse_draft(draft)
+        warnings = self._suggestions.warnings(parsed.trigger, parsed.graph)
         with _LOCK:
+            # The draft may have changed during the request; the check of the later draft shows its own warnings.
             if draft is self._automation._draft:
-                self._objections = objections
-                self._show_remarks()
+                self._catalog_warnings = warnings
+                self._show_diagnostics()
 
-    def _show_remarks(self) -> None:
+    def _show_diagnostics(self) -> None:
         automation = self._automation
         draft = automation._draft
-        own = draft.remarks() if draft.nodes else ()
-        self.remarks = remarks(self._sheet, (*own, *automation._archive_remarks(), *self._objections))
+        of_draft = draft.remarks() if draft.nodes else ()
+        diagnostics = (*of_draft, *automation._archive_remarks(), *self._catalog_warnings)
+        self.diagnostics = describe_diagnostics(self._pieces, diagnostics)
 
     def _show_status(self) -> None:
         record = self._automation._server.record
@@ -294,34 +303,39 @@ class Canvas(AnyWidget):
             "stale": self._stale,
         }
 
-    def _look(self) -> None:
-        """See how the automation is doing, and keep the copy up to date that stays when the kernel is gone."""
-        place = self._automation._server
+    def _refresh_status(self) -> None:
+        """Show the counts of the server, and update the static picture."""
+        server = self._automation._server
+        # A server that cannot be reached must not disturb editing; the next ping tries again.
         with suppress(WorkbenchError):
-            seen = self._watch.look(place.connection, place.record) if place.connection and place.record else None
-            if seen is not None:
-                self._stale = _changed(place.record, seen.revision)
+            status = (
+                self._poller.poll(server.connection, server.record) if server.connection and server.record else None
+            )
+            if status is not None:
+                self._stale = _describe_conflict(server.record, status.revision)
                 with _LOCK:
-                    keys = self._sheet.keys()
-                    nodes = {keys[each]: count for each, count in seen.nodes.items() if each in keys}
-                    elsewhere = sum(count["live"] for each, count in seen.nodes.items() if each not in keys)
-                    self.counts = {"nodes": nodes, "headline": seen.headline, "elsewhere": elsewhere}
+                    keys = self._pieces.keys()
+                    nodes = {keys[node_id]: count for node_id, count in status.nodes.items() if node_id in keys}
+                    removed = sum(count["live"] for node_id, count in status.nodes.items() if node_id not in keys)
+                    self.counts = {"nodes": nodes, "headline": status.headline, "atRemovedSteps": removed}
         self._show_status()
-        self._copy.refresh(self._automation)
+        self._picture.refresh(self._automation)
 
     def __repr__(self) -> str:
         return f"Canvas of {self._automation.name!r}: run the cell to draw on it"
 
     def _ipython_display_(self) -> None:
-        self._object()
+        self._check_catalog()
         bundle, metadata = self._repr_mimebundle_() or ({}, {})
         display(bundle, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
-        self._copy.show(self._automation)
+        self._picture.show(self._automation)
 
 
-def _changed(known: publishing.AutomationRecord, revision: int) -> str:
-    """Say that somebody else has changed the automation; empty when nobody has."""
-    if revision <= known.revision:
+def _describe_conflict(record: publishing.AutomationRecord, revision: int) -> str:
+    """Return a message if the server has a newer revision than this canvas, else an empty text."""
+    if revision <= record.revision:
         return ""
-    yours = f"yours is revision {known.revision}, the server's is {revision}"
-    return f"Someone changed this automation after you opened it: {yours}."
+    return (
+        "Someone changed this automation after you opened it: "
+        f"yours is revision {record.revision}, the server's is {revision}."
+    )

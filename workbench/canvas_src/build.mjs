@@ -1,13 +1,14 @@
-// Builds the canvas into one ES module and one style sheet that need nothing from outside, and notes what they were built from.
+// Builds the canvas into one ES module and one style sheet without external dependencies. canvas.sources contains a digest of the
+// sources; a test compares it, so that a change cannot be committed without its build.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
 
-const into = "../static";
+const outdir = "../static";
 
 await build({
   entryPoints: { canvas: "src/index.tsx" },
-  outdir: into,
+  outdir,
   bundle: true,
   format: "esm",
   minify: true,
@@ -19,8 +20,8 @@ await build({
   logLevel: "warning",
 });
 
-const modules = readdirSync("src", { recursive: true, withFileTypes: true }).filter((each) => each.isFile());
-const sources = ["build.mjs", "package-lock.json", "../display/looks.json", ...modules.map((each) => `${each.parentPath}/${each.name}`)];
+const files = readdirSync("src", { recursive: true, withFileTypes: true }).filter((file) => file.isFile());
+const sources = ["build.mjs", "package-lock.json", "../display/looks.json", ...files.map((file) => `${file.parentPath}/${file.name}`)];
 const digest = createHash("sha256");
 for (const path of sources.sort()) digest.update(`${path}\n`).update(readFileSync(path));
-writeFileSync(`${into}/canvas.sources`, `${digest.digest("hex")}\n`);
+writeFileSync(`${outdir}/canvas.sources`, `${digest.digest("hex")}\n`);

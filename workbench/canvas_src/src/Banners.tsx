@@ -1,19 +1,19 @@
 // Banners: the kernel does not answer, someone else changed the automation, the result of the last action.
 import { useEffect } from "react";
-import type { Desk, View } from "./desk";
+import type { CanvasStore, CanvasState } from "./store";
 
-const LONG = 6_000;
+const NOTICE_MS = 6_000; // an error stays until it is dismissed
 
-export function Banners({ view, desk, reload, overwrite }: { view: View; desk: Desk; reload: () => void; overwrite: () => void }) {
-  const { alive, unsent, status, notice } = view;
+export function Banners({ state, store, reload, overwrite }: { state: CanvasState; store: CanvasStore; reload: () => void; overwrite: () => void }) {
+  const { kernelAlive, unsent, status, notice } = state;
   useEffect(() => {
     if (notice?.look !== "good") return;
-    const timer = setTimeout(() => desk.hush(), LONG);
+    const timer = setTimeout(() => store.clearNotice(), NOTICE_MS);
     return () => clearTimeout(timer);
-  }, [notice, desk]);
+  }, [notice, store]);
   return (
     <div aria-live="polite">
-      {!alive && (
+      {!kernelAlive && (
         <div className="ewc-banner ewc-banner-bad" role="alert">
           The kernel does not answer. {unsent ? "Your last changes have not reached it; they are sent again when it does. " : ""}If it was restarted, run the cell again.
         </div>
@@ -28,7 +28,7 @@ export function Banners({ view, desk, reload, overwrite }: { view: View; desk: D
       {notice && (
         <div className={`ewc-banner ewc-banner-${notice.look}`} data-testid="notice">
           <span>{notice.text}</span>
-          <button type="button" className="ewc-x" aria-label="Dismiss" onClick={() => desk.hush()}>×</button>
+          <button type="button" className="ewc-x" aria-label="Dismiss" onClick={() => store.clearNotice()}>×</button>
         </div>
       )}
     </div>

@@ -1,224 +1,244 @@
-// The whole: bar, palette, graph, panel, and what stands between them: what is selected, tried, and asked before something is done.
+// The canvas: toolbar, palette, graph and panel, with the state that they share: selection, simulation, and open dialog.
 import { ReactFlowProvider, useReactFlow } from "@xyflow/react";
 import { useCallback, useEffect, useRef, useState, type ClipboardEvent, type KeyboardEvent } from "react";
 import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
-import type { Desk, View } from "./desk";
 import { FIT, Flow } from "./Flow";
-import { HEIGHT, WIDTH, add, cardNow, eventsOf, isTrigger, move, openEnd, paste, piece, pointOf, remove, sourceOf, type Cards, type End } from "./graph";
-import { actOf, type Act } from "./keys";
+import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, copySteps, eventsOf, isTrigger, move, openEnd, paste, pointOf, remove, sampleKey, type Cards, type OutputEnd } from "./graph";
+import { CanvasContext, useCanvasState, useDark, useDebounced, type CanvasContextValue, type SampleInput } from "./hooks";
+import { commandOf, type Command } from "./keys";
 import { Palette } from "./Palette";
 import { Help, PublishDialog, Question } from "./panels/Dialogs";
 import { Overview } from "./panels/Overview";
 import { StepPanel } from "./panels/StepPanel";
-import { TryPanel } from "./panels/TryPanel";
-import { Toolbar, type Deeds } from "./Toolbar";
-import type { Card, Kind, Sample, Trial } from "./types";
-import { StageContext, useDark, useSettled, useView, type Stage, type Tried } from "./use";
+import { TestPanel } from "./panels/TestPanel";
+import type { CanvasState, CanvasStore } from "./store";
+import { Toolbar, type ToolbarActions } from "./Toolbar";
+import type { Card, Kind, Sample, Simulation } from "./types";
 
-type Asked = "publish" | "pause" | "reload" | "overwrite" | "help" | null;
+type DialogName = "publish" | "pause" | "reload" | "overwrite" | "help";
 
-export function Canvas({ desk, height }: { desk: Desk; height: number }) {
+const ANIMATION_MS = 200;
+const RENDER_MS = 60; // React Flow knows the size of a new card only after it has rendered it
+const EDITING_COMMANDS = new Set<Command>(["undo", "redo", "remove", "duplicate", "arrange", "focusPalette"]);
+
+export function Canvas({ store, height }: { store: CanvasStore; height: number }) {
   return (
     <ReactFlowProvider>
-      <Whole desk={desk} height={height} />
+      <Editor store={store} height={height} />
     </ReactFlowProvider>
   );
 }
 
-function Whole({ desk, height }: { desk: Desk; height: number }) {
-  const view = useView(desk);
-  const { sheet, cards, kinds, readOnly, status } = view;
+function Editor({ store, height }: { store: CanvasStore; height: number }) {
+  const state = useCanvasState(store);
+  const { draft, cards, kinds, readOnly, status } = state;
   const flow = useReactFlow();
   const root = useRef<HTMLDivElement>(null);
   const dark = useDark();
-  const [selected, setSelected] = useState<string[]>(() => begun(view));
-  const [target, aim] = useState<End | null>(null);
-  const [fresh, setFresh] = useState<string | null>(null); // put in just now: its form has the focus
-  const [trial, show] = useState<Trial | null>(null);
+  const [selected, setSelected] = useState<string[]>(() => initialSelection(state));
+  const [target, setTarget] = useState<OutputEnd | null>(null);
+  const [addedKey, setAddedKey] = useState<string | null>(null); // the step just added: its form gets the focus
+  const [simulation, setSimulation] = useState<Simulation | null>(null);
   const [testing, setTesting] = useState(false);
   const [busy, setBusy] = useState(false);
-  const [asked, ask] = useState<Asked>(null);
-  const { samples, tried, take, ready } = useSamples(desk, sourceOf(sheet));
+  const [dialog, setDialog] = useState<DialogName | null>(null);
+  const { samples, sampleInput, setSampleInput, currentInput } = useSamples(store, sampleKey(draft));
 
-  const cardOf: Cards = useCallback((key) => cardNow(cards[key], kinds, sheet.nodes.get(key)), [cards, kinds, sheet.nodes]);
-  const one = selected.length === 1 ? selected[0]! : null;
-  const end = target ?? openEnd(sheet, cardOf, one) ?? openEnd(sheet, cardOf, null);
-  const started = [...sheet.nodes.values()].some(isTrigger);
+  const cardOf: Cards = useCallback((key) => cardNow(cards[key], kinds, draft.nodes.get(key)), [cards, kinds, draft.nodes]);
+  const selectedKey = selected.length === 1 ? selected[0]! : null;
+  const end = target ?? openEnd(draft, cardOf, selectedKey) ?? openEnd(draft, cardOf, null);
+  const hasTrigger = [...draft.nodes.values()].some(isTrigger);
 
-  const untest = () => {
+  const closeTest = () => {
     setTesting(false);
-    show(null);
+    setSimulation(null);
   };
-  const put = (key: string) => {
+  const closeDialog = () => setDialog(null);
+  const selectAdded = (key: string) => {
     setSelected([key]);
-    setFresh(key);
-    untest();
-    aim(null);
+    setAddedKey(key);
+    closeTest();
+    setTarget(null);
   };
-  const go = (key: string) => {
-    untest();
+  const goTo = (key: string) => {
+    closeTest();
     setSelected([key]);
-    void flow.fitView({ nodes: [{ id: key }], maxZoom: 1, duration: 200, padding: 0.4 });
+    void flow.fitView({ nodes: [{ id: key }], maxZoom: 1, duration: ANIMATION_MS, padding: 0.4 });
   };
-  const addStep = (kind: Kind) => {
-    const added = add(sheet, kind, cardOf, end);
-    desk.edit(added.patch);
-    put(added.key);
-    reveal(pointOf(added.patch.nodes![added.key]!));
-  };
-  /** Show everything where a new card would be out of sight. */
-  const reveal = ({ x, y }: { x: number; y: number }) => {
+  const fit = () => void flow.fitView({ ...FIT, duration: ANIMATION_MS });
+  const addFromPalette = (kind: Kind) => {
+    const added = addStep(draft, kind, cardOf, end);
+    store.edit(added.patch);
+    selectAdded(added.key);
+    const { x, y } = pointOf(added.patch.nodes![added.key]!);
     const frame = root.current!.querySelector(".ewc-flow")!.getBoundingClientRect();
-    const [from, to] = [flow.flowToScreenPosition({ x, y }), flow.flowToScreenPosition({ x: x + WIDTH, y: y + HEIGHT })];
-    const seen = from.x >= frame.left && from.y >= frame.top && to.x <= frame.right && to.y <= frame.bottom;
-    if (!seen) setTimeout(() => flow.fitView({ ...FIT, duration: 200 }), 60);
+    const [from, to] = [flow.flowToScreenPosition({ x, y }), flow.flowToScreenPosition({ x: x + CARD_WIDTH, y: y + NEW_CARD_HEIGHT })];
+    const visible = from.x >= frame.left && from.y >= frame.top && to.x <= frame.right && to.y <= frame.bottom;
+    if (!visible) setTimeout(fit, RENDER_MS);
   };
   const arrange = async () => {
-    const places = await desk.ask<Record<string, { x: number; y: number }>>("arrange");
-    desk.edit(move(desk.current().sheet, places));
-    setTimeout(() => flow.fitView({ ...FIT, duration: 200 }), 60);
+    const places = await store.request<Record<string, { x: number; y: number }>>("arrange");
+    store.edit(move(store.current().draft, places));
+    setTimeout(fit, RENDER_MS);
   };
   const test = async () => {
     setTesting(true);
     setBusy(true);
     try {
-      const { event, payload, person } = (await ready()) ?? NOTHING;
-      show(await desk.ask<Trial>("simulate", { tried: { event, payload, person } }));
-      desk.hush();
+      const { event, payload, contactId } = (await currentInput()) ?? EMPTY_INPUT;
+      setSimulation(await store.request<Simulation>("simulate", { sample: { event, payload, contact: contactId } }));
+      store.clearNotice();
     } catch (error) {
-      show(null);
-      desk.say("bad", (error as Error).message);
+      setSimulation(null);
+      store.notify("bad", (error as Error).message);
     }
     setBusy(false);
   };
-  const deeds: Deeds = {
-    undo: () => desk.undo(),
-    redo: () => desk.redo(),
-    arrange: () => void arrange(),
-    fit: () => void flow.fitView({ ...FIT, duration: 200 }),
-    whole: () => void (document.fullscreenElement ? document.exitFullscreen() : root.current?.requestFullscreen()),
-    test: () => void test(),
-    save: () => void desk.do("save"),
-    publish: () => ask("publish"),
-    switch: () => (status.active && !status.paused ? ask("pause") : void desk.do(status.paused ? "resume" : "activate")),
-    help: () => ask("help"),
+  const toggleActive = () => {
+    if (status.active && !status.paused) setDialog("pause");
+    else void store.change(status.paused ? "resume" : "activate");
   };
-  const acts: Record<Act, () => void> = {
-    undo: deeds.undo,
-    redo: deeds.redo,
-    arrange: deeds.arrange,
-    fit: deeds.fit,
-    test: deeds.test,
-    help: deeds.help,
-    remove: () => {
-      const nodes = selected.filter((key) => sheet.nodes.has(key));
-      desk.edit(remove(sheet, nodes, selected.filter((key) => sheet.edges.has(key))));
-      setSelected([]);
-    },
-    all: () => setSelected([...sheet.nodes.keys()]),
-    none: () => { setSelected([]); aim(null); },
-    duplicate: () => pasteSteps(toText(piece(sheet, selected))),
-    palette: () => root.current?.querySelector<HTMLElement>(".ewc-palette button")?.focus(),
-    form: () => root.current?.querySelector<HTMLElement>(".ewc-panel input, .ewc-panel textarea, .ewc-panel select")?.focus(),
+  const actions: ToolbarActions = {
+    undo: () => store.undo(),
+    redo: () => store.redo(),
+    arrange: () => void arrange(),
+    fit,
+    fullScreen: () => void (document.fullscreenElement ? document.exitFullscreen() : root.current?.requestFullscreen()),
+    test: () => void test(),
+    save: () => void store.change("save"),
+    publish: () => setDialog("publish"),
+    toggleActive,
+    help: () => setDialog("help"),
   };
   const pasteSteps = (text: string) => {
-    const found = readOnly ? null : fromText(text);
-    if (!found?.steps.length) return;
-    const pasted = paste(sheet, found);
-    desk.edit(pasted.patch);
+    const copied = readOnly ? null : fromText(text);
+    if (!copied?.steps.length) return;
+    const pasted = paste(draft, copied);
+    store.edit(pasted.patch);
     setSelected(pasted.keys);
   };
-  const onKeyDown = (event: KeyboardEvent) => {
-    const act = actOf(event);
-    if (!act || (readOnly && CHANGING.has(act)) || (act === "form" && !one)) return;
-    event.preventDefault();
-    acts[act]();
+  const focus = (selector: string) => root.current?.querySelector<HTMLElement>(selector)?.focus();
+  const commands: Record<Command, () => void> = {
+    undo: actions.undo,
+    redo: actions.redo,
+    arrange: actions.arrange,
+    fit: actions.fit,
+    test: actions.test,
+    help: actions.help,
+    remove: () => {
+      store.edit(remove(draft, selected.filter((key) => draft.nodes.has(key)), selected.filter((key) => draft.edges.has(key))));
+      setSelected([]);
+    },
+    selectAll: () => setSelected([...draft.nodes.keys()]),
+    clearSelection: () => { setSelected([]); setTarget(null); },
+    duplicate: () => pasteSteps(toText(copySteps(draft, selected))),
+    focusPalette: () => focus(".ewc-palette button"),
+    focusForm: () => focus(".ewc-panel input, .ewc-panel textarea, .ewc-panel select"),
   };
-  const copy = (event: ClipboardEvent, cut: boolean) => {
-    if (inField(event) || !selected.length) return;
-    event.clipboardData.setData("text/plain", toText(piece(sheet, selected)));
+  const onKeyDown = (event: KeyboardEvent) => {
+    const command = commandOf(event);
+    if (!command || (readOnly && EDITING_COMMANDS.has(command)) || (command === "focusForm" && !selectedKey)) return;
     event.preventDefault();
-    if (cut && !readOnly) acts.remove();
+    commands[command]();
+  };
+  const onCopy = (event: ClipboardEvent, cut: boolean) => {
+    if (isInField(event) || !selected.length) return;
+    event.clipboardData.setData("text/plain", toText(copySteps(draft, selected)));
+    event.preventDefault();
+    if (cut && !readOnly) commands.remove();
+  };
+  // A click on the graph focuses nothing, and without focus inside the canvas its shortcuts would go to JupyterLab.
+  const onPointerUp = (event: { target: EventTarget }) => {
+    if (!root.current?.contains(document.activeElement) && !isInField(event)) root.current?.focus({ preventScroll: true });
   };
 
-  const stage: Stage = { desk, selected, select: setSelected, target, aim, samples, tried, try: take, trial, show };
-  const step = one !== null ? sheet.nodes.get(one) : undefined;
-  const hint = readOnly ? "" : end ? hintOf(cardOf(end.key), end.handle) : "New steps are not connected.";
+  const context: CanvasContextValue = { store, selected, select: setSelected, target, setTarget, samples, sampleInput, setSampleInput, simulation };
+  const step = selectedKey !== null ? draft.nodes.get(selectedKey) : undefined;
+  const hint = readOnly ? "" : end ? insertionHint(cardOf(end.key), end.handle) : "New steps are not connected.";
   return (
-    <StageContext.Provider value={stage}>
+    <CanvasContext.Provider value={context}>
       <div
         ref={root}
         className={`ewc${dark ? " ewc-dark" : ""}`}
         style={{ "--ewc-height": `${height}px` } as React.CSSProperties}
-        data-unsent={view.unsent}
+        data-unsent={state.unsent}
         tabIndex={-1}
         role="region"
         aria-label={`Canvas: ${status.name}`}
         onKeyDown={onKeyDown}
-        onCopy={(event) => copy(event, false)}
-        onCut={(event) => copy(event, true)}
-        onPaste={(event) => { if (!inField(event)) pasteSteps(event.clipboardData.getData("text/plain")); }}
-        onPointerUp={(event) => { if (!root.current?.contains(document.activeElement) && !inField(event)) root.current?.focus({ preventScroll: true }); }}
+        onCopy={(event) => onCopy(event, false)}
+        onCut={(event) => onCopy(event, true)}
+        onPaste={(event) => { if (!isInField(event)) pasteSteps(event.clipboardData.getData("text/plain")); }}
+        onPointerUp={onPointerUp}
       >
-        <Toolbar view={view} deeds={deeds} testing={testing} overview={() => { untest(); setSelected([]); }} />
-        <Banners view={view} desk={desk} reload={() => ask("reload")} overwrite={() => ask("overwrite")} />
+        <Toolbar state={state} actions={actions} testing={testing} showOverview={() => { closeTest(); setSelected([]); }} />
+        <Banners state={state} store={store} reload={() => setDialog("reload")} overwrite={() => setDialog("overwrite")} />
         <div className="ewc-body">
-          {!readOnly && <Palette kinds={kinds} hint={hint} add={addStep} started={started} />}
-          <div className="ewc-flow"><Flow dark={dark} cardOf={cardOf} put={put} /></div>
-          <aside className="ewc-panel" aria-label="What is selected">
-            {testing ? <TryPanel run={deeds.test} busy={busy} close={untest} />
-              : step && one !== null ? <StepPanel key={one} id={one} step={step} focus={fresh === one} />
-              : <Overview go={go} />}
+          {!readOnly && <Palette kinds={kinds} hint={hint} add={addFromPalette} hasTrigger={hasTrigger} />}
+          <div className="ewc-flow"><Flow dark={dark} cardOf={cardOf} onAdded={selectAdded} /></div>
+          <aside className="ewc-panel" aria-label="Selection">
+            {testing ? <TestPanel run={actions.test} busy={busy} close={closeTest} />
+              : step && selectedKey !== null ? <StepPanel key={selectedKey} id={selectedKey} step={step} focus={addedKey === selectedKey} />
+              : <Overview goTo={goTo} />}
           </aside>
         </div>
-        {asked === "publish" && <PublishDialog close={() => ask(null)} go={go} />}
-        {asked === "help" && <Help close={() => ask(null)} />}
-        {asked === "pause" && <Question title="Pause the automation?" text="No event starts it until you resume it, and its entries wait until then. Switching it off cancels them instead." yes="Pause" act={() => void desk.do("pause")} other="Switch off" otherwise={() => void desk.do("deactivate")} close={() => ask(null)} />}
-        {asked === "reload" && <Question title="Load the version from the server?" text="Your changes since you opened it are lost." yes="Load" act={() => void desk.do("reload")} close={() => ask(null)} />}
-        {asked === "overwrite" && <Question title="Replace the version on the server?" text="The changes that someone else saved are replaced with yours. The published version stays as it is." yes="Replace" act={() => void desk.do("save", { overwrite: true })} close={() => ask(null)} />}
+        {dialog === "publish" && <PublishDialog close={closeDialog} goTo={goTo} />}
+        {dialog === "help" && <Help close={closeDialog} />}
+        {dialog === "pause" && (
+          <Question title="Pause the automation?" close={closeDialog} yes="Pause" onYes={() => void store.change("pause")}
+            alternative="Switch off" onAlternative={() => void store.change("deactivate")}
+            text="No event starts it until you resume it, and its entries wait until then. Switching it off cancels them instead." />
+        )}
+        {dialog === "reload" && (
+          <Question title="Load the version from the server?" close={closeDialog} yes="Load" onYes={() => void store.change("reload")}
+            text="Your changes since you opened it are lost." />
+        )}
+        {dialog === "overwrite" && (
+          <Question title="Replace the version on the server?" close={closeDialog} yes="Replace" onYes={() => void store.change("save", { overwrite: true })}
+            text="The changes that someone else saved are replaced with yours. The published version stays as it is." />
+        )}
       </div>
-    </StageContext.Provider>
+    </CanvasContext.Provider>
   );
 }
 
-const NOTHING: Tried = { event: "event", payload: "{}", person: "", label: "" };
+const EMPTY_INPUT: SampleInput = { event: "event", payload: "{}", contactId: "", contact: "" };
 
-/** What is selected at first: the trigger, where nothing has been written yet. */
-function begun({ sheet, readOnly }: View): string[] {
-  return !readOnly && sheet.nodes.size === 1 && !eventsOf(sheet).length ? [...sheet.nodes.keys()] : [];
+/** The initial selection: the trigger of an empty automation, so that its form asks for the event. */
+function initialSelection({ draft, readOnly }: CanvasState): string[] {
+  return !readOnly && draft.nodes.size === 1 && !eventsOf(draft).length ? [...draft.nodes.keys()] : [];
 }
 
-const CHANGING = new Set<Act>(["undo", "redo", "remove", "duplicate", "arrange", "palette"]);
-
-function inField(event: { target: EventTarget }): boolean {
+function isInField(event: { target: EventTarget }): boolean {
   return (event.target as HTMLElement).closest("input, textarea, select, dialog") !== null;
 }
 
-function hintOf(card: Card, handle: string | null): string {
-  const branch = card.ways.find((way) => way.handle === handle)?.label;
+function insertionHint(card: Card, handle: string | null): string {
+  const branch = card.outputs.find((output) => output.handle === handle)?.label;
   return `New steps go after “${card.kind}”${branch ? `, “${branch}”` : ""}`;
 }
 
-/** Events to try, looked up anew when other events start the automation; and what is chosen from them. */
-function useSamples(desk: Desk, events: string) {
+/** The sample events, loaded again when `key` changes, and the sample that is chosen or edited. */
+function useSamples(store: CanvasStore, key: string) {
   const [samples, setSamples] = useState<Sample[]>([]);
-  const [tried, take] = useState<Tried | null>(null);
-  const known = useRef<string | null>(null); // the events whose samples these are
-  const names = useSettled(events, 300);
-  const load = useCallback(async (of: string) => {
-    const found = await desk.ask<Sample[]>("samples");
-    const first = found[0];
-    const chosen = first ? { event: first.event, payload: first.payload, person: first.contactId, label: first.contact } : null;
-    known.current = of;
-    setSamples(found);
-    take(chosen);
-    return chosen;
-  }, [desk]);
+  const [sampleInput, setSampleInput] = useState<SampleInput | null>(null);
+  const loadedKey = useRef<string | null>(null);
+  const settledKey = useDebounced(key, 300);
+  const load = useCallback(async (newKey: string) => {
+    const loaded = await store.request<Sample[]>("samples");
+    const first = loaded[0];
+    const input = first ? { event: first.event, payload: first.payload, contactId: first.contactId, contact: first.contact } : null;
+    loadedKey.current = newKey;
+    setSamples(loaded);
+    setSampleInput(input);
+    return input;
+  }, [store]);
   useEffect(() => {
-    void desk.choose();
-    if (known.current !== names) load(names).catch(() => undefined); // without samples there is no preview; everything else works
-  }, [desk, names, load]);
-  const ready = () => (known.current === events ? Promise.resolve(tried) : load(events));
-  return { samples, tried, take, ready };
+    void store.loadChoices();
+    if (loadedKey.current !== settledKey) load(settledKey).catch(() => undefined); // without samples only the preview is missing
+  }, [store, settledKey, load]);
+  /** The input for a test; waits for the samples of a trigger that was changed a moment ago. */
+  const currentInput = () => (loadedKey.current === key ? Promise.resolve(sampleInput) : load(key));
+  return { samples, sampleInput, setSampleInput, currentInput };
 }

@@ -1,4 +1,4 @@
-// The graph, drawn by React Flow: what is dragged lives here until it is let go, everything else comes from the draft.
+// The graph, drawn by React Flow. Positions during a drag live here; everything else comes from the draft.
 import {
   Background,
   BackgroundVariant,
@@ -15,130 +15,132 @@ import {
   type Viewport,
 } from "@xyflow/react";
 import { useCallback, useEffect, useMemo, useRef, useState, type DragEvent, type RefObject } from "react";
-import { useStage, useView } from "./use";
-import { WIDTH, add, connect, isTrigger, keysById, mayConnect, move, pointOf, type Cards } from "./graph";
+import { CARD_WIDTH, addStep, connect, isTrigger, keysById, mayConnect, move, pointOf, type Cards } from "./graph";
+import { useCanvas, useCanvasState } from "./hooks";
 import { StepCard, type StepData, type StepNode } from "./StepCard";
-import { WayEdge, type Way } from "./WayEdge";
-import type { Sheet, Trial } from "./types";
+import { StepEdge, type DrawnEdge } from "./StepEdge";
+import type { Draft, Simulation } from "./types";
 
-const TYPES = { step: StepCard };
-const EDGE_TYPES = { way: WayEdge };
-const MAP_FROM = 16; // nodes: a map covers the cards of a small graph
-export const DRAGGED = "application/x-workbench-kind";
+const NODE_TYPES = { step: StepCard };
+const EDGE_TYPES = { step: StepEdge };
+const MINIMAP_MIN_NODES = 16; // in a smaller graph the minimap would only cover cards
+export const DRAGGED_KIND = "application/x-workbench-kind"; // MIME type of a kind that is dragged from the palette
+export const FIT = { maxZoom: 1, padding: 0.12 };
 
-export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put: (key: string) => void }) {
-  const stage = useStage();
-  const { desk, selected, select, target, aim, trial } = stage;
-  const view = useView(desk);
-  const { sheet, lanes, remarks, counts, readOnly } = view;
+export function Flow({ dark, cardOf, onAdded }: { dark: boolean; cardOf: Cards; onAdded: (key: string) => void }) {
+  const { store, selected, select, target, setTarget, simulation } = useCanvas();
+  const { draft, kinds, routes, diagnostics, counts, readOnly } = useCanvasState(store);
   const flow = useReactFlow();
-  const known = useRef(new Map<string, { parts: unknown[]; data: StepData }>());
+  const dataCache = useRef<DataCache>(new Map());
   const dragging = useRef(false);
   const frame = useRef<HTMLDivElement>(null);
-  useHome(frame);
+  useInitialViewport(frame);
 
-  const open = useMemo(() => openWays(sheet, cardOf), [sheet.nodes, sheet.edges, cardOf]);
-  const wanted = useMemo<StepNode[]>(() => {
-    const byKey = Map.groupBy(remarks, (each) => each.key);
-    return [...sheet.nodes].map(([key, step]) => {
+  const openHandles = useMemo(() => findOpenHandles(draft, cardOf), [draft.nodes, draft.edges, cardOf]);
+  const draftNodes = useMemo<StepNode[]>(() => {
+    const diagnosticsByKey = Map.groupBy(diagnostics, (diagnostic) => diagnostic.key);
+    return [...draft.nodes].map(([key, step]) => {
       const card = cardOf(key);
-      const data = kept(known.current, key, [
-        card, byKey.get(key)?.map((each) => each.message).join("\n"), counts.nodes?.[key],
-        trial ? (trial.marks[key] ?? "none") : undefined, open.get(key), target?.key === key ? target.handle : undefined, readOnly,
-      ], () => ({
+      const messages = diagnosticsByKey.get(key)?.map((diagnostic) => diagnostic.message).join("\n");
+      const count = counts.nodes?.[key];
+      const mark = simulation ? (simulation.marks[key] ?? "none") : undefined;
+      const targetHandle = target?.key === key ? target.handle : undefined;
+      const data = cachedData(dataCache.current, key, [card, messages, count, mark, openHandles.get(key), targetHandle, readOnly], () => ({
         card,
         trigger: isTrigger(step),
-        remarks: byKey.get(key) ?? NONE,
-        count: counts.nodes?.[key],
-        mark: trial ? (trial.marks[key] ?? "none") : undefined,
-        offset: trial?.offsets[key] ?? "",
-        open: open.get(key) ?? NONE,
-        aimed: target?.key === key ? target.handle : undefined,
-        aim: (handle) => aim({ key, handle }),
+        diagnostics: diagnosticsByKey.get(key) ?? NONE,
+        count,
+        mark,
+        offset: simulation?.offsets[key] ?? "",
+        openHandles: openHandles.get(key) ?? NONE,
+        targetHandle,
+        onTarget: (handle) => setTarget({ key, handle }),
         readOnly,
       }));
       const label = `${card.kind}: ${card.title.join(" ")}`;
-      return { id: key, type: "step", position: pointOf(step), data, width: WIDTH, height: card.height, ariaLabel: label };
+      return { id: key, type: "step", position: pointOf(step), data, width: CARD_WIDTH, height: card.height, ariaLabel: label };
     });
-  }, [sheet.nodes, cardOf, remarks, counts, trial, open, target, readOnly, view.kinds]);
+  }, [draft.nodes, cardOf, diagnostics, counts, simulation, openHandles, target, readOnly, kinds]);
 
-  const [nodes, setNodes, applyToNodes] = useNodesState<StepNode>(wanted);
+  const [nodes, setNodes, applyToNodes] = useNodesState<StepNode>(draftNodes);
   useEffect(() => {
-    setNodes((shown) => {
-      const before = new Map(shown.map((each) => [each.id, each]));
-      return wanted.map((each) => {
-        const own = before.get(each.id);
-        const isSelected = selected.includes(each.id);
-        if (!own) return { ...each, selected: isSelected };
-        const position = dragging.current && own.dragging ? own.position : each.position;
-        const still = own.position.x === position.x && own.position.y === position.y;
-        if (own.data === each.data && still && own.height === each.height && !!own.selected === isSelected) return own;
-        return { ...own, ...each, position, selected: isSelected };
+    setNodes((current) => {
+      const currentById = new Map(current.map((node) => [node.id, node]));
+      return draftNodes.map((node) => {
+        const drawn = currentById.get(node.id);
+        const isSelected = selected.includes(node.id);
+        if (!drawn) return { ...node, selected: isSelected };
+        // An update from Python must not move a card that the user is dragging.
+        const position = dragging.current && drawn.dragging ? drawn.position : node.position;
+        const unmoved = drawn.position.x === position.x && drawn.position.y === position.y;
+        if (drawn.data === node.data && unmoved && drawn.height === node.height && !!drawn.selected === isSelected) return drawn;
+        return { ...drawn, ...node, position, selected: isSelected };
       });
     });
-  }, [wanted, selected, setNodes]);
+  }, [draftNodes, selected, setNodes]);
 
-  const [dragged, setDragged] = useState<ReadonlySet<string>>(STILL);
-  const edges = useMemo(() => drawnEdges(sheet, cardOf, trial).map((edge) => {
-    const free = dragged.has(edge.source) || dragged.has(edge.target);
-    return { ...edge, data: { lane: free ? undefined : lanes[edge.id] }, selected: selected.includes(edge.id) };
-  }), [sheet.nodes, sheet.edges, cardOf, trial, lanes, dragged, selected]);
+  const [dragged, setDragged] = useState<ReadonlySet<string>>(NOTHING_DRAGGED);
+  const edges = useMemo(() => drawEdges(draft, cardOf, simulation).map((edge) => {
+    const follows = dragged.has(edge.source) || dragged.has(edge.target); // its route is out of date until the card is dropped
+    return { ...edge, data: { route: follows ? undefined : routes[edge.id] }, selected: selected.includes(edge.id) };
+  }), [draft.nodes, draft.edges, cardOf, simulation, routes, dragged, selected]);
 
-  const selecting = useCallback((changes: (NodeChange<StepNode> | EdgeChange<Way>)[]) => {
-    const picked = changes.filter((each) => each.type === "select");
-    if (picked.length) select((now) => picked.reduce((so, { id, selected: on }) => [...so.filter((each) => each !== id), ...(on ? [id] : [])], now));
+  const applySelection = useCallback((changes: (NodeChange<StepNode> | EdgeChange<DrawnEdge>)[]) => {
+    const selections = changes.filter((change) => change.type === "select");
+    if (!selections.length) return;
+    select((current) => selections.reduce((keys, { id, selected: on }) => [...keys.filter((key) => key !== id), ...(on ? [id] : [])], current));
   }, [select]);
 
-  /** Moves by arrow keys: they end as they begin. */
-  const stepping = useCallback((changes: NodeChange<StepNode>[]) => {
-    const moved = changes.flatMap((each) => (each.type === "position" && each.position && !each.dragging ? [[each.id, each.position]] : []));
-    if (moved.length) desk.edit(move(desk.current().sheet, Object.fromEntries(moved)), "steps");
-  }, [desk]);
+  /** Save moves by arrow keys. React Flow reports them like a drag, but with neither start nor stop. */
+  const saveKeyboardMoves = useCallback((changes: NodeChange<StepNode>[]) => {
+    const moves = changes.flatMap((change) => (change.type === "position" && change.position && !change.dragging ? [[change.id, change.position]] : []));
+    if (moves.length) store.edit(move(store.current().draft, Object.fromEntries(moves)), "moves");
+  }, [store]);
 
   const onConnect = useCallback(({ source, sourceHandle, target: to }: Connection) => {
-    desk.edit(connect(desk.current().sheet, { key: source, handle: sourceHandle }, to));
-  }, [desk]);
+    store.edit(connect(store.current().draft, { key: source, handle: sourceHandle }, to));
+  }, [store]);
 
   const onConnectEnd = useCallback((_: unknown, state: FinalConnectionState) => {
-    if (!state.isValid && state.fromNode && !state.toNode) aim({ key: state.fromNode.id, handle: state.fromHandle?.id ?? null });
-  }, [aim]);
+    if (!state.isValid && state.fromNode && !state.toNode) setTarget({ key: state.fromNode.id, handle: state.fromHandle?.id ?? null });
+  }, [setTarget]);
 
   const onDrop = (event: DragEvent) => {
-    const kind = view.kinds.find((each) => each.kind === event.dataTransfer.getData(DRAGGED));
+    const kind = kinds.find((candidate) => candidate.kind === event.dataTransfer.getData(DRAGGED_KIND));
     if (!kind || readOnly) return;
     event.preventDefault();
     const { x, y } = flow.screenToFlowPosition({ x: event.clientX, y: event.clientY });
-    const added = add(sheet, kind, cardOf, target, { x: x - WIDTH / 2, y: y - 24 });
-    desk.edit(added.patch);
-    put(added.key);
+    const added = addStep(draft, kind, cardOf, target, { x: x - CARD_WIDTH / 2, y: y - 24 });
+    store.edit(added.patch);
+    onAdded(added.key);
   };
 
   return (
-    <ReactFlow<StepNode, Way>
+    <ReactFlow<StepNode, DrawnEdge>
       ref={frame}
       nodes={nodes}
       edges={edges}
-      nodeTypes={TYPES}
+      nodeTypes={NODE_TYPES}
       edgeTypes={EDGE_TYPES}
       onNodesChange={(changes) => {
-        selecting(changes);
-        applyToNodes(changes.filter((each) => each.type !== "select"));
-        if (!dragging.current) stepping(changes);
+        applySelection(changes);
+        applyToNodes(changes.filter((change) => change.type !== "select"));
+        if (!dragging.current) saveKeyboardMoves(changes);
       }}
-      onEdgesChange={selecting}
+      onEdgesChange={applySelection}
       onNodeDragStart={(_, __, moved) => {
         dragging.current = true;
-        setDragged(new Set(moved.map((each) => each.id)));
+        setDragged(new Set(moved.map((node) => node.id)));
       }}
       onNodeDragStop={(_, __, moved) => {
         dragging.current = false;
-        setDragged(STILL);
-        desk.edit(move(sheet, Object.fromEntries(moved.map((each) => [each.id, each.position]))));
+        setDragged(NOTHING_DRAGGED);
+        store.edit(move(draft, Object.fromEntries(moved.map((node) => [node.id, node.position]))));
       }}
-      onNodeClick={() => stage.target && aim(null)}
+      onNodeClick={() => target && setTarget(null)}
       onConnect={onConnect}
       onConnectEnd={onConnectEnd}
-      isValidConnection={({ source, target: to }) => mayConnect(sheet, source, to)}
+      isValidConnection={({ source, target: to }) => mayConnect(draft, source, to)}
       onDragOver={(event) => event.preventDefault()}
       onDrop={onDrop}
       nodesDraggable={!readOnly}
@@ -147,91 +149,92 @@ export function Flow({ dark, cardOf, put }: { dark: boolean; cardOf: Cards; put:
       connectionRadius={36}
       deleteKeyCode={null}
       panActivationKeyCode={null}
-      zoomOnScroll={false}
+      zoomOnScroll={false} // the wheel scrolls the notebook
       preventScrolling={false}
       zoomActivationKeyCode={["Control", "Meta"]}
       minZoom={0.1}
       maxZoom={1.6}
       colorMode={dark ? "dark" : "light"}
-      defaultEdgeOptions={EDGE}
+      defaultEdgeOptions={EDGE_OPTIONS}
       aria-label="The automation as a graph"
     >
       <Background variant={BackgroundVariant.Dots} gap={20} size={1.2} />
       <Controls showInteractive={false} fitViewOptions={FIT} />
-      {sheet.nodes.size >= MAP_FROM && <MiniMap<StepNode> pannable zoomable nodeColor={(node) => node.data.card.color} />}
+      {draft.nodes.size >= MINIMAP_MIN_NODES && <MiniMap<StepNode> pannable zoomable nodeColor={(node) => node.data.card.color} />}
     </ReactFlow>
   );
 }
 
-/** Shows where one looks at first, also in a frame that gets its size later, until somebody looks elsewhere. */
-function useHome(frame: RefObject<HTMLDivElement | null>) {
+// Constants, because React Flow and the hooks above compare them by identity.
+const NONE: never[] = [];
+const NOTHING_DRAGGED: ReadonlySet<string> = new Set();
+const EDGE_OPTIONS = { interactionWidth: 24 };
+const TOP_MARGIN = 24;
+
+/** Set the viewport when the frame gets a size, and again when it is resized, until the user moves the viewport. */
+function useInitialViewport(frame: RefObject<HTMLDivElement | null>) {
   const flow = useReactFlow<StepNode>();
   const shown = useRef<Viewport>(null);
   useEffect(() => {
-    const sized = new ResizeObserver(() => {
+    const observer = new ResizeObserver(() => {
       const { clientWidth, clientHeight } = frame.current!;
-      if (!clientWidth || !clientHeight || (shown.current && !same(shown.current, flow.getViewport()))) return;
-      shown.current = home(flow.getNodesBounds(flow.getNodes()), frame.current!);
+      if (!clientWidth || !clientHeight || (shown.current && !isEqual(shown.current, flow.getViewport()))) return;
+      shown.current = initialViewport(flow.getNodesBounds(flow.getNodes()), frame.current!);
       void flow.setViewport(shown.current);
     });
-    sized.observe(frame.current!);
-    return () => sized.disconnect();
+    observer.observe(frame.current!);
+    return () => observer.disconnect();
   }, [flow, frame]);
 }
 
-export const FIT = { maxZoom: 1, padding: 0.12 };
-/** Where one looks at first: everything, or the beginning of what would be too small to read. */
-function home(all: { x: number; y: number; width: number; height: number }, { clientWidth, clientHeight }: HTMLElement): Viewport {
-  const fitting = Math.min(clientWidth / all.width, clientHeight / all.height) * 0.88;
+/** The viewport that shows the whole graph, or the start of a graph that would be too small to read. */
+function initialViewport(bounds: { x: number; y: number; width: number; height: number }, { clientWidth, clientHeight }: HTMLElement): Viewport {
+  const fitting = Math.min(clientWidth / bounds.width, clientHeight / bounds.height) * 0.88;
   const zoom = Math.min(Math.max(fitting, 0.5), 1);
-  const y = fitting < zoom ? MARGIN : (clientHeight - all.height * zoom) / 2;
-  return { x: clientWidth / 2 - (all.x + all.width / 2) * zoom, y: y - all.y * zoom, zoom };
+  const y = fitting < zoom ? TOP_MARGIN : (clientHeight - bounds.height * zoom) / 2;
+  return { x: clientWidth / 2 - (bounds.x + bounds.width / 2) * zoom, y: y - bounds.y * zoom, zoom };
 }
 
-const MARGIN = 24;
-const NONE: never[] = [];
-const STILL: ReadonlySet<string> = new Set();
-const EDGE = { interactionWidth: 24 };
+type DataCache = Map<string, { parts: unknown[]; data: StepData }>;
 
-/** The data of a node, the same object as before unless one of its parts is another: React draws only what has changed. */
-function kept(known: Map<string, { parts: unknown[]; data: StepData }>, key: string, parts: unknown[], make: () => StepData): StepData {
-  const before = known.get(key);
-  if (before && before.parts.every((part, index) => Object.is(part, parts[index]) || same(part, parts[index]))) return before.data;
+/** The data of a node: the same object as long as its parts are equal, so that React draws only the cards that changed. */
+function cachedData(cache: DataCache, key: string, parts: unknown[], make: () => StepData): StepData {
+  const cached = cache.get(key);
+  if (cached && cached.parts.every((part, index) => Object.is(part, parts[index]) || isEqual(part, parts[index]))) return cached.data;
   const data = make();
-  known.set(key, { parts, data });
+  cache.set(key, { parts, data });
   return data;
 }
 
-function same(one: unknown, other: unknown): boolean {
-  return typeof one === "object" && typeof other === "object" && JSON.stringify(one) === JSON.stringify(other);
+function isEqual(a: unknown, b: unknown): boolean {
+  return typeof a === "object" && typeof b === "object" && JSON.stringify(a) === JSON.stringify(b);
 }
 
-function openWays(sheet: Sheet, cardOf: Cards): Map<string, (string | null)[]> {
-  const taken = new Set([...sheet.edges.values()].map((edge) => `${edge.source}/${edge.sourceHandle || ""}`));
-  return new Map([...sheet.nodes].map(([key, step]) => [
-    key, cardOf(key).ways.map((way) => way.handle).filter((handle) => !taken.has(`${step.id}/${handle ?? ""}`)),
+function findOpenHandles(draft: Draft, cardOf: Cards): Map<string, (string | null)[]> {
+  const connected = new Set([...draft.edges.values()].map((edge) => `${edge.source}/${edge.sourceHandle || ""}`));
+  return new Map([...draft.nodes].map(([key, step]) => [
+    key, cardOf(key).outputs.map((output) => output.handle).filter((handle) => !connected.has(`${step.id}/${handle ?? ""}`)),
   ]));
 }
 
-/** The edges as React Flow takes them; one that leaves by a way that is not there is drawn, too, so that it can be taken out. */
-function drawnEdges(sheet: Sheet, cardOf: Cards, trial: Trial | null): Omit<Way, "data">[] {
-  const keys = keysById(sheet);
-  const followed = new Set(trial?.ways.map((way) => `${way.key}/${way.handle ?? ""}`));
-  const drawn = [...sheet.edges].flatMap(([key, edge]) => {
+/** The edges as React Flow takes them. An edge with an unknown handle is drawn too, so that the user can remove it. */
+function drawEdges(draft: Draft, cardOf: Cards, simulation: Simulation | null): Omit<DrawnEdge, "data">[] {
+  const keys = keysById(draft);
+  const path = new Set(simulation?.path.map((end) => `${end.key}/${end.handle ?? ""}`));
+  const drawn = [...draft.edges].flatMap(([key, edge]) => {
     const [source, target] = [keys.get(edge.source), keys.get(edge.target)];
     if (source === undefined || target === undefined) return [];
-    const ways = cardOf(source).ways.map((way) => way.handle);
+    const handles = cardOf(source).outputs.map((output) => output.handle);
     const handle = edge.sourceHandle || null;
-    const known = ways.includes(handle);
-    const strong = followed.has(`${source}/${handle ?? ""}`) && trial?.marks[target] !== undefined;
-    const look = !known ? "wrong" : !trial ? "plain" : strong ? "strong" : "faded";
+    const isKnown = handles.includes(handle);
+    const isTaken = path.has(`${source}/${handle ?? ""}`) && simulation?.marks[target] !== undefined;
+    const look = !isKnown ? "wrong" : !simulation ? "plain" : isTaken ? "strong" : "faded";
     return [{
-      id: key, type: "way" as const, source, target, sourceHandle: known ? handle : (ways[0] ?? null), className: `ewc-edge-${look}`,
+      id: key, type: "step" as const, source, target, sourceHandle: isKnown ? handle : (handles[0] ?? null), className: `ewc-edge-${look}`,
       markerEnd: { type: MarkerType.ArrowClosed, width: 14, height: 14, color: look === "strong" ? "#2f9e63" : "#8a93a3" },
       ariaLabel: `from ${edge.source}${edge.sourceHandle ? `, ${edge.sourceHandle},` : ""} to ${edge.target}`,
     }];
   });
-  return drawn.sort((one, other) => Number(one.className === STRONG) - Number(other.className === STRONG)); // the path on top
+  const isStrong = (edge: { className: string }) => edge.className === "ewc-edge-strong";
+  return drawn.sort((a, b) => Number(isStrong(a)) - Number(isStrong(b))); // the path of the simulation on top
 }
-
-const STRONG = "ewc-edge-strong";

@@ -1,4 +1,4 @@
-// The icons of the cards: the very same pieces of SVG that the still picture is made of (workbench/display/looks.json).
+// The icons of the cards. The static picture uses the same SVG (workbench/display/looks.json).
 import looks from "../../display/looks.json";
 
 const ICONS: Record<string, string> = looks.icons;
@@ -6,7 +6,7 @@ const ICONS: Record<string, string> = looks.icons;
 export function Icon({ name, size = 18 }: { name: string; size?: number }) {
   return (
     <svg className="ewc-icon" width={size} height={size} viewBox="-10 -10 20 20" aria-hidden="true">
-      {/* Ours, put in when the canvas is built: nothing of a draft gets here. */}
+      {/* Safe: the SVG is bundled at build time; no text of a draft gets here. */}
       <g dangerouslySetInnerHTML={{ __html: ICONS[name] ?? ICONS.alert! }} />
     </svg>
   );

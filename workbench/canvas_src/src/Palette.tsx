@@ -1,32 +1,32 @@
-// The kinds of steps: click one to add it at the open end, or drag it anywhere.
+// The palette: click a kind to add a step at the open output, or drag it anywhere.
 import type { KeyboardEvent } from "react";
-import { DRAGGED } from "./Flow";
+import { DRAGGED_KIND } from "./Flow";
 import { Icon } from "./Icon";
 import type { Kind } from "./types";
 
-export function Palette({ kinds, hint, add, started }: { kinds: Kind[]; hint: string; add: (kind: Kind) => void; started: boolean }) {
-  const offered = kinds.filter((each) => (each.group === "Triggers") !== started);
-  const groups = [...Map.groupBy(offered, (each) => each.group)];
+export function Palette({ kinds, hint, add, hasTrigger }: { kinds: Kind[]; hint: string; add: (kind: Kind) => void; hasTrigger: boolean }) {
+  const offered = kinds.filter((kind) => (kind.group === "Triggers") !== hasTrigger);
+  const groups = [...Map.groupBy(offered, (kind) => kind.group)];
   return (
-    <nav className="ewc-palette" aria-label="Steps to add" onKeyDown={walk}>
+    <nav className="ewc-palette" aria-label="Steps to add" onKeyDown={moveFocus}>
       {groups.map(([group, members]) => (
         <div key={group} role="group" aria-label={group}>
           <div className="ewc-group">{group}</div>
-          {members.map((each) => (
+          {members.map((kind) => (
             <button
-              key={each.kind}
+              key={kind.kind}
               type="button"
               draggable
-              data-kind={each.kind}
-              title={`${each.about}. ${hint}`}
-              onClick={() => add(each)}
+              data-kind={kind.kind}
+              title={`${kind.about}. ${hint}`}
+              onClick={() => add(kind)}
               onDragStart={(event) => {
-                event.dataTransfer.setData(DRAGGED, each.kind);
+                event.dataTransfer.setData(DRAGGED_KIND, kind.kind);
                 event.dataTransfer.effectAllowed = "copy";
               }}
             >
-              <span className="ewc-swatch" style={{ background: each.color }}><Icon name={each.icon} size={15} /></span>
-              <span className="ewc-label">{each.label}</span>
+              <span className="ewc-swatch" style={{ background: kind.color }}><Icon name={kind.icon} size={15} /></span>
+              <span className="ewc-label">{kind.label}</span>
             </button>
           ))}
         </div>
@@ -36,11 +36,11 @@ export function Palette({ kinds, hint, add, started }: { kinds: Kind[]; hint: st
   );
 }
 
-function walk(event: KeyboardEvent<HTMLElement>): void {
+function moveFocus(event: KeyboardEvent<HTMLElement>): void {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (!step) return;
   const buttons = [...event.currentTarget.querySelectorAll("button")];
-  const at = buttons.indexOf(document.activeElement as HTMLButtonElement);
-  buttons[(at + step + buttons.length) % buttons.length]?.focus();
+  const index = buttons.indexOf(document.activeElement as HTMLButtonElement);
+  buttons[(index + step + buttons.length) % buttons.length]?.focus();
   event.preventDefault();
 }

@@ -2,18 +2,18 @@
 import { Handle, Position, useUpdateNodeInternals, type Node, type NodeProps } from "@xyflow/react";
 import { memo, useEffect } from "react";
 import { Icon } from "./Icon";
-import type { Card, Count, Mark, Remark, Way } from "./types";
+import type { Card, Count, Mark, Diagnostic, Output } from "./types";
 
 export interface StepData extends Record<string, unknown> {
   card: Card;
   trigger: boolean;
-  remarks: Remark[];
+  diagnostics: Diagnostic[];
   count: Count | undefined;
-  mark: Mark | "none" | undefined; // "none": a trial went by
-  offset: string;
-  open: readonly (string | null)[]; // ways that lead nowhere yet
-  aimed: string | null | undefined; // the way at which the next step will be put
-  aim: (handle: string | null) => void;
+  mark: Mark | "none" | undefined; // "none": not on the path of the simulation; undefined: no simulation
+  offset: string; // time since the start of the simulation
+  openHandles: readonly (string | null)[]; // handles without an edge
+  targetHandle: string | null | undefined; // the handle at which the next step is added; undefined: none of this card
+  onTarget: (handle: string | null) => void;
   readOnly: boolean;
 }
 
@@ -29,13 +29,15 @@ const MARK_WORDS: Record<Mark, string> = {
 };
 
 export const StepCard = memo(function StepCard({ id, data, selected }: NodeProps<StepNode>) {
-  const { card, remarks, mark } = data;
-  const measure = useUpdateNodeInternals();
-  const ways = card.ways.map((way) => way.handle).join("\n");
-  useEffect(() => measure(id), [id, ways, card.height, measure]); // React Flow looks for the ends of edges only when told
-  const errors = remarks.filter((each) => each.level === "error");
-  const worst = errors.length ? "error" : remarks.length ? "warning" : null;
+  const { card, diagnostics, mark } = data;
+  const updateInternals = useUpdateNodeInternals();
+  const handles = card.outputs.map((output) => output.handle).join("\n");
+  // React Flow measures handles once; without this, edges would still start where a renamed or moved handle was.
+  useEffect(() => updateInternals(id), [id, handles, card.height, updateInternals]);
+  const level = diagnostics.some((diagnostic) => diagnostic.level === "error") ? "error" : "warning";
+  const messages = diagnostics.map((diagnostic) => diagnostic.message);
   const faded = mark === "none";
+  const shownMark = mark && mark !== "none" ? mark : null;
   return (
     <div className={`ewc-card${faded ? " ewc-faded" : ""}${selected ? " ewc-selected" : ""}`} style={{ background: faded ? undefined : card.color }}>
       {!data.trigger && <Handle type="target" position={Position.Top} className="ewc-in" />}
@@ -43,23 +45,23 @@ export const StepCard = memo(function StepCard({ id, data, selected }: NodeProps
       <div className="ewc-kind"><span>{card.kind}</span>{data.offset && <b>{data.offset}</b>}</div>
       {card.title.map((line, index) => <div className="ewc-title" key={index}>{line}</div>)}
       {card.lines.length > 0 && <div className="ewc-lines">{card.lines.map((line, index) => <div key={index}>{line}</div>)}</div>}
-      {worst && (
-        <span className={`ewc-badge ewc-${worst}${mark && mark !== "none" ? " ewc-left" : ""}`} title={remarks.map((each) => each.message).join("\n")} data-testid="problem">
+      {messages.length > 0 && (
+        <span className={`ewc-badge ewc-${level}${shownMark ? " ewc-left" : ""}`} title={messages.join("\n")} data-testid="problem">
           <span aria-hidden="true">!</span>
-          <span className="ewc-sr">{remarks.map((each) => each.message).join("; ")}</span>
+          <span className="ewc-sr">{messages.join("; ")}</span>
         </span>
       )}
-      {mark && mark !== "none" && <span className={`ewc-badge ewc-mark-${mark}`} aria-label={MARK_WORDS[mark]}>{MARKS[mark]}</span>}
-      {!card.ways.length && <Handle type="source" position={Position.Bottom} className="ewc-in" isConnectable={false} />}
-      <Counted count={data.count} />
-      {card.ways.map((way, index) => <WayOut key={way.handle ?? ""} way={way} share={(index + 1) / (card.ways.length + 1)} data={data} />)}
+      {shownMark && <span className={`ewc-badge ewc-mark-${shownMark}`} aria-label={MARK_WORDS[shownMark]}>{MARKS[shownMark]}</span>}
+      {!card.outputs.length && <Handle type="source" position={Position.Bottom} className="ewc-in" isConnectable={false} />}
+      <CountBadge count={data.count} />
+      {card.outputs.map((output, index) => <OutputHandle key={output.handle ?? ""} output={output} index={index} of={card.outputs.length} data={data} />)}
     </div>
   );
 });
 
-function Counted({ count }: { count: Count | undefined }) {
+function CountBadge({ count }: { count: Count | undefined }) {
   if (!count || !(count.live || count.passed || count.failed)) return null;
-  const title = count.outcomes.map((each) => `${each.says}: ${each.count}`).join("\n");
+  const title = count.outcomes.map((outcome) => `${outcome.outcome}: ${outcome.count}`).join("\n");
   return (
     <div className="ewc-counts" title={title}>
       {count.live > 0 && <span className="ewc-live" data-testid="live">● {count.live.toLocaleString()} here</span>}
@@ -69,24 +71,27 @@ function Counted({ count }: { count: Count | undefined }) {
   );
 }
 
-function WayOut({ way, share, data }: { way: Way; share: number; data: StepData }) {
-  const open = data.open.includes(way.handle);
-  const aimed = data.aimed !== undefined && data.aimed === way.handle;
-  const left = `${share * 100}%`;
+function OutputHandle({ output, index, of, data }: { output: Output; index: number; of: number; data: StepData }) {
+  const isOpen = data.openHandles.includes(output.handle);
+  const isTarget = data.targetHandle === output.handle;
+  // Each output gets an equal part of the card's width, and its label stays inside: labels never touch. Python routes edges
+  // from the same places (edge_routes in document.py).
+  const left = `${((index + 0.5) / of) * 100}%`;
+  const maxWidth = `calc(${100 / of}% - 8px)`;
   return (
     <>
       <Handle
         type="source"
         position={Position.Bottom}
-        id={way.handle ?? undefined}
-        className={`ewc-out${open ? " ewc-open" : ""}`}
+        id={output.handle ?? undefined}
+        className={`ewc-out${isOpen ? " ewc-open" : ""}`}
         style={{ left }}
-        data-way={way.handle ?? ""}
-        title={open ? "Drag to a step, or click and choose the next step" : "Drag to connect it to another step, or click to insert a step"}
-        onClick={() => data.aim(way.handle)}
+        data-handle={output.handle ?? ""}
+        title={isOpen ? "Drag to a step, or click and choose the next step" : "Drag to connect it to another step, or click to insert a step"}
+        onClick={() => data.onTarget(output.handle)}
       />
-      {way.label && <span className="ewc-way" style={{ left }}>{way.label}</span>}
-      {open && !data.readOnly && <span className={`ewc-plus${aimed ? " ewc-aimed" : ""}${way.label ? " ewc-lower" : ""}`} style={{ left }} aria-hidden="true">+</span>}
+      {output.label && <span className="ewc-output" style={{ left, maxWidth }}>{output.label}</span>}
+      {isOpen && !data.readOnly && <span className={`ewc-plus${isTarget ? " ewc-target" : ""}${output.label ? " ewc-lower" : ""}`} style={{ left }} aria-hidden="true">+</span>}
     </>
   );
 }

@@ -1,28 +1,29 @@
-// Steps on the clipboard, as text: they can be pasted into another canvas, and what a stranger's text says is looked at first.
-import type { Piece } from "./graph";
-import { isObject } from "./exact";
+// Steps on the clipboard, as JSON text, so that they can be pasted into another canvas.
+import type { CopiedSteps } from "./graph";
+import { isObject } from "./json";
 import type { Edge, Json, Step } from "./types";
 
 const MARK = "event-workbench/steps";
-const MOST = 200;
+const MAX_STEPS = 200;
+const MAX_EDGES = 200;
 
-export function toText(piece: Piece): string {
-  return JSON.stringify({ [MARK]: piece });
+export function toText(steps: CopiedSteps): string {
+  return JSON.stringify({ [MARK]: steps });
 }
 
-/** The steps in a text, null when it holds none. */
-export function fromText(text: string): Piece | null {
+/** The steps in a text, or null. The clipboard may contain anything, so every part is validated. */
+export function fromText(text: string): CopiedSteps | null {
   let value: Json;
   try {
     value = JSON.parse(text) as Json;
   } catch {
     return null;
   }
-  const found = isObject(value) ? value[MARK] : null;
-  if (!isObject(found) || !Array.isArray(found.steps) || !Array.isArray(found.edges)) return null;
-  const steps = found.steps.slice(0, MOST).filter(isStep) as unknown as Step[];
+  const copied = isObject(value) ? value[MARK] : null;
+  if (!isObject(copied) || !Array.isArray(copied.steps) || !Array.isArray(copied.edges)) return null;
+  const steps = copied.steps.slice(0, MAX_STEPS).filter(isStep) as unknown as Step[];
   const ids = new Set(steps.map((step) => step.id));
-  const edges = found.edges.slice(0, MOST).filter(isEdge) as unknown as Edge[];
+  const edges = copied.edges.slice(0, MAX_EDGES).filter(isEdge) as unknown as Edge[];
   return { steps, edges: edges.filter((edge) => ids.has(edge.source) && ids.has(edge.target)) };
 }
 

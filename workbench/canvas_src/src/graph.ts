@@ -1,52 +1,53 @@
-// Changes of the graph: each function returns the patch that makes one.
-import { isObject } from "./exact";
-import type { Card, Edge, Json, Kind, Obj, Patch, Sheet, Step } from "./types";
+// Changes to the graph: every function returns a patch.
+import { isObject } from "./json";
+import type { Card, Edge, Json, Kind, Obj, Patch, Draft, Step } from "./types";
 
-export const WIDTH = 280;
-export const HEIGHT = 90; // what a new card may need
-const ACROSS = 316;
-const DOWN = 54;
+export const CARD_WIDTH = 280;
+export const NEW_CARD_HEIGHT = 90; // the most that a new card needs
+const COLUMN_WIDTH = 316;
+const ROW_GAP = 54;
 const ON_CHAIN = "onchain_event";
 const TRIGGERS = new Set([ON_CHAIN, "app_event", "custom_event", "app-event", "custom-event", "appevent"]);
 
-export interface End {
+/** An output of a node. */
+export interface OutputEnd {
   key: string;
   handle: string | null;
 }
 
-/** The card of a node; of one that Python has not seen yet, the one of its kind. */
 export type Cards = (key: string) => Card;
 
-/** The card of a step as it is now: what Python has told of it, or the one of its kind; the ways of a split are those in its form. */
+/** The card of a step: the one from Python, or one of its kind until Python has sent it. */
 export function cardNow(card: Card | undefined, kinds: Kind[], step: Step | undefined): Card {
-  const known = card ?? blankCard(kinds, step);
+  const current = card ?? blankCard(kinds, step);
+  // The outputs of a split follow its form immediately: the edges of a renamed branch are drawn before Python answers.
   const branches = step?.type === "split" && Array.isArray(step.data?.branches) ? step.data.branches.filter(isObject) : [];
-  const names = [...new Set(branches.map((each) => each.handle))].filter((each): each is string => typeof each === "string" && each !== "");
-  if (!names.length || names.join("\n") === known.ways.map((way) => way.handle).join("\n")) return known;
-  const labels = new Map(known.ways.map((way) => [way.handle, way.label]));
-  return { ...known, ways: names.map((handle) => ({ handle, label: labels.get(handle) ?? handle })) };
+  const names = [...new Set(branches.map((branch) => branch.handle))].filter((branch): branch is string => typeof branch === "string" && branch !== "");
+  if (!names.length || names.join("\n") === current.outputs.map((output) => output.handle).join("\n")) return current;
+  const labels = new Map(current.outputs.map((output) => [output.handle, output.label]));
+  return { ...current, outputs: names.map((handle) => ({ handle, label: labels.get(handle) ?? handle })) };
 }
 
 function blankCard(kinds: Kind[], step: Step | undefined): Card {
-  const kind = kinds.find((each) => each.kind === step?.type);
+  const kind = kinds.find((kind) => kind.kind === step?.type);
   const look = { color: kind?.color ?? "#5d6878", icon: kind?.icon ?? "alert" };
-  const ways = kind?.ways ?? [{ handle: null, label: "" }];
-  return { kind: kind?.label ?? step?.type ?? "", title: [step?.id ?? ""], lines: [], ...look, height: 54, ways, valid: true };
+  const outputs = kind?.outputs ?? [{ handle: null, label: "" }];
+  return { kind: kind?.label ?? step?.type ?? "", title: [step?.id ?? ""], lines: [], ...look, height: 54, outputs, valid: true };
 }
 
 export function isTrigger(step: Step | undefined): boolean {
   return step !== undefined && TRIGGERS.has(step.type);
 }
 
-/** Which kind of trigger the automation has, whatever stands on its first node. */
-export function triggerKind(sheet: Sheet): string {
-  return sheet.trigger.type === ON_CHAIN ? ON_CHAIN : "app_event";
+/** The kind of the trigger. It follows from the trigger spec; the type of the first node may differ. */
+export function triggerKind(draft: Draft): string {
+  return draft.trigger.type === ON_CHAIN ? ON_CHAIN : "app_event";
 }
 
-/** The key of each id: the first, where drafts have two of one. */
-export function keysById(sheet: Sheet): Map<string, string> {
+/** The key of each node by its id; where two nodes share an id, the key of the first. */
+export function keysById(draft: Draft): Map<string, string> {
   const keys = new Map<string, string>();
-  for (const [key, step] of sheet.nodes) if (!keys.has(step.id)) keys.set(step.id, key);
+  for (const [key, step] of draft.nodes) if (!keys.has(step.id)) keys.set(step.id, key);
   return keys;
 }
 
@@ -55,29 +56,29 @@ export function pointOf(step: Step): { x: number; y: number } {
   return { x: Number(x) || 0, y: Number(y) || 0 };
 }
 
-/** The edge that leaves by a way out, if one does. */
-export function leaving(sheet: Sheet, end: End): [string, Edge] | undefined {
-  const id = sheet.nodes.get(end.key)?.id;
-  return [...sheet.edges].find(([, edge]) => edge.source === id && (edge.sourceHandle || null) === end.handle);
+/** The edge that leaves by an output. */
+export function edgeFrom(draft: Draft, end: OutputEnd): [string, Edge] | undefined {
+  const id = draft.nodes.get(end.key)?.id;
+  return [...draft.edges].find(([, edge]) => edge.source === id && (edge.sourceHandle || null) === end.handle);
 }
 
-/** Where the next step goes: an open way of the node that is selected, else of the last node that has one. */
-export function openEnd(sheet: Sheet, cards: Cards, selected: string | null): End | null {
-  const from = selected !== null && sheet.nodes.has(selected) ? [selected] : [...sheet.nodes.keys()].reverse();
-  for (const key of from) {
-    for (const { handle } of cards(key).ways) if (!leaving(sheet, { key, handle })) return { key, handle };
+/** The output at which the next step is added: an open one of the selected node, else of the last node with one. */
+export function openEnd(draft: Draft, cards: Cards, selected: string | null): OutputEnd | null {
+  const candidates = selected !== null && draft.nodes.has(selected) ? [selected] : [...draft.nodes.keys()].reverse();
+  for (const key of candidates) {
+    for (const { handle } of cards(key).outputs) if (!edgeFrom(draft, { key, handle })) return { key, handle };
   }
   return null;
 }
 
-/** Whether an edge may lead there: no loops, nothing leads to the trigger. */
-export function mayConnect(sheet: Sheet, source: string, target: string): boolean {
-  if (source === target || isTrigger(sheet.nodes.get(target))) return false;
-  const ids = keysById(sheet);
+/** Whether an edge may be drawn: it must not close a loop or lead to the trigger. */
+export function mayConnect(draft: Draft, source: string, target: string): boolean {
+  if (source === target || isTrigger(draft.nodes.get(target))) return false;
+  const ids = keysById(draft);
   const reached = new Set([target]);
   for (const key of reached) {
-    const id = sheet.nodes.get(key)?.id;
-    for (const edge of sheet.edges.values()) {
+    const id = draft.nodes.get(key)?.id;
+    for (const edge of draft.edges.values()) {
       const next = edge.source === id ? ids.get(edge.target) : undefined;
       if (next !== undefined) reached.add(next);
     }
@@ -85,13 +86,13 @@ export function mayConnect(sheet: Sheet, source: string, target: string): boolea
   return !reached.has(source);
 }
 
-export function connect(sheet: Sheet, end: End, target: string): Patch {
-  const source = sheet.nodes.get(end.key);
-  const step = sheet.nodes.get(target);
+export function connect(draft: Draft, end: OutputEnd, target: string): Patch {
+  const source = draft.nodes.get(end.key);
+  const step = draft.nodes.get(target);
   if (!source || !step) return {};
-  const before = leaving(sheet, end);
+  const replaced = edgeFrom(draft, end);
   const edge = edgeBetween(source.id, end.handle, step.id);
-  return { edges: { ...(before ? { [before[0]]: null } : {}), [freeKey(sheet, edge.id!)]: edge } };
+  return { edges: { ...(replaced ? { [replaced[0]]: null } : {}), [freeKey(draft, edge.id!)]: edge } };
 }
 
 function edgeBetween(source: string, handle: string | null, target: string): Edge {
@@ -99,70 +100,70 @@ function edgeBetween(source: string, handle: string | null, target: string): Edg
   return { id: `${source}-${handle}-${target}`, source, sourceHandle: handle, target };
 }
 
-function freeKey(sheet: Sheet, key: string): string {
+function freeKey(draft: Draft, key: string): string {
   let free = key;
-  for (let number = 2; sheet.edges.has(free); number++) free = `${key}-${number}`;
+  for (let number = 2; draft.edges.has(free); number++) free = `${key}-${number}`;
   return free;
 }
 
-export interface Added {
+export interface AddedStep {
   patch: Patch;
   key: string;
 }
 
-/** A new step, behind an open end if there is one, in between where a way is taken already. */
-export function add(sheet: Sheet, kind: Kind, cards: Cards, end: End | null, at?: { x: number; y: number }): Added {
-  const id = freeId(sheet, kind.kind);
-  const source = end ? sheet.nodes.get(end.key) : undefined;
-  const place = at ?? (end && source ? below(sheet, source, cards, end) : free(sheet, cards, { x: 14, y: 14 }));
+/** Add a step after `end`. If an edge leaves there, the step is inserted into it. */
+export function addStep(draft: Draft, kind: Kind, cards: Cards, end: OutputEnd | null, at?: { x: number; y: number }): AddedStep {
+  const id = freeId(draft, kind.kind);
+  const source = end ? draft.nodes.get(end.key) : undefined;
+  const place = at ?? (end && source ? below(draft, source, cards, end) : freeSpot(draft, cards, { x: 14, y: 14 }));
   const step: Step = { id, type: kind.kind, position: rounded(place), data: structuredClone(kind.blank) };
   const trigger = isTrigger(step);
-  const order = trigger ? [id, ...sheet.nodes.keys()] : [...sheet.nodes.keys(), id];
-  const patch: Patch = { nodes: { [id]: step }, order, fresh: [id] };
-  if (trigger && kind.kind !== triggerKind(sheet)) patch.trigger = { type: kind.kind };
+  const order = trigger ? [id, ...draft.nodes.keys()] : [...draft.nodes.keys(), id];
+  const patch: Patch = { nodes: { [id]: step }, order, created: [id] };
+  if (trigger && kind.kind !== triggerKind(draft)) patch.trigger = { type: kind.kind };
   if (!end || !source || trigger) return { patch, key: id };
-  const taken = leaving(sheet, end);
+  const replaced = edgeFrom(draft, end);
   const edge = edgeBetween(source.id, end.handle, id);
-  patch.edges = { [freeKey(sheet, edge.id!)]: edge };
-  if (taken) {
-    patch.edges[taken[0]] = null;
-    const onward = onwardFrom(kind, id, taken[1].target);
-    if (onward) patch.edges[freeKey(sheet, onward.id!)] = onward;
+  patch.edges = { [freeKey(draft, edge.id!)]: edge };
+  if (replaced) {
+    patch.edges[replaced[0]] = null;
+    const onward = onwardFrom(kind, id, replaced[1].target);
+    if (onward) patch.edges[freeKey(draft, onward.id!)] = onward;
   }
   return { patch, key: id };
 }
 
 function onwardFrom(kind: Kind, id: string, target: string): Edge | null {
-  const first = FIRST_WAY[kind.kind];
-  if (first === undefined) return edgeBetween(id, null, target);
-  return first === null ? null : edgeBetween(id, first, target);
+  const handle = CONTINUING_HANDLE[kind.kind];
+  if (handle === undefined) return edgeBetween(id, null, target);
+  return handle === null ? null : edgeBetween(id, handle, target);
 }
 
-/** By which way the graph goes on when a step is put in between; null: by none. */
-const FIRST_WAY: Record<string, string | null> = { condition: "true", wait_for_event: "matched", split: "a", exit: null };
+/** The handle at which the graph continues when a step is inserted into an edge; null: nowhere. */
+const CONTINUING_HANDLE: Record<string, string | null> = { condition: "true", wait_for_event: "matched", split: "a", exit: null };
 
-function freeId(sheet: Sheet, stem: string): string {
-  const taken = new Set([...sheet.nodes.keys(), ...[...sheet.nodes.values()].map((step) => step.id)]);
+function freeId(draft: Draft, stem: string): string {
+  const taken = new Set([...draft.nodes.keys(), ...[...draft.nodes.values()].map((step) => step.id)]);
   let id = stem;
   for (let number = 2; taken.has(id); number++) id = `${stem}_${number}`;
   return id;
 }
 
-function below(sheet: Sheet, source: Step, cards: Cards, end: End): { x: number; y: number } {
+function below(draft: Draft, source: Step, cards: Cards, end: OutputEnd): { x: number; y: number } {
   const { x, y } = pointOf(source);
-  const { ways, height } = cards(end.key);
-  const index = Math.max(ways.findIndex((way) => way.handle === end.handle), 0);
-  const aside = (index - (Math.max(ways.length, 1) - 1) / 2) * ACROSS;
-  return free(sheet, cards, { x: x + aside, y: y + height + DOWN }, aside < 0 ? -1 : 1);
+  const { outputs, height } = cards(end.key);
+  const index = Math.max(outputs.findIndex((output) => output.handle === end.handle), 0);
+  const aside = (index - (Math.max(outputs.length, 1) - 1) / 2) * COLUMN_WIDTH;
+  return freeSpot(draft, cards, { x: x + aside, y: y + height + ROW_GAP }, aside < 0 ? -1 : 1);
 }
 
-/** The nearest spot beside `wanted` where no other card stands. */
-function free(sheet: Sheet, cards: Cards, wanted: { x: number; y: number }, side = 1): { x: number; y: number } {
-  const others = [...sheet.nodes].map(([key, step]) => ({ ...pointOf(step), height: cards(key).height }));
+/** The nearest free spot beside `wanted`. */
+function freeSpot(draft: Draft, cards: Cards, wanted: { x: number; y: number }, side = 1): { x: number; y: number } {
+  const occupied = [...draft.nodes].map(([key, step]) => ({ ...pointOf(step), height: cards(key).height }));
   const { y } = wanted;
   let { x } = wanted;
-  const meets = () => others.some((each) => Math.abs(each.x - x) < WIDTH && each.y < y + HEIGHT && each.y + each.height > y - DOWN / 2);
-  while (meets()) x += side * ACROSS;
+  const overlaps = () => occupied.some((card) => Math.abs(card.x - x) < CARD_WIDTH && card.y < y + NEW_CARD_HEIGHT && card.y + card.height > y - ROW_GAP / 2);
+  while (overlaps()) x += side * COLUMN_WIDTH;
   return { x, y };
 }
 
@@ -170,54 +171,54 @@ function rounded({ x, y }: { x: number; y: number }): { x: number; y: number } {
   return { x: Math.round(x), y: Math.round(y) };
 }
 
-/** Take steps out. Where exactly one way led to a step and one went on, they are joined. */
-export function remove(sheet: Sheet, keys: Iterable<string>, edgeKeys: Iterable<string> = []): Patch {
-  const gone = new Set(keys);
-  const ids = new Set([...gone].map((key) => sheet.nodes.get(key)?.id));
+/** Remove steps. If a single step with one incoming and one outgoing edge is removed, its neighbours are connected. */
+export function remove(draft: Draft, keys: Iterable<string>, edgeKeys: Iterable<string> = []): Patch {
+  const removed = new Set(keys);
+  const ids = new Set([...removed].map((key) => draft.nodes.get(key)?.id));
   const edges: Record<string, Edge | null> = Object.fromEntries([...edgeKeys].map((key) => [key, null]));
-  const coming: Edge[] = [];
-  const going: Edge[] = [];
-  for (const [key, edge] of sheet.edges) {
+  const incoming: Edge[] = [];
+  const outgoing: Edge[] = [];
+  for (const [key, edge] of draft.edges) {
     const [from, to] = [ids.has(edge.source), ids.has(edge.target)];
     if (!from && !to) continue;
     edges[key] = null;
-    if (to && !from) coming.push(edge);
-    if (from && !to) going.push(edge);
+    if (to && !from) incoming.push(edge);
+    if (from && !to) outgoing.push(edge);
   }
-  if (gone.size === 1 && coming.length === 1 && going.length === 1) {
-    const joined = edgeBetween(coming[0]!.source, coming[0]!.sourceHandle || null, going[0]!.target);
-    edges[freeKey(sheet, joined.id!)] = joined;
+  if (removed.size === 1 && incoming.length === 1 && outgoing.length === 1) {
+    const joined = edgeBetween(incoming[0]!.source, incoming[0]!.sourceHandle || null, outgoing[0]!.target);
+    edges[freeKey(draft, joined.id!)] = joined;
   }
-  if (!gone.size) return { edges };
-  return { nodes: Object.fromEntries([...gone].map((key) => [key, null])), edges, order: [...sheet.nodes.keys()] };
+  if (!removed.size) return { edges };
+  return { nodes: Object.fromEntries([...removed].map((key) => [key, null])), edges, order: [...draft.nodes.keys()] };
 }
 
-export function move(sheet: Sheet, places: Record<string, { x: number; y: number }>): Patch {
+export function move(draft: Draft, places: Record<string, { x: number; y: number }>): Patch {
   const moved = Object.entries(places).flatMap(([key, place]) => {
-    const step = sheet.nodes.get(key);
+    const step = draft.nodes.get(key);
     return step ? [[key, { ...step, position: rounded(place) }] as const] : [];
   });
   return { nodes: Object.fromEntries(moved) };
 }
 
-/** Change one field of a step; undefined takes it out. */
-export function setField(sheet: Sheet, key: string, name: string, value: Json | undefined): Patch {
-  const step = sheet.nodes.get(key);
+/** Change one field of a step; undefined removes it. */
+export function setField(draft: Draft, key: string, name: string, value: Json | undefined): Patch {
+  const step = draft.nodes.get(key);
   if (!step) return {};
-  return { nodes: { [key]: { ...step, data: put(step.data ?? {}, name, value) } } };
+  return { nodes: { [key]: { ...step, data: withField(step.data ?? {}, name, value) } } };
 }
 
-export function put(data: Obj, name: string, value: Json | undefined): Obj {
+export function withField(data: Obj, name: string, value: Json | undefined): Obj {
   const { [name]: _, ...rest } = data;
   return value === undefined ? rest : { ...data, [name]: value };
 }
 
-/** Change the branches of a split; edges follow a way that is renamed, and go with one that is gone. */
-export function setBranches(sheet: Sheet, key: string, branches: Obj[], renamed?: { from: string; to: string }): Patch {
-  const step = sheet.nodes.get(key);
-  const patch = setField(sheet, key, "branches", branches);
-  const handles = new Set(branches.map((each) => each.handle));
-  for (const [edgeKey, edge] of sheet.edges) {
+/** Change the branches of a split. Edges follow a renamed branch and are removed with a removed one. */
+export function setBranches(draft: Draft, key: string, branches: Obj[], renamed?: { from: string; to: string }): Patch {
+  const step = draft.nodes.get(key);
+  const patch = setField(draft, key, "branches", branches);
+  const handles = new Set(branches.map((branch) => branch.handle));
+  for (const [edgeKey, edge] of draft.edges) {
     if (edge.source !== step?.id || !edge.sourceHandle) continue;
     patch.edges ??= {};
     if (renamed && edge.sourceHandle === renamed.from) patch.edges[edgeKey] = { ...edge, sourceHandle: renamed.to };
@@ -226,55 +227,55 @@ export function setBranches(sheet: Sheet, key: string, branches: Obj[], renamed?
   return patch;
 }
 
-/** Name the events that start the automation, in the trigger and in the node that stands for it. */
-export function setEvents(sheet: Sheet, names: string[]): Patch {
+/** Set the events that start the automation, in the trigger and in its node. */
+export function setEvents(draft: Draft, names: string[]): Patch {
   const named = (values: Obj): Obj => {
     const { event: _, eventNames: __, ...rest } = values;
     if (!names.length) return rest;
     return names.length === 1 ? { ...rest, event: names[0]! } : { ...rest, eventNames: names };
   };
-  const found = [...sheet.nodes].find(([, step]) => isTrigger(step));
-  const nodes = found ? { [found[0]]: { ...found[1], data: named(found[1].data ?? {}) } } : {};
-  return { trigger: named(sheet.trigger), nodes };
+  const [key, node] = [...draft.nodes].find(([, step]) => isTrigger(step)) ?? [];
+  const nodes = key !== undefined && node ? { [key]: { ...node, data: named(node.data ?? {}) } } : {};
+  return { trigger: named(draft.trigger), nodes };
 }
 
-/** What starts it, as values are known of it: names of events, or the signature of a contract's. */
-export function eventsOf(sheet: Sheet): string[] {
-  if (sheet.trigger.type === ON_CHAIN) return typeof sheet.trigger.signature === "string" && sheet.trigger.signature ? [sheet.trigger.signature] : [];
-  const { event, eventNames } = sheet.trigger;
-  const several = Array.isArray(eventNames) ? eventNames.filter((each) => typeof each === "string") : [];
-  return [...new Set([...(typeof event === "string" && event ? [event] : []), ...several])];
+/** The events that start the automation: names, or the signature of a contract event. Suggestions are listed by these. */
+export function eventsOf(draft: Draft): string[] {
+  if (draft.trigger.type === ON_CHAIN) return typeof draft.trigger.signature === "string" && draft.trigger.signature ? [draft.trigger.signature] : [];
+  const { event, eventNames } = draft.trigger;
+  const names = Array.isArray(eventNames) ? eventNames.filter((name) => typeof name === "string") : [];
+  return [...new Set([...(typeof event === "string" && event ? [event] : []), ...names])];
 }
 
-/** Everything that decides which samples there are, as a text. */
-export function sourceOf(sheet: Sheet): string {
-  const { filters: _, ...rest } = sheet.trigger;
-  return sheet.trigger.type === ON_CHAIN ? JSON.stringify(rest) : eventsOf(sheet).join();
+/** A text that changes when other samples fit the trigger. */
+export function sampleKey(draft: Draft): string {
+  const { filters: _, ...rest } = draft.trigger;
+  return draft.trigger.type === ON_CHAIN ? JSON.stringify(rest) : eventsOf(draft).join();
 }
 
-/** What is copied: steps with the edges between them. */
-export interface Piece {
+/** Steps with the edges between them. */
+export interface CopiedSteps {
   steps: Step[];
   edges: Edge[];
 }
 
-export function piece(sheet: Sheet, keys: Iterable<string>): Piece {
-  const steps = [...keys].flatMap((key) => sheet.nodes.get(key) ?? []).filter((step) => !isTrigger(step));
+export function copySteps(draft: Draft, keys: Iterable<string>): CopiedSteps {
+  const steps = [...keys].flatMap((key) => draft.nodes.get(key) ?? []).filter((step) => !isTrigger(step));
   const ids = new Set(steps.map((step) => step.id));
-  return { steps, edges: [...sheet.edges.values()].filter((edge) => ids.has(edge.source) && ids.has(edge.target)) };
+  return { steps, edges: [...draft.edges.values()].filter((edge) => ids.has(edge.source) && ids.has(edge.target)) };
 }
 
-/** Steps put in again under free ids, a little aside. */
-export function paste(sheet: Sheet, { steps, edges }: Piece): { patch: Patch; keys: string[] } {
+/** Insert steps with new ids, slightly to the lower right of the originals. */
+export function paste(draft: Draft, { steps, edges }: CopiedSteps): { patch: Patch; keys: string[] } {
   const names = new Map<string, string>();
-  let so: Sheet = sheet;
+  let pasted: Draft = draft; // with the steps so far, so that each gets an id of its own
   const nodes: Record<string, Step> = {};
   for (const step of steps) {
-    const id = freeId(so, step.id.replace(/_\d+$/, ""));
+    const id = freeId(pasted, step.id.replace(/_\d+$/, ""));
     const { x, y } = pointOf(step);
     names.set(step.id, id);
     nodes[id] = { ...structuredClone(step), id, position: rounded({ x: x + 40, y: y + 40 }) };
-    so = { ...so, nodes: new Map([...so.nodes, [id, nodes[id]!]]) };
+    pasted = { ...pasted, nodes: new Map([...pasted.nodes, [id, nodes[id]!]]) };
   }
   const copied = edges.map((edge) => {
     const ends = { source: names.get(edge.source)!, target: names.get(edge.target)! };
@@ -284,9 +285,9 @@ export function paste(sheet: Sheet, { steps, edges }: Piece): { patch: Patch; ke
   return {
     patch: {
       nodes,
-      edges: Object.fromEntries(copied.map((edge) => [freeKey(sheet, edge.id!), edge])),
-      order: [...sheet.nodes.keys(), ...keys],
-      fresh: keys,
+      edges: Object.fromEntries(copied.map((edge) => [freeKey(draft, edge.id!), edge])),
+      order: [...draft.nodes.keys(), ...keys],
+      created: keys,
     },
     keys,
   };

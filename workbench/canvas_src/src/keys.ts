@@ -1,4 +1,4 @@
-// Keyboard shortcuts of the canvas, and the table of them that `?` shows.
+// Keyboard shortcuts, and the table of them that `?` shows.
 import type { KeyboardEvent } from "react";
 
 export const KEYS: [string, string][] = [
@@ -18,21 +18,22 @@ export const KEYS: [string, string][] = [
   ["?", "show this list"],
 ];
 
-export type Act =
-  | "undo" | "redo" | "remove" | "all" | "duplicate" | "arrange" | "fit" | "test" | "help" | "none" | "palette" | "form";
+export type Command =
+  | "undo" | "redo" | "remove" | "selectAll" | "duplicate" | "arrange" | "fit" | "test" | "help" | "clearSelection" | "focusPalette" | "focusForm";
 
-const PLAIN: Record<string, Act> = {
-  Delete: "remove", Backspace: "remove", Escape: "none", Enter: "form", "?": "help", l: "arrange", f: "fit", t: "test", n: "palette",
+const WITHOUT_MODIFIER: Record<string, Command> = {
+  Delete: "remove", Backspace: "remove", Escape: "clearSelection", Enter: "focusForm", "?": "help", l: "arrange", f: "fit", t: "test", n: "focusPalette",
 };
-const HELD: Record<string, Act> = { z: "undo", y: "redo", a: "all", d: "duplicate" };
+const WITH_CONTROL: Record<string, Command> = { z: "undo", y: "redo", a: "selectAll", d: "duplicate" };
 
-/** The action of a key; null where the key belongs to a field, or has no action. */
-export function actOf(event: KeyboardEvent): Act | null {
-  const at = event.target as HTMLElement;
-  if (at.closest("input, textarea, select, [contenteditable], dialog")) return null;
+/** The command of a key; null where the key belongs to a field, or has no command. */
+export function commandOf(event: KeyboardEvent): Command | null {
+  const target = event.target as HTMLElement;
+  if (target.closest("input, textarea, select, [contenteditable], dialog")) return null;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  if (event.ctrlKey || event.metaKey) return key === "z" && event.shiftKey ? "redo" : (HELD[key] ?? null);
+  if (event.ctrlKey || event.metaKey) return key === "z" && event.shiftKey ? "redo" : (WITH_CONTROL[key] ?? null);
   if (event.altKey) return null;
-  if (key === "Enter" && at.closest("button, summary, [role=option]")) return null;
-  return PLAIN[key] ?? null;
+  // Enter presses a focused button; only on a card it opens the form.
+  if (key === "Enter" && target.closest("button, summary, [role=option]")) return null;
+  return WITHOUT_MODIFIER[key] ?? null;
 }

@@ -1,57 +1,55 @@
-// Changes as values: apply one, take it back, make one of two.
-import type { Document, Edge, Json, Obj, Patch, Sheet, Step } from "./types";
+// Patches: apply, invert, compose.
+import type { DraftDocument, Edge, Json, Obj, Patch, Draft, Step } from "./types";
 
-export const EMPTY: Sheet = { nodes: new Map(), edges: new Map(), trigger: {}, beside: {} };
-
-export function sheetOf(document: Document): Sheet {
+export function draftOf(document: DraftDocument): Draft {
   return {
     nodes: new Map(document.nodes.map(({ key, node }) => [key, node])),
     edges: new Map(document.edges.map(({ key, edge }) => [key, edge])),
     trigger: document.trigger,
-    beside: document.beside,
+    extra: document.extra,
   };
 }
 
-export function apply(sheet: Sheet, patch: Patch): Sheet {
-  let nodes = merged(sheet.nodes, patch.nodes);
-  if (patch.order) nodes = sorted(nodes, patch.order);
+export function apply(draft: Draft, patch: Patch): Draft {
+  let nodes = merge(draft.nodes, patch.nodes);
+  if (patch.order) nodes = sortByOrder(nodes, patch.order);
   return {
     nodes,
-    edges: merged(sheet.edges, patch.edges),
-    trigger: patch.trigger ?? sheet.trigger,
-    beside: patch.beside ? without({ ...sheet.beside, ...patch.beside }) : sheet.beside,
+    edges: merge(draft.edges, patch.edges),
+    trigger: patch.trigger ?? draft.trigger,
+    extra: patch.extra ? withoutNulls({ ...draft.extra, ...patch.extra }) : draft.extra,
   };
 }
 
-/** The change that takes `patch` back where it is applied to `sheet`. */
-export function inverse(sheet: Sheet, patch: Patch): Patch {
-  const back: Patch = {};
-  if (patch.nodes) back.nodes = before(sheet.nodes, patch.nodes);
-  if (patch.edges) back.edges = before(sheet.edges, patch.edges);
-  if (patch.trigger) back.trigger = sheet.trigger;
-  if (patch.order) back.order = [...sheet.nodes.keys()];
-  if (patch.beside) {
-    back.beside = Object.fromEntries(Object.keys(patch.beside).map((name) => [name, sheet.beside[name] ?? null]));
+/** The patch that undoes `patch` on `draft`. */
+export function inverse(draft: Draft, patch: Patch): Patch {
+  const undo: Patch = {};
+  if (patch.nodes) undo.nodes = previous(draft.nodes, patch.nodes);
+  if (patch.edges) undo.edges = previous(draft.edges, patch.edges);
+  if (patch.trigger) undo.trigger = draft.trigger;
+  if (patch.order) undo.order = [...draft.nodes.keys()];
+  if (patch.extra) {
+    undo.extra = Object.fromEntries(Object.keys(patch.extra).map((name) => [name, draft.extra[name] ?? null]));
   }
-  return back;
+  return undo;
 }
 
-/** One change that does what the first and then the second does. */
-export function both(first: Patch, second: Patch): Patch {
+/** The patch that does what the first and then the second does. */
+export function compose(first: Patch, second: Patch): Patch {
   const patch: Patch = {};
   if (first.nodes || second.nodes) patch.nodes = { ...first.nodes, ...second.nodes };
   if (first.edges || second.edges) patch.edges = { ...first.edges, ...second.edges };
-  if (first.beside || second.beside) patch.beside = { ...first.beside, ...second.beside };
+  if (first.extra || second.extra) patch.extra = { ...first.extra, ...second.extra };
   const trigger = second.trigger ?? first.trigger;
   if (trigger) patch.trigger = trigger;
   const order = second.order ?? first.order;
   if (order) patch.order = order;
-  const fresh = [...(first.fresh ?? []), ...(second.fresh ?? [])];
-  if (fresh.length) patch.fresh = fresh;
+  const created = [...(first.created ?? []), ...(second.created ?? [])];
+  if (created.length) patch.created = created;
   return patch;
 }
 
-function merged<T>(pieces: ReadonlyMap<string, T>, changes?: Record<string, T | null>): ReadonlyMap<string, T> {
+function merge<T>(pieces: ReadonlyMap<string, T>, changes?: Record<string, T | null>): ReadonlyMap<string, T> {
   if (!changes) return pieces;
   const result = new Map(pieces);
   for (const [key, piece] of Object.entries(changes)) {
@@ -61,16 +59,16 @@ function merged<T>(pieces: ReadonlyMap<string, T>, changes?: Record<string, T | 
   return result;
 }
 
-function sorted(nodes: ReadonlyMap<string, Step>, order: string[]): ReadonlyMap<string, Step> {
+function sortByOrder(nodes: ReadonlyMap<string, Step>, order: string[]): ReadonlyMap<string, Step> {
   const rank = new Map(order.map((key, index) => [key, index]));
-  const place = (key: string) => rank.get(key) ?? order.length;
-  return new Map([...nodes].sort(([one], [other]) => place(one) - place(other)));
+  const position = (key: string) => rank.get(key) ?? order.length;
+  return new Map([...nodes].sort(([a], [b]) => position(a) - position(b)));
 }
 
-function before<T extends Step | Edge>(pieces: ReadonlyMap<string, T>, changes: Record<string, T | null>) {
+function previous<T extends Step | Edge>(pieces: ReadonlyMap<string, T>, changes: Record<string, T | null>) {
   return Object.fromEntries(Object.keys(changes).map((key) => [key, pieces.get(key) ?? null]));
 }
 
-function without(values: Record<string, Json>): Obj {
+function withoutNulls(values: Record<string, Json>): Obj {
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== null));
 }

@@ -1,4 +1,4 @@
-// What Python sends and takes (workbench/canvas). The browser knows no rule of the language: it shows what it is told.
+// The values that Python sends and takes (workbench/canvas). The browser knows no rules of the language.
 
 export type Json = null | boolean | number | string | Json[] | Obj;
 export interface Obj {
@@ -19,34 +19,35 @@ export interface Edge {
   sourceHandle?: string | null;
 }
 
-/** A draft in pieces. Keys are ids wherever those are unambiguous. */
-export interface Sheet {
+/** A draft in pieces. The key of a piece is its id, wherever the id is unambiguous. */
+export interface Draft {
   nodes: ReadonlyMap<string, Step>;
   edges: ReadonlyMap<string, Edge>;
   trigger: Obj;
-  beside: Obj;
+  extra: Obj;
 }
 
-/** What changed: pieces by key, null for those that are gone. */
+/** A change: new pieces by key, null for removed ones. */
 export interface Patch {
   nodes?: Record<string, Step | null>;
   edges?: Record<string, Edge | null>;
-  beside?: Record<string, Json>;
+  extra?: Record<string, Json>;
   trigger?: Obj;
   order?: string[];
-  fresh?: string[];
+  created?: string[]; // nodes that must not exist yet
 }
 
-export interface Document {
+/** The draft as Python sends it. */
+export interface DraftDocument {
   nodes: { key: string; node: Step }[];
   edges: { key: string; edge: Edge }[];
   trigger: Obj;
-  beside: Obj;
+  extra: Obj;
   revision: number;
-  seen: Record<string, number>;
+  acknowledged: Record<string, number>; // number of the last edit by view
 }
 
-export interface Way {
+export interface Output {
   handle: string | null;
   label: string;
 }
@@ -58,12 +59,12 @@ export interface Card {
   color: string;
   icon: string;
   height: number;
-  ways: Way[];
+  outputs: Output[];
   valid: boolean;
 }
 
-/** What an edge passes on its way down: a middle, and from which height to which it is kept. */
-export type Lane = [number, number, number][];
+/** Vertical parts of an edge on its output down: x, and the top and bottom between which it keeps this x. */
+export type Route = [number, number, number][];
 
 export interface Field {
   name: string;
@@ -80,11 +81,11 @@ export interface Kind {
   color: string;
   icon: string;
   blank: Obj;
-  ways: Way[];
+  outputs: Output[];
   fields: Field[];
 }
 
-export interface Remark {
+export interface Diagnostic {
   level: "error" | "warning";
   message: string;
   key: string | null;
@@ -106,13 +107,13 @@ export interface Count {
   live: number;
   passed: number;
   failed: number;
-  outcomes: { says: string; count: number }[];
+  outcomes: { outcome: string; count: number }[];
 }
 
 export interface Counts {
   nodes?: Record<string, Count>;
   headline?: string;
-  elsewhere?: number;
+  atRemovedSteps?: number;
 }
 
 export interface Choices {
@@ -134,51 +135,51 @@ export interface Sample {
 
 export interface Verdict {
   passed: boolean;
-  asked: string;
-  found: string;
+  condition: string;
+  actual: string;
 }
 
 export interface Message {
   title: string;
   body: string;
-  where: string;
+  destination: string;
   html: boolean;
 }
 
 export interface Preview extends Message {
-  says: string;
-  asked: Verdict[];
+  text: string;
+  verdicts: Verdict[];
   error: string;
   note: string;
 }
 
 export type Mark = "done" | "failed" | "waiting" | "skipped" | "goal";
 
-export interface Trial {
+export interface Simulation {
   headline: string;
   reason: string;
   note: string;
   state: string;
   look: string;
   marks: Record<string, Mark>;
-  ways: { key: string; handle: string | null }[];
+  path: { key: string; handle: string | null }[];
   offsets: Record<string, string>;
   messages: Message[];
-  whys: { title: string; asked: Verdict[] }[];
-  steps: { key: string | null; node: string; says: string; detail: string; offset: string }[];
+  explanations: { title: string; verdicts: Verdict[] }[];
+  steps: { key: string | null; node: string; outcome: string; detail: string; offset: string }[];
 }
 
 export interface Impact {
-  says: string;
+  summary: string;
   headline: string;
   columns?: string[];
   rows: string[][];
 }
 
-/** What anywidget gives a view. */
+/** The model that anywidget passes to a view. */
 export interface Model {
   get(name: string): any;
-  on(event: string, callback: (...given: any[]) => void): void;
-  off(event: string, callback: (...given: any[]) => void): void;
+  on(event: string, callback: (...values: any[]) => void): void;
+  off(event: string, callback: (...values: any[]) => void): void;
   send(content: unknown): void;
 }

@@ -1,4 +1,4 @@
-// A text with suggestions: typed or chosen, by mouse or keyboard.
+// A text field with suggestions.
 import { useId, useRef, useState, type KeyboardEvent } from "react";
 
 export interface Option {
@@ -11,38 +11,38 @@ interface Props {
   value: string;
   options: Option[];
   onChange: (value: string) => void;
-  onPick?: (value: string) => void; // when it is chosen or entered, not while it is typed
+  onPick?: (value: string) => void; // when a value is chosen or entered, not while it is typed
   placeholder?: string;
   disabled?: boolean;
   invalid?: boolean;
 }
 
-const MOST = 60;
+const MAX_SHOWN = 60;
 
 export function Combo({ label, value, options, onChange, onPick, placeholder, disabled, invalid }: Props) {
   const id = useId();
   const input = useRef<HTMLInputElement>(null);
   const [open, setOpen] = useState(false);
-  const [at, setAt] = useState(-1);
-  const [typed, setTyped] = useState(false);
-  const wanted = typed ? value.toLowerCase() : "";
-  const shown = options.filter((each) => each.value.toLowerCase().includes(wanted)).slice(0, MOST);
+  const [active, setActive] = useState(-1); // index in `shown`
+  const [typed, setTyped] = useState(false); // only a typed text filters: an opened field shows all options
+  const filter = typed ? value.toLowerCase() : "";
+  const shown = options.filter((option) => option.value.toLowerCase().includes(filter)).slice(0, MAX_SHOWN);
 
   const pick = (chosen: string) => {
     onChange(chosen);
     onPick?.(chosen);
     setOpen(false);
     setTyped(false);
-    setAt(-1);
+    setActive(-1);
   };
 
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       setOpen(true);
-      setAt((now) => Math.min(Math.max(now + (event.key === "ArrowDown" ? 1 : -1), 0), shown.length - 1));
+      setActive((current) => Math.min(Math.max(current + (event.key === "ArrowDown" ? 1 : -1), 0), shown.length - 1));
       event.preventDefault();
     } else if (event.key === "Enter") {
-      pick(open && shown[at] ? shown[at].value : value);
+      pick(open && shown[active] ? shown[active].value : value);
       event.preventDefault();
     } else if (event.key === "Escape" && open) {
       setOpen(false);
@@ -59,7 +59,7 @@ export function Combo({ label, value, options, onChange, onPick, placeholder, di
         aria-expanded={open && shown.length > 0}
         aria-controls={id}
         aria-autocomplete="list"
-        aria-activedescendant={open && at >= 0 ? `${id}-${at}` : undefined}
+        aria-activedescendant={open && active >= 0 ? `${id}-${active}` : undefined}
         aria-invalid={invalid || undefined}
         autoComplete="off"
         spellCheck={false}
@@ -69,21 +69,21 @@ export function Combo({ label, value, options, onChange, onPick, placeholder, di
         onFocus={() => setOpen(true)}
         onClick={() => setOpen(true)}
         onBlur={() => { setOpen(false); setTyped(false); }}
-        onChange={(event) => { setTyped(true); setOpen(true); setAt(-1); onChange(event.target.value); }}
+        onChange={(event) => { setTyped(true); setOpen(true); setActive(-1); onChange(event.target.value); }}
         onKeyDown={onKeyDown}
       />
       {open && shown.length > 0 && (
         <ul id={id} role="listbox" className="ewc-options" aria-label={label}>
-          {shown.map((each, index) => (
+          {shown.map((option, index) => (
             <li
-              key={each.value}
+              key={option.value}
               id={`${id}-${index}`}
               role="option"
-              aria-selected={index === at}
-              onMouseDown={(event) => { event.preventDefault(); pick(each.value); }}
+              aria-selected={index === active}
+              onMouseDown={(event) => { event.preventDefault(); pick(option.value); }}
             >
-              <span>{each.value}</span>
-              {each.detail && <small>{each.detail}</small>}
+              <span>{option.value}</span>
+              {option.detail && <small>{option.detail}</small>}
             </li>
           ))}
         </ul>

@@ -1,7 +1,7 @@
-// The conditions of a step, one per line: a path, an operator of the contract, a value.
+// Filters, one per line: a path, an operator and a value.
 import { useState } from "react";
 import type { Choices, Json, Obj } from "../types";
-import { isNumber, isObject, numberOf } from "../exact";
+import { isNumber, isObject, parseNumber } from "../json";
 import { Combo, type Option } from "./Combo";
 import { Value, Values } from "./Value";
 
@@ -18,7 +18,7 @@ interface Props {
 }
 
 export function Filters({ label, value, operators, paths, samples, onChange, disabled }: Props) {
-  const [fresh, setFresh] = useState("");
+  const [newPath, setNewPath] = useState("");
   const filters = Array.isArray(value) ? value.filter(isObject) : [];
   const change = (index: number, filter: Obj) => onChange(filters.with(index, filter));
   return (
@@ -28,12 +28,12 @@ export function Filters({ label, value, operators, paths, samples, onChange, dis
           <span className="ewc-row">
             <Combo label={`${label}: what, line ${index + 1}`} value={String(filter.path ?? "")} options={paths} placeholder="what?" disabled={disabled}
               onChange={(path) => change(index, { ...filter, path })}
-              onPick={(path) => change(index, fitting({ ...filter, path }, samples(path)))} />
+              onPick={(path) => change(index, withSampleValue({ ...filter, path }, samples(path)))} />
             <button type="button" className="ewc-x" aria-label={`Remove line ${index + 1}`} disabled={disabled} onClick={() => onChange(filters.toSpliced(index, 1))}>×</button>
           </span>
           <span className="ewc-row">
-            <select aria-label={`${label}: how, line ${index + 1}`} value={String(filter.operator)} disabled={disabled} onChange={(event) => change(index, asking(filter, event.target.value))}>
-              {[...new Set([...operators, String(filter.operator)])].map((each) => <option key={each} value={each}>{WORDS[each] ?? `${each} (unknown, ignored)`}</option>)}
+            <select aria-label={`${label}: how, line ${index + 1}`} value={String(filter.operator)} disabled={disabled} onChange={(event) => change(index, withOperator(filter, event.target.value))}>
+              {[...new Set([...operators, String(filter.operator)])].map((operator) => <option key={operator} value={operator}>{WORDS[operator] ?? `${operator} (unknown, ignored)`}</option>)}
             </select>
             {filter.operator === "in"
               ? <Values label="value" value={filter.value} options={samples(String(filter.path))} disabled={disabled} onChange={(next) => change(index, { ...filter, value: next })} />
@@ -42,40 +42,40 @@ export function Filters({ label, value, operators, paths, samples, onChange, dis
         </div>
       ))}
       {!disabled && (
-        <Combo label={`${label}: add`} value={fresh} options={paths} placeholder={filters.length ? "and …" : "which value?"} onChange={setFresh}
-          onPick={(path) => { setFresh(""); if (path.trim()) onChange([...filters, asked(path.trim(), samples(path))]); }} />
+        <Combo label={`${label}: add`} value={newPath} options={paths} placeholder={filters.length ? "and …" : "which value?"} onChange={setNewPath}
+          onPick={(path) => { setNewPath(""); if (path.trim()) onChange([...filters, newFilter(path.trim(), samples(path))]); }} />
       )}
     </div>
   );
 }
 
-/** A new filter: what is seen to be yes or no is asked to be yes, of everything else whether it is there. */
-function asked(path: string, seen: Option[]): Obj {
-  const yesNo = seen.length > 0 && seen.every((each) => typeof typed(each.value) === "boolean");
-  return yesNo ? { path, operator: "eq", value: true } : { path, operator: "exists" };
+/** A new filter: “is yes” for a boolean, “is set” for everything else. */
+function newFilter(path: string, samples: Option[]): Obj {
+  const isBoolean = samples.length > 0 && samples.every((sample) => typeof readSample(sample.value) === "boolean");
+  return isBoolean ? { path, operator: "eq", value: true } : { path, operator: "exists" };
 }
 
-/** The filter with another operator, its value kept where it makes sense. */
-function asking(filter: Obj, operator: string): Obj {
+/** The filter with another operator; the value is kept where it fits. */
+function withOperator(filter: Obj, operator: string): Obj {
   const { value, ...rest } = filter;
   if (operator === "exists") return { ...rest, operator };
-  const one = Array.isArray(value) ? (value[0] ?? "") : (value ?? "");
-  return { ...rest, operator, value: operator === "in" ? (Array.isArray(value) ? value : one === "" ? [] : [one]) : one };
+  const single = Array.isArray(value) ? (value[0] ?? "") : (value ?? "");
+  return { ...rest, operator, value: operator === "in" ? (Array.isArray(value) ? value : single === "" ? [] : [single]) : single };
 }
 
-/** The filter with a value of the sort that was seen there: a number is not the text of its digits. */
-function fitting(filter: Obj, seen: Option[]): Obj {
-  const first = seen[0]?.value;
+/** The filter with a value of the type that was seen at its path: the number 100 and the text “100” are different. */
+function withSampleValue(filter: Obj, samples: Option[]): Obj {
+  const first = samples[0]?.value;
   if (first === undefined || filter.value !== "" || isNumber(filter.value)) return filter;
-  return { ...filter, value: typed(first) };
+  return { ...filter, value: readSample(first) };
 }
 
-function typed(text: string): Json {
+function readSample(text: string): Json {
   if (text === "true" || text === "false") return text === "true";
-  return numberOf(text) ?? text;
+  return parseNumber(text) ?? text;
 }
 
-/** What filters of these events, or of the contact too, can look at. */
+/** The paths that filters can use: of these events and, `withContact`, of the contact. */
 export function pathsOf(choices: Choices, events: string[], withContact: boolean): Option[] {
   const inEvents = events.flatMap((name) => choices.paths[name] ?? []);
   const options = new Map<string, Option>();
@@ -89,17 +89,17 @@ export function pathsOf(choices: Choices, events: string[], withContact: boolean
   return [...options.values()];
 }
 
-/** The parameters of these events that hold a wallet. */
+/** The parameters of these events that contain an address. */
 export function walletsOf(choices: Choices, events: string[]): Option[] {
-  const wallets = events.flatMap((name) => choices.paths[name] ?? []).filter((each) => each.types.includes("address"));
+  const wallets = events.flatMap((name) => choices.paths[name] ?? []).filter((path) => path.types.includes("address"));
   return wallets.map(({ path }) => ({ value: path }));
 }
 
-/** Values that were seen at a path, as texts. */
+/** Sample values of a path, as texts. */
 export function samplesOf(choices: Choices, events: string[], path: string): Option[] {
   if (path === "contact.tags") return choices.tags.map((value) => ({ value }));
   if (path === "contact.segments") return choices.segments.map((value) => ({ value }));
-  const attribute = choices.attributes.find((each) => `contact.${each.name}` === path);
-  const found = attribute?.samples ?? events.flatMap((name) => choices.paths[name] ?? []).find((each) => each.path === path)?.samples;
-  return (found ?? []).map((sample) => ({ value: sample.replace(/^“(.*)”$/s, "$1"), detail: sample.startsWith("“") ? "text" : undefined }));
+  const attribute = choices.attributes.find((attribute) => `contact.${attribute.name}` === path);
+  const samples = attribute?.samples ?? events.flatMap((name) => choices.paths[name] ?? []).find((seen) => seen.path === path)?.samples;
+  return (samples ?? []).map((sample) => ({ value: sample.replace(/^“(.*)”$/s, "$1"), detail: sample.startsWith("“") ? "text" : undefined }));
 }

@@ -1,4 +1,4 @@
-// A text that may hold values: typed, or put in from a list where the cursor is.
+// A text with templates: users type it, or insert values from a list at the cursor.
 import { useEffect, useRef, useState, type MouseEvent } from "react";
 import type { Option } from "./Combo";
 
@@ -29,7 +29,7 @@ export function Template({ id, label, value, paths, onChange, long, disabled, in
 
   const insert = (path: string) => {
     const [from, to] = [field.current?.selectionStart ?? value.length, field.current?.selectionEnd ?? value.length];
-    const text = placeholder(path);
+    const text = templateOf(path);
     onChange(value.slice(0, from) + text + value.slice(to));
     setOpen(false);
     requestAnimationFrame(() => {
@@ -51,11 +51,11 @@ export function Template({ id, label, value, paths, onChange, long, disabled, in
       {long ? <textarea rows={5} {...common} /> : <input type="text" {...common} />}
       {!disabled && paths.length > 0 && (
         <span className="ewc-insert" ref={menu} onKeyDown={(event) => event.key === "Escape" && setOpen(false)}>
-          <button type="button" className="ewc-more" aria-expanded={open} aria-label={`Insert a value into ${label}`} {...pressed(() => setOpen(!open))}>+ value</button>
+          <button type="button" className="ewc-more" aria-expanded={open} aria-label={`Insert a value into ${label}`} {...onPress(() => setOpen(!open))}>+ value</button>
           {open && (
             <ul className="ewc-options" aria-label={`Values for ${label}`}>
-              {paths.map((each) => (
-                <li key={each.value}><button type="button" {...pressed(() => insert(each.value))}><span>{each.value}</span>{each.detail && <small>{each.detail}</small>}</button></li>
+              {paths.map((path) => (
+                <li key={path.value}><button type="button" {...onPress(() => insert(path.value))}><span>{path.value}</span>{path.detail && <small>{path.detail}</small>}</button></li>
               ))}
             </ul>
           )}
@@ -65,21 +65,24 @@ export function Template({ id, label, value, paths, onChange, long, disabled, in
   );
 }
 
-/** Acts when the mouse goes down, so that the field keeps the cursor and nothing moves from under the mouse; keys click. */
-function pressed(act: () => void) {
+/**
+ * Handlers that act when the mouse goes down, so that the field keeps the focus and its cursor. A click from the keyboard has
+ * no mouse event before it (detail 0).
+ */
+function onPress(action: () => void) {
   return {
     onMouseDown: (event: MouseEvent) => {
       event.preventDefault();
-      act();
+      action();
     },
     onClick: (event: MouseEvent) => {
-      if (event.detail === 0) act();
+      if (event.detail === 0) action();
     },
   };
 }
 
-/** How a value stands in a text: names that are no words go into brackets. */
-export function placeholder(path: string): string {
+/** The template of a path; names that are not identifiers go into brackets. */
+export function templateOf(path: string): string {
   const [first = "", ...rest] = path.split(".");
   if (!WORD.test(first)) return `{{ payload[${JSON.stringify(path)}] }}`;
   return `{{ ${first}${rest.map((part) => (WORD.test(part) ? `.${part}` : `[${JSON.stringify(part)}]`)).join("")} }}`;

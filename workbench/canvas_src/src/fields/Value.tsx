@@ -1,13 +1,13 @@
-// One value of JSON: a text, a number, yes or no, nothing. What is more than that is written as JSON.
+// One JSON value: a text, a number, a boolean or null. Arrays and objects are edited as JSON.
 import { useState } from "react";
-import { isNumber, isObject, json, numberOf, parse, written } from "../exact";
+import { isNumber, isObject, formatJson, parseNumber, parseJson, displayText } from "../json";
 import type { Json } from "../types";
 import { Combo, type Option } from "./Combo";
 
-type Sort = "text" | "number" | "yes/no" | "nothing" | "JSON";
-const SORTS: Sort[] = ["text", "number", "yes/no", "nothing", "JSON"];
+type ValueType = "text" | "number" | "yes/no" | "nothing" | "JSON";
+const TYPES: ValueType[] = ["text", "number", "yes/no", "nothing", "JSON"];
 
-export function sortOf(value: Json | undefined): Sort {
+export function typeOf(value: Json | undefined): ValueType {
   if (value === null) return "nothing";
   if (typeof value === "boolean") return "yes/no";
   if (isNumber(value)) return "number";
@@ -23,61 +23,61 @@ interface Props {
 }
 
 export function Value({ label, value, options = [], onChange, disabled }: Props) {
-  const [draft, setDraft] = useState<string | null>(null); // typed, and not yet a value of its sort
-  const sort = sortOf(value);
-  const turn = (next: Sort) => { setDraft(null); onChange(turned(value, next)); };
+  const [draft, setDraft] = useState<string | null>(null); // typed, but not a value of this type yet
+  const valueType = typeOf(value);
+  const changeType = (next: ValueType) => { setDraft(null); onChange(convert(value, next)); };
 
-  const type = (text: string) => {
-    const read = sort === "text" ? text : sort === "number" ? numberOf(text) : parsed(text);
+  const onType = (text: string) => {
+    const read = valueType === "text" ? text : valueType === "number" ? parseNumber(text) : parseOrNull(text);
     setDraft(read === null ? text : null);
     if (read !== null) onChange(read);
   };
 
   return (
     <span className="ewc-value">
-      {sort === "yes/no" && (
+      {valueType === "yes/no" && (
         <select aria-label={label} value={String(value)} disabled={disabled} onChange={(event) => onChange(event.target.value === "true")}>
           <option value="true">yes</option>
           <option value="false">no</option>
         </select>
       )}
-      {sort === "nothing" && <input aria-label={label} value="nothing (null)" readOnly disabled={disabled} />}
-      {(sort === "text" || sort === "number" || sort === "JSON") && (
-        <Combo label={label} value={draft ?? written(value)} options={options} onChange={type} disabled={disabled} invalid={draft !== null} placeholder={sort === "text" ? "empty text" : ""} />
+      {valueType === "nothing" && <input aria-label={label} value="nothing (null)" readOnly disabled={disabled} />}
+      {(valueType === "text" || valueType === "number" || valueType === "JSON") && (
+        <Combo label={label} value={draft ?? displayText(value)} options={options} onChange={onType} disabled={disabled} invalid={draft !== null} placeholder={valueType === "text" ? "empty text" : ""} />
       )}
-      <select className="ewc-sort" aria-label={`Sort of ${label}`} title="Texts and numbers are not the same" value={sort} disabled={disabled} onChange={(event) => turn(event.target.value as Sort)}>
-        {SORTS.filter((each) => each !== "JSON" || sort === "JSON").map((each) => <option key={each}>{each}</option>)}
+      <select className="ewc-type" aria-label={`Type of ${label}`} title="Texts and numbers are not the same" value={valueType} disabled={disabled} onChange={(event) => changeType(event.target.value as ValueType)}>
+        {TYPES.filter((name) => name !== "JSON" || valueType === "JSON").map((name) => <option key={name}>{name}</option>)}
       </select>
     </span>
   );
 }
 
-function turned(value: Json | undefined, sort: Sort): Json {
-  const text = isObject(value) || Array.isArray(value) ? json(value) : value === null ? "" : written(value);
-  switch (sort) {
-    case "number": return numberOf(text) ?? 0;
+function convert(value: Json | undefined, valueType: ValueType): Json {
+  const text = isObject(value) || Array.isArray(value) ? formatJson(value) : value === null ? "" : displayText(value);
+  switch (valueType) {
+    case "number": return parseNumber(text) ?? 0;
     case "yes/no": return text !== "false" && text !== "no";
     case "nothing": return null;
     default: return text;
   }
 }
 
-function parsed(text: string): Json | null {
+function parseOrNull(text: string): Json | null {
   try {
-    return parse(text);
+    return parseJson(text);
   } catch {
     return null;
   }
 }
 
-/** Several values, each with its own sort: what `is one of` asks for. */
+/** A list of values, for the operator “is one of”. */
 export function Values({ label, value, options = [], onChange, disabled }: Props) {
   const values = Array.isArray(value) ? value : [];
   return (
     <span className="ewc-values">
-      {values.map((each, index) => (
+      {values.map((item, index) => (
         <span className="ewc-row" key={index}>
-          <Value label={`${label} ${index + 1}`} value={each} options={options} disabled={disabled} onChange={(next) => onChange(values.with(index, next))} />
+          <Value label={`${label} ${index + 1}`} value={item} options={options} disabled={disabled} onChange={(next) => onChange(values.with(index, next))} />
           <button type="button" className="ewc-x" aria-label={`Remove ${label} ${index + 1}`} disabled={disabled} onClick={() => onChange(values.toSpliced(index, 1))}>×</button>
         </span>
       ))}

@@ -1,9 +1,9 @@
-// Dialogs: the impact of publishing, questions before work is lost, keyboard shortcuts.
+// Dialogs: the impact of publishing, questions before work is lost, and the keyboard shortcuts.
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { KEYS } from "../keys";
 import type { Impact } from "../types";
-import { useStage, useView } from "../use";
-import { Remarks } from "./StepPanel";
+import { useCanvas, useCanvasState } from "../hooks";
+import { DiagnosticList } from "./StepPanel";
 
 export function Dialog({ title, close, children }: { title: string; close: () => void; children: ReactNode }) {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -18,33 +18,33 @@ export function Dialog({ title, close, children }: { title: string; close: () =>
   );
 }
 
-export function PublishDialog({ close, go }: { close: () => void; go: (key: string) => void }) {
-  const { desk } = useStage();
-  const { remarks, status } = useView(desk);
+export function PublishDialog({ close, goTo }: { close: () => void; goTo: (key: string) => void }) {
+  const { store } = useCanvas();
+  const { diagnostics, status } = useCanvasState(store);
   const [impact, setImpact] = useState<Impact | null>(null);
-  const [wrong, setWrong] = useState("");
+  const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
-  const errors = remarks.filter((each) => each.level === "error");
+  const errors = diagnostics.filter((diagnostic) => diagnostic.level === "error");
   useEffect(() => {
-    desk.ask<Impact>("impact").then(setImpact, (error: Error) => setWrong(error.message));
-  }, [desk]);
+    store.request<Impact>("impact").then(setImpact, (error: Error) => setError(error.message));
+  }, [store]);
   const publish = async () => {
     setBusy(true);
-    await desk.do("publish");
+    await store.change("publish");
     close();
   };
   return (
     <Dialog title={`Publish “${status.name}”`} close={close}>
-      {wrong && <p className="ewc-wrong">{wrong}</p>}
+      {error && <p className="ewc-wrong">{error}</p>}
       {errors.length > 0 && <p>Fix these errors before publishing:</p>}
-      <Remarks remarks={remarks} go={(key) => { close(); go(key); }} />
+      <DiagnosticList diagnostics={diagnostics} goTo={(key) => { close(); goTo(key); }} />
       {!errors.length && impact && (
         <div data-testid="impact">
-          <p>{impact.says}</p>
+          <p>{impact.summary}</p>
           {impact.headline && <p><b>{impact.headline}</b></p>}
           {impact.rows.length > 0 && (
             <table className="ewc-table">
-              <thead><tr>{impact.columns?.map((each) => <th key={each}>{each}</th>)}</tr></thead>
+              <thead><tr>{impact.columns?.map((column) => <th key={column}>{column}</th>)}</tr></thead>
               <tbody>{impact.rows.map((row, index) => <tr key={index}>{row.map((cell, at) => <td key={at}>{cell}</td>)}</tr>)}</tbody>
             </table>
           )}
@@ -58,15 +58,25 @@ export function PublishDialog({ close, go }: { close: () => void; go: (key: stri
   );
 }
 
-/** A question before something is lost or stopped; `other` is an alternative. */
-export function Question({ title, text, yes, act, other, otherwise, close }: { title: string; text: string; yes: string; act: () => void; other?: string; otherwise?: () => void; close: () => void }) {
+interface QuestionProps {
+  title: string;
+  text: string;
+  yes: string;
+  onYes: () => void;
+  alternative?: string;
+  onAlternative?: () => void;
+  close: () => void;
+}
+
+/** A question before something is lost or stopped. `alternative`: the label of a third button. */
+export function Question({ title, text, yes, onYes, alternative, onAlternative, close }: QuestionProps) {
   return (
     <Dialog title={title} close={close}>
       <p>{text}</p>
       <div className="ewc-ends">
         <button type="button" className="ewc-button" onClick={close}>Cancel</button>
-        {other && <button type="button" className="ewc-button" onClick={() => { otherwise?.(); close(); }}>{other}</button>}
-        <button type="button" className="ewc-button ewc-primary" onClick={() => { act(); close(); }}>{yes}</button>
+        {alternative && <button type="button" className="ewc-button" onClick={() => { onAlternative?.(); close(); }}>{alternative}</button>}
+        <button type="button" className="ewc-button ewc-primary" onClick={() => { onYes(); close(); }}>{yes}</button>
       </div>
     </Dialog>
   );

@@ -1,41 +1,42 @@
-// The preview of one step with the sample event, computed by the interpreter of the engine whenever one of the two changes.
+// The preview of one step with the sample event, computed again whenever one of the two changes.
 import { useEffect, useState } from "react";
+import { useCanvas, useCanvasState, useDebounced } from "../hooks";
 import type { Preview, Step } from "../types";
-import { useSettled, useStage, useView } from "../use";
 import { MessageBox, Verdicts } from "./Message";
 import { SampleForm } from "./Sample";
 
-const PAUSE = 250;
+const PAUSE_MS = 250; // after the last keystroke
 
 export function PreviewBox({ id, step }: { id: string; step: Step }) {
-  const { desk, tried } = useStage();
-  const { sheet } = useView(desk);
+  const { store, sampleInput } = useCanvas();
+  const { draft } = useCanvasState(store);
   const [preview, setPreview] = useState<Preview | null>(null);
-  const [wrong, setWrong] = useState("");
-  const written = useSettled(step.data, PAUSE);
-  const trigger = useSettled(sheet.trigger, PAUSE);
-  const given = useSettled(tried, PAUSE);
+  const [error, setError] = useState("");
+  const data = useDebounced(step.data, PAUSE_MS);
+  const trigger = useDebounced(draft.trigger, PAUSE_MS);
+  const input = useDebounced(sampleInput, PAUSE_MS);
   useEffect(() => {
-    if (!given) return;
-    let gone = false;
-    desk.ask<Preview>("preview", { key: id, tried: { event: given.event, payload: given.payload, person: given.person } }).then(
-      (value) => { if (!gone) { setPreview(value); setWrong(""); } },
-      (error: Error) => { if (!gone) { setPreview(null); setWrong(error.message); } },
+    if (!input) return;
+    let outdated = false; // a newer request is under way: its answer may arrive before this one
+    const sample = { event: input.event, payload: input.payload, contact: input.contactId };
+    store.request<Preview>("preview", { key: id, sample }).then(
+      (value) => { if (!outdated) { setPreview(value); setError(""); } },
+      (reason: Error) => { if (!outdated) { setPreview(null); setError(reason.message); } },
     );
-    return () => { gone = true; };
-  }, [desk, id, written, trigger, given]);
-  if (!tried) return null;
+    return () => { outdated = true; };
+  }, [store, id, data, trigger, input]);
+  if (!sampleInput) return null;
   return (
     <section className="ewc-preview" aria-label="Preview">
       <h4>Preview</h4>
       <SampleForm short />
       <div aria-live="polite">
-        {wrong && <p className="ewc-wrong">{wrong}</p>}
+        {error && <p className="ewc-wrong">{error}</p>}
         {preview?.error && <p className="ewc-wrong" data-testid="preview-error">This would fail: {preview.error}</p>}
         {preview?.note && <p className="ewc-doubtful">{preview.note}</p>}
         {(preview?.title || preview?.body) && <MessageBox message={preview} />}
-        {preview?.says && <p>{preview.says}</p>}
-        {preview && <Verdicts asked={preview.asked} />}
+        {preview?.text && <p>{preview.text}</p>}
+        {preview && <Verdicts verdicts={preview.verdicts} />}
       </div>
     </section>
   );

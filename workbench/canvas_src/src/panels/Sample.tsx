@@ -1,49 +1,52 @@
-// The event and the contact of a test: a real event, which can be edited.
+// The sample event and the sample contact: real ones, which the user can edit.
 import { useId, useState } from "react";
 import { Combo } from "../fields/Combo";
-import { useStage } from "../use";
+import { useCanvas } from "../hooks";
 
 export function SampleForm({ short }: { short?: boolean }) {
-  const { desk, samples, tried, try: take } = useStage();
+  const { store, samples, sampleInput, setSampleInput } = useCanvas();
   const id = useId();
-  const [wanted, setWanted] = useState<string | null>(null);
-  const [wrong, setWrong] = useState("");
-  if (!tried) return null;
-  const at = samples.findIndex((each) => each.event === tried.event && each.payload === tried.payload && each.contactId === tried.person);
-  const people = [...new Map(samples.filter((each) => each.contactId).map((each) => [each.contactId, each.contact])).entries()];
+  const [query, setQuery] = useState<string | null>(null);
+  const [error, setError] = useState("");
+  if (!sampleInput) return null;
+  const chosen = samples.findIndex((sample) => sample.event === sampleInput.event && sample.payload === sampleInput.payload && sample.contactId === sampleInput.contactId);
+  const contacts = [...new Map(samples.filter((sample) => sample.contactId).map((sample) => [sample.contactId, sample.contact])).entries()];
 
-  const find = async (text: string) => {
-    const known = people.find(([, label]) => label === text);
-    if (known) { setWrong(""); setWanted(null); take({ ...tried, person: known[0], label: known[1] }); return; }
-    if (!text.trim()) { setWrong(""); setWanted(null); take({ ...tried, person: "", label: "" }); return; }
+  const setContact = (contactId: string, contact: string) => {
+    setSampleInput({ ...sampleInput, contactId, contact });
+    setQuery(null);
+    setError("");
+  };
+  const findContact = async (text: string) => {
+    const listed = contacts.find(([, label]) => label === text);
+    if (listed) return setContact(...listed);
+    if (!text.trim()) return setContact("", "");
     try {
-      const found = await desk.ask<{ id: string; label: string }>("person", { wanted: text });
-      take({ ...tried, person: found.id, label: found.label });
-      setWanted(null);
-      setWrong("");
-    } catch (error) {
-      setWrong((error as Error).message);
+      const contact = await store.request<{ id: string; label: string }>("contact", { query: text });
+      setContact(contact.id, contact.label);
+    } catch (reason) {
+      setError((reason as Error).message);
     }
   };
 
   return (
     <div className="ewc-sample">
       <label htmlFor={id}>Sample event</label>
-      <select id={id} value={at} onChange={(event) => {
-        const chosen = samples[Number(event.target.value)];
-        if (chosen) take({ event: chosen.event, payload: chosen.payload, person: chosen.contactId, label: chosen.contact });
+      <select id={id} value={chosen} onChange={(change) => {
+        const sample = samples[Number(change.target.value)];
+        if (sample) setSampleInput({ event: sample.event, payload: sample.payload, contactId: sample.contactId, contact: sample.contact });
       }}>
-        {at < 0 && <option value={-1}>{tried.event}, edited</option>}
-        {samples.map((each, index) => <option key={index} value={index}>{each.label}{each.contact ? ` · ${each.contact}` : ""}</option>)}
+        {chosen < 0 && <option value={-1}>{sampleInput.event}, edited</option>}
+        {samples.map((sample, index) => <option key={index} value={index}>{sample.label}{sample.contact ? ` · ${sample.contact}` : ""}</option>)}
       </select>
       <span className="ewc-caption">Sample contact</span>
-      <Combo label="Sample contact" value={wanted ?? tried.label} options={people.map(([, label]) => ({ value: label }))} placeholder="new contact; or an email, wallet, id"
-        onChange={setWanted} onPick={(text) => void find(text)} />
-      {wrong && <span className="ewc-wrong">{wrong}</span>}
+      <Combo label="Sample contact" value={query ?? sampleInput.contact} options={contacts.map(([, label]) => ({ value: label }))} placeholder="new contact; or an email, wallet, id"
+        onChange={setQuery} onPick={(text) => void findContact(text)} />
+      {error && <span className="ewc-wrong">{error}</span>}
       {!short && (
         <>
           <label htmlFor={`${id}-payload`}>Payload</label>
-          <textarea id={`${id}-payload`} className="ewc-code" rows={6} spellCheck={false} value={tried.payload} onChange={(event) => take({ ...tried, payload: event.target.value })} />
+          <textarea id={`${id}-payload`} className="ewc-code" rows={6} spellCheck={false} value={sampleInput.payload} onChange={(change) => setSampleInput({ ...sampleInput, payload: change.target.value })} />
         </>
       )}
     </div>

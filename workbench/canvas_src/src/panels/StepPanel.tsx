@@ -1,23 +1,23 @@
 // The panel of one step: its form, its problems, and a preview with a sample event.
 import { useEffect, useRef } from "react";
 import { Control, Labelled } from "../fields/Control";
-import { Events } from "../fields/Others";
-import { eventsOf, isTrigger, put, remove, setBranches, setEvents, setField, triggerKind } from "../graph";
+import { Events } from "../fields/Inputs";
+import { eventsOf, isTrigger, remove, setBranches, setEvents, setField, triggerKind, withField } from "../graph";
 import { Icon } from "../Icon";
-import type { Count, Field, Json, Obj, Remark, Step } from "../types";
-import { useStage, useView } from "../use";
+import type { Count, Field, Json, Obj, Diagnostic, Step } from "../types";
+import { useCanvas, useCanvasState } from "../hooks";
 import { PreviewBox } from "./Preview";
-import { Rules } from "./Rules";
+import { SettingsForm } from "./Settings";
 
 export function StepPanel({ id, step, focus }: { id: string; step: Step; focus: boolean }) {
-  const { desk, select } = useStage();
-  const { sheet, kinds, cards, remarks, counts, readOnly } = useView(desk);
+  const { store, select } = useCanvas();
+  const { draft, kinds, cards, diagnostics, counts, readOnly } = useCanvasState(store);
   const trigger = isTrigger(step);
-  const kind = kinds.find((each) => each.kind === (trigger ? triggerKind(sheet) : step.type));
-  const own = remarks.filter((each) => each.key === id);
+  const kind = kinds.find((kind) => kind.kind === (trigger ? triggerKind(draft) : step.type));
+  const stepDiagnostics = diagnostics.filter((diagnostic) => diagnostic.key === id);
   const fields = kind?.fields ?? [];
-  const of = (field: Field) => own.filter((each) => each.field === field.name || each.field.startsWith(`${field.name}[`) || each.field.startsWith(`${field.name}.`));
-  const rest = own.filter((each) => !fields.some((field) => of(field).includes(each)));
+  const ofField = (field: Field) => stepDiagnostics.filter((diagnostic) => diagnostic.field === field.name || diagnostic.field.startsWith(`${field.name}[`) || diagnostic.field.startsWith(`${field.name}.`));
+  const rest = stepDiagnostics.filter((diagnostic) => !fields.some((field) => ofField(field).includes(diagnostic)));
   const form = useRef<HTMLDivElement>(null);
   useEffect(() => {
     if (focus) form.current?.querySelector<HTMLElement>("input, textarea, select")?.focus();
@@ -27,50 +27,50 @@ export function StepPanel({ id, step, focus }: { id: string; step: Step; focus: 
       <h3>
         <span className="ewc-swatch" style={{ background: cards[id]?.color ?? kind?.color }}><Icon name={kind?.icon ?? "alert"} size={15} /></span>
         {kind?.label ?? step.type}
-        {!readOnly && <button type="button" className="ewc-quiet" onClick={() => { select([]); desk.edit(remove(sheet, [id])); }}>Remove</button>}
+        {!readOnly && <button type="button" className="ewc-quiet" onClick={() => { select([]); store.edit(remove(draft, [id])); }}>Remove</button>}
       </h3>
       <p className="ewc-soft">{kind ? kind.about : "This kind of step is unknown; it is kept unchanged."} <code>{step.id}</code></p>
-      <Remarks remarks={rest} />
-      {fields.map((field) => <StepField key={field.name} id={id} step={step} field={field} remarks={of(field)} />)}
+      <DiagnosticList diagnostics={rest} />
+      {fields.map((field) => <StepField key={field.name} id={id} step={step} field={field} diagnostics={ofField(field)} />)}
       {counts.nodes?.[id] && <Outcomes count={counts.nodes[id]} />}
-      {trigger && <Rules />}
+      {trigger && <SettingsForm />}
       <PreviewBox id={id} step={step} />
     </div>
   );
 }
 
-function StepField({ id, step, field, remarks }: { id: string; step: Step; field: Field; remarks: Remark[] }) {
-  const { desk } = useStage();
-  const { sheet, choices, operators, readOnly } = useView(desk);
+function StepField({ id, step, field, diagnostics }: { id: string; step: Step; field: Field; diagnostics: Diagnostic[] }) {
+  const { store } = useCanvas();
+  const { draft, choices, operators, readOnly } = useCanvasState(store);
   const trigger = isTrigger(step);
-  const data: Obj = trigger ? sheet.trigger : (step.data ?? {});
-  const starting = eventsOf(sheet);
+  const data: Obj = trigger ? draft.trigger : (step.data ?? {});
+  const triggerEvents = eventsOf(draft);
   if (field.control === "events") {
     return (
-      <Labelled label={field.label} hint={field.hint} remarks={remarks}>
-        <Events names={starting} choices={choices} disabled={readOnly} onChange={(names) => desk.edit(setEvents(desk.current().sheet, names))} />
+      <Labelled label={field.label} hint={field.hint} diagnostics={diagnostics}>
+        <Events names={triggerEvents} choices={choices} disabled={readOnly} onChange={(names) => store.edit(setEvents(store.current().draft, names))} />
       </Labelled>
     );
   }
-  const waited = step.type === "wait_for_event" && typeof data.event === "string" ? [data.event] : null;
+  const awaitedEvents = step.type === "wait_for_event" && typeof data.event === "string" ? [data.event] : null;
   const change = (value: Json | undefined) => {
-    const now = desk.current().sheet;
-    const patch = trigger ? { trigger: put(now.trigger, field.name, value) } : setField(now, id, field.name, value);
-    desk.edit(patch, `${id}/${field.name}`);
+    const current = store.current().draft;
+    const patch = trigger ? { trigger: withField(current.trigger, field.name, value) } : setField(current, id, field.name, value);
+    store.edit(patch, `${id}/${field.name}`);
   };
   return (
-    <Control field={field} value={data[field.name]} events={waited ?? starting} withContact={!trigger} choices={choices} operators={operators} remarks={remarks} disabled={readOnly}
-      onChange={change} onBranches={(branches, renamed) => desk.edit(setBranches(desk.current().sheet, id, branches, renamed), `${id}/branches`)} />
+    <Control field={field} value={data[field.name]} events={awaitedEvents ?? triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
+      onChange={change} onBranches={(branches, renamed) => store.edit(setBranches(store.current().draft, id, branches, renamed), `${id}/branches`)} />
   );
 }
 
-export function Remarks({ remarks, go }: { remarks: Remark[]; go?: (key: string) => void }) {
+export function DiagnosticList({ diagnostics, goTo }: { diagnostics: Diagnostic[]; goTo?: (key: string) => void }) {
   return (
     <>
-      {remarks.map((each) => (
-        <div key={`${each.key}${each.field}${each.message}`} className={`ewc-note ewc-note-${each.level}`}>
-          <b>{each.level === "error" ? "Error: " : "Warning: "}</b>
-          {go && each.key && <button type="button" className="ewc-link" onClick={() => go(each.key!)}>{each.key}</button>} {each.message}
+      {diagnostics.map((diagnostic) => (
+        <div key={`${diagnostic.key}${diagnostic.field}${diagnostic.message}`} className={`ewc-note ewc-note-${diagnostic.level}`}>
+          <b>{diagnostic.level === "error" ? "Error: " : "Warning: "}</b>
+          {goTo && diagnostic.key && <button type="button" className="ewc-link" onClick={() => goTo(diagnostic.key!)}>{diagnostic.key}</button>} {diagnostic.message}
         </div>
       ))}
     </>
@@ -83,7 +83,7 @@ function Outcomes({ count }: { count: Count }) {
       <h4>Outcomes</h4>
       <table className="ewc-table"><tbody>
         <tr><td>here now</td><td>{count.live.toLocaleString()}</td></tr>
-        {count.outcomes.map((each) => <tr key={each.says}><td>{each.says}</td><td>{each.count.toLocaleString()}</td></tr>)}
+        {count.outcomes.map((outcome) => <tr key={outcome.outcome}><td>{outcome.outcome}</td><td>{outcome.count.toLocaleString()}</td></tr>)}
       </tbody></table>
     </div>
   );

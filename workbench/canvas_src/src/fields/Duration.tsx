@@ -1,4 +1,4 @@
-// A span of time as people say it; the draft holds seconds.
+// A duration in a unit that the user chooses; the draft contains seconds.
 import { useState } from "react";
 
 const UNITS: [string, number][] = [["seconds", 1], ["minutes", 60], ["hours", 3_600], ["days", 86_400], ["weeks", 604_800]];
@@ -11,17 +11,17 @@ interface Props {
   disabled?: boolean;
 }
 
-export function Span({ id, label, value, onChange, disabled }: Props) {
+export function DurationInput({ id, label, value, onChange, disabled }: Props) {
   const seconds = typeof value === "number" ? value : 0;
-  const [unit, setUnit] = useState(() => largest(seconds));
+  const [unit, setUnit] = useState(() => largestUnit(seconds));
   const [draft, setDraft] = useState<string | null>(null);
   const size = UNITS.find(([name]) => name === unit)![1];
 
-  const type = (text: string, by: number) => {
+  const type = (text: string, unitSeconds: number) => {
     const number = Number(text);
-    const good = text.trim() !== "" && number > 0;
-    setDraft(good && String(number) === text ? null : text);
-    if (good) onChange(Math.round(number * by));
+    const valid = text.trim() !== "" && number > 0;
+    setDraft(valid && String(number) === text ? null : text);
+    if (valid) onChange(Math.round(number * unitSeconds));
   };
 
   return (
@@ -29,9 +29,9 @@ export function Span({ id, label, value, onChange, disabled }: Props) {
       <input id={id} type="number" min={1} step="any" value={draft ?? String(Number((seconds / size).toFixed(4)))} disabled={disabled} aria-invalid={draft === "" || undefined}
         onChange={(event) => type(event.target.value, size)} onBlur={() => setDraft(null)} />
       <select aria-label={`Unit of ${label}`} value={unit} disabled={disabled} onChange={(event) => {
-        const by = UNITS.find(([name]) => name === event.target.value)!;
-        onChange(Math.max(1, Math.round((seconds / size) * by[1])));
-        setUnit(by[0]);
+        const [newUnit, newSize] = UNITS.find(([name]) => name === event.target.value)!;
+        onChange(Math.max(1, Math.round((seconds / size) * newSize)));
+        setUnit(newUnit);
       }}>
         {UNITS.map(([name]) => <option key={name}>{name}</option>)}
       </select>
@@ -39,6 +39,6 @@ export function Span({ id, label, value, onChange, disabled }: Props) {
   );
 }
 
-function largest(seconds: number): string {
+function largestUnit(seconds: number): string {
   return UNITS.findLast(([, size]) => seconds > 0 && seconds % size === 0 && (size < 604_800 || seconds > 604_800))?.[0] ?? "seconds";
 }
