@@ -9,8 +9,8 @@ import msgspec
 from workbench import entries as watching
 from workbench import publish as publishing
 from workbench.account import audit
-from workbench.catalog import Catalog, seen
-from workbench.chain import chained
+from workbench.catalog import Catalog, catalog_facts
+from workbench.chain import chain_facts
 from workbench.connection import Connection
 from workbench.display.graph import draw, picture
 from workbench.display.html import html
@@ -365,12 +365,12 @@ class Automation(AutomationVerbs):
             return []
         try:
             trigger, graph = self._draft.language()
-            facts = seen(self._server.catalog, events_of(trigger, graph))
+            facts = catalog_facts(self._server.catalog, events_of(trigger, graph))
             # Segments and contracts cost a request each, so they are read only for an automation that uses them.
             if segments_of(graph):
                 facts = msgspec.structs.replace(facts, segments=segment_names(self._connected()))
             if uses_chain(trigger, graph):
-                facts = msgspec.structs.replace(facts, chain=chained(self._connected()))
+                facts = msgspec.structs.replace(facts, chain=chain_facts(self._connected()))
             return [*check_against(facts, trigger, graph)]
         except WorkbenchError:
             return []  # the automation is shown also while the server is away, or does not allow reading events

@@ -1,9 +1,9 @@
-"""Which events there are, how often they come, and what is in them. Every look asks the server anew."""
+"""The event catalog: names of events, their counts, and the shape of their payloads."""
 
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from workbench import environment
 from workbench.connection import Connection, TtlCache
 from workbench.display.html import TableColumn, moment, plain, spark, table
 from workbench.display.payload import Shape, as_html, as_page, as_text, python_number
+from workbench.display.words import quantity
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.language.check import CatalogFacts
 from workbench.language.event import EVENT_NAME
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from workbench.display.widgets import Answer
 
 
-_KEY = re.compile(r"\[\s*[\"']([^\"']*)$")
-_MOST_LISTED = 200  # names that the server lists
+_UNFINISHED_KEY = re.compile(r"\[\s*[\"']([^\"']*)$")
+_MAX_LISTED = 200  # names in one response of the server
+_MAX_SHAPES = 8  # events of one automation; each shape takes a request that samples payloads
 _COLUMNS = (
     *(TableColumn("event"), TableColumn("count", number=True), TableColumn("share", number=True)),
     *(TableColumn("by day"), TableColumn("first seen (UTC)"), TableColumn("last seen (UTC)")),
@@ -33,7 +35,7 @@ _COLUMNS = (
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """An event name, how often it came within the window, when first and last, and how often on each day of UTC."""
+    """An event name, its count and first and last time within the window, and its count on each day (UTC)."""
 
     event: str
     count: int
@@ -42,17 +44,18 @@ class CatalogEntry(msgspec.Struct, frozen=True, rename="camel"):
     per_day: tuple[int, ...] = ()
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+class _CatalogBody(msgspec.Struct, frozen=True, rename="camel"):
     events: tuple[CatalogEntry, ...]
     window_days: int = 30
     days: tuple[str, ...] = ()
 
 
 class Catalog:
-    """The events of the organization, most frequent first.
+    """The events of the organization, most frequent first; up to 200 names.
 
-    `wb.catalog` shows them, `wb.catalog["deposit"]` shows what is in one, `wb.catalog.search("depo")` finds names,
-    `wb.catalog.frame()` is a polars frame, `wb.catalog(days=7, prefix="dep")` looks closer.
+    `wb.catalog` displays them, `wb.catalog["deposit"]` displays the shape of one, `wb.catalog.search("depo")`
+    searches the names, `wb.catalog.frame()` is a polars frame, and `wb.catalog(days=7, prefix="dep")` narrows the
+    catalog.
     """
 
     def __init__(
@@ -66,48 +69,52 @@ class Catalog:
     ) -> None:
         self._connection = connection
         self._days, self._prefix = days, prefix
-        self._asked = {"days": days, "prefix": prefix, "limit": limit, "detail": "true"}
+        self._query = {"days": days, "prefix": prefix, "limit": limit, "detail": "true"}
         self._text = text
-        self._look = TtlCache(lambda: self._found(self._ask(**self._asked)))
+        self._body = TtlCache(self._read)
         self._shapes: dict[str, TtlCache[EventShape]] = {}
 
     @usage_example('wb.catalog(days=7, prefix="dep", limit=20)')
     def __call__(self, *, days: int | None = None, prefix: str | None = None, limit: int | None = None) -> "Catalog":
-        """Return the catalog of the last `days` (1 to 30), of names that begin with `prefix`, at most `limit` of them."""
+        """Return up to `limit` events of the last `days` (1 to 30) with names that begin with `prefix`."""
         return Catalog(self._connection, days=days, prefix=prefix, limit=limit)
 
     @usage_example('wb.catalog.search("depo")')
     def search(self, text: str) -> "Catalog":
-        """Return the catalog of names that hold a text, whatever their letters' case."""
+        """Return the catalog of names that contain a text, ignoring case."""
         if not isinstance(text, str):
-            raise InvalidArgumentError('names are searched for a text: wb.catalog.search("depo")')
+            raise InvalidArgumentError('search takes a text: wb.catalog.search("depo")')
         return Catalog(self._connection, days=self._days, prefix=self._prefix, text=text.strip().lower())
 
     @property
     def names(self) -> tuple[str, ...]:
         """The event names, most frequent first."""
-        return tuple(each.event for each in self._look().events)
+        return tuple(entry.event for entry in self._body().events)
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with `event`, `count`, and when it was seen first and last within the window."""
+        """Return a polars frame: event, count, first_seen and last_seen (UTC, within the window)."""
         import polars as pl
 
-        moments = pl.Datetime("us", "UTC")
-        schema: dict[str, Any] = {"event": pl.String, "count": pl.Int64, "first_seen": moments, "last_seen": moments}
-        rows = [(each.event, each.count, _read(each.first_seen), _read(each.last_seen)) for each in self]
+        rows = []
+        for entry in self:
+            # Not polars' own parser: it takes one format for the whole column, and only some times have a fraction.
+            times = [None if at is None else datetime.fromisoformat(at) for at in (entry.first_seen, entry.last_seen)]
+            rows.append((entry.event, entry.count, *times))
+        time = pl.Datetime("us", "UTC")
+        schema: dict[str, Any] = {"event": pl.String, "count": pl.Int64, "first_seen": time, "last_seen": time}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def __iter__(self) -> Iterator[CatalogEntry]:
-        return iter(self._look().events)
+        return iter(self._body().events)
 
     def __len__(self) -> int:
-        return len(self._look().events)
+        return len(self._body().events)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self.names
 
     def __getitem__(self, name: str) -> "EventShape":
-        """Return what is in one event; raise NotFoundError, with the nearest names, when it was never seen."""
+        """Return the shape of one event; raise NotFoundError, with the nearest name, if it never arrived."""
         if not isinstance(name, str):
             raise InvalidArgumentError(f'{name!r} is not the name of an event: wb.catalog["deposit"]')
         return self._shapes.setdefault(name, TtlCache(lambda: self._shape(name)))()
@@ -116,11 +123,11 @@ class Catalog:
         try:
             if not EVENT_NAME.fullmatch(name):
                 raise NotFoundError(name)
-            answer = self._connection.get(f"/events/catalog/{name.lower()}", days=self._days)
+            body = self._connection.get(f"/events/catalog/{name.lower()}", days=self._days)
         except NotFoundError:
-            told = suggestion(name, self.names, ". `wb.catalog` shows those there are")
-            raise NotFoundError(f"no event {name!r} was seen{told}") from None
-        return EventShape(msgspec.convert(answer, Shape))
+            hint = suggestion(name, self.names, ". wb.catalog lists the events")
+            raise NotFoundError(f"Event not found: {name!r}{hint}") from None
+        return EventShape(msgspec.convert(body, Shape))
 
     def __getattr__(self, name: str) -> "EventShape":
         if name.startswith("_"):
@@ -130,83 +137,85 @@ class Catalog:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name for name in self.names if name.isidentifier())]
 
-    def beginning(self, text: str) -> tuple[str, ...]:
-        """Return the event names that begin with a text, most frequent first; up to 200 of them, whatever else there is."""
+    def names_with_prefix(self, text: str) -> tuple[str, ...]:
+        """Return up to 200 event names that begin with a text, most frequent first."""
         names = tuple(name for name in self.names if name.startswith(text.lower()))
-        if not text or len(self) < _MOST_LISTED:
+        if not text or len(self) < _MAX_LISTED:
             return names
+        # This catalog may lack rare names, so the server selects them.
         return Catalog(self._connection, days=self._days, prefix=text.lower()).names
 
     def _ipython_key_completions_(self) -> list[str]:
-        written = _KEY.search(environment.line_before_cursor())
-        return list(self.beginning(written[1] if written is not None else ""))
+        key = _UNFINISHED_KEY.search(environment.line_before_cursor())
+        return list(self.names_with_prefix(key[1] if key is not None else ""))
 
-    def _ask(self, **asked: Any) -> _Answer:
-        return msgspec.convert(self._connection.get("/events/catalog", **asked), _Answer)
-
-    def _found(self, answer: _Answer) -> _Answer:
-        """Keep the names with the searched text; where there are more names than the server lists, those that begin with it, too."""
+    def _read(self) -> _CatalogBody:
+        body = msgspec.convert(self._connection.get("/events/catalog", **self._query), _CatalogBody)
         if not self._text:
-            return answer
-        events = {each.event: each for each in answer.events if self._text in each.event}
-        if len(answer.events) >= _MOST_LISTED and not self._prefix:
-            events |= {each.event: each for each in self._ask(**self._asked | {"prefix": self._text}).events}
-        ranked = sorted(events.values(), key=lambda each: (-each.count, each.event))
-        return msgspec.structs.replace(answer, events=tuple(ranked))
+            return body
+        entries = [entry for entry in body.events if self._text in entry.event]
+        if len(body.events) >= _MAX_LISTED and not self._prefix:
+            # The server can search beyond the names that it listed, but only by prefix.
+            more = self._connection.get("/events/catalog", **self._query | {"prefix": self._text})
+            entries += msgspec.convert(more, _CatalogBody).events
+        unique = {entry.event: entry for entry in entries}
+        ranked = sorted(unique.values(), key=lambda entry: (-entry.count, entry.event))
+        return msgspec.structs.replace(body, events=tuple(ranked))
 
     def _title(self) -> str:
         searched = f" with “{self._text}” in their names" if self._text else ""
-        return f"Events of the last {self._look().window_days} days{searched}"
+        return f"Events of the last {self._body().window_days} days{searched}"
 
-    def _rows(self) -> list[tuple[CatalogEntry, str]]:
-        total = sum(each.count for each in self) or 1
-        return [(each, f"{each.count / total:.1%}") for each in self]
+    def _entries_with_share(self) -> list[tuple[CatalogEntry, str]]:
+        total = sum(entry.count for entry in self) or 1
+        return [(entry, f"{entry.count / total:.1%}") for entry in self]
 
     def __repr__(self) -> str:
-        rows = [(each.event, each.count, moment(each.last_seen)) for each in self]
+        rows = [(entry.event, entry.count, moment(entry.last_seen)) for entry in self]
         columns = (TableColumn("event"), TableColumn("count", number=True), TableColumn("last seen (UTC)"))
         return f"{self._title()}\n{plain(columns, rows, self._empty())}"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (each.event, f"{each.count:,}", share, spark(each.per_day), moment(each.first_seen), moment(each.last_seen))
-            for each, share in self._rows()
-        ]
-        note = f'{len(rows)} names, {sum(each.count for each in self):,} events. One in detail: wb.catalog["name"]'
+        rows = []
+        for entry, share in self._entries_with_share():
+            first, last = moment(entry.first_seen), moment(entry.last_seen)
+            rows.append((entry.event, f"{entry.count:,}", share, spark(entry.per_day), first, last))
+        total = sum(entry.count for entry in self)
+        note = f'{quantity(len(rows), "name")}, {quantity(total, "event")}. One in detail: wb.catalog["name"]'
         return table(_COLUMNS, rows, title=self._title(), note=note, empty=self._empty())
 
     def _empty(self) -> str:
-        return "No name holds that." if self._text else "No events yet. wb.events.send(…) sends one."
+        return "No event name contains this text." if self._text else "No events yet. wb.events.send(…) sends one."
 
     def _ipython_display_(self) -> None:
-        present(self, self._answered)
+        _show(self, self.answer)
 
-    def _answered(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Answer the widget."""
-        if question.get("ask") == "look":
-            return self[str(question.get("event"))].page()
-        searched = self.search(text) if (text := str(question.get("text") or "")) else self
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer the widget: `look` reads the shape of an `event`, anything else the catalog, searched for `text`."""
+        if request.get("ask") == "look":
+            return self[str(request.get("event"))].page()
+        searched = self.search(text) if (text := str(request.get("text") or "")) else self
         return {
             "title": searched._title(),
-            "capped": len(searched) >= _MOST_LISTED,
-            "days": searched._look().days,
+            "capped": len(searched) >= _MAX_LISTED,
+            "days": searched._body().days,
             "empty": searched._empty(),
             "events": [
                 {
-                    "event": each.event,
-                    "count": f"{each.count:,}",
+                    "event": entry.event,
+                    "count": f"{entry.count:,}",
                     "share": share,
-                    "first": moment(each.first_seen),
-                    "last": moment(each.last_seen),
-                    "perDay": each.per_day,
+                    "first": moment(entry.first_seen),
+                    "last": moment(entry.last_seen),
+                    "perDay": entry.per_day,
                 }
-                for each, share in searched._rows()
+                for entry, share in searched._entries_with_share()
             ],
         }
 
 
 class EventShape:
-    """What is in one event. Types are evidence, not a schema: the next event may differ."""
+    """The paths in the payloads of one event, with types and samples: what was sent so far, not a schema."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -215,26 +224,25 @@ class EventShape:
         self.drift, self.samples = shape.drift, shape.samples
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with a row for each path and type of value that was seen there.
+        """Return a polars frame with one row per path and type of value.
 
-        Columns: path, type (string, number, boolean, array, object), count (of the sampled payloads with such a value), nulls (with null there).
+        Columns: path, type (string, number, boolean, array, object), count (sampled payloads with a value of this
+        type), nulls (sampled payloads with null).
         """
         import polars as pl
 
-        rows = [(each.path, kind, count, each.nulls) for each in self.paths for kind, count in each.types.items()]
+        rows = [(path.path, kind, count, path.nulls) for path in self.paths for kind, count in path.types.items()]
         schema = {"path": pl.String, "type": pl.String, "count": pl.Int64, "nulls": pl.Int64}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def example(self, **payload: Any) -> dict[str, Any]:
-        """Return an event made of values that were seen, to simulate with; keywords replace values of the payload."""
-        plain_paths = [each for each in self.paths if each.samples and "." not in each.path and "[" not in each.path]
-        return {
-            "event": self.event,
-            "payload": {each.path: python_number(each.samples[0]) for each in plain_paths} | payload,
-        }
+        """Return an event with a payload of sampled values, for simulations; keywords replace these values."""
+        plain_paths = [path for path in self.paths if path.samples and "." not in path.path and "[" not in path.path]
+        sampled = {path.path: python_number(path.samples[0]) for path in plain_paths}
+        return {"event": self.event, "payload": sampled | payload}
 
     def page(self) -> dict[str, Any]:
-        """Return what the widget shows of it: texts and counts."""
+        """Return the data of the widget: texts and counts."""
         return as_page(self._shape)
 
     def __repr__(self) -> str:
@@ -244,32 +252,24 @@ class EventShape:
         return as_html(self._shape)
 
     def _ipython_display_(self) -> None:
-        present(self, lambda _question: self.page(), self.event)
+        _show(self, lambda _request: self.page(), self.event)
 
 
-def present(shown: Catalog | EventShape, answer: "Answer", event: str | None = None) -> None:
-    """Show a widget that answers so, and in its absence what is shown; outside a notebook print that."""
+def _show(content: Catalog | EventShape, answer: "Answer", event: str | None = None) -> None:
+    """Show a widget, with the static HTML for copies of the notebook; outside a notebook print the text."""
     if not environment.in_kernel():
-        sys.stdout.write(f"{shown!r}\n")
+        sys.stdout.write(f"{content!r}\n")
         return
-    static = shown._repr_html_()  # also finds out whether the server answers, before a widget is shown
+    static = content._repr_html_()  # raises if the server does not answer, before an empty widget appears
     from workbench.display.widgets import CatalogWindow, show
 
     show(CatalogWindow(answer, event=event or ""), static)
 
 
-def _read(moment: str | None) -> datetime | None:
-    return None if moment is None else datetime.fromisoformat(moment)
-
-
-def seen(catalog: Catalog, wanted: Iterable[str]) -> CatalogFacts:
-    """Return what the catalog knows about the events that an automation names: which came, and what was in them."""
+def catalog_facts(catalog: Catalog, events: Sequence[str]) -> CatalogFacts:
+    """Return the facts that an automation is checked against: the names of all events, and the paths of `events`."""
     paths = {}
-    names = list(wanted)
-    for name in names[:_MOST_LOOKED_AT]:
+    for event in events[:_MAX_SHAPES]:
         with contextlib.suppress(NotFoundError):
-            paths[name] = frozenset(path.path for path in catalog[name].paths)
+            paths[event] = frozenset(path.path for path in catalog[event].paths)
     return CatalogFacts(tuple(dict.fromkeys((*catalog.names, *paths))), paths)
-
-
-_MOST_LOOKED_AT = 8  # events; each costs a look at its newest payloads

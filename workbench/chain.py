@@ -1,9 +1,4 @@
-"""A contract's events, from its ABI as it is pasted: JSON, an artifact of a compiler, or lines of Solidity.
-
-What is read of chains: how far, what hinders it, and the contract events that were kept.
-
-Logs of chains that were seen: samples for simulations.
-"""
+"""Contract events from a pasted ABI, the state of the followed chains, and stored logs as samples for simulations."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +14,7 @@ from workbench.language.codec import MalformedJsonError, decode, encode
 
 
 class ContractEvent(msgspec.Struct, frozen=True):
-    """An event of a contract. `wallets`: its parameters that can be a contact, for `to_contact`."""
+    """An event of a contract. `wallets`: the names of its address parameters, any of which `to_contact` accepts."""
 
     name: str
     signature: str
@@ -28,7 +23,10 @@ class ContractEvent(msgspec.Struct, frozen=True):
 
 
 class ContractEvents:
-    """The events of a contract: shows itself; `events["Transfer"]`, or by the signature where two share a name."""
+    """The events of a contract, displayed as a table.
+
+    `events["Transfer"]` is one event. If several share a name, use the signature: `events["Transfer(address to)"]`.
+    """
 
     def __init__(self, events: list[ContractEvent]) -> None:
         self._events = events
@@ -40,15 +38,14 @@ class ContractEvents:
         return len(self._events)
 
     def __getitem__(self, name: str) -> ContractEvent:
-        found = [each for each in self._events if name in (each.name, each.signature)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            said = ", ".join(repr(each.signature) for each in found)
-            raise InvalidArgumentError(f"there are {len(found)} events called {name!r}: {said}")
-        raise InvalidArgumentError(
-            f"there is no event {name!r}; there are {', '.join(each.name for each in self._events)}"
-        )
+        matching = [event for event in self._events if name in (event.name, event.signature)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            signatures = ", ".join(repr(event.signature) for event in matching)
+            raise InvalidArgumentError(f"{len(matching)} events are called {name!r}; use a signature: {signatures}")
+        names = ", ".join(event.name for event in self._events)
+        raise InvalidArgumentError(f"Event not found in the ABI: {name!r}. Its events are {names}")
 
     def __repr__(self) -> str:
         return plain(_ABI_COLUMNS, self._rows())
@@ -57,50 +54,58 @@ class ContractEvents:
         return table(_ABI_COLUMNS, self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
-        return [(each.signature, ", ".join(each.wallets)) for each in self._events]
+        return [(event.signature, ", ".join(event.wallets)) for event in self._events]
 
 
 _ABI_COLUMNS = (TableColumn("event"), TableColumn("wallets"))
 
 
 def abi(text: str) -> ContractEvents:
-    """Return the events in an ABI; raise InvalidArgumentError saying what is wrong with it."""
-    if not str(text).strip():
+    """Return the events in an ABI: JSON, a compiler's artifact, or lines of Solidity.
+
+    Raises InvalidArgumentError, with the reason, if the text is not an ABI.
+    """
+    text = str(text)
+    if not text.strip():
         raise InvalidArgumentError(
-            "paste the ABI of a contract as a text: JSON, or lines like event Transfer(address from, …)"
+            "the ABI is empty: pass the contract's ABI as JSON, or lines like event Transfer(address from, …)"
         )
-    found = _from_json(text) if text.lstrip()[0] in "[{" else _from_lines(text)
-    if isinstance(found, str):
-        raise InvalidArgumentError(f"this ABI {found}")
-    return ContractEvents([_event(each) for each in found])
-
-
-def _from_json(text: str) -> list[AbiEvent] | str:
-    try:
-        return read_abi(decode(text.encode()))
-    except (MalformedJsonError, UnicodeEncodeError) as error:
-        return f"is not JSON: {error}"
-
-
-def _from_lines(text: str) -> list[AbiEvent] | str:
-    events: list[AbiEvent] = []
-    for statement in filter(None, (each.strip() for each in text.split(";"))):
-        found = read_signature(statement)
-        if isinstance(found, str):
-            return f"has {statement[:60]!r}, which {found}"
-        events.append(found)
-    return events
-
-
-def _event(declared: AbiEvent) -> ContractEvent:
-    wallets = tuple(each.name for each in declared.parameters if each.type == AbiWord("address", 20))
-    return ContractEvent(
-        declared.name, declared.full, wallets, {each.name: canonical_type(each.type) for each in declared.parameters}
+    events: list[AbiEvent] | str
+    if text.lstrip()[0] in "[{":
+        try:
+            events = read_abi(decode(text.encode()))
+        except (MalformedJsonError, UnicodeEncodeError) as error:
+            events = f"is not JSON: {error}"
+    else:
+        events = _read_solidity(text)
+    if isinstance(events, str):
+        raise InvalidArgumentError(f"this ABI {events}")
+    return ContractEvents(
+        [
+            ContractEvent(
+                event.name,
+                event.full,
+                tuple(parameter.name for parameter in event.parameters if parameter.type == AbiWord("address", 20)),
+                {parameter.name: canonical_type(parameter.type) for parameter in event.parameters},
+            )
+            for event in events
+        ]
     )
 
 
+def _read_solidity(text: str) -> list[AbiEvent] | str:
+    """Return the events declared in lines of Solidity, or what is wrong with the text."""
+    events: list[AbiEvent] = []
+    for line in filter(None, (line.strip() for line in text.split(";"))):
+        event = read_signature(line)
+        if isinstance(event, str):
+            return f"has {line[:60]!r}, which {event}"
+        events.append(event)
+    return events
+
+
 class ChainStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """One chain: up to which block it was read, its newest block, when that was, and what hinders its follower."""
+    """One chain: the last block that was read, the newest block, when both were read, and the current problem."""
 
     chain_id: int
     block_number: int | None = None
@@ -110,7 +115,7 @@ class ChainStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FollowedEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """An event of a contract, and how often it is among the newest logs."""
+    """An event of a contract, with the number of its logs among the newest ones."""
 
     chain_id: int
     contract: str
@@ -120,12 +125,12 @@ class FollowedEvent(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def name(self) -> str:
-        """What a wait or a goal calls it."""
+        """The name of the event in waits and goals: `0x…:Transfer`."""
         return f"{self.contract}:{self.event}"
 
 
 class UnknownWalletCount(msgspec.Struct, frozen=True, rename="camel"):
-    """How many logs that an automation would have taken were about wallets nobody knew, within a day, and what became of that."""
+    """The number of logs in the last day that matched an automation but had an unknown wallet, by what was done."""
 
     automation_id: str
     automation: str
@@ -134,100 +139,88 @@ class UnknownWalletCount(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def sentence(self) -> str:
-        """What became of it."""
-        return _BECAME.get(self.what, self.what)
+        """What was done with these logs, in words."""
+        return _UNKNOWN_WALLET_WORDS.get(self.what, self.what)
 
 
 class ChainsStatus(msgspec.Struct, frozen=True):
-    """The chains that are read, the events among the newest 100,000 logs of the organization, and what became of unknown wallets."""
+    """The followed chains, the events among the organization's newest 100,000 logs, and logs of unknown wallets."""
 
     chains: tuple[ChainStatus, ...] = ()
     events: tuple[FollowedEvent, ...] = ()
-    strangers: tuple[UnknownWalletCount, ...] = ()
+    unknown_wallets: tuple[UnknownWalletCount, ...] = msgspec.field(default=(), name="strangers")
 
-    def seen(self) -> ChainFacts:
-        """Return what automations are checked against."""
+    def facts(self) -> ChainFacts:
+        """Return the part that automations are checked against."""
         return ChainFacts(
-            frozenset(each.chain_id for each in self.chains), frozenset(each.name.lower() for each in self.events)
+            frozenset(chain.chain_id for chain in self.chains), frozenset(event.name.lower() for event in self.events)
         )
 
     def __repr__(self) -> str:
-        unknown = f"\n\n{plain(_STRANGERS, self._unknown())}" if self.strangers else ""
-        return f"{plain(_CHAINS, self._read(), _UNREAD)}\n\n{plain(_EVENTS, self._kept())}{unknown}"
+        unknown = f"\n\n{plain(_UNKNOWN_WALLET_COLUMNS, self._unknown_wallet_rows())}" if self.unknown_wallets else ""
+        chains = plain(_CHAIN_COLUMNS, self._chain_rows(), _NO_CHAINS)
+        return f"{chains}\n\n{plain(_EVENT_COLUMNS, self._event_rows())}{unknown}"
 
     def _repr_html_(self) -> str:
-        kept = "as waits call it: .wait_for(name, within=…); its logs: wb.logs(contract=…)"
-        unknown = table(_STRANGERS, self._unknown()) if self.strangers else ""
+        note = "Use the name in .wait_for(name, within=…). The logs: wb.logs(contract=…)" if self.events else ""
         return (
-            table(_CHAINS, self._read(), empty=_UNREAD)
-            + table(_EVENTS, self._kept(), note=kept if self.events else "")
-            + unknown
+            table(_CHAIN_COLUMNS, self._chain_rows(), empty=_NO_CHAINS)
+            + table(_EVENT_COLUMNS, self._event_rows(), note=note)
+            + (table(_UNKNOWN_WALLET_COLUMNS, self._unknown_wallet_rows()) if self.unknown_wallets else "")
         )
 
-    def _read(self) -> list[tuple[str, str, str, str, str]]:
-        return [
-            (
-                str(each.chain_id),
-                _chain_block(each.block_number),
-                _chain_block(each.head),
-                moment(each.read_at),
-                each.trouble or "",
-            )
-            for each in self.chains
-        ]
+    def _chain_rows(self) -> list[tuple[str, str, str, str, str]]:
+        rows = []
+        for chain in self.chains:
+            blocks = ["" if number is None else f"{number:,}" for number in (chain.block_number, chain.head)]
+            rows.append((str(chain.chain_id), blocks[0], blocks[1], moment(chain.read_at), chain.trouble or ""))
+        return rows
 
-    def _kept(self) -> list[tuple[str, str, str, str]]:
-        return [(str(each.chain_id), each.name, each.signature, f"{each.count:,}") for each in self.events]
+    def _event_rows(self) -> list[tuple[str, str, str, str]]:
+        return [(str(event.chain_id), event.name, event.signature, f"{event.count:,}") for event in self.events]
 
-    def _unknown(self) -> list[tuple[str, str, str]]:
-        return [(each.automation, each.sentence, f"{each.count:,}") for each in self.strangers]
+    def _unknown_wallet_rows(self) -> list[tuple[str, str, str]]:
+        return [(count.automation, count.sentence, f"{count.count:,}") for count in self.unknown_wallets]
 
 
-_CHAINS = (
+_CHAIN_COLUMNS = (
     TableColumn("chain"),
     TableColumn("read up to", number=True),
     TableColumn("newest block", number=True),
-    TableColumn("last new (UTC)"),
-    TableColumn("trouble"),
+    TableColumn("last read (UTC)"),
+    TableColumn("problem"),
 )
-_EVENTS = (TableColumn("chain"), TableColumn("name"), TableColumn("signature"), TableColumn("logs", number=True))
-_STRANGERS = (
+_EVENT_COLUMNS = (TableColumn("chain"), TableColumn("name"), TableColumn("signature"), TableColumn("logs", number=True))
+_UNKNOWN_WALLET_COLUMNS = (
     TableColumn("automation"),
-    TableColumn("wallets that nobody knew, in a day"),
+    TableColumn("logs of unknown wallets, last day"),
     TableColumn("logs", number=True),
 )
-_BECAME = {
-    "created": "became contacts",
-    "unknown": "started nothing: create_contacts=True would make contacts of them",
-    "limit": "started nothing: it made as many contacts as it may in that hour (WORKBENCH_CHAIN_CONTACTS)",
-    "zero_address": "started nothing: the zero address is nobody",
-    "erased": "started nothing: their contacts were erased",
+_UNKNOWN_WALLET_WORDS = {
+    "created": "a contact was created",
+    "unknown": "ignored: create_contacts=True would create a contact",
+    "limit": "ignored: the automation reached its limit of new contacts in that hour (WORKBENCH_CHAIN_CONTACTS)",
+    "zero_address": "ignored: the zero address is never a contact",
+    "erased": "ignored: the contact was erased",
 }
-_UNREAD = "No chain is read here: `workbench chain` needs a node in WORKBENCH_EVM_RPC."
-
-
-def _chain_block(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
+_NO_CHAINS = "No chain is followed: `workbench chain` needs a node in WORKBENCH_EVM_RPC."
 
 
 def chains(connection: Connection) -> ChainsStatus:
-    """Return what is read of chains."""
+    """Return the state of the followed chains."""
     return msgspec.convert(connection.get("/chain"), ChainsStatus)
 
 
-def chained(connection: Connection) -> ChainFacts | None:
-    """Return what automations are checked against, None when it cannot be had."""
+def chain_facts(connection: Connection) -> ChainFacts | None:
+    """Return the facts that automations are checked against; None if the server cannot be asked."""
     try:
-        return chains(connection).seen()
+        return chains(connection).facts()
     except WorkbenchError:
         return None
 
 
-_LOGS_COLUMNS = (TableColumn("block", number=True), TableColumn("event"), TableColumn("contract"), TableColumn("args"))
-
-
 class Logs(Sequence[dict[str, Any]]):
-    """Logs, the newest first: a table, and samples: `a.simulate(wb.logs()[0])`."""
+    """Logs, newest first, displayed as a table. Each is a sample for a simulation: `a.simulate(wb.logs()[0])`."""
 
     def __init__(self, logs: Sequence[dict[str, Any]]) -> None:
         self._logs = logs
@@ -239,22 +232,23 @@ class Logs(Sequence[dict[str, Any]]):
         return len(self._logs)
 
     def __repr__(self) -> str:
-        return plain(_LOGS_COLUMNS, self._rows())
+        return plain(_LOG_COLUMNS, self._rows())
 
     def _repr_html_(self) -> str:
-        return table(_LOGS_COLUMNS, self._rows())
+        return table(_LOG_COLUMNS, self._rows())
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
-        return [
-            (_log_block(each), each["event"], each["contract"], encode(each["args"]).decode()) for each in self._logs
-        ]
+        rows = []
+        for log in self._logs:
+            block = f"{log['blockNumber']} (removed)" if log["removed"] else str(log["blockNumber"])
+            rows.append((block, log["event"], log["contract"], encode(log["args"]).decode()))
+        return rows
 
 
-def _log_block(log: dict[str, Any]) -> str:
-    return f"{log['blockNumber']} (removed)" if log["removed"] else str(log["blockNumber"])
+_LOG_COLUMNS = (TableColumn("block", number=True), TableColumn("event"), TableColumn("contract"), TableColumn("args"))
 
 
 def logs(connection: Connection, contract: str | None, event: str | None, before: str | None, limit: int) -> Logs:
-    """Return the logs that were seen last, of a contract and an event, and before one, when they are named."""
-    found = connection.get("/chain/events", contract=contract, event=event, before=before, limit=limit)
-    return Logs(found["events"])
+    """Return the newest logs, optionally of one contract and event, and stored before the log with the id `before`."""
+    body = connection.get("/chain/events", contract=contract, event=event, before=before, limit=limit)
+    return Logs(body["events"])

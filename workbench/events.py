@@ -1,10 +1,9 @@
-"""Sending events, and looking at the ones that arrived.
+"""Sending events, and viewing those that arrived.
 
-Each call has one idempotency key, which stays the same on every retry, so an event is stored once whatever happens. After a 429
-or another 4xx nothing was stored. After a 5xx, or when the connection broke, the outcome is unknown. A 429, a 5xx and a broken
-connection are retried with growing pauses, a limited number of times; an outcome that is still unknown then is reported as such.
-
-`curl` returns the same call as a line for the terminal.
+Each call has one idempotency key, which stays the same on every retry, so an event is stored at most once. After a
+429 or another 4xx nothing was stored. After a 5xx, or if the connection broke, the outcome is unknown. A 429, a 5xx
+and a broken connection are retried a limited number of times, with growing pauses. An outcome that is still unknown
+then is reported as unknown.
 """
 
 import shlex
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 import msgspec
 
 from workbench import environment
-from workbench.connection import Connection, Response
+from workbench.connection import Connection
 from workbench.display.html import TableColumn, html, plain, table
 from workbench.display.words import quantity
 from workbench.errors import (
@@ -40,15 +39,15 @@ if TYPE_CHECKING:
 _JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
-BATCH_SIZE = 100  # the most events that the service takes in one request
+BATCH_SIZE = 100  # events in one request; the service accepts no more
 
-# The first word of a receipt's error. The service uses the first two, for one event of a batch; the others are ours.
+# The first word of a receipt's error. The service sends the first two, for single events of a batch.
 _RATE_LIMITED, _UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"
 _UNANSWERED, _NOT_SENT = "UNANSWERED", "NOT_SENT"
 
 
 class EventFields(TypedDict, total=False):
-    """The fields of an event besides its name."""
+    """The fields of an event, without its name."""
 
     contact: Mapping[str, Any] | None
     email: str | None
@@ -62,15 +61,16 @@ class EventFields(TypedDict, total=False):
 
 
 class SendRetries(msgspec.Struct, frozen=True):
-    """How often to try, and how long to wait: `first_s` seconds, doubled each time up to `longest_s`, ±50 %."""
+    """The number of attempts, and the pauses: `first_s` seconds, doubled each time up to `longest_s`, ±50 %."""
 
-    tries: int = 7
+    attempts: int = 7
     first_s: float = 0.25
     longest_s: float = 8.0
 
     def pauses_s(self) -> Iterator[float]:
-        """Yield the pauses between the tries."""
-        for number in range(self.tries - 1):
+        """Yield the pauses between the attempts, in seconds."""
+        for number in range(self.attempts - 1):
+            # The random part spreads the retries of clients that were rejected at the same moment.
             yield min(self.first_s * 2**number, self.longest_s) * (0.5 + environment.random_fraction())
 
 
@@ -78,9 +78,9 @@ _SEND = '("deposit", email="ada@example.com", payload={"amountUsd": 100})'
 
 
 class Events(MethodHints):
-    """Sends events with a secret key (`sk_live_…`, or `sk_test_…` for dry runs), and shows the ones that arrived.
+    """Sends events with a secret key (`sk_live_…`, or `sk_test_…` for dry runs), and shows those that arrived.
 
-    `reader` is a connection with a key that may read, if that is another one.
+    `reader`: the connection to read events with; by default the connection that sends them.
     """
 
     def __init__(
@@ -94,17 +94,20 @@ class Events(MethodHints):
 
     @property
     def has_key(self) -> bool:
-        """Whether there is a key to send with."""
+        """Whether a key for sending events is set."""
         return self._key is not None
 
     @usage_example(f"wb.events.send{_SEND}")
     def send(self, event: str, **fields: Unpack[EventFields]) -> "Receipt":
         """Send one event about a contact and return the receipt.
 
-        The contact: one or more of `email`, `wallet_address`, `external_id`, or `contact={…}`. `payload` are facts of the event,
-        `attributes` lasting traits of the contact. Without an `idempotency_key` each call is a new event; with one, calling again stores
-        nothing. `test=True` only reports which automations would start. Raises InvalidRequestError naming the field, UnavailableError or
-        ConnectionFailedError (nothing was stored), or UnknownOutcomeError (it may have been stored; the error has the key to retry with).
+        The contact is one or more of `email`, `wallet_address` and `external_id`, or `contact={…}`. `payload` has the
+        facts of the event, `attributes` the lasting traits of the contact. Without an `idempotency_key` each call is
+        a new event; a second call with the same key stores nothing. `test=True` only reports how many automations
+        would start.
+
+        Raises InvalidRequestError with the field, UnavailableError or ConnectionFailedError if nothing was stored, or
+        UnknownOutcomeError if the event may have been stored; its message has the key to retry with.
         """
         return self.post(_event_body(event, fields))
 
@@ -117,17 +120,18 @@ class Events(MethodHints):
 
     @usage_example('wb.events.send_many([{"event": "deposit", "contact": {"email": "ada@example.com"}}, …])')
     def send_many(self, events: Iterable[Mapping[str, Any]]) -> "Receipts":
-        """Send any number of events in the JSON format of the API, a hundred per request. An invalid event does not stop the others.
+        """Send any number of events in the JSON format of the API, a hundred per request; return one receipt per event.
 
-        When the server stops answering, the receipts say what is known of every event. To retry events that were not stored, or may not
-        have been, pass the key of the receipt: `{**event, "idempotencyKey": receipt.idempotency_key}`.
+        An invalid event does not stop the others. If the server stops responding, the receipts of the remaining
+        events have an error. To retry one of `receipts.failed`, send it with the key of its receipt: `{**event,
+        "idempotencyKey": receipt.idempotency_key}`.
         """
         receipts: list[Receipt] = []
         remaining = iter(events)
         while batch := [_with_key(event) for event in islice(remaining, BATCH_SIZE)]:
             if receipts and (receipts[-1].error or "").startswith((_UNANSWERED, _NOT_SENT)):
-                # The server is gone and was retried for that batch; retrying for each of the rest would take hours.
-                error = f"{_NOT_SENT}: the events before it got no answer"
+                # That batch had all its retries. To retry every batch of a large import would take hours.
+                error = f"{_NOT_SENT}: the server did not respond to the events before this one"
                 receipts += [Receipt(False, idempotency_key=event["idempotencyKey"], error=error) for event in batch]
             else:
                 receipts += self._send_batch(batch)
@@ -135,55 +139,59 @@ class Events(MethodHints):
 
     @usage_example(f"wb.events.curl{_SEND}")
     def curl(self, event: str, *, show_key: bool = False, **fields: Unpack[EventFields]) -> "CurlLine":
-        """Return the `curl` command that does the same as `send`. The key stays in $WORKBENCH_EVENTS_KEY unless `show_key`."""
+        """Return the `curl` command that sends the same request as `send`; nothing is sent yet.
+
+        The command reads the key from $WORKBENCH_EVENTS_KEY; with `show_key` it contains the key.
+        """
         body = _with_key(_event_body(event, fields))
         url = f"{self._connection.url}/api/v1/events"
         return CurlLine(url, body, self._required_key(), show_key, lambda: self.post(body))
 
     @usage_example('wb.events.recent(outcome="rejected", limit=20)')
     def recent(self, outcome: Outcomes = None, limit: int = 50) -> "pl.DataFrame":
-        """Return a polars frame of the newest events with their outcomes, up to 500, the newest last.
+        """Return a polars frame of the newest events with their outcomes, up to 500, newest last.
 
         `outcome`: only `accepted`, `deduplicated`, `dry_run` or `rejected`, or a list of these.
+
+        Columns: at (UTC), outcome, event, error, idempotency_key, contact_id, payload (JSON), entries,
+        matched_automations, field, body (JSON), id.
         """
         return recent(self._reader, outcome, limit)
 
     @usage_example("wb.events.rejected()")
     def rejected(self, limit: int = 50) -> "pl.DataFrame":
-        """Return a polars frame of rejected events: when, which event, which field, the error, and the keys that were sent.
+        """Return a polars frame of rejected events, newest last; in SQL they are the table `rejected_events`.
 
-        Of the values only the types are kept, for seven days. The table `rejected_events` has the same in SQL.
+        Columns: at (UTC), event, field, error, body (JSON, with the type in place of each value). Rejected events are
+        kept for seven days.
         """
         return rejected(self._reader, limit)
 
     @usage_example("wb.events.tail(seconds=30)")
     def tail(self, seconds: float | None = None, outcome: Outcomes = None) -> EventTail:
-        """Return the events from now on as they arrive, for some seconds or until you stop: `for event in wb.events.tail(): …`.
+        """Return events as they arrive, from now on: `for event in wb.events.tail(): …`.
 
-        At the end of a cell it shows them: in a notebook as a live table that can be paused and filtered, elsewhere as lines.
+        It ends after `seconds`, or when it is interrupted. At the end of a cell the events are displayed: in a
+        notebook as a live table that can be paused and filtered, elsewhere as lines.
         """
         return EventTail(self._reader, outcome, seconds)
 
     def __repr__(self) -> str:
-        key = (
-            "no key yet: WORKBENCH_EVENTS_KEY or Workbench(events_key=…)"
-            if self._key is None
-            else f"with key {self._key[:8]}…"
-        )
+        key = "without a key: set WORKBENCH_EVENTS_KEY" if self._key is None else f"with key {self._key[:8]}…"
         return f'Sends events to {self._url}, {key}. Try wb.events.send("deposit", email=…, payload={{…}})'
 
     def _required_key(self) -> str:
         if self._key is None:
             raise AuthenticationError(
-                "there is no key for sending events: set WORKBENCH_EVENTS_KEY (`make up` does), or write "
-                'Workbench(events_key="sk_live_…"). Workbench keys read and publish; they do not send'
+                "A key for sending events is missing: set WORKBENCH_EVENTS_KEY (`make up` does), or write "
+                'Workbench(events_key="sk_live_…"). A workbench key (wb_…) cannot send events'
             )
         return self._key
 
     def _send_batch(self, events: Sequence[_JsonObject]) -> list["Receipt"]:
-        """Return one receipt per event. Events that the server was too busy for are sent again, the others are not."""
+        """Return one receipt per event. Events with a retryable receipt are sent again."""
         receipts: dict[int, Receipt] = {}
-        unanswered: set[int] = set()  # events with a try of unknown outcome
+        unanswered: set[int] = set()  # events with an attempt of unknown outcome
         pauses = self._retries.pauses_s()
         while left := [index for index in range(len(events)) if index not in receipts or receipts[index].retryable]:
             if receipts:
@@ -197,13 +205,13 @@ class Events(MethodHints):
         for index in unanswered:
             receipt = receipts[index]
             if (receipt.error or "").startswith((_RATE_LIMITED, _NOT_SENT)):
-                # Rejected now, but the earlier try may have stored it.
-                error = f"{_UNANSWERED}: an earlier try was not answered, then {receipt.error}"
+                # The last attempt was rejected, but an earlier one may have stored the event.
+                error = f"{_UNANSWERED}: an earlier attempt got no response, then {receipt.error}"
                 receipts[index] = msgspec.structs.replace(receipt, error=error)
         return [receipts[index] for index in range(len(events))]
 
     def _post_batch(self, events: Sequence[_JsonObject]) -> tuple[list["Receipt"], bool]:
-        """Return the receipts, and whether there was a try of unknown outcome."""
+        """Return the receipts, and whether an attempt had an unknown outcome."""
         keys = [str(event["idempotencyKey"]) for event in events]
         try:
             body, unknown = self._post_with_retries("/events/batch", {"events": events}, None, _BatchBody)
@@ -217,9 +225,10 @@ class Events(MethodHints):
         ], unknown
 
     def _post_with_retries(self, path: str, body: Mapping[str, Any], key: str | None, shape: type[T]) -> tuple[T, bool]:
-        """Post until the server decides; return the response, and whether there was a try of unknown outcome.
+        """Post until the server decides; return the response, and whether an attempt had an unknown outcome.
 
-        Raises InvalidRequestError; UnavailableError or ConnectionFailedError when nothing was stored; or UnknownOutcomeError.
+        Raises InvalidRequestError, UnavailableError or ConnectionFailedError if nothing was stored, else
+        UnknownOutcomeError.
         """
         self._required_key()
         pauses = self._retries.pauses_s()
@@ -234,26 +243,30 @@ class Events(MethodHints):
                 failure, unknown = error, True
             else:
                 if response.status != 429 and response.status < 500:
-                    return _converted(self._connection.check(response), shape), unknown
+                    try:
+                        return msgspec.convert(self._connection.check(response).body, shape), unknown
+                    except msgspec.ValidationError:
+                        raise UnknownOutcomeError(
+                            "The response is not one of an Event Workbench: check the URL"
+                        ) from None
                 failure = UnavailableError(
-                    f"the server did not take it in {self._retries.tries} tries ({response.error})",
+                    f"the server did not accept it in {self._retries.attempts} attempts ({response.error})",
                     status=response.status,
                     request_id=response.request_id,
                 )
-                unknown = unknown or response.status != 429
+                unknown = unknown or response.status != 429  # only a 429 means that nothing was stored
             pause = next(pauses, None)
             if pause is None:
                 retry = f". {_retry_text(key)}" if key else ""  # for a batch, the receipts have the keys
-                error_type = UnknownOutcomeError if unknown else type(failure)
-                message = (
-                    f"it is unknown whether this was stored: {failure}" if unknown else f"{failure}. Nothing was stored"
-                )
+                error_type, message = type(failure), f"{failure}. Nothing was stored"
+                if unknown:
+                    error_type, message = UnknownOutcomeError, f"It is unknown whether this was stored: {failure}"
                 raise error_type(f"{message}{retry}", status=failure.status, request_id=failure.request_id)
             environment.sleep(pause)
 
 
 class Receipt(msgspec.Struct, frozen=True, rename="camel"):
-    """The response to one event. `idempotency_key` finds its entry again: `automation.wait_for_entry(receipt)`."""
+    """The response to one event. `automation.wait_for_entry(receipt)` returns the entry that it started."""
 
     accepted: bool
     deduplicated: bool = False
@@ -264,12 +277,12 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def unknown(self) -> bool:
-        """Whether it may or may not have been stored: send it again with the same idempotency key."""
+        """Whether the event may or may not have been stored: send it again with the same idempotency key."""
         return not self.accepted and (self.error or "").startswith((_UNAVAILABLE, _UNANSWERED))
 
     @property
     def retryable(self) -> bool:
-        """Whether the server was too busy for it."""
+        """Whether the server was too busy for the event."""
         return not self.accepted and (self.error or "").startswith((_RATE_LIMITED, _UNAVAILABLE))
 
     def sentence(self) -> str:
@@ -280,9 +293,9 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
             return f"Not stored: {self.error}"
         if self.dry_run:
             starts = quantity(self.matched_automations or 0, "automation")
-            return f"Dry run: it would start {starts}. Nothing was sent; no contact, event or entry was stored."
+            return f"Dry run: it would start {starts}. No message was sent, and no contact, event or entry was stored."
         if self.deduplicated:
-            return "Duplicate: this idempotency key was accepted before, so nothing happened again."
+            return "Duplicate: an event with this idempotency key was accepted before, so nothing was stored."
         return "Accepted."
 
     def __repr__(self) -> str:
@@ -306,18 +319,18 @@ class _BatchBody(msgspec.Struct, frozen=True):
 
 
 class Receipts(Sequence[Receipt]):
-    """The receipts of many events, in the order of the events. `failed` has those that were not stored."""
+    """The receipts of many events, in the order of the events."""
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
         self._receipts = tuple(receipts)
 
     @property
     def failed(self) -> list[tuple[int, Receipt]]:
-        """The events that were not stored, or may not have been: their index in the input, and the receipt."""
+        """The index and the receipt of each event that was not stored, or whose outcome is unknown."""
         return [(index, receipt) for index, receipt in enumerate(self._receipts) if not receipt.accepted]
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with one row per event."""
+        """Return a polars frame with one row per event: accepted, deduplicated, idempotency_key, error."""
         import polars as pl
 
         schema = {"accepted": pl.Boolean, "deduplicated": pl.Boolean, "idempotency_key": pl.String, "error": pl.String}
@@ -353,9 +366,9 @@ _RETRY_NOTE = 'To retry one, send it with the key of its receipt: {**event, "ide
 
 
 class CurlLine:
-    """A `curl` command. `print` it, copy the block, write `!{line}` in a cell, or `.run()` it.
+    """A `curl` command: `print` it, copy it, run `!{command}` in a cell, or call `.run()`.
 
-    `idempotency_key` is in the line; `automation.wait_for_entry(line.idempotency_key)` returns the entry that it started.
+    `automation.wait_for_entry(command.idempotency_key)` returns the entry that the event started.
     """
 
     def __init__(self, url: str, body: Mapping[str, Any], key: str, show_key: bool, post: Callable[[], object]) -> None:
@@ -374,15 +387,15 @@ class CurlLine:
         )
 
     def run(self) -> str:
-        """Run the line and return the server's response. Without curl on this machine, send the same request from Python."""
+        """Run the command and return its output. Without curl, send the same request from Python."""
         shell, curl = shutil.which("sh"), shutil.which("curl")
         if shell is None or curl is None:
-            return f"There is no curl on this machine; the same request from Python returned:\n{self._post()!r}"
+            return f"curl is not installed; the same request from Python returned:\n{self._post()!r}"
         variables = environment.all_variables() | {environment.EVENTS_KEY_VARIABLE: self._key}
-        done = subprocess.run(  # noqa: S603  our own line, quoted above
+        process = subprocess.run(  # noqa: S603  the command is ours, and its values are quoted
             [shell, "-c", self._text], env=variables, capture_output=True, text=True, timeout=60, check=False
         )
-        return (done.stdout + done.stderr).strip()
+        return (process.stdout + process.stderr).strip()
 
     def __str__(self) -> str:
         return self._text
@@ -393,10 +406,10 @@ class CurlLine:
     def _repr_html_(self) -> str:
         return html(
             "line.html.j2",
-            text="The same call for the terminal",
+            text="The same request for the terminal",
             state="POST",
             look="busy",
-            note="One click selects all of it. Sent twice, the event is stored once: the idempotency key is in the line.",
+            note="A click selects the command. It contains the idempotency key: sent twice, the event is stored once.",
             block=self._text,
         )
 
@@ -405,7 +418,7 @@ def _event_body(event: str, fields: EventFields) -> _JsonObject:
     """Return the event in the JSON format of the API; single identifiers override those in `contact`."""
     contact = fields.get("contact") or {}
     if not isinstance(contact, Mapping):
-        raise InvalidArgumentError('contact is written like contact={"email": "ada@example.com"}')
+        raise InvalidArgumentError('contact must be an object: contact={"email": "ada@example.com"}')
     identifiers = {
         "email": fields.get("email"),
         "walletAddress": fields.get("wallet_address"),
@@ -414,7 +427,7 @@ def _event_body(event: str, fields: EventFields) -> _JsonObject:
     contact = dict(contact) | {name: value for name, value in identifiers.items() if value is not None}
     if not contact:
         raise InvalidArgumentError(
-            "the event has no contact: give email=…, wallet_address=…, external_id=… or contact={…}"
+            "the event has no contact: pass email=…, wallet_address=…, external_id=… or contact={…}"
         )
     occurred_at = fields.get("occurred_at")
     if isinstance(occurred_at, datetime):
@@ -437,19 +450,12 @@ def _with_key(event: Mapping[str, Any]) -> _JsonObject:
     """Return the event with a new idempotency key, unless it has one."""
     if not isinstance(event, Mapping):
         raise InvalidArgumentError(
-            'an event is written like {"event": "deposit", "contact": {"email": "ada@example.com"}}'
+            'an event must be an object: {"event": "deposit", "contact": {"email": "ada@example.com"}}'
         )
     body = dict(event)
     if body.get("idempotencyKey") is None:
         body["idempotencyKey"] = environment.new_uuid()
     return body
-
-
-def _converted(response: Response, shape: type[T]) -> T:
-    try:
-        return msgspec.convert(response.body, shape)
-    except msgspec.ValidationError:
-        raise UnknownOutcomeError("the response is not one of an Event Workbench: check the URL") from None
 
 
 def _retry_text(key: str) -> str:

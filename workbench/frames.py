@@ -1,15 +1,15 @@
 """The result of a query as a polars frame, and JSON columns as polars types.
 
-Polars decodes JSON numbers as doubles, so columns of JSON are converted here, with every digit:
+Polars decodes JSON numbers as doubles, so this module converts columns of JSON itself, without losing digits:
 
-    true, false        Boolean         objects     Struct, with a field for every key that any of them has
+    true, false        Boolean         objects     Struct, with a field for every key in any of them
     whole numbers      Int64           lists       List
-    other numbers      Decimal         nothing     Null
+    other numbers      Decimal         only null   Null
     text, and values of several types  String: text as it is, other values as JSON
 
-Numbers that fit neither Int64 nor 38 digits are String, too.
+Numbers that fit neither Int64 nor 38 digits become String as well.
 
-Importing this module loads polars, which takes 0.3 s, so it is imported where a frame is made.
+Importing this module loads polars, which takes 0.3 s, so callers import it inside the functions that make frames.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from workbench.language.codec import MalformedJsonError, decode, encode
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The query that a result answers, and the watermark it was read at. Every field is None for a frame made from others."""
+    """The query of a result and the watermark that it was read at; all None for a frame made from other frames."""
 
     statement: str | None = None
     params: Mapping[str, Any] | None = None
@@ -35,35 +35,36 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Result(pl.DataFrame):
-    """The rows of a query. A frame made from it, or the result itself after a change in place, does not know the query any more."""
+    """The rows of a query. A frame derived from it has no query, nor has the result after a change in place."""
 
     origin = Origin()
 
     @property
     def statement(self) -> str | None:
-        """The query."""
+        """The SQL of the query."""
         return self.origin.statement
 
     @property
     def params(self) -> Mapping[str, Any] | None:
-        """The values of its `:name`s."""
+        """The values of the query's `:name` parameters."""
         return self.origin.params
 
     @property
     def query_hash(self) -> str | None:
-        """A hash of statement and values."""
+        """A hash of the statement and its values."""
         return self.origin.query_hash
 
     @property
     def watermark(self) -> str | None:
-        """The state that the rows were read at: `wb.sql(…, as_of=frame)` reads the same events again."""
+        """The snapshot that the rows were read at: `wb.sql(…, as_of=frame)` reads the same events again."""
         return self.origin.watermark
 
     @usage_example('frame.structs("payload")')
     def structs(self, *columns: str) -> Self:
-        """Return the frame with columns of JSON as structs, numbers exact: `frame.structs("payload").unnest("payload")`.
+        """Return the frame with columns of JSON as structs: `frame.structs("payload").unnest("payload")`.
 
-        Polars methods return plain frames; for those there is `wb.structs(frame, "payload")`.
+        Numbers are exact. For a plain polars frame, which every polars method returns, use `wb.structs(frame,
+        "payload")`. Raises InvalidArgumentError for a column that is missing or does not contain JSON.
         """
         return type(self)(with_structs(self, columns))
 
@@ -72,7 +73,7 @@ class Result(pl.DataFrame):
 
 
 def _clearing_origin(method: Callable[..., Any], *, always: bool) -> Any:
-    """Wrap a polars method so that a frame that it changes in place forgets its origin."""
+    """Return a polars method that clears the origin of a frame that it changes in place; `always`: of every frame."""
 
     @wraps(method)
     def wrapper(self: Result, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +85,8 @@ def _clearing_origin(method: Callable[..., Any], *, always: bool) -> Any:
     return wrapper
 
 
-# These return the frame when they change it in place, and a new one otherwise.
+# A changed frame is not the result of its query: `as_of=frame` and an audience's provenance would be wrong.
+# These methods return the same frame if they change it in place, and a new frame otherwise.
 for _name in ("extend", "hstack", "insert_column", "replace_column", "vstack"):
     setattr(Result, _name, _clearing_origin(getattr(pl.DataFrame, _name), always=False))
 for _name in ("__setitem__", "drop_in_place"):
@@ -95,7 +97,7 @@ Result.columns = pl.DataFrame.columns.setter(  # type: ignore[method-assign, att
 
 
 def read_result(streams: Iterable[bytes], headers: Mapping[str, str], origin: Origin = Result.origin) -> Result:
-    """Return the rows of Arrow IPC streams of one schema, with what the response headers say about them."""
+    """Return the rows of Arrow IPC streams of one schema, with the query hash and the watermark in the headers."""
     rows = Result(pl.concat([pl.read_ipc_stream(stream) for stream in streams], rechunk=False))
     rows.origin = msgspec.structs.replace(
         origin, query_hash=headers.get("Query-Hash"), watermark=headers.get("Watermark")
@@ -104,22 +106,27 @@ def read_result(streams: Iterable[bytes], headers: Mapping[str, str], origin: Or
 
 
 def structs(texts: pl.Series) -> pl.Series:
-    """Return a column of JSON texts as one polars type that can represent all of them."""
+    """Return a column of JSON texts as the narrowest polars type that represents all values exactly."""
+    # Not polars' json_decode, which reads 12345678901234567890.10 as the double 12345678901234567000.
     values = [None if text is None else decode(text.encode()) for text in texts]
     dtype = _dtype_of(values)
     return pl.Series(texts.name, [_fitted(value, dtype) for value in values], dtype=dtype)
 
 
 def with_structs(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
-    """Return the frame with columns of JSON as structs; raises InvalidArgumentError for a column that is missing or not JSON text."""
+    """Return the frame with columns of JSON as structs.
+
+    Raises InvalidArgumentError for a column that is missing, not text, or not valid JSON.
+    """
     converted = []
     for column in columns:
         if frame.schema.get(column) != pl.String:
-            raise InvalidArgumentError(f"there is no text column {column!r} in the frame")
+            texts = ", ".join(name for name, dtype in frame.schema.items() if dtype == pl.String) or "none"
+            raise InvalidArgumentError(f"{column!r} is not a text column of the frame; its text columns: {texts}")
         try:
             converted.append(structs(frame[column]))
         except MalformedJsonError:
-            raise InvalidArgumentError(f"column {column!r} contains values that are not valid JSON") from None
+            raise InvalidArgumentError(f"Column {column!r} contains values that are not valid JSON") from None
     return frame.with_columns(converted)
 
 
@@ -152,7 +159,7 @@ def _dtype_of(values: Sequence[Any]) -> pl.DataType:
 
 
 def _fitted(value: Any, dtype: pl.DataType | DataTypeClass) -> Any:
-    """Return a value as a column of that type takes it."""
+    """Return a value in the form that a column of this type accepts."""
     match dtype:
         case _ if value is None:
             return None

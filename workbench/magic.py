@@ -1,7 +1,4 @@
-"""What may follow in a statement that is being written: tables, their columns, and event names inside quotes.
-
-`%load_ext workbench`: SQL as a cell of its own, `%%events`, and as a line, `%events`.
-"""
+"""`%load_ext workbench`: SQL as a cell (`%%events`) or a line (`%events`), with completion."""
 
 import contextlib
 import keyword
@@ -24,148 +21,160 @@ if TYPE_CHECKING:
 
 
 TABLES = {
-    "app_events": "id contact_id event occurred_at created_at payload idempotency_key sent_wallet_address sent_email sent_external_id",
-    "contacts": "id email wallet_address external_id metadata tags created_at updated_at email_domain opted_out erased_at",
-    "messages": "id contact_id automation_id entry_id node_id channel status subject body created_at sent_at delivered_at",
+    "app_events": "id contact_id event occurred_at created_at payload idempotency_key sent_wallet_address sent_email "
+    "sent_external_id",
+    "contacts": "id email wallet_address external_id metadata tags created_at updated_at email_domain opted_out "
+    "erased_at",
+    "messages": "id contact_id automation_id entry_id node_id channel status subject body created_at sent_at "
+    "delivered_at",
     "message_outcomes": "message_id channel outcome reason at",
     "automations": "id name active published_version created_at updated_at archived_at",
-    "automation_entries": "id automation_id automation_version contact_id event_id state outcome node_id attempts last_error "
-    "created_at updated_at",
-    "dead_letters": "entry_id automation_id automation automation_version contact_id event_id node_id cause last_error attempts died_at",
-    "onchain_events": "id contact_id chain_id contract event tx_hash log_index block_number block_time args removed signature block_hash created_at",
+    "automation_entries": "id automation_id automation_version contact_id event_id state outcome node_id attempts "
+    "last_error created_at updated_at",
+    "dead_letters": "entry_id automation_id automation automation_version contact_id event_id node_id cause last_error "
+    "attempts died_at",
+    "onchain_events": "id contact_id chain_id contract event tx_hash log_index block_number block_time args removed "
+    "signature block_hash created_at",
     "segment_members": "segment contact_id entered_at",
     "segments": "name kind size refreshed_at last_error failing_since created_at updated_at",
     "segment_sizes": "segment at size entered departed",
     "rejected_events": "id event field reason body idempotency_key received_at",
 }
 
-_WORD = re.compile(r"(?:(\w+)\.)?(\w*)$")
-_PLACE_OF_A_TABLE = re.compile(r"\b(?:from|join)\s+\w*$", re.IGNORECASE)
+_MATCHER = "workbench.events"
+_LINE_MAGIC = "%events "
+_QUALIFIED_NAME = re.compile(r"(?:(\w+)\.)?(\w*)$")
+_AFTER_FROM = re.compile(r"\b(?:from|join)\s+\w*$", re.IGNORECASE)
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """What could stand in place of `fragment`, the end of what was written."""
+class SqlCompletion(msgspec.Struct, frozen=True):
+    """The words that may replace `fragment`, the unfinished word before the cursor."""
 
     fragment: str
     kind: str
     words: tuple[str, ...]
 
 
-def choices(before: str, after: str, event_names: Callable[[str], Iterable[str]]) -> list[Choice]:
-    """Return what may stand at the cursor between two parts of a statement. `event_names` gives those that begin with a text."""
+def sql_completions(before: str, after: str, event_names: Callable[[str], Iterable[str]]) -> list[SqlCompletion]:
+    """Return the completions of a statement at the cursor between `before` and `after`.
+
+    `event_names` returns the event names that begin with a text; they complete inside quotes.
+    """
     if before.count("'") % 2:
         fragment = before.rpartition("'")[2]
-        return [_choice(fragment, "event", event_names(fragment))]
-    found = _WORD.search(before)
-    qualifier, fragment = found.groups() if found is not None else (None, "")
-    named = _named(before + after)
+        return [_completion(fragment, "event", event_names(fragment))]
+    name = _QUALIFIED_NAME.search(before)
+    qualifier, fragment = name.groups() if name is not None else (None, "")
+    tables = _tables_by_alias(before + after)
     if qualifier is not None:
-        return [_choice(fragment, "column", _columns(named.get(qualifier.lower(), "")))]
-    tables = _choice(fragment, "table", TABLES)
-    if _PLACE_OF_A_TABLE.search(before):
-        return [tables]
-    seen = dict.fromkeys(column for table in (named.values() or TABLES) for column in _columns(table))
-    return [_choice(fragment, "column", seen), tables]
+        return [_completion(fragment, "column", _columns(tables.get(qualifier.lower(), "")))]
+    table_names = _completion(fragment, "table", TABLES)
+    if _AFTER_FROM.search(before):
+        return [table_names]
+    columns = dict.fromkeys(column for table in (tables.values() or TABLES) for column in _columns(table))
+    return [_completion(fragment, "column", columns), table_names]
 
 
-def _choice(fragment: str, kind: str, words: Iterable[str]) -> Choice:
-    begun = fragment.lower()
-    return Choice(fragment, kind, tuple(word for word in words if word.startswith(begun)))
+def _completion(fragment: str, kind: str, words: Iterable[str]) -> SqlCompletion:
+    prefix = fragment.lower()
+    return SqlCompletion(fragment, kind, tuple(word for word in words if word.startswith(prefix)))
 
 
 def _columns(table: str) -> list[str]:
     return TABLES.get(table, "").split()
 
 
-def _named(text: str) -> dict[str, str]:
-    """Return the tables of a statement by their names and aliases; what follows a table counts as one."""
+def _tables_by_alias(text: str) -> dict[str, str]:
+    """Return the tables of a statement by name and alias. Any word after a table counts as an alias: harmless here."""
     words = [token.text.lower() for token in tokenize(text)]
-    named = {}
+    tables = {}
     for table, *following in zip(words, [*words[1:], ""], [*words[2:], "", ""], strict=True):
         if table in TABLES:
-            named[table] = table
-            named[following[1] if following[0] == "as" else following[0]] = table
-    return named
-
-
-_MATCHER = "workbench.events"
+            tables[table] = table
+            tables[following[1] if following[0] == "as" else following[0]] = table
+    return tables
 
 
 def load(shell: InteractiveShell) -> None:
     """Add the magic and its completion to a shell."""
-    unload(shell)
-    events = EventsMagic(shell)
-    shell.magics_manager.register_function(events.ask, magic_kind="line_cell", magic_name="events")
-    shell.Completer.custom_matchers.append(events.complete)
+    unload(shell)  # after `%reload_ext` there must be one of each
+    magic = EventsMagic(shell)
+    shell.magics_manager.register_function(magic.run, magic_kind="line_cell", magic_name="events")
+    shell.Completer.custom_matchers.append(magic.complete)
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take both away again."""
+    """Remove the magic and its completion from a shell."""
     for magics in shell.magics_manager.magics.values():
         magics.pop("events", None)
     matchers = shell.Completer.custom_matchers
-    matchers[:] = [each for each in matchers if getattr(each, "matcher_identifier", None) != _MATCHER]
+    # A reload creates a new matcher object, so the old one is recognized by its name.
+    matchers[:] = [matcher for matcher in matchers if getattr(matcher, "matcher_identifier", None) != _MATCHER]
 
 
 class EventsMagic:
-    """The magic of one shell."""
+    """`%events` and `%%events` in one shell."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
 
-    @no_var_expand
-    def ask(self, line: str, cell: str | None = None) -> "Result | None":
-        """Ask one read-only query, like `wb.sql`: `%events select …` in a line, or in a cell of its own.
+    @no_var_expand  # IPython would replace {name} and $name in the SQL
+    def run(self, line: str, cell: str | None = None) -> "Result | None":
+        """Run one read-only query, like `wb.sql`: `%events select …`, or `%%events` with the query below it.
 
-        `%%events` shows the frame; `%%events df` calls it df. `:name` takes the value of the notebook's variable `name`.
-        It asks the notebook's `wb`, or the Workbench that was made last.
+        `%%events` displays the frame; `%%events df` stores it in the variable df. `:name` takes the value of the
+        notebook's variable `name`. The query runs on the notebook's `wb`, or on the Workbench that was created last.
         """
         if cell is None:
-            return self._answer(line)
+            return self._query(line)
         name = line.strip()
         if name and (not name.isidentifier() or keyword.iskeyword(name)):
-            raise InvalidArgumentError(f"{name!r} is no name for a frame: write %%events df, and the query below it")
-        answer = self._answer(cell)
+            raise InvalidArgumentError(f"{name!r} is not a variable name: write %%events df, and the query below it")
+        frame = self._query(cell)
         if not name:
-            return answer
-        self._shell.user_ns[name] = answer
+            return frame
+        self._shell.user_ns[name] = frame
         return None
 
     @context_matcher(identifier=_MATCHER)  # type: ignore[untyped-decorator]
     def complete(self, context: CompletionContext) -> SimpleMatcherResult:
-        """Complete the SQL of the magic; say nothing anywhere else."""
-        written = _written(context)
-        found = choices(*written, self._event_names) if written is not None else []
-        completions = [SimpleCompletion(word, type=choice.kind) for choice in found for word in choice.words]
-        result = SimpleMatcherResult(completions=completions, suppress=written is not None)
-        if found:
-            result["matched_fragment"] = found[0].fragment
+        """Return the completions inside the magic; none elsewhere."""
+        parts = _statement_at_cursor(context)
+        completions = sql_completions(*parts, self._event_names) if parts is not None else []
+        words = [
+            SimpleCompletion(word, type=completion.kind) for completion in completions for word in completion.words
+        ]
+        # Inside the magic, completions of Python are suppressed, also where SQL has none.
+        result = SimpleMatcherResult(completions=words, suppress=parts is not None)
+        if completions:
+            result["matched_fragment"] = completions[0].fragment
         return result
 
-    def _answer(self, query: str) -> "Result":
-        variables, asked = self._shell.user_ns, parameter_names(query)
-        if missing := next((name for name in asked if name not in variables), None):
-            raise InvalidArgumentError(f":{missing} has no value: there is no variable {missing} in this notebook")
-        given = {name: plain_value(variables[name]) for name in asked}
-        return sql(_current(variables)._connection, SqlQuery(query, given))
+    def _query(self, query: str) -> "Result":
+        variables, names = self._shell.user_ns, parameter_names(query)
+        if missing := next((name for name in names if name not in variables), None):
+            raise InvalidArgumentError(f":{missing} has no value: define the variable {missing} in this notebook")
+        values = {name: plain_value(variables[name]) for name in names}
+        return sql(_current_workbench(variables)._connection, SqlQuery(query, values))
 
-    def _event_names(self, fragment: str) -> Iterable[str]:
-        with contextlib.suppress(WorkbenchError):
-            return _current(self._shell.user_ns).catalog.beginning(fragment)
+    def _event_names(self, prefix: str) -> Iterable[str]:
+        with contextlib.suppress(WorkbenchError):  # the editor completes nothing while the server is away
+            return _current_workbench(self._shell.user_ns).catalog.names_with_prefix(prefix)
         return ()
 
 
-def _current(variables: Mapping[str, Any]) -> Workbench:
-    """Return `wb`, or the Workbench that was named last, or one as the environment has it."""
-    named = [value for name, value in variables.items() if isinstance(value, Workbench) and not name.startswith("_")]
+def _current_workbench(variables: Mapping[str, Any]) -> Workbench:
+    """Return `wb`, else the Workbench that was created last, else a new one from the environment."""
     wb = variables.get("wb")
     if isinstance(wb, Workbench):
         return wb
-    return named[-1] if named else Workbench()
+    # Names with an underscore are IPython's history of results.
+    others = [value for name, value in variables.items() if isinstance(value, Workbench) and not name.startswith("_")]
+    return others[-1] if others else Workbench()
 
 
-def _written(context: CompletionContext) -> tuple[str, str] | None:
-    """Return the statement before and after the cursor, None when the cursor is in none."""
+def _statement_at_cursor(context: CompletionContext) -> tuple[str, str] | None:
+    """Return the statement before and after the cursor; None if the cursor is not in the magic's SQL."""
     lines = context.full_text.split("\n")
     row, column = context.cursor_line, context.cursor_position
     command = lines[0].split(maxsplit=1)
@@ -173,8 +182,7 @@ def _written(context: CompletionContext) -> tuple[str, str] | None:
         if row == 0:
             return None
         return "\n".join([*lines[1:row], lines[row][:column]]), "\n".join([lines[row][column:], *lines[row + 1 :]])
-    start = "%events "
-    offset = len(lines[row]) - len(lines[row].lstrip()) + len(start)
-    if not lines[row].lstrip().startswith(start) or column < offset:
+    offset = len(lines[row]) - len(lines[row].lstrip()) + len(_LINE_MAGIC)
+    if not lines[row].lstrip().startswith(_LINE_MAGIC) or column < offset:
         return None
     return lines[row][offset:column], lines[row][column:]

@@ -1,18 +1,19 @@
-"""Why a ready-made question may have found nothing: names of events, and of what is in them, that the catalog does not know.
+"""Built-in reports: funnels, retention, cohorts, active users, paths, revenue, conversion times, message performance.
 
-Questions that are asked everywhere, ready-made: the SQL is in `sql/reports`, and every answer shows the one it came from.
+The SQL is in `sql/reports`, and every report displays the query that it ran. A report without data may be due to a
+misspelled event or property; `name_warnings` compares the names with the catalog.
 """
 
 from abc import ABC
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 import msgspec
 
-from workbench import duration, environment
+from workbench import environment
 from workbench.connection import Connection
-from workbench.duration import MAX_DAYS, moment_of, seconds_of
+from workbench.duration import MAX_DAYS, PeriodArguments, read_period, seconds_of
 from workbench.duration import whole_number as _count
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
 from workbench.language.check import unknown_event_message, unknown_property_message
@@ -23,64 +24,26 @@ if TYPE_CHECKING:
     from workbench.display.charts import Report
     from workbench.frames import Result
 
-
-def doubts(
-    connection: Connection, events: Iterable[str], path: str | None = None, *, number: bool = False
-) -> list[str]:
-    """Return a sentence for each of the events that has not come lately, and for a path that is not in the first of them.
-
-    `number`: numbers were looked for there. None when the catalog cannot be asked: a hint is not worth an error.
-    """
-    names = list(dict.fromkeys(events))
-    try:
-        return [
-            *_unknown_events(connection, names),
-            *(_unknown_path(connection, names[0], path, number) if path else ()),
-        ]
-    except WorkbenchError:
-        return []
-
-
-def _unknown_events(connection: Connection, names: Iterable[str]) -> Iterator[str]:
-    missing = [name for name in names if not _paths(connection, name)]
-    if missing:
-        known = [each["event"] for each in connection.get("/events/catalog", limit=200)["events"]]
-        yield from (unknown_event_message(name, known) for name in missing if name not in known)
-
-
-def _unknown_path(connection: Connection, event: str, path: str, number: bool) -> Iterator[str]:
-    found = _paths(connection, event)
-    if found and path not in found:
-        yield unknown_property_message(path, (event,), found)
-    elif found and number and "number" not in found[path]:
-        seen = " or ".join(_TYPES[kind] for kind in sorted(found[path])) or "null"
-        yield f"{path!r} in {event} was never a number, but {seen}"
-
-
-_TYPES = {"string": "text", "boolean": "a yes/no value", "array": "a list", "object": "an object"}
-
-
-def _paths(connection: Connection, event: str) -> dict[str, dict[str, int]]:
-    """Return the types seen at each path of an event; nothing of one that was never seen, or has an empty payload."""
-    try:
-        return {each["path"]: each["types"] for each in connection.get(f"/events/catalog/{event}")["paths"]}
-    except NotFoundError:
-        return {}
-
-
 Every: TypeAlias = Literal["day", "week", "month"]
 Span: TypeAlias = str | timedelta
 
-MOST_STEPS = 12
-_SPANS = ["1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours", "12 hours", "1 day", "2 days", "3 days",
-          "7 days", "14 days", "30 days", "60 days", "90 days"]  # fmt: skip
+MAX_STEPS = 12  # of a funnel or a path
+_MAX_PERIODS = 366
+_MAX_PATHS = 1_000
+_DAYS_IN: dict[Every, int] = {"day": 1, "week": 7, "month": 31}
+_SPANS = [
+    *("1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours", "12 hours"),
+    *("1 day", "2 days", "3 days", "7 days", "14 days", "30 days", "60 days", "90 days"),
+]
+_EVENT_PARAMETERS = ("start", "event", "back", "goal")
 
 
-class ReportArguments(duration.PeriodArguments, total=False):
-    """When the events occurred: in the last `days` (30 unless said otherwise) before `until` (default now), or from `since` up to it.
+class ReportArguments(PeriodArguments, total=False):
+    """The period of the report, by the time at which events occurred, and what else limits it.
 
-    `segment`: only what its members did; members are those of now, whenever they entered. `as_of`: an earlier result, or its
-    `watermark`: the events, and the moment from which the days count back, are those of then.
+    The last `days` (default 30) before `until` (default now), or `since` to `until`.
+    `segment`: only events of contacts that are in this segment now, whenever they entered it. `as_of`: an earlier
+    result or its `watermark`; the report reads the events as they were then, and `days` counts back from that time.
     """
 
     segment: str
@@ -88,7 +51,7 @@ class ReportArguments(duration.PeriodArguments, total=False):
 
 
 class _Period(msgspec.Struct, frozen=True):
-    """Whether it has an end, is of a segment, and is asked as of an earlier moment; what they are is bound."""
+    """What the SQL templates need to know about the period; the values are bound."""
 
     until: bool
     segment: bool
@@ -96,31 +59,34 @@ class _Period(msgspec.Struct, frozen=True):
 
 
 class Reports(ABC):
-    """The ready-made questions. Each returns a polars frame that draws itself, and knows its query like a result of `wb.sql`."""
+    """The built-in reports. Each returns a polars frame that displays a chart.
+
+    Like a result of `wb.sql`, the frame has the `statement` and `params` of its query. All reports raise
+    InvalidArgumentError for arguments that cannot be used, NotFoundError for an unknown segment, and SqlError if the
+    query fails or takes too long.
+    """
 
     _connection: Connection
 
     @usage_example('wb.funnel(["signup", "deposit"], within="7d")')
     def funnel(
-        self, steps: Sequence[str], *, within: Span = "7d", by: str | None = None, **during: Unpack[ReportArguments]
+        self, steps: Sequence[str], *, within: Span = "7d", by: str | None = None, **arguments: Unpack[ReportArguments]
     ) -> "Report":
-        """Return how many contacts took each step after the ones before it, within a span of the first.
+        """Return how many contacts completed each of 2 to 12 steps, in order and within a span from the first step.
 
-        Columns: step, event, contacts, of_first, of_previous (0 to 1), median_seconds (from the first step on). `by`
-        (`"contact.plan"`, or a property of the first step's payload like `"method"`) splits contacts up: column part.
+        Columns: step, event, contacts, of_first, of_previous (0 to 1), median_seconds (since the first step). `by`
+        splits the contacts by a property of the first step's payload (`"method"`) or of the contact
+        (`"contact.plan"`): column part.
         """
-        names = _events(steps, "steps")
-        if not 2 <= len(names) <= MOST_STEPS:
-            raise InvalidArgumentError(f"a funnel has 2 to {MOST_STEPS} steps, not {len(names)}")
+        if isinstance(steps, str):
+            raise InvalidArgumentError('steps must be a list of event names: ["signup", "deposit"]')
+        names = [_event(name) for name in steps]
+        if not 2 <= len(names) <= MAX_STEPS:
+            raise InvalidArgumentError(f"a funnel has 2 to {MAX_STEPS} steps, not {len(names)}")
         values = {f"step_{number}": name for number, name in enumerate(names, 1)}
-        return self._report(
-            "funnel",
-            f"Funnel within {within}{f' by {by}' if by else ''}",
-            {"steps": list(range(1, len(names) + 1))},
-            {**values, "within": _span(within, "within")},
-            during,
-            by,
-        )
+        values["within"] = _span(within)
+        title = f"Funnel within {within}{f' by {by}' if by else ''}"
+        return self._report("funnel", title, {"steps": list(range(1, len(names) + 1))}, values, arguments, by)
 
     @usage_example('wb.retention("signup", every="week")')
     def retention(
@@ -130,19 +96,21 @@ class Reports(ABC):
         *,
         every: Every = "week",
         periods: int = 8,
-        **during: Unpack[ReportArguments],
+        **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return how many of those who first did `start` came back in each later day, week or month, with `back` or any event.
+        """Return the share of contacts that came back, by the period of their first `start`.
 
-        Columns: cohort (its beginning, UTC), size, number (of the period, from 0), contacts, share (0 to 1). Unless told otherwise it
-        looks at the last `periods` of them and the one under way.
+        With `back`, only that event counts as coming back, otherwise any event.
+
+        Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), contacts, share (0 to
+        1). The default period is the last `periods` days, weeks or months, and the current one.
         """
-        values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", 366)}
-        asked = {"back": _event(back)} if back is not None else {}
+        values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", _MAX_PERIODS)}
+        if back is not None:
+            values["back"] = _event(back)
         title = f"Back with {back or 'any event'} after {start}, by {every}"
-        return self._report(
-            "retention", title, {"back": back is not None}, values | asked, _long_enough(during, every, periods)
-        )
+        arguments = _with_default_days(arguments, every, periods)
+        return self._report("retention", title, {"back": back is not None}, values, arguments)
 
     @usage_example('wb.cohorts("signup", "deposit", value="amountUsd", every="month")')
     def cohorts(
@@ -153,38 +121,38 @@ class Reports(ABC):
         value: str | None = None,
         every: Every = "month",
         periods: int = 6,
-        **during: Unpack[ReportArguments],
+        **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return what contacts did after their first `start`, by the period of it: how often, or what `value` adds up to.
+        """Return how many `event`s contacts had, or the total of `value` in them, by the period of their first `start`.
 
-        Columns: cohort, size, number, events, total, per_contact, so_far (per contact, with the periods before). Unless told otherwise it
-        looks at the last `periods` of them and the one under way.
+        Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), events, total,
+        per_contact, so_far (per contact, cumulative). The default period is the last `periods` days, weeks or months,
+        and the current one.
         """
         values: dict[str, Any] = {
             "start": _event(start),
             "event": _event(event),
             "every": _every(every),
-            "periods": _count(periods, "periods", 366),
+            "periods": _count(periods, "periods", _MAX_PERIODS),
         }
         if value is not None:
             values["value"] = _path(value)
         title = f"{value or 'Events'} of {event} per contact after {start}, by {every}"
-        return self._report(
-            "cohorts", title, {"value": value is not None}, values, _long_enough(during, every, periods)
-        )
+        arguments = _with_default_days(arguments, every, periods)
+        return self._report("cohorts", title, {"value": value is not None}, values, arguments)
 
     @usage_example('wb.active_users(every="day")')
     def active_users(
-        self, event: str | None = None, *, every: Every = "day", **during: Unpack[ReportArguments]
+        self, event: str | None = None, *, every: Every = "day", **arguments: Unpack[ReportArguments]
     ) -> "Report":
-        """Return how many contacts did something (or `event`) in each day, week or month.
+        """Return how many contacts had any event, or `event`, in each day, week or month.
 
-        Columns: at (the beginning, UTC), contacts, new (not seen before in the period asked about), stayed (seen the time
-        before), events.
+        Columns: at (start, UTC), contacts, new (not active earlier in the report's period), stayed (active in the
+        previous day, week or month as well), events.
         """
         values = {"every": _every(every)} | ({"event": _event(event)} if event is not None else {})
         title = f"Active contacts{f' with {event}' if event else ''} by {every}"
-        return self._report("active_users", title, {"event": event is not None}, values, during)
+        return self._report("active_users", title, {"event": event is not None}, values, arguments)
 
     @usage_example('wb.paths("signup", steps=4, within="1d")')
     def paths(
@@ -194,53 +162,62 @@ class Reports(ABC):
         steps: int = 4,
         within: Span = "7d",
         limit: int = 20,
-        **during: Unpack[ReportArguments],
+        **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return what contacts do after their first `start` (or first event): the most frequent ways of a few steps.
+        """Return the most frequent sequences of up to `steps` events from a contact's first `start`, or first event.
 
-        Columns: path (list of event names), contacts, share (of all that began).
+        Columns: path (list of event names), contacts, share (0 to 1, of all contacts that started).
         """
         values = {
-            "steps": _count(steps, "steps", MOST_STEPS),
-            "within": _span(within, "within"),
-            "limit": _count(limit, "limit", 1_000),
+            "steps": _count(steps, "steps", MAX_STEPS),
+            "within": _span(within),
+            "limit": _count(limit, "limit", _MAX_PATHS),
         }
-        asked = {"start": _event(start)} if start is not None else {}
+        if start is not None:
+            values["start"] = _event(start)
         title = f"Paths after {start or 'the first event'}, within {within}"
-        return self._report("paths", title, {"start": start is not None}, values | asked, during)
+        return self._report("paths", title, {"start": start is not None}, values, arguments)
 
     @usage_example('wb.revenue("deposit", "amountUsd", by="asset")')
-    def revenue(self, event: str, value: str, *, by: str | None = None, **during: Unpack[ReportArguments]) -> "Report":
-        """Return what a number in an event adds up to, by a property of its payload or of the contact (`"contact.plan"`).
+    def revenue(
+        self, event: str, value: str, *, by: str | None = None, **arguments: Unpack[ReportArguments]
+    ) -> "Report":
+        """Return the total of a number in the payload of `event`.
 
-        Columns: part (with `by`), events, contacts, total, mean, median, largest. Events without that number count as events.
+        `by` groups by a property of the payload (`"asset"`) or of the contact (`"contact.plan"`).
+
+        Columns: part (with `by`), events, contacts, total, mean, median, largest. Events without the number count
+        only in `events`.
         """
         values = {"event": _event(event), "value": _path(value)}
-        return self._report("revenue", f"{value} of {event}{f' by {by}' if by else ''}", {}, values, during, by)
+        title = f"{value} of {event}{f' by {by}' if by else ''}"
+        return self._report("revenue", title, {}, values, arguments, by)
 
     @usage_example('wb.time_to_convert("signup", "deposit", within="30d")')
     def time_to_convert(
-        self, start: str, goal: str, *, within: Span = "30d", **during: Unpack[ReportArguments]
+        self, start: str, goal: str, *, within: Span = "30d", **arguments: Unpack[ReportArguments]
     ) -> "Report":
         """Return how long contacts took from their first `start` to the next `goal`.
 
-        Columns: after_seconds, within_seconds (the span), contacts, share (of all that started), share_so_far.
+        Columns: after_seconds and within_seconds (the bounds of a range), contacts, share (0 to 1, of all contacts
+        that started), share_so_far (cumulative).
         """
-        values = {"start": _event(start), "goal": _event(goal), "within": _span(within, "within"), "spans": _SPANS}
-        return self._report("time_to_convert", f"From {start} to {goal}", {}, values, during)
+        values = {"start": _event(start), "goal": _event(goal), "within": _span(within), "spans": _SPANS}
+        return self._report("time_to_convert", f"From {start} to {goal}", {}, values, arguments)
 
     @usage_example('wb.message_performance(goal="deposit", within="3d")')
     def message_performance(
-        self, goal: str | None = None, *, within: Span = "7d", **during: Unpack[ReportArguments]
+        self, goal: str | None = None, *, within: Span = "7d", **arguments: Unpack[ReportArguments]
     ) -> "Report":
-        """Return what became of messages, by automation, node and channel, and how many contacts then reached a goal.
+        """Return the outcomes of messages by automation, node and channel, and how many contacts then reached a goal.
 
-        Columns: automation, node_id, channel, messages, sent, delivered, failed, skipped, unknown, contacts; with `goal` also
-        converted (contacts) and rate (0 to 1). Who would have reached the goal anyway is among them.
+        Columns: automation, node_id, channel, messages, sent, delivered, failed, skipped, unknown, contacts; with
+        `goal` also converted (contacts) and rate (0 to 1), which include contacts that would have reached the goal
+        without a message.
         """
-        values = {"goal": _event(goal), "within": _span(within, "within")} if goal is not None else {}
+        values = {"goal": _event(goal), "within": _span(within)} if goal is not None else {}
         title = f"Messages{f' and {goal} within {within}' if goal else ''}"
-        return self._report("message_performance", title, {"goal": goal is not None}, values, during)
+        return self._report("message_performance", title, {"goal": goal is not None}, values, arguments)
 
     def _report(
         self,
@@ -248,98 +225,118 @@ class Reports(ABC):
         title: str,
         structure: dict[str, Any],
         values: dict[str, Any],
-        during: ReportArguments,
+        arguments: ReportArguments,
         by: str | None = None,
     ) -> "Report":
         from workbench.display.charts import report
 
-        as_of = watermark(during.get("as_of", ""))
-        period, bounds = _period(during, as_of)
-        segment = during.get("segment")
-        if segment is not None:
+        as_of = watermark(arguments.get("as_of", ""))
+        period, bounds = _period(arguments, as_of)
+        if period.segment:
+            segment = arguments["segment"]
             require_segment(self._connection, segment)
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
-        of, path = _property(by)
-        params = values | bounds | ({"by": path} if path else {})
-        dotted = [each for each in ("by", "value") if len(params.get(each, ())) > 1]
-        params |= {f"{each}_key": ".".join(params[each]) for each in dotted}
-        text = statement(name, period=period, by=of, dotted=dotted, **structure)
+        of_contact = isinstance(by, str) and by.startswith("contact.")
+        source = None if by is None else "contact" if of_contact else "event"
+        by_path = None if by is None else _path(by.removeprefix("contact.") if of_contact else by)
+        params = values | bounds | ({"by": by_path} if by_path else {})
+        # A key of the payload may itself contain dots, so the query tries the whole path as one key first.
+        dotted = [param for param in ("by", "value") if len(params.get(param, ())) > 1]
+        params |= {f"{param}_key": ".".join(params[param]) for param in dotted}
+        text = statement(name, period=period, by=source, dotted=dotted, **structure)
         if ":now" not in text:
-            params.pop("now", None)
+            params.pop("now", None)  # the service rejects values that the query does not use
         rows = sql(self._connection, SqlQuery(text, params, as_of))
-        return report(rows, name, title, self._doubts(rows, values, path if of == "event" else None))
+        return report(rows, name, title, self._warnings(rows, values, by_path if source == "event" else None))
 
-    def _doubts(self, rows: "Result", values: dict[str, Any], by: list[str] | None) -> list[str]:
-        """Return why little was found, where a name may be the reason."""
-        events = [values[name] for name in values if name in _EVENTS or name.startswith("step_")]
-        if rows.is_empty() or _nothing(rows):
-            return doubts(self._connection, events)
+    def _warnings(self, rows: "Result", values: dict[str, Any], by_path: list[str] | None) -> list[str]:
+        """Return warnings about names, if the report has no data and a wrong name may be the reason."""
+        events = [values[name] for name in values if name in _EVENT_PARAMETERS or name.startswith("step_")]
+        if "step" in rows.columns:
+            no_data = 0 in rows["contacts"]
+        elif "share" in rows.columns and "number" in rows.columns:
+            # Number 0 is the cohort itself, so its share is always 100 %.
+            no_data = not rows.filter(rows["number"] > 0)["contacts"].sum()
+        else:
+            counts = next(name for name in ("converted", "events", "contacts") if name in rows.columns)
+            no_data = not rows[counts].sum()
+        if no_data or rows.is_empty():
+            return name_warnings(self._connection, events)
         if "value" in values and not rows["total"].drop_nulls().len():
-            return doubts(self._connection, [values["event"]], ".".join(values["value"]), number=True)
-        if by is not None and rows["part"].drop_nulls().is_empty():
-            return doubts(self._connection, events[:1], ".".join(by))
+            return name_warnings(self._connection, [values["event"]], ".".join(values["value"]), number=True)
+        if by_path is not None and rows["part"].drop_nulls().is_empty():
+            return name_warnings(self._connection, events[:1], ".".join(by_path))
         return []
 
 
-_EVENTS = ("start", "event", "back", "goal")
+def name_warnings(
+    connection: Connection, events: Iterable[str], path: str | None = None, *, number: bool = False
+) -> list[str]:
+    """Return a warning for each event that did not arrive lately, and for a path that the first event does not have.
+
+    `number`: warn as well if the path never had a number. If the catalog cannot be read, there are no warnings: they
+    are only hints.
+    """
+    names = list(dict.fromkeys(events))
+    try:
+        paths = {name: _paths(connection, name) for name in names}
+        warnings = []
+        if missing := [name for name in names if not paths[name]]:
+            # An event with an empty payload has no paths, so only the list of names tells whether it arrived.
+            arrived = [entry["event"] for entry in connection.get("/events/catalog", limit=200)["events"]]
+            warnings += [unknown_event_message(name, arrived) for name in missing if name not in arrived]
+    except WorkbenchError:
+        return []
+    if path and (first_paths := paths[names[0]]):
+        if path not in first_paths:
+            warnings.append(unknown_property_message(path, (names[0],), first_paths))
+        elif number and "number" not in first_paths[path]:
+            types = " or ".join(_TYPE_WORDS[kind] for kind in sorted(first_paths[path])) or "null"
+            warnings.append(f"{path!r} in {names[0]} was never a number, but {types}")
+    return warnings
 
 
-def _nothing(rows: "Result") -> bool:
-    """Return whether nobody took a step, came back, or did anything that was asked for."""
-    if "step" in rows.columns:
-        return 0 in rows["contacts"]
-    if "share" in rows.columns and "number" in rows.columns:  # whoever began is back at once
-        return not rows.filter(rows["number"] > 0)["contacts"].sum()
-    counts = next(name for name in ("converted", "events", "contacts") if name in rows.columns)
-    return not rows[counts].sum()
+_TYPE_WORDS = {"string": "text", "boolean": "a yes/no value", "array": "a list", "object": "an object"}
 
 
-def _long_enough(during: ReportArguments, every: Every, periods: int) -> ReportArguments:
-    """Return a period that has room for so many of its parts, where none is given."""
-    if "days" in during or "since" in during:
-        return during
-    return {**during, "days": min((periods + 1) * _DAYS[every], MAX_DAYS)}
+def _paths(connection: Connection, event: str) -> dict[str, dict[str, int]]:
+    """Return the counts of types at each path of an event; empty for an unknown event, or one with an empty payload."""
+    try:
+        return {path["path"]: path["types"] for path in connection.get(f"/events/catalog/{event}")["paths"]}
+    except NotFoundError:
+        return {}
 
 
-_DAYS: dict[Every, int] = {"day": 1, "week": 7, "month": 31}
+def _with_default_days(arguments: ReportArguments, every: Every, periods: int) -> ReportArguments:
+    """Return the arguments with enough days for all periods and the current one, unless the caller chose the start."""
+    if "days" in arguments or "since" in arguments:
+        return arguments
+    return {**arguments, "days": min((periods + 1) * _DAYS_IN[every], MAX_DAYS)}
 
 
-def _period(during: ReportArguments, as_of: str | None) -> tuple[_Period, dict[str, Any]]:
-    """Return the period, and the values of its ends."""
-    if "days" in during and "since" in during:
-        raise InvalidArgumentError("a period is the last `days`, or from `since` on: not both")
-    since, until = during.get("since"), during.get("until")
-    now = environment.now() if as_of is None else _asked_at(as_of)
-    end = now if until is None else moment_of(until, "until")
-    begin = end - timedelta(days=_count(during.get("days", 30), "days", MAX_DAYS))
-    begin = begin if since is None else moment_of(since, "since")
+def _period(arguments: ReportArguments, as_of: str | None) -> tuple[_Period, dict[str, Any]]:
+    """Return the structure of the period, and its bounds as query parameters."""
+    now = environment.now()
+    if as_of is not None:
+        try:
+            # A watermark starts with its time. The service checks the rest.
+            now = datetime.fromisoformat(as_of.partition("~")[0]).astimezone(UTC)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"as_of={as_of!r} is not a watermark: pass an earlier result, as_of=report"
+            ) from None
+    period = read_period(arguments)
+    end = period.get("until", now)
+    begin = period["since"] if "since" in period else end - timedelta(days=period["days"])
     bounds = {"since": begin.isoformat()}
-    if until is not None:
+    if "until" in period:
         if begin >= end:
+            since, until = arguments.get("since"), arguments.get("until")
             raise InvalidArgumentError(f"the period ends before it begins: since={since!r}, until={until!r}")
         bounds["until"] = end.isoformat()
     elif as_of is not None:
         bounds["now"] = now.isoformat()
-    return _Period(until is not None, during.get("segment") is not None, as_of is not None), bounds
-
-
-def _asked_at(mark: str) -> datetime:
-    """Return the moment with which a watermark begins; whether it is one, the service says."""
-    try:
-        return datetime.fromisoformat(mark.partition("~")[0]).astimezone(UTC)
-    except ValueError:
-        raise InvalidArgumentError(
-            f"as_of={mark!r} is not a watermark: give it an earlier result, as_of=report"
-        ) from None
-
-
-def _property(by: object) -> tuple[str | None, list[str] | None]:
-    """Return where a property is, in the event or in the contact, and its path."""
-    if by is None:
-        return None, None
-    if isinstance(by, str) and by.startswith("contact."):
-        return "contact", _path(by.removeprefix("contact."))
-    return "event", _path(by)
+    return _Period("until" in period, arguments.get("segment") is not None, as_of is not None), bounds
 
 
 def _path(path: object) -> list[str]:
@@ -354,17 +351,11 @@ def _event(name: object) -> str:
     return name.lower()
 
 
-def _events(names: Sequence[str], what: str) -> list[str]:
-    if isinstance(names, str):
-        raise InvalidArgumentError(f'{what} are a list of event names: ["signup", "deposit"]')
-    return [_event(name) for name in names]
-
-
 def _every(every: object) -> str:
     if not isinstance(every, str) or every not in get_args(Every):
         raise InvalidArgumentError(f"every={every!r} must be one of {', '.join(get_args(Every))}")
     return every
 
 
-def _span(span: Span, what: str) -> str:
-    return f"{seconds_of(span, what)} seconds"
+def _span(span: Span) -> str:
+    return f"{seconds_of(span, 'within')} seconds"

@@ -1,13 +1,14 @@
 """SQL over the organization's tables: a query goes to the service, and an Arrow IPC stream comes back as polars frames.
 
-The stream is cut at its messages, so that each batch can be read as soon as it has arrived and a result can be larger than memory.
-Format: Arrow columnar format, "Encapsulated message format" and "IPC streaming format"
-(https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc). A message is
+Polars reads only complete streams, and pyarrow would add 170 MB to an installation. So this module splits the stream
+into its messages and passes each record batch to polars as soon as it has arrived; a result can be larger than
+memory. The format is Arrow's "IPC streaming format" (https://arrow.apache.org/docs/format/Columnar.html). A message
+is
 
     0xFFFFFFFF, size of the metadata (int32), metadata (a flatbuffer `Message`, padded), body
 
-and a stream ends with 0xFFFFFFFF, 0. Only two fields of the metadata are read here: the type of the message and the length of its
-body. Polars reads the rest.
+and a stream ends with 0xFFFFFFFF, 0. Of the metadata, this module reads the type of the message and the length of its
+body.
 
 The built-in queries are files in `sql/reports`: Jinja2 decides on their structure, values are always bound.
 """
@@ -40,7 +41,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 class SqlQuery(msgspec.Struct, frozen=True):
-    """One read-only statement, the plain values of its `:name`s, and the watermark that it reads as of, if any."""
+    """One read-only statement, the plain values of its `:name` parameters, and the watermark to read at, if any."""
 
     text: str
     params: Mapping[str, Any] = {}
@@ -53,7 +54,7 @@ class SqlQuery(msgspec.Struct, frozen=True):
 
 
 def sql(connection: Connection, query: SqlQuery) -> "Result":
-    """Return all rows; raises SqlError pointing at the position that Postgres reports."""
+    """Return all rows. Raises SqlError with the position that Postgres reports, or if the response is cut short."""
     from workbench.frames import Origin, read_result
 
     with _response(connection, query) as (response, pieces):
@@ -61,14 +62,15 @@ def sql(connection: Connection, query: SqlQuery) -> "Result":
 
 
 def built_in(connection: Connection, name: str, values: Mapping[str, Any]) -> "Result":
-    """Return all rows of a query in `sql/reports`; raises what `sql` raises."""
+    """Return all rows of a query in `sql/reports`."""
     return sql(connection, SqlQuery(statement(name), values))
 
 
 class Stream:
-    """A query that runs when its rows are read, each time anew: by a loop, `.frames()` or `.to_parquet(path)`.
+    """A query that runs each time its rows are read: by a loop, `.frames()` or `.to_parquet(path)`.
 
-    Leaving a loop early ends the query on the server. Raises SqlError, also in the middle: the rows before it are then incomplete.
+    Leaving a loop early ends the query on the server. SqlError may be raised after some rows; these are then not all
+    rows.
     """
 
     def __init__(self, connection: Connection, query: SqlQuery) -> None:
@@ -79,7 +81,7 @@ class Stream:
         return self.frames()
 
     def frames(self) -> Generator["Result"]:
-        """Yield the rows in frames of up to some thousand rows; at least one frame, which has all columns."""
+        """Yield the rows in frames of some thousand rows. A query without rows yields one frame with its columns."""
         from workbench.frames import read_result
 
         with _response(self._connection, self._query) as (response, pieces):
@@ -87,17 +89,17 @@ class Stream:
                 yield read_result([batch], response.headers)
 
     def to_parquet(self, path: str | Path) -> Path:
-        """Write all rows to a parquet file and return its path. An existing file is replaced when the new one is complete."""
+        """Write all rows to a parquet file and return its path; it replaces an existing file when it is complete."""
         with closing(self.frames()) as frames:
             return write_parquet(frames, Path(path))
 
     def __repr__(self) -> str:
-        return "A query that runs when its rows are read: for frame in …, .frames(), .to_parquet(path)"
+        return "A query that runs when its rows are read: for frame in …, .frames() or .to_parquet(path)"
 
 
 @contextmanager
 def _response(connection: Connection, query: SqlQuery) -> Iterator[tuple[Response, Iterator[bytes]]]:
-    """Give the pieces of an Arrow stream; leaving the block ends the query. Raises SqlError, also when the stream breaks off."""
+    """Provide the pieces of an Arrow stream. Raises SqlError for a rejected query and if the stream is cut short."""
     started = False
     try:
         with connection.stream_bytes("/sql", query.body(), ARROW) as (response, pieces):
@@ -110,13 +112,13 @@ def _response(connection: Connection, query: SqlQuery) -> Iterator[tuple[Respons
         if not started:
             raise
         raise SqlError(
-            "the answer broke off, so rows are missing: one of the later ones failed (a division by zero, a value that Arrow "
-            "cannot represent), it took longer than a query may, or the connection was lost"
+            "The response was cut short, so rows are missing: a later row failed (a division by zero, or a value that "
+            "Arrow cannot represent), the query exceeded its time limit, or the connection was lost"
         ) from None
 
 
 def sql_error(query: str, response: Response) -> SqlError:
-    """Return the service's error about a query, with a caret at its position."""
+    """Return the SqlError for a rejected query: Postgres's message, the line with a caret below it, a hint."""
     body = response.body if isinstance(response.body, dict) else {}
     position = body.get("position")
     position = position if isinstance(position, int) and 0 < position <= len(query) + 1 else None
@@ -130,9 +132,9 @@ def sql_error(query: str, response: Response) -> SqlError:
         parts += ["", label + line.replace("\t", " "), " " * (len(label) + len(start)) + "^"]
     first_word = re.match(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(\w*)", query, re.DOTALL)
     if "multiple commands" in response.error:
-        parts.append("One statement at a time: call wb.sql once for each.")
+        parts.append("Only one statement is allowed: call wb.sql once for each.")
     elif first_word is not None and first_word[1] and first_word[1].lower() not in _READ_STATEMENTS:
-        parts.append("Only SELECT: queries read and change nothing (SELECT …, or WITH … SELECT …).")
+        parts.append("Only SELECT is allowed (SELECT …, or WITH … SELECT …): a query cannot change anything.")
     if body.get("hint"):
         parts.append(f"Hint: {body['hint']}")
     error = SqlError("\n".join(parts), response.problems, status=response.status, request_id=response.request_id)
@@ -159,33 +161,35 @@ def _templates() -> Environment:
 
 
 def watermark(as_of: "str | Result | None") -> str | None:
-    """Return the watermark that `as_of` names: itself, or that of a result; None for "" (not given).
+    """Return the watermark of `as_of`, a result or a watermark; None for "", the default.
 
-    A None raises InvalidArgumentError: it comes from the `.watermark` of a frame that was changed since, and must not silently mean now.
+    Raises InvalidArgumentError for anything else, and for a frame without a watermark.
     """
+    # None is rejected as well: it is the `.watermark` of a frame that was changed, and must not silently mean now.
     mark = as_of if isinstance(as_of, str) else getattr(as_of, "watermark", None)
     if not isinstance(mark, str):
         raise InvalidArgumentError(
-            "as_of takes a result of wb.sql, or its .watermark. A frame made from a result has none, nor has a result from Citus"
+            "as_of takes a result of wb.sql, or its .watermark. A frame derived from a result has no watermark, "
+            "nor has a result from Citus"
         )
     return mark or None
 
 
 def parameter_names(query: str) -> list[str]:
-    """Return the `:name`s of a query, in order."""
+    """Return the `:name` parameters of a query, in order."""
     return [token.text[1:] for token in tokenize(query) if token.kind == "name"]
 
 
 def bind_values(query: str, keywords: Mapping[str, Any], params: object, options: Collection[str]) -> dict[str, Any]:
-    """Return the values of a query as plain Python values. `options` are the names of the call's own parameters."""
+    """Return the values of a query as plain Python values. `options`: the caller's own parameter names."""
     if params is not None and not isinstance(params, Mapping):
-        raise InvalidArgumentError('params= takes values by name: params={"name": …}')
+        raise InvalidArgumentError('params= takes a mapping of names to values: params={"name": …}')
     by_name = dict(params or {})
     if twice := next((name for name in keywords if name in by_name), None):
-        raise InvalidArgumentError(f":{twice} has two values: one as a keyword, and one in params=")
+        raise InvalidArgumentError(f":{twice} has two values, one as a keyword and one in params=. Pass only one")
     if clash := next((name for name in parameter_names(query) if name in options and name not in by_name), None):
         raise InvalidArgumentError(
-            f'the keyword {clash} means something else here: pass the value of :{clash} as params={{"{clash}": …}}'
+            f'{clash}= is a parameter of the method itself: pass the value of :{clash} as params={{"{clash}": …}}'
         )
     return {name: plain_value(value) for name, value in (by_name | dict(keywords)).items()}
 
@@ -207,13 +211,13 @@ _HEADER_TYPE, _BODY_LENGTH = 1, 3  # field numbers in the table Message
 
 
 class CutShortError(Exception):
-    """The stream ended before its end mark, so rows may be missing."""
+    """The stream ended without its end mark, so rows may be missing."""
 
 
 def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield each record batch as a stream of its own, or one stream without rows; raises CutShortError.
+    """Yield each record batch as a complete stream, or one stream without rows. At most one batch is in memory.
 
-    `pieces` are the bytes of the stream, cut anywhere. At most one batch is held in memory.
+    `pieces` are the bytes of the stream, split anywhere. Raises CutShortError.
     """
     head, empty = b"", True  # the schema, and dictionaries if there are any
     reader = _PieceReader(pieces)
@@ -233,7 +237,7 @@ def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _root_field(metadata: bytes, number: int, form: str) -> int:
-    """Return a number in the flatbuffer's root table, 0 where it is left out."""
+    """Return a number in the flatbuffer's root table; 0, the default, if the table leaves it out."""
     (table,) = struct.unpack_from("<I", metadata, 0)
     (back,) = struct.unpack_from("<i", metadata, table)
     vtable = table - back
@@ -244,14 +248,14 @@ def _root_field(metadata: bytes, number: int, form: str) -> int:
 
 
 class _PieceReader:
-    """Reads given lengths from bytes that arrive in pieces, without copying them."""
+    """Reads a number of bytes from pieces of any length, without copying them."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._rest = memoryview(b"")
 
     def take(self, length: int) -> list[memoryview]:
-        """Return the next `length` bytes, in pieces; raises CutShortError when there are fewer."""
+        """Return the next `length` bytes, in pieces; raises CutShortError if there are fewer."""
         taken: list[memoryview] = []
         while length > 0:
             if not self._rest:
@@ -265,20 +269,20 @@ class _PieceReader:
         return taken
 
 
-# Rows that are encoded together, so held in memory: with polars's default, rows of 1 KB took 180 MB more.
-_ROW_GROUP_ROWS = 16_384
+_ROW_GROUP_ROWS = 16_384  # held in memory together; with polars' default, rows of 1 KB took 180 MB more
 
 
 def write_parquet(frames: Iterator["pl.DataFrame"], target: Path, metadata: Mapping[str, str] | None = None) -> Path:
-    """Write frames of one schema, at least one, as they arrive. An existing file is replaced when the new one is complete.
+    """Write one or more frames of one schema as they arrive, with `metadata` in the file; return the path.
 
-    `metadata` is stored in the file. When it is interrupted, it leaves nothing behind.
+    An existing file is replaced when the new one is complete. An interrupt leaves no unfinished file.
     """
     unfinished = target.with_name(f".{target.name}.{environment.new_uuid()}")
     interrupted = Event()
     remaining = takewhile(lambda _frame: not interrupted.is_set(), frames)
     try:
-        # An interrupt in the main thread does not stop polars from writing. In a thread of its own it can be waited for.
+        # Polars' own threads continue to write when the main thread is interrupted. The writer thread stops at the next
+        # frame, and the executor waits for it, so nothing writes to the unfinished file after it is deleted.
         with ThreadPoolExecutor(1) as writer:
             try:
                 writer.submit(_sink, remaining, unfinished, dict(metadata or {})).result()

@@ -50,7 +50,7 @@ def test_segments_complete(shell: InteractiveShell, wb: Workbench) -> None:
 @pytest.mark.parametrize("beginning", ["step_22", "STEP_22"])
 def test_names_beyond_those_that_are_listed_complete(wb: Workbench, beginning: str) -> None:
     assert "step_229" not in wb.catalog.names
-    assert set(wb.catalog.beginning(beginning)) == {f"step_{number}" for number in range(220, 230)}
+    assert set(wb.catalog.names_with_prefix(beginning)) == {f"step_{number}" for number in range(220, 230)}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from tests.running import Running
 from workbench import InvalidArgumentError, SqlError, Workbench
-from workbench.magic import TABLES, choices
+from workbench.magic import TABLES, sql_completions
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_values_are_the_notebooks_variables(shell: InteractiveShell) -> None:
 def test_a_missing_variable_is_named(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     done = run(shell, "%%events\nSELECT :since")
     assert isinstance(done.error_in_exec, InvalidArgumentError)
-    assert "there is no variable since in this notebook" in capsys.readouterr().out
+    assert "define the variable since in this notebook" in capsys.readouterr().out
 
 
 def test_a_name_that_is_none_is_refused(shell: InteractiveShell) -> None:
@@ -120,8 +120,10 @@ def test_a_reload_leaves_one_of_each(shell: InteractiveShell) -> None:
 
 
 def test_event_names_with_colons_are_replaced_whole() -> None:
-    (choice,) = choices("SELECT * FROM app_events WHERE event IN ('a', 'game:st", "", lambda _: ["game:start", "start"])
-    assert (choice.fragment, choice.words) == ("game:st", ("game:start",))
+    (completion,) = sql_completions(
+        "SELECT * FROM app_events WHERE event IN ('a', 'game:st", "", lambda _: ["game:start", "start"]
+    )
+    assert (completion.fragment, completion.words) == ("game:st", ("game:start",))
 
 
 def test_the_tables_are_those_of_the_server(wb: Workbench) -> None:

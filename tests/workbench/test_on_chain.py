@@ -141,5 +141,5 @@ def test_what_is_no_abi_is_refused(text: str) -> None:
 
 
 def test_an_event_that_is_not_there_is_said() -> None:
-    with pytest.raises(InvalidArgumentError, match="there are Transfer, Paused"):
+    with pytest.raises(InvalidArgumentError, match="Its events are Transfer, Paused"):
         abi(SOLIDITY)["Minted"]

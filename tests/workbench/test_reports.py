@@ -13,7 +13,7 @@ import pytest
 
 from tests.running import Running
 from workbench import InvalidArgumentError, SqlError, Workbench
-from workbench.reports import doubts
+from workbench.reports import name_warnings
 
 NAMES = ("visit", "signup", "deposit", "trade")
 DAY = timedelta(days=1)
@@ -254,7 +254,7 @@ def test_right_names_are_not_doubted(wb: Workbench, story: list[Happened]) -> No
         assert report.view is not None
         assert not report.view.warnings
     alone = Workbench(wb.url, "wb_nobody")
-    assert doubts(alone._connection, ["story:vist"]) == []
+    assert name_warnings(alone._connection, ["story:vist"]) == []
 
 
 def test_cohorts_have_room_for_their_periods(wb: Workbench) -> None:

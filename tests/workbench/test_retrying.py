@@ -15,7 +15,7 @@ BREAK = object()
 OK = (202, {"accepted": True, "deduplicated": False, "idempotencyKey": "k"})
 BUSY = (429, {"error": "rate limit exceeded", "code": "RATE_LIMITED"})
 AWAY = (503, {"error": "try later", "code": "INGEST_UNAVAILABLE"})
-RETRIES = SendRetries(tries=4, first_s=0.001, longest_s=0.002)
+RETRIES = SendRetries(attempts=4, first_s=0.001, longest_s=0.002)
 
 
 class Script(HTTPServer):
@@ -101,7 +101,7 @@ def test_a_server_that_stays_busy_is_given_up_and_nothing_was_stored(script: Scr
 )
 def test_an_unknown_outcome_is_called_unknown_and_names_the_key(script: Script, answers: list[Any]) -> None:
     script.answers = answers
-    with pytest.raises(UnknownOutcomeError, match="it is unknown whether this was stored") as unknown:
+    with pytest.raises(UnknownOutcomeError, match="It is unknown whether this was stored") as unknown:
         script.events.send("deposit", external_id="1", idempotency_key="mine")
     assert 'Retry with idempotency_key="mine"' in str(unknown.value)
     assert "othing was stored" not in str(unknown.value)
@@ -161,7 +161,7 @@ def test_when_the_server_goes_away_the_receipts_say_which_events_are_stored(scri
     script.answers = [(202, {"results": [fine] * 100}), BREAK, BREAK, BREAK, BREAK]
     receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
     assert [index for index, _ in receipts.failed] == list(range(100, 230))
-    assert "it is unknown" in str(receipts[100].error)
+    assert "It is unknown" in str(receipts[100].error)
     assert [receipts[index].unknown for index in (0, 100, 200)] == [False, True, False]
     assert "NOT_SENT" in str(receipts[200].error)
     assert len(script.bodies) == 5

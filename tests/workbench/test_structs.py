@@ -63,9 +63,9 @@ def test_a_payload_is_text_until_it_is_asked_for_as_structs(running: Running) ->
     assert wb.structs(frame.filter(pl.col("event") == "typed"), "payload")["payload"].dtype == pl.Struct(
         {"asset": pl.String, "amount": pl.Decimal(38, 2)}
     )
-    with pytest.raises(InvalidArgumentError, match="no text column 'payloads'"):
+    with pytest.raises(InvalidArgumentError, match="'payloads' is not a text column"):
         frame.structs("payloads")
-    with pytest.raises(InvalidArgumentError, match="'event' contains values that are not valid JSON"):
+    with pytest.raises(InvalidArgumentError, match="Column 'event' contains values that are not valid JSON"):
         frame.structs("event")
 
 

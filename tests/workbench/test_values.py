@@ -40,7 +40,7 @@ def test_names_that_are_words_of_the_call_have_a_way(running: Running) -> None:
     query = "SELECT :query AS a, :stream AS b, :as_of AS c, :sql AS d, :name AS e, :params AS f"
     words = {"query": "1", "stream": "2", "as_of": "3", "params": "6"}
     assert wb.sql(query, params=words, sql="4", name="5").rows() == [("1", "2", "3", "4", "5", "6")]
-    said = r"the keyword as_of means something else here: pass the value of :as_of as params=\{\"as_of\": …\}"
+    said = r"as_of= is a parameter of the method itself: pass the value of :as_of as params=\{\"as_of\": …\}"
     with pytest.raises(InvalidArgumentError, match=said):
         wb.sql("SELECT :as_of", as_of="2026-01-01")
     preview = wb.segments.preview("SELECT contact_id FROM app_events WHERE event = :name", params={"name": "deposit"})
@@ -50,7 +50,7 @@ def test_names_that_are_words_of_the_call_have_a_way(running: Running) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda wb: wb.sql("SELECT :a", params=[1]), "params= takes values by name"),
+        (lambda wb: wb.sql("SELECT :a", params=[1]), "params= takes a mapping of names to values"),
         (lambda wb: wb.sql("SELECT :a", params={"a": 1}, a=2), ":a has two values"),
         (lambda wb: wb.sql(1), "the query must be a string"),
         (lambda wb: wb.segments.define("x", sql="SELECT :every"), r"params=\{\"every\": …\}"),

@@ -71,8 +71,8 @@ def test_names_are_searched_for_a_text(wb: Workbench) -> None:
     assert "deposit" in found
     assert all("epos" in name for name in found)
     assert "“epos” in their names" in wb.catalog.search("epos")._repr_html_()
-    assert "No name holds that." in repr(wb.catalog.search("nothing like it"))
-    with pytest.raises(InvalidArgumentError, match="searched for a text"):
+    assert "No event name contains this text." in repr(wb.catalog.search("nothing like it"))
+    with pytest.raises(InvalidArgumentError, match="takes a text"):
         wb.catalog.search(7)  # type: ignore[arg-type]
 
 
@@ -128,7 +128,7 @@ def test_a_wrong_query_points_at_the_spot(wb: Workbench) -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("select 1; select 2", "One statement at a time"),
+        ("select 1; select 2", "Only one statement is allowed"),
         ("drop table contacts", "Only SELECT"),
         ("-- all of them\nDELETE FROM contacts", "Only SELECT"),
     ],
@@ -324,7 +324,7 @@ def test_a_dry_run_says_what_it_would_start(wb: Workbench) -> None:
     receipt = wb.events.send("dry:event", wallet_address=WALLET, test=True)
     assert (receipt.dry_run, receipt.matched_automations) == (True, 1)
     assert receipt.sentence() == (
-        "Dry run: it would start 1 automation. Nothing was sent; no contact, event or entry was stored."
+        "Dry run: it would start 1 automation. No message was sent, and no contact, event or entry was stored."
     )
     with pytest.raises(NotFoundError, match="a dry run starts no entry"):
         wb.automation("dry").wait_for_entry(receipt)
@@ -344,9 +344,9 @@ def test_a_wrong_key_is_explained(running: Running) -> None:
         (lambda wb: wb.events.send(), r"'event'.*wb\.events\.send\("),
         (lambda wb: wb.events.send("x", amount=1), "'amount'"),
         (lambda wb: wb.events.send("x"), "the event has no contact"),
-        (lambda wb: wb.events.send("x", contact="ada"), "contact is written like"),
+        (lambda wb: wb.events.send("x", contact="ada"), "contact must be an object"),
         (lambda wb: wb.events.send("x", email="a@b.example", payload={"a": object()}), "written as JSON"),
-        (lambda wb: wb.events.send_many(["x"]), "an event is written like"),
+        (lambda wb: wb.events.send_many(["x"]), "an event must be an object"),
         (lambda wb: wb.events.sent("x"), r"did you mean \.send"),
         (lambda wb: wb.automation(5), "opened by its name"),
         (lambda wb: wb.automations["x"], r"wb\.automation\('x'\)"),
@@ -392,8 +392,8 @@ def test_importing_the_workbench_loads_nothing_large(use: str, client: bool) -> 
 
 
 def test_a_chain_that_nobody_reads_is_said(wb: Workbench) -> None:
-    assert "No chain is read here" in repr(wb.chains)
-    assert "No chain is read here" in wb.chains._repr_html_()
+    assert "No chain is followed" in repr(wb.chains)
+    assert "No chain is followed" in wb.chains._repr_html_()
     written = wb.automation("On chain").on_chain(
         contract=f"0x{'c0' * 20}", event="A(address to)", to_contact="to", chain_id=7
     )

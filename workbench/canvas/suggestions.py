@@ -12,7 +12,7 @@ import msgspec
 
 from workbench import environment
 from workbench.catalog import Catalog, EventShape
-from workbench.chain import chained
+from workbench.chain import chain_facts
 from workbench.connection import Connection
 from workbench.display.html import moment
 from workbench.display.words import short, value
@@ -103,7 +103,7 @@ class Suggestions:
         connection = self._connection
         chains = None
         if connection is not None and uses_chain(trigger, graph):
-            chains = self._cached("chains", lambda: chained(connection), None)
+            chains = self._cached("chains", lambda: chain_facts(connection), None)
         if not names and chains is None:
             return []
         checked = [name for name in events_of(trigger, graph) if name in names][:_MAX_CHECKED_EVENTS]

@@ -56,7 +56,7 @@ function catalog(model, el) {
     const focused = rows.contains(document.activeElement) ? document.activeElement.dataset.event : null;
     rows.replaceChildren(...found.map(row));
     for (const each of rows.children) if (each.dataset.event === focused) each.focus();
-    if (!found.length) rows.append(h("tr", {}, h("td", { colspan: names.length, class: "soft" }, text ? "No name holds that." : shown.empty)));
+    if (!found.length) rows.append(h("tr", {}, h("td", { colspan: names.length, class: "soft" }, text ? "No event name contains this text." : shown.empty)));
   }
 
   function row(each) {
