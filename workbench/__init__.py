@@ -5,8 +5,8 @@ wb = Workbench()
 
 `%load_ext workbench` adds the cell magic `%%events`, which runs a cell of SQL.
 
-Importing this package loads nothing else: each public name is loaded when it is first used (PEP 562). So the server, which
-needs `workbench.language` only, never loads polars or ipywidgets.
+Importing this package loads nothing else: each public name is loaded when it is first used (PEP 562). So the server,
+which needs `workbench.language` only, never loads polars or ipywidgets.
 """
 
 import importlib
@@ -51,40 +51,25 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-_MODULES = {
-    "AuthenticationError": "workbench.errors",
-    "Automation": "workbench.automation",
-    "Catalog": "workbench.catalog",
-    "ConflictError": "workbench.errors",
-    "ConnectionFailedError": "workbench.errors",
-    "Contact": "workbench.contacts",
-    "DeadLetters": "workbench.entries",
-    "Entries": "workbench.entries",
-    "Entry": "workbench.entries",
-    "InvalidArgumentError": "workbench.errors",
-    "InvalidAutomationError": "workbench.errors",
-    "InvalidRequestError": "workbench.errors",
-    "Merge": "workbench.contacts",
-    "MissingDependencyError": "workbench.errors",
-    "NotFoundError": "workbench.errors",
-    "PermissionDeniedError": "workbench.errors",
-    "Plan": "workbench.plan",
-    "PublishError": "workbench.errors",
-    "Receipt": "workbench.events",
-    "Receipts": "workbench.events",
-    "Segment": "workbench.segments",
-    "Simulation": "workbench.simulate",
-    "SqlError": "workbench.errors",
-    "StoppedError": "workbench.errors",
-    "UnavailableError": "workbench.errors",
-    "UnknownOutcomeError": "workbench.errors",
-    "UnknownVerbError": "workbench.errors",
-    "VersionError": "workbench.errors",
-    "WaitTimeoutError": "workbench.errors",
-    "Workbench": "workbench.workbench",
-    "WorkbenchError": "workbench.errors",
+_NAMES = {
+    "automation": "Automation",
+    "catalog": "Catalog",
+    "contacts": "Contact Merge",
+    "entries": "DeadLetters Entries Entry",
+    "errors": (
+        "AuthenticationError ConflictError ConnectionFailedError InvalidArgumentError InvalidAutomationError "
+        "InvalidRequestError MissingDependencyError NotFoundError PermissionDeniedError PublishError SqlError "
+        "StoppedError UnavailableError UnknownOutcomeError UnknownVerbError VersionError WaitTimeoutError "
+        "WorkbenchError"
+    ),
+    "events": "Receipt Receipts",
+    "plan": "Plan",
+    "segments": "Segment",
+    "simulate": "Simulation",
+    "workbench": "Workbench",
 }
-__all__ = ["__version__", *_MODULES]  # noqa: PLE0604  the keys are strings
+_MODULES = {name: f"workbench.{module}" for module, names in _NAMES.items() for name in names.split()}
+__all__ = ["__version__", *sorted(_MODULES)]  # noqa: PLE0604  the keys are strings
 
 
 def __getattr__(name: str) -> Any:
@@ -99,14 +84,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:
-    """Do what `%load_ext workbench` asks for."""
+    """Register the magics, for `%load_ext workbench`."""
     from workbench.magic import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: "InteractiveShell") -> None:
-    """Do what `%unload_ext workbench` asks for."""
+    """Remove the magics, for `%unload_ext workbench`."""
     from workbench.magic import unload
 
     unload(shell)

@@ -1,4 +1,4 @@
-"""What concerns the organization as a whole: its audit log, its API keys, what the current key may do, and its usage."""
+"""The organization's account: audit log, API keys, the permissions of the current key, and usage."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ class _AuditRow(msgspec.Struct, frozen=True, rename="camel"):
     detail: dict[str, Any]
 
 
-_AUDIT_PAGE = 500
+_AUDIT_PAGE = 500  # the most that the server lists in one response
 _AUDIT_COLUMNS = tuple(map(TableColumn, ("at (UTC)", "action", "subject", "live version", "by", "key")))
 
 
@@ -63,22 +63,20 @@ def audit(
         pl.Series("to_version", [change.to_version for change in changes], pl.Int64),
         pl.Series("detail", [encode(change.detail).decode() for change in changes], pl.String),
     )
+    rows = []
+    for change in changes:
+        kind, _, verb = change.action.partition(".")
+        action_text = f"{kind}: {verb.replace('_', ' ')}" if verb else kind  # contact.opt_out: “contact: opt out”
+        subject = change.subject or short(change.subject_id)
+        versions = "" if change.to_version is None else f"{change.from_version or 'none'} → {change.to_version}"
+        by = change.by if change.by != change.key_id else short(change.by)
+        rows.append((moment(change.at), action_text, subject, versions, by, change.key or ""))
     title = f"Changes: {quantity(len(changes), 'row')}, the newest first"
-    rows = [_audit_cells(change) for change in changes]
     return with_view(frame, TableView(_AUDIT_COLUMNS, rows, title, "Nothing was changed yet."))
 
 
-def _audit_cells(change: _AuditRow) -> tuple[str, ...]:
-    kind, _, verb = change.action.partition(".")
-    action = f"{kind}: {verb.replace('_', ' ')}" if verb else kind  # contact.opt_out becomes “contact: opt out”
-    subject = change.subject or short(change.subject_id)
-    versions = "" if change.to_version is None else f"{change.from_version or 'none'} → {change.to_version}"
-    by = change.by if change.by != change.key_id else short(change.by)
-    return moment(change.at), action, subject, versions, by, change.key or ""
-
-
 class Key(msgspec.Struct, frozen=True, rename="camel"):
-    """An API key; `key` shows only its beginning and end. `standing`: active, ending (it was rolled), ended or revoked."""
+    """An API key. `key` shows its beginning and end. `standing`: active, ending (it was rolled), ended or revoked."""
 
     id: str
     kind: str
@@ -92,7 +90,7 @@ class Key(msgspec.Struct, frozen=True, rename="camel"):
     revoked_at: str | None
 
     def status_text(self) -> str:
-        """Return its status, with the date until or since when it applies."""
+        """Return its status with the date that belongs to it."""
         match self.standing:
             case "ending":
                 return f"works until {moment(self.expires_at)}"
@@ -103,7 +101,10 @@ class Key(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NewKey:
-    """A key that was just created. `secret` is the key; it does not show itself, since notebooks are saved and shared."""
+    """A key that was just created. `secret` is the key.
+
+    It never shows the secret, because the output of a notebook is saved and shared.
+    """
 
     def __init__(self, secret: str, key: Key) -> None:
         self.secret = secret
@@ -131,20 +132,23 @@ class Keys(Sequence[Key]):
 
     @usage_example('.create("live", name="backend") or .create("workbench", scopes=["events:read", "sql:read"])')
     def create(self, kind: str, *, name: str | None = None, scopes: Sequence[str] | None = None) -> NewKey:
-        """Create a key: live, test, publishable or workbench, with the default scopes of its kind or those given."""
+        """Create a live, test, publishable or workbench key. By default it gets the default scopes of its kind."""
         options = {"kind": kind, "name": name, "scopes": None if scopes is None else [*scopes]}
         body = {option: value for option, value in options.items() if value is not None}
         return self._new_key(self._connection.post("/keys", body))
 
     @usage_example('.roll("backend", overlap="2h")')
     def roll(self, key: Key | str, overlap: object = "1d") -> NewKey:
-        """Create a key like this one, which keeps working for `overlap`; `overlap=0` ends it now. `key`: a Key, its id, or a unique name."""
+        """Create a key with the same kind, name and scopes. The old one works for another `overlap`; 0 ends it at once.
+
+        `key` is a Key, its id, or the name of one active key.
+        """
         seconds = 0 if overlap == 0 else seconds_of(overlap, "overlap")
         return self._new_key(self._connection.post(f"/keys/{self._id_of(key)}/roll", {"overlapSeconds": seconds}))
 
     @usage_example('.revoke("backend")')
     def revoke(self, key: Key | str) -> Key:
-        """End a key permanently. `key`: a Key, its id, or a unique name."""
+        """End a key permanently. `key` is a Key, its id, or the name of one active key."""
         return msgspec.convert(self._connection.post(f"/keys/{self._id_of(key)}/revoke"), Key)
 
     def _new_key(self, body: Any) -> NewKey:
@@ -159,9 +163,9 @@ class Keys(Sequence[Key]):
             if key == candidate.id or (key == candidate.name and candidate.standing == "active")
         ]
         if len(ids) > 1:
-            raise InvalidArgumentError(f"{len(ids)} keys have the name {key!r}: give the id of one")
+            raise InvalidArgumentError(f"{len(ids)} keys have the name {key!r}: pass the id of one")
         if not ids:
-            raise NotFoundError(f"there is no active key {key!r}; wb.keys lists the keys")
+            raise NotFoundError(f"active key not found: {key!r}. wb.keys lists the keys")
         return ids[0]
 
     def __getitem__(self, index: Any) -> Any:
@@ -186,8 +190,8 @@ class Keys(Sequence[Key]):
 
 _KEY_COLUMNS = tuple(map(TableColumn, ("name", "key", "kind", "scopes", "last used", "status", "id")))
 
-# The API has no route that lists the scopes of the calling key. These requests change nothing: a key without the scope gets
-# 401 or 403, one with it gets 200, 400 or 404.
+# The API has no route that lists the scopes of the calling key. These requests change nothing: a key without the scope
+# gets 401 or 403, one with it gets 200, 400 or 404.
 _UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 _PROBES: tuple[tuple[str, str, str, dict[str, Any] | None], ...] = (
     ("read events", "GET", "/events/catalog", None),
@@ -198,7 +202,7 @@ _PROBES: tuple[tuple[str, str, str, dict[str, Any] | None], ...] = (
 
 
 def permissions(connection: Connection) -> list[tuple[str, bool]]:
-    """Return what a key can be allowed to do, and whether this one is."""
+    """Return the actions that need a scope, each with whether this key has it."""
     return [
         (action, connection.request(method, path, body=body).status not in (401, 403))
         for action, method, path, body in _PROBES
@@ -209,7 +213,10 @@ _USAGE_COLUMNS = (TableColumn("channel"), TableColumn("messages", number=True))
 
 
 def usage(connection: Connection, month: str | None) -> "pl.DataFrame":
-    """Return a frame with the messages sent per channel in a month of UTC (default: this one). Incoming events are not metered."""
+    """Return a frame with the messages sent per channel in a month of UTC (default: this one).
+
+    Columns: month, channel, messages. Incoming events are not metered.
+    """
     import polars as pl
 
     from workbench.display.frame import with_view

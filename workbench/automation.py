@@ -70,7 +70,7 @@ class Automation(AutomationVerbs):
     def __init__(self, draft: Draft, server: SavedAutomation | None = None) -> None:
         self._draft = draft
         self._server = server or SavedAutomation()
-        self._canvases: dict[bool, Canvas] = {}  # by read_only
+        self._canvases: dict[bool, Canvas] = {}  # by read_only: `.canvas()` returns the same one again
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> Self:
@@ -214,7 +214,7 @@ class Automation(AutomationVerbs):
         addresses given here, are marked as tests and are not counted. `node` sends the message of one step alone. The
         draft is saved first, but not published.
         """
-        self.save()
+        self.save()  # the server renders the saved draft
         return send_test(self._connected(), self._saved().id, self._draft, event, cast("dict[str, str]", to), node)
 
     # Publishing
@@ -237,7 +237,7 @@ class Automation(AutomationVerbs):
         errors by node, and ConflictError if the automation was changed since it was opened.
         """
         connection = self._connected()
-        # Before saving, so that a draft that cannot be published does not replace the saved one.
+        # Checked here first: a draft with errors is not saved either.
         publishing.raise_on_errors(self.name, self._draft.remarks())
         self.save(overwrite=overwrite)
         self._server.record = publishing.publish(connection, self._saved())

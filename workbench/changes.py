@@ -63,7 +63,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Changes:
     """Return the differences between two payloads; with `before` None everything is added."""
-    new: JsonObject = normalise(after)
+    new: JsonObject = normalise(after)  # as the server stores it; otherwise 1.0 and Decimal("1.0") would differ
     new_nodes = _nodes(new)
     if before is None:
         steps = [
@@ -106,6 +106,7 @@ def _trigger_changes(before: JsonObject, after: JsonObject) -> list[Change]:
     if bool(outlines[0].logs) != bool(outlines[1].logs):
         return [Change("changed", "trigger", _new_and_old(*map(_trigger_sentence, specs)))]
     texts = []
+    # As sets, because the order of event names says nothing.
     if set(outlines[0].events) != set(outlines[1].events):
         events = [words.join_or([event_name(event) for event in outline.events]) for outline in outlines]
         texts.append(f"starts on {_new_and_old(events[0] or 'any event', events[1] or 'any event')}")
@@ -224,6 +225,7 @@ def _targets(payload: JsonObject) -> dict[tuple[str, str | None], str]:
 
 def _renamed_steps(before: JsonObject, after: JsonObject) -> dict[str, str]:
     """Return the steps that differ in their id only, as new ids by old ids: same type, same data, same edges."""
+    # Only equal steps are matched, never similar ones: a wrong match would hide a removed and an added step.
     old, new = _nodes(before), _nodes(after)
     removed = {key: (node["type"], node.get("data") or {}) for key, node in old.items() if key not in new}
     added = {key: (node["type"], node.get("data") or {}) for key, node in new.items() if key not in old}

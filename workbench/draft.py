@@ -230,6 +230,7 @@ def with_setting(draft: Draft, name: str, value: JsonObject | int) -> Draft:
     _require_json({name: value})
     if problems := read_settings(normalise({name: value}), "").problems:
         raise InvalidAutomationError("; ".join(f"{problem.field.lstrip('.')} {problem.reason}" for problem in problems))
+    # Settings live in the graph, so that a version contains them and a rollback restores them (docs/decisions/0016).
     before = draft.extra_keys.get("settings")
     settings = {**(before if isinstance(before, dict) else {}), name: value}
     return msgspec.structs.replace(draft, extra_keys={**draft.extra_keys, "settings": settings}, as_read=False)
@@ -326,6 +327,7 @@ def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
         )
     if len(arguments) > 1:
         raise InvalidAutomationError(f"write one operator for {path!r}: {OPERATORS}")
+    # Without an operator it reads as it is spoken: `.when("contact.email")` asks whether there is one.
     name, value = next(iter(arguments.items()), ("exists", True))
     if name == "exists":
         if value is not True:

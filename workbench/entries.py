@@ -1,7 +1,7 @@
-"""Entries: one per automation and event, with what happened step by step, and the ones that failed permanently.
+"""Entries: one per automation and event, with their steps and messages, and the ones that failed permanently.
 
-Waiting for an entry polls it, at growing intervals of up to a second. Failed entries ("dead letters") are grouped by cause and
-can be replayed: a message keeps its id, so a receiver recognises one that it already got.
+Waiting for an entry polls it, at growing intervals of up to a second. Failed entries ("dead letters") are grouped by
+cause and can be replayed: a message keeps its id, so a receiver recognizes one that it already got.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 Until: TypeAlias = Literal["ended", "waiting"]
-"""When waiting for an entry stops: when it ended, or also when it waits for time or an event."""
+"""When `wait` returns: after the entry has ended, or also once it waits for a time or an event."""
 
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0  # most entries end within a second; a long wait should cost few requests
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -59,7 +59,7 @@ class _EntryRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _EntryVersion(msgspec.Struct, frozen=True):
-    """The version that an entry runs, to draw its path on."""
+    """The version that an entry runs on, to draw its path."""
 
     name: str
     trigger: Trigger
@@ -67,7 +67,7 @@ class _EntryVersion(msgspec.Struct, frozen=True):
 
 
 class Entry:
-    """One contact in an automation. Shows the path, the messages and every step; `wait()` waits until it ends."""
+    """One contact's passage through an automation. Shows itself as path, messages and steps."""
 
     def __init__(self, connection: Connection, row: _EntryRow) -> None:
         self._connection = connection
@@ -111,7 +111,7 @@ class Entry:
 
     @property
     def attempts(self) -> int:
-        """How often its current step was tried."""
+        """The number of attempts of its current step."""
         return self._row.attempts
 
     @property
@@ -135,7 +135,10 @@ class Entry:
         return self
 
     def wait(self, timeout: float = 30.0, *, until: Until = "ended") -> "Entry":
-        """Poll it until it ends, or until it waits, and return it; raises WaitTimeoutError after `timeout` seconds."""
+        """Return it once it has ended, or with `until="waiting"` also once it waits.
+
+        Raises WaitTimeoutError after `timeout` seconds.
+        """
         if until not in get_args(Until):
             raise InvalidArgumentError(f'until={until!r}: write until="ended" or until="waiting"')
         progress, deadline, pause_s = ProgressLine(), environment.monotonic_s() + timeout, _FIRST_PAUSE_S
@@ -152,7 +155,10 @@ class Entry:
         return self
 
     def replay(self) -> "Entry":
-        """Try an entry that failed permanently again, from the step that failed, and return it."""
+        """Try an entry that failed permanently again from the step that failed, and return it.
+
+        Raises InvalidRequestError if it is in another state.
+        """
         if self.state is not State.DEAD:
             raise InvalidRequestError(
                 f"only an entry that failed permanently can be replayed; this one is {self.state.value}"
@@ -161,11 +167,11 @@ class Entry:
         return self.refresh()
 
     def _read_version(self) -> _EntryVersion | None:
-        """Return the version it runs; None when nothing was published, or the key may not read automations."""
+        """Return the version it runs on; None if nothing was published, or the key may not read automations."""
         number = self._row.automation_version
         if self._version is None and number is not None:
             path = f"/automations/{self.automation_id}"
-            with contextlib.suppress(WorkbenchError):  # the entry can be shown without its picture
+            with contextlib.suppress(WorkbenchError):  # an entry is shown without its picture rather than not at all
                 versions = self._connection.get(f"{path}/versions")["versions"]
                 version = next((version for version in versions if version["version"] == number), None)
                 if version is not None:
@@ -219,13 +225,13 @@ class Entries(Sequence[Entry]):
 
     @property
     def latest(self) -> Entry:
-        """The newest entry; raises NotFoundError when there is none."""
+        """The newest entry. Raises NotFoundError if no event has started the automation."""
         if not self._entries:
             raise NotFoundError("no event has started this automation yet")
         return self._entries[0]
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with one row per entry."""
+        """Return a polars frame with one row per entry: ids, state, outcome, step, attempts, last error and times."""
         import polars as pl
 
         rows = [entry._row for entry in self._entries]
@@ -249,7 +255,7 @@ class Entries(Sequence[Entry]):
         return len(self._entries)
 
     def _table(self) -> tuple[Sequence[TableColumn], list[tuple[str, ...]]]:
-        """Return columns and rows; there is a column for errors only when an entry has one."""
+        """Return columns and rows, with a column for errors only if an entry has one."""
         failed = any(entry.error for entry in self)
         rows = []
         for entry in self:
@@ -280,6 +286,7 @@ def list_entries(connection: Connection, automation_id: str, limit: int, state: 
 
 def find_entry(connection: Connection, automation_id: str, event: str) -> Entry | None:
     """Return the automation's entry for an event, found by idempotency key or event id, or None."""
+    # An idempotency key may look like a UUID, so it is tried first. The server refuses an id that is not one.
     entries = _entries(connection, connection.get("/entries", idempotencyKey=event))
     if not entries and _UUID.fullmatch(event):
         entries = _entries(connection, connection.get("/entries", eventId=event))
@@ -296,7 +303,7 @@ def _entries(connection: Connection, body: dict[str, Any]) -> Entries:
 
 
 class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
-    """Failed entries with the same automation, cause and step. `attempts` is the largest number of attempts of one of them.
+    """The failed entries with the same automation, cause and step. `attempts` is the most that one of them had.
 
     `active`: the automation is on, so they can be replayed.
     """
@@ -318,7 +325,7 @@ class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """How many entries are tried again, and how many were left because their automation is off."""
+    """How many entries are tried again, and how many were not because their automation is off."""
 
     entries: int
     left: int = 0
@@ -331,7 +338,7 @@ class Replayed(msgspec.Struct, frozen=True):
         return f"{_entry_count(self.entries)} {verb} tried again, from the step that failed."
 
     def note(self) -> str:
-        """Return how many were left, and why; empty when none was."""
+        """Return how many were not replayed, and why; empty if all were."""
         if not self.left:
             return ""
         return f"{_entry_count(self.left)} of automations that are off were not replayed: .activate() first."
@@ -345,7 +352,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class DeadLetters(Sequence[DeadLetter]):
-    """Failed entries by cause, the latest failure first. `replay()` tries all of them again, `replay("no_wallet")` those of one cause."""
+    """Failed entries by cause, the latest failure first. `replay()` tries all of them again, or those of one cause."""
 
     def __init__(self, connection: Connection, letters: Iterable[DeadLetter], automation_id: str | None = None) -> None:
         self._connection = connection
@@ -403,7 +410,9 @@ class DeadLetters(Sequence[DeadLetter]):
 
     def _repr_html_(self) -> str:
         title = f"Failed permanently: {_entry_count(sum(letter.entries for letter in self._letters))}"
-        note = 'Replay all with .replay(), one cause with .replay("cause"). Each entry: wb.sql("SELECT * FROM dead_letters")'
+        note = (
+            'Replay all with .replay(), one cause with .replay("cause"). To list: wb.sql("SELECT * FROM dead_letters")'
+        )
         return table(*self.table(), title=title if self else "", note=note if self else "", empty=_NO_DEAD_LETTERS)
 
 

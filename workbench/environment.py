@@ -1,4 +1,7 @@
-"""The only place of the package that reads the environment or the clock, sleeps, takes chances, or asks where it runs."""
+"""The only module of the package that reads the environment or the clock, sleeps, or draws random numbers.
+
+It also detects where the package runs: in the kernel of a notebook, and on how many cores.
+"""
 
 import os
 import random
@@ -17,7 +20,7 @@ def variable(name: str) -> str | None:
 
 
 def now() -> datetime:
-    """Return this moment in UTC by this machine's clock."""
+    """Return the current time in UTC by this machine's clock."""
     return datetime.now(UTC)
 
 
@@ -27,38 +30,39 @@ def new_uuid() -> str:
 
 
 def monotonic_s() -> float:
-    """Return seconds on a clock that never steps back, for measuring spans."""
+    """Return seconds on a clock that is never set back, for measuring durations."""
     return time.monotonic()
 
 
-def sleep(span: float) -> None:
-    """Wait for `span` seconds."""
-    time.sleep(span)
+def sleep(seconds: float) -> None:
+    """Wait for some seconds."""
+    time.sleep(seconds)
 
 
 def random_fraction() -> float:
-    """Return a number from 0 up to 1, for jitter."""
+    """Return a number from 0 up to, but not including, 1, for jitter."""
     return random.random()  # noqa: S311  spreads retries; no secret depends on it
 
 
 def in_kernel() -> bool:
-    """Tell whether this runs in the kernel of a notebook, where widgets can be shown."""
-    ipython = sys.modules.get("IPython")
+    """Return whether this process is the kernel of a notebook, where widgets can be shown."""
+    ipython = sys.modules.get("IPython")  # not imported: without IPython the answer is no
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def line_before_cursor() -> str:
-    """Return what stands before the cursor in the line that IPython is asked to complete."""
+    """Return the text before the cursor in the line that IPython completes."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return "" if shell is None else str(getattr(shell.Completer, "text_until_cursor", ""))
 
 
 def all_variables() -> dict[str, str]:
-    """Return a copy of the whole environment, for a program that is started."""
+    """Return a copy of the environment, for a child process."""
     return dict(os.environ)
 
 
 def cores() -> int:
-    """Return how many processor cores there are for this process."""
+    """Return the number of processor cores that this process may use."""
+    # A container or taskset limits the affinity, which cpu_count ignores. macOS has no sched_getaffinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,6 +1,7 @@
 """The errors of this package, written for the person at the notebook.
 
-IPython shows a `WorkbenchError` as one paragraph without a traceback, so each message says what is wrong and what to do.
+IPython shows a `WorkbenchError` as one paragraph without a traceback, so each message says what is wrong and what to
+do.
 `usage_example` and `MethodHints` turn wrong arguments and misspelled methods into such errors as well.
 """
 
@@ -15,18 +16,18 @@ from workbench.language.problem import Problem, nearest_name
 class WorkbenchError(Exception):
     """The base of every error of this package.
 
-    `status` is the HTTP status of the response that caused the error, and `request_id` finds the request in the server's log.
-    Both are None when the error did not come from a response.
+    `status` is the HTTP status of the response that caused the error, and `request_id` finds the request in the
+    server's log. Both are None when the error did not come from a response.
 
     ```
     WorkbenchError
     ├── InvalidArgumentError         a call has wrong arguments; nothing was sent
     │   ├── InvalidAutomationError   an automation is written in a way that cannot work
-    │   └── UnknownVerbError         there is no such method here
+    │   └── UnknownVerbError         the method does not exist
     ├── MissingDependencyError       an optional library is not installed
     ├── AuthenticationError          the key is missing, unknown or revoked (401)
     ├── PermissionDeniedError        the key lacks the scope for this (403)
-    ├── NotFoundError                it does not exist (404)
+    ├── NotFoundError                the object does not exist (404)
     ├── InvalidRequestError          the server rejected the request; `problems` say why (400, 413, 422)
     │   ├── SqlError                 Postgres rejected the query; `position` is where
     │   ├── PublishError             the automation cannot be published as it is; `problems` name nodes
@@ -59,7 +60,7 @@ class InvalidAutomationError(InvalidArgumentError):
 
 
 class UnknownVerbError(InvalidArgumentError, AttributeError):
-    """There is no such method here."""
+    """The method does not exist. The message names the nearest one."""
 
 
 class MissingDependencyError(WorkbenchError, ImportError):
@@ -75,7 +76,7 @@ class PermissionDeniedError(WorkbenchError):
 
 
 class NotFoundError(WorkbenchError):
-    """It does not exist (404)."""
+    """The object does not exist (404)."""
 
 
 class VersionError(WorkbenchError):
@@ -83,7 +84,10 @@ class VersionError(WorkbenchError):
 
 
 class UnavailableError(WorkbenchError):
-    """The server cannot take this now. After a 429 no event was stored; after a 5xx check whether a change was made before repeating it."""
+    """The server is busy or failing.
+
+    After a 429 no event was stored. After a 5xx check whether a change was made before you repeat it.
+    """
 
 
 class ConnectionFailedError(WorkbenchError, ConnectionError):
@@ -91,15 +95,18 @@ class ConnectionFailedError(WorkbenchError, ConnectionError):
 
 
 class UnknownOutcomeError(WorkbenchError):
-    """The server may or may not have stored it: a 503, or no response. Send an event again with the same idempotency key."""
+    """No complete response, or a 503 to an event: it may or may not have been stored.
+
+    Send an event again with the same idempotency key; it is stored at most once.
+    """
 
 
 class WaitTimeoutError(WorkbenchError, TimeoutError):
-    """The entry did not end, or did not start to wait, within the timeout."""
+    """The entry did not end, or did not begin to wait, within the timeout."""
 
 
 class StoppedError(WorkbenchError):
-    """A backtest was interrupted, or could not continue. Nothing of it is kept."""
+    """A backtest was interrupted, or could not continue. It leaves no partial result."""
 
 
 class InvalidRequestError(WorkbenchError):
@@ -136,15 +143,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def usage_example(usage: str) -> Callable[[F], F]:
-    """Return a decorator: a call with arguments that do not fit raises InvalidArgumentError showing `usage`.
+    """Return a decorator that makes calls with wrong arguments raise InvalidArgumentError with `usage`.
 
-    The keywords of `**arguments: Unpack[SomeTypedDict]` become part of the signature, and the TypedDict's docstring part of the help.
+    The keys of `**arguments: Unpack[SomeTypedDict]` become part of the signature, and the TypedDict's docstring part of
+    the help.
     """
 
     def decorate(function: F) -> F:
-        signature, keywords = inspect.signature(function), _keywords(function)
+        signature = inspect.signature(function)
+        *positional, last = signature.parameters.values()
+        keywords = next(iter(get_args(last.annotation)), None)
+        if last.kind is not inspect.Parameter.VAR_KEYWORD or not is_typeddict(keywords):
+            keywords = None
         if keywords is not None:
-            *positional, _ = signature.parameters.values()
+            # Otherwise completion and help would show `**arguments` and no names.
             named = [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=annotation)
                 for name, annotation in keywords.__annotations__.items()
@@ -167,17 +179,11 @@ def usage_example(usage: str) -> Callable[[F], F]:
     return decorate
 
 
-def _keywords(function: Callable[..., Any]) -> Any:
-    """Return the TypedDict of `**arguments: Unpack[…]`, or None."""
-    *_, last = inspect.signature(function).parameters.values()
-    keywords = next(iter(get_args(last.annotation)), None)
-    return keywords if last.kind is inspect.Parameter.VAR_KEYWORD and is_typeddict(keywords) else None
-
-
 class MethodHints:
-    """Answers an unknown method with the nearest name, or with all names; `_hint` replaces that with a better sentence.
+    """Answers an unknown method with the nearest name or all names. A subclass can replace that answer with `_hint`.
 
-    Only for the ends of a path like `wb.events.send`: IPython does not complete through an object with a `__getattr__`.
+    Only for objects at the end of a path like `wb.events.send`: IPython's guarded completion does not evaluate an
+    object that has a `__getattr__`.
     """
 
     _hint = ""
@@ -189,5 +195,5 @@ class MethodHints:
                 raise AttributeError(name)
             names = [public for public in dir(type(self)) if not public.startswith("_")]
             near = nearest_name(name, names)
-            hint = self._hint or (f"did you mean .{near}?" if near else f"there are {', '.join(names)}")
-            raise UnknownVerbError(f"there is no .{name} here: {hint}")
+            hint = self._hint or (f"did you mean .{near}?" if near else f"the methods are {', '.join(names)}")
+            raise UnknownVerbError(f"method not found: .{name}; {hint}")

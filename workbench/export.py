@@ -1,9 +1,9 @@
-"""Tables of the organization as parquet files on this machine (events by month), and a SQLAlchemy engine on a direct login.
+"""Exports of tables as parquet files on this machine (events by month), and a SQLAlchemy engine for a direct login.
 
-Rows are read in pages by id, each with a query of its own, so neither the time limit of a statement nor memory limits the size of an
-export. A file appears when it is complete, with a fingerprint of its content in its metadata. A month with the current fingerprint is
-skipped, so an interrupted export resumes, and a later one rewrites the months that changed: events were added, contacts erased, merged
-or identified, or another key sees more or fewer addresses.
+Rows are read in pages by id, one query per page, so neither the statement timeout nor memory limits the size of an
+export. A file appears when it is complete, with a fingerprint of its content in its metadata. A month with the current
+fingerprint is skipped. So an interrupted export resumes, and a later one rewrites only the months that changed: events
+were added, contacts erased, merged or identified, or another key sees more or fewer addresses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from workbench import environment
-from workbench.connection import Connection
+from workbench.connection import Connection, retry
 from workbench.display.html import ProgressLine
-from workbench.errors import (
-    ConnectionFailedError,
-    InvalidArgumentError,
-    MissingDependencyError,
-    UnavailableError,
-    UnknownOutcomeError,
-)
+from workbench.errors import InvalidArgumentError, MissingDependencyError
 from workbench.sql import built_in, write_parquet
 
 if TYPE_CHECKING:
@@ -32,15 +26,14 @@ if TYPE_CHECKING:
 
 TABLES = ("events", "contacts", "messages", "entries")
 _PAGE_ROWS = 20_000  # a third of a second, and some megabytes
-_TRIES = 5
-_RETRY_PAUSE_S = 2.0
-_FIRST_ID = "00000000-0000-0000-0000-000000000000"
+_RETRY_PAUSES_S = (2.0,) * 4  # a server that restarts must not end a long export
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"  # less than every id
 _MASK = "•"  # the service masks email addresses with it
 _FINGERPRINT = "workbench.export"  # the key in a file's metadata
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """The result of an export: rows by table, files written and files kept. `masked`: email addresses were left out."""
+    """The result of an export: rows by table, files written, files kept. `masked`: email addresses were left out."""
 
     path: Path
     rows: dict[str, int]
@@ -56,10 +49,10 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 def export(connection: Connection, path: str | Path, tables: Sequence[str]) -> Exported:
-    """Write tables below `path`; raises InvalidArgumentError for an unknown table, SqlError and OSError."""
+    """Write tables below `path`. Raises InvalidArgumentError for an unknown table, SqlError and OSError."""
     if isinstance(tables, str) or not tables or not set(tables) <= set(TABLES):
         named = tables if isinstance(tables, str) else ", ".join(map(repr, tables))
-        raise InvalidArgumentError(f"tables={named}: name some of {', '.join(map(repr, TABLES))}, in a list")
+        raise InvalidArgumentError(f"tables={named} must be a list with some of {', '.join(map(repr, TABLES))}")
     run = _ExportRun(connection, Path(path))
     for table in tables:
         run.rows[table] = 0
@@ -80,27 +73,26 @@ class _ExportRun:
         self.masked = False
 
     def write_events(self) -> None:
-        """Write a file for every month that has events."""
+        """Write a file for every month that has events, unless a file with the same fingerprint exists."""
         until, first = self._query("export_bounds", {}).row(0)
         since = datetime(1, 1, 1, tzinfo=UTC)  # the first file also has events dated before the first month
-        for month, end in _months(first, until) if first is not None else ():
-            self._write_month(month, since, min(end, until))
-            since = end
-
-    def _write_month(self, month: datetime, since: datetime, until: datetime) -> None:
-        weeks = [
-            self._query("export_span", {"since": start, "until": end}).row(0) for start, end in _weeks(since, until)
-        ]
-        events, cleaned, contacts = (sum(int(week[column]) for week in weeks) for column in range(3))
-        masked = any(_MASK in (address or "") for *_, address in weeks)
-        fingerprint = f"{events} {cleaned} {contacts} {'masked' if masked else 'clear'}"
-        file = self.path / "events" / f"month={month:%Y-%m}" / "part-0.parquet"
-        if events and fingerprint == _fingerprint(file):
-            self.kept += 1
-            self.masked |= masked
-            self.rows["events"] += events
-        elif events:
-            self.write_table("events", file, {"since": since, "until": until}, {_FINGERPRINT: fingerprint})
+        for month, month_end in _months(first, until) if first is not None else ():
+            end = min(month_end, until)
+            spans = [{"since": start, "until": stop} for start, stop in _weeks(since, end)]
+            weeks = [self._query("export_span", span).row(0) for span in spans]
+            events, cleaned, contacts = (sum(int(week[column]) for week in weeks) for column in range(3))
+            masked = any(_MASK in (address or "") for *_, address in weeks)
+            # A count alone would keep the payloads of erased contacts and the former owners of merged events.
+            # Attributes are left out: they change so often that nearly every month would be written again.
+            fingerprint = f"{events} {cleaned} {contacts} {'masked' if masked else 'clear'}"
+            file = self.path / "events" / f"month={month:%Y-%m}" / "part-0.parquet"
+            if events and fingerprint == _fingerprint(file):
+                self.kept += 1
+                self.masked |= masked
+                self.rows["events"] += events
+            elif events:
+                self.write_table("events", file, {"since": since, "until": end}, {_FINGERPRINT: fingerprint})
+            since = month_end
 
     def write_table(
         self, table: str, file: Path, values: dict[str, Any], metadata: dict[str, str] | None = None
@@ -110,6 +102,8 @@ class _ExportRun:
         self.written += 1
 
     def _pages(self, table: str, file: Path, values: dict[str, Any]) -> Iterator["pl.DataFrame"]:
+        import polars as pl
+
         after, full = _FIRST_ID, True
         while full:
             page = self._query(f"export_{table}", values | {"after": after, "limit": _PAGE_ROWS})
@@ -117,27 +111,14 @@ class _ExportRun:
             after = page["id"][-1] if full else after
             self.rows[table] += page.height
             self._progress.show(str(file.relative_to(self.path)), f"{self.rows[table]:,} {table}", "busy")
-            yield self._without_masked_emails(page)
-
-    def _without_masked_emails(self, page: "pl.DataFrame") -> "pl.DataFrame":
-        import polars as pl
-
-        if "email" not in page.columns or not page["email"].str.contains(_MASK, literal=True).any():
-            return page
-        self.masked = True
-        # A masked address would be imported elsewhere as if it were one.
-        return page.with_columns(pl.lit(None, pl.String).alias("email"))
+            if "email" in page.columns and page["email"].str.contains(_MASK, literal=True).any():
+                self.masked = True
+                # A masked address would be imported elsewhere as if it were a real one.
+                page = page.with_columns(pl.lit(None, pl.String).alias("email"))
+            yield page
 
     def _query(self, name: str, values: dict[str, Any]) -> "pl.DataFrame":
-        """Return the rows of a built-in query; retries while the server is away or busy."""
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                return built_in(self._connection, name, values)
-            except (UnavailableError, UnknownOutcomeError, ConnectionFailedError):
-                if not tries_left:
-                    raise
-                environment.sleep(_RETRY_PAUSE_S)
-        raise AssertionError("the loop above returns or raises")
+        return retry(lambda: built_in(self._connection, name, values), _RETRY_PAUSES_S)
 
 
 def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
@@ -150,7 +131,7 @@ def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, dateti
 
 
 def _weeks(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Yield start and end of spans of a month that are short enough for the time limit of one statement."""
+    """Yield start and end of parts of a month that are short enough for the statement timeout."""
     start = since
     for days in (28, 21, 14, 7, 0):
         end = until - timedelta(days=days)
@@ -160,7 +141,7 @@ def _weeks(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetim
 
 
 def _fingerprint(file: Path) -> str | None:
-    """Return the fingerprint in a parquet file, or None without a complete file."""
+    """Return the fingerprint in a parquet file; None if the file does not exist or is damaged."""
     import polars as pl
 
     if not file.exists():
@@ -172,12 +153,15 @@ def _fingerprint(file: Path) -> str | None:
 
 
 def engine() -> "Engine":
-    """Return an engine for the login in WORKBENCH_DSN; it connects when it is used. Raises InvalidArgumentError, MissingDependencyError."""
+    """Return an engine for the login in WORKBENCH_DSN. It connects when it is first used.
+
+    Raises InvalidArgumentError if the variable is missing or not a URL, and MissingDependencyError without SQLAlchemy.
+    """
     dsn = environment.variable(_DSN_VARIABLE)
     if dsn is None:
         raise InvalidArgumentError(
-            f"{_DSN_VARIABLE} is not set: an operator creates a direct login with `workbench reader create --org NAME`, "
-            f"which prints its URL; set {_DSN_VARIABLE} to that before starting JupyterLab"
+            f"{_DSN_VARIABLE} is not set. An operator creates a login with `workbench reader create --org NAME`; "
+            f"set {_DSN_VARIABLE} to the URL that this prints before starting JupyterLab"
         )
     try:
         from sqlalchemy import NullPool, create_engine, make_url
@@ -185,7 +169,7 @@ def engine() -> "Engine":
 
         try:
             url = make_url(dsn).set(drivername="postgresql+psycopg")
-            # All readers of an organization share few sessions, so none is kept open between two uses.
+            # All readers of an organization share a few sessions, so none is kept open between two uses.
             return create_engine(url, poolclass=NullPool, use_native_hstore=False)
         except (ArgumentError, ValueError):
             raise InvalidArgumentError(

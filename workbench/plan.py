@@ -80,6 +80,7 @@ def plan_publication(
     if version is not None:  # a version has no name of its own, so the name is compared with the saved one
         before = {"name": record.name, "triggerSpec": version.trigger_spec, "graph": version.graph}
     note = ""
+    # A plan does not prevent anything. The revision does, when the draft is saved; the plan only says it beforehand.
     if opened is None or opened.revision != record.revision:
         change = publish.last_change(connection, record)
         note = f"publishing is refused until you open it again: it was changed in the meantime ({change})"

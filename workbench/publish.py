@@ -321,6 +321,7 @@ def live_version(connection: Connection, record: AutomationRecord) -> Version | 
     """Return the published version, or None."""
     if record.published_version is None:
         return None
+    # Newest first, and the newest version is always the live one: a rollback publishes a new version.
     body = connection.get(f"/automations/{record.id}/versions", limit=1)
     return msgspec.convert(body["versions"][0], Version)
 
@@ -338,6 +339,7 @@ def impact(connection: Connection, record: AutomationRecord) -> Impact:
 
 def last_change(connection: Connection, record: AutomationRecord) -> AuditEntry | None:
     """Return the newest change in the automation's audit log, or None."""
+    # Not `/audit`, which shows a key without keys:admin only some of the changes.
     body = connection.get(f"/automations/{record.id}/changes", limit=1)
     return next(iter(msgspec.convert(body["changes"], list[AuditEntry])), None)
 
@@ -367,7 +369,7 @@ def save(
         return current
     try:
         return _record(connection.put(f"/automations/{current.id}", draft.payload() | {"revision": current.revision}))
-    except ConflictError as error:
+    except ConflictError as error:  # changed between reading it above and writing it
         raise _conflict(name, error) from None
 
 

@@ -22,7 +22,7 @@ class TestReceivers(TypedDict, total=False):
 
 
 class TestMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of one message: sent, failed, skipped or unknown (it may have arrived). `reason` says why, in a word."""
+    """The result of one message: sent, failed, skipped or unknown (it may have arrived). `reason` is why, in a word."""
 
     __test__ = False  # pytest would collect the class because of its name
 
@@ -82,6 +82,7 @@ def send_test(
 
     Raises InvalidArgumentError without an address, and InvalidRequestError if the event does not start the automation.
     """
+    # Re-entry, caps and the holdout do not apply: a test shows what a message looks like, not whether it would be sent.
     if not to:
         raise InvalidArgumentError('add an address: email="me@example.com", wallet_address="0x…" or url="https://…"')
     trigger, _ = draft.language()

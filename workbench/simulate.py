@@ -2,7 +2,7 @@
 
 With a connection the server simulates, because it knows the stored contact and the configured retry schedule. Without
 one, the same interpreter runs in this process. A `Simulation` never changes: `advance` and `send` simulate again from
-the first event, up to a later time.
+the first event, up to a later time. So a simulation in parts cannot differ from a whole one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,6 +110,7 @@ class Simulation:
         described: object = {"event": event} if isinstance(event, str) else event
         if not isinstance(described, Mapping) or not isinstance(described.get("event"), str):
             raise InvalidArgumentError('an event is written like "purchase" or {"event": "purchase", "payload": {…}}')
+        # At least a second passes, because a wait counts only events that come after it began.
         elapsed = self._source.elapsed + timedelta(seconds=seconds_of(after, "after"))
         second_entry = f"{described['event']} also starts this automation; that entry is not part of this simulation."
         note = second_entry if described["event"].lower() in self._trigger.names else self.note
@@ -186,7 +187,7 @@ class Simulation:
         if not self.matched:
             return "Nothing would happen"
         writes = words.ContactWrites(self.tags, self.removed_tags, tuple(self.attributes))
-        if self._source.arguments.until is not None:
+        if self._source.arguments.until is not None:  # this far it has happened, so not “would”
             effects = words.effects(len(self.messages), writes, done=True) or "nothing sent or changed yet"
             return f"After {words.duration(self._source.elapsed)}: {effects}"
         effects = words.effects(len(self.messages), writes, done=False)

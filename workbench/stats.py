@@ -1,7 +1,8 @@
 """How an automation is doing: entries by state, counts per step, failures, and the goal rate.
 
-The goal rate counts contacts by the side they were on when they first entered: treated, or held out. With both sides the
-difference is a lift with a 95 % interval. `Stats` is one reading; `Dashboard` is a widget that reads again every few seconds.
+The goal rate counts contacts by the side they were on when they first entered: treated, or held out. With both sides
+the difference is a lift with a 95 % interval. `Stats` is one reading; `Dashboard` is a widget that reads again every
+few seconds.
 """
 
 import sys
@@ -35,11 +36,11 @@ class Day(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
-    """How many of the contacts that first entered in the last `days` reached the goal in time; `goal` is None without a goal.
+    """How many of the contacts that first entered in the last `days` reached the goal in time.
 
-    `later_entries` are entries of contacts that had entered before; they do not count. `mixed` contacts were on both sides, of
-    `unknown` contacts there were too many events to look at all. `cut_at` is the time from which entries count, where there are
-    too many to count them all.
+    `goal` is None if the automation has none. `later_entries` are entries of contacts that had entered before; they do
+    not count. `mixed` contacts were on both sides. `unknown` contacts have too many events to read. `cut_at` is the
+    time from which entries count, if there are too many to count them all.
     """
 
     goal: str | None
@@ -57,7 +58,7 @@ class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
     cut_at: str | None = None
 
     def lines(self) -> list[str]:
-        """Return sentences: the rate, the lift where there is a holdout, and what limits both."""
+        """Return sentences: the rate, the lift if there is a holdout, and what limits both."""
         if self.goal is None:
             return ['No goal: .goal("purchase") names the event that counts as success.']
         within = duration(timedelta(seconds=self.within_seconds))
@@ -71,6 +72,8 @@ class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
         if self.later_entries:
             entries = quantity(self.later_entries, "entry", "entries")
             lines.append(f"{entries} of contacts that had entered before: not counted.")
+        # Leaving them out would bias the lift: with a holdout of 10 % it takes nine of ten merged contacts from the
+        # held-out side and one of ten from the treated side, and contacts that merge are those that sign in.
         if self.mixed:
             contacts = quantity(self.mixed, "contact")
             lines.append(f"{contacts} on both sides after a merge: counted on the side of the first entry.")
@@ -88,7 +91,7 @@ class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
         ]
 
     def percents(self) -> list[int]:
-        """Return the rate in whole percent of each day on which contacts entered."""
+        """Return the rate of each day on which contacts entered, in whole percent."""
         return [round(day.treated.rate * 100) for day in self.by_day if day.treated.contacts]
 
 
@@ -109,20 +112,22 @@ def _share(group: UpliftGroup) -> str:
 
 def _lift_line(lift: Lift) -> str:
     if lift.difference is None or lift.low is None or lift.high is None:
-        return f"Lift: not enough data. It takes {MIN_CONTACTS} contacts on each side, and {MIN_REACHED} that reach the goal."
+        return (
+            f"Lift: not enough data. It takes {MIN_CONTACTS} contacts per side, and {MIN_REACHED} that reach the goal."
+        )
     difference, low, high = (f"{share * 100:+.1f}" for share in (lift.difference, lift.low, lift.high))
     return f"Lift: {difference} points (95 % interval: {low} to {high}). {_VERDICTS[lift.verdict]}"
 
 
 _VERDICTS = {
-    "no_difference": "That may be chance: there is no significant difference yet.",
+    "no_difference": "That may be chance: the difference is not significant yet.",
     "more": "More contacts reach the goal with it than without.",
     "fewer": "Fewer contacts reach the goal with it than without.",
 }
 
 
 class StepFigures(msgspec.Struct, frozen=True):
-    """One step: what it does, how many of the newest entries are there now, and how often each outcome occurred there."""
+    """One step: what it does, how many of the newest entries are at it, and how often each outcome occurred."""
 
     node_id: str
     does: str
@@ -136,7 +141,7 @@ class StepFigures(msgspec.Struct, frozen=True):
 
 
 class Stats:
-    """How an automation was doing when it was read; shows itself. `.dashboard()` of the automation keeps reading."""
+    """The figures of an automation at one time. Shows itself. `.dashboard()` reads them again every few seconds."""
 
     def __init__(
         self,
@@ -209,7 +214,7 @@ _COLUMNS = (
 
 
 def stats(connection: Connection, record: AutomationRecord, days: int) -> Stats:
-    """Return how an automation is doing now; the goal rate covers the last `days`."""
+    """Return the current figures of an automation. The goal rate covers the last `days`."""
     path = f"/automations/{record.id}"
     current = msgspec.convert(connection.get(path), AutomationRecord)
     counts = connection.get(f"{path}/stats")
@@ -218,24 +223,25 @@ def stats(connection: Connection, record: AutomationRecord, days: int) -> Stats:
     graph = read_graph(current.graph if version is None else version.graph)
     titles = {node.id: words.step_title(node) for node in graph.nodes} if isinstance(graph, Graph) else {}
     live, outcomes = counts["live"], counts["nodes"]
+    # Entries of earlier versions can be at steps that the live version does not have.
     titles |= dict.fromkeys(sorted({*live, *outcomes} - titles.keys()), "of an earlier version")
     steps = [StepFigures(key, title, live.get(key, 0), outcomes.get(key, {})) for key, title in titles.items()]
     return Stats(current, counts["entries"], steps, goal, dead_letters(connection, record.id))
 
 
 class Dashboard:
-    """The live view of one automation. At the end of a cell it shows a widget; outside a notebook it prints the current figures."""
+    """The live view of one automation: a widget in a notebook, and the current figures as text elsewhere."""
 
     def __init__(self, read: Callable[[], Stats]) -> None:
         self._read = read
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer the page: `look` reads the figures, `replay` (`cause`) first has failed entries tried again."""
+        """Answer a request of the page: `look` reads the figures; `replay` first replays the entries of a `cause`."""
         stats = self._read()
-        said = ""
+        notice = ""
         match request:
             case {"ask": "replay", "cause": str() as cause}:
-                said = repr(stats.dead.replay(cause))
+                notice = repr(stats.dead.replay(cause))
                 stats = self._read()
             case {"ask": "look"}:
                 pass
@@ -250,7 +256,7 @@ class Dashboard:
             "days": _page_table(*stats.goal.table()),
             "percents": stats.goal.percents(),
             "dates": [day.day.isoformat() for day in stats.goal.by_day if day.treated.contacts],
-            "said": said,
+            "said": notice,
         }
 
     def _ipython_display_(self) -> None:
@@ -267,7 +273,7 @@ class Dashboard:
 
 
 def _page_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Return a table for the page; `numbers` are the indices of right-aligned columns."""
+    """Return a table for the page. `numbers` are the indices of right-aligned columns."""
     return {
         "heads": [column.title for column in columns],
         "numbers": [index for index, column in enumerate(columns) if column.number],

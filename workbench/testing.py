@@ -66,8 +66,8 @@ def simulate(
     """Return the run of one entry, started by an event.
 
     `event` is its name, or the event as it would be posted. `contact` may have `walletAddress`, `email`, `externalId`,
-    `attributes`, `tags` and `segments`. `events` are later events of the contact: `[{"event": "purchase", "after": "2h"}]`.
-    Raises InvalidArgumentError for an event or contact that the service would refuse.
+    `attributes`, `tags` and `segments`. `events` are later events of that contact:
+    `[{"event": "purchase", "after": "2h"}]`. Raises InvalidArgumentError for an event or contact that is not valid.
     """
     draft = from_json(automation.to_json())
     return TestRun(simulate_draft(draft, SimulationArguments(_event(event, payload), contact, now, events), None))

@@ -293,8 +293,9 @@ class AutomationVerbs(StepVerbs):
                 'write one of .reentry("once"), .reentry("after_exit") or .reentry(every="7d")'
             )
         if every is None:
+            # The contract's word for "after_exit" is `not_while_running`.
             return self._with_setting("reentry", {"policy": "once" if policy == "once" else "not_while_running"})
-        days, rest = divmod(seconds_of(every, "every"), 86_400)
+        days, rest = divmod(seconds_of(every, "every"), 86_400)  # the setting is in whole days
         if rest:
             raise InvalidAutomationError(f'every={every!r} must be whole days, like "7d"')
         return self._with_setting("reentry", {"policy": "once_per", "days": days})

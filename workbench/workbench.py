@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class Workbench(Reports):
-    """A server and your key for it.
+    """A connection to a server, with your key.
 
-    `url` and `key` (`wb_…`) default to WORKBENCH_URL and WORKBENCH_KEY, `events_key` (`sk_…`, only for sending events)
-    to WORKBENCH_EVENTS_KEY; `make up` sets all three. Every error is a `WorkbenchError`.
+    `url` and `key` (`wb_…`) default to WORKBENCH_URL and WORKBENCH_KEY, and `events_key` (`sk_…`, for sending events
+    only) to WORKBENCH_EVENTS_KEY; `make up` sets all three. Every error that the methods raise is a `WorkbenchError`.
     """
 
     def __init__(self, url: str | None = None, key: str | None = None, *, events_key: str | None = None) -> None:
@@ -81,27 +81,30 @@ class Workbench(Reports):
     ) -> "Result | Stream":
         """Return the result of one read-only query as a polars frame. Raises SqlError with the position of the error.
 
-        Write `:name` in the query and pass `name=value`; values are bound, never written into the text. A value may also be a column or an
-        array. For a name that is a parameter of this call (`stream`, `as_of`), pass `params={"stream": value}`.
+        Write `:name` in the query and pass `name=value`. Values are bound, never written into the text, and may also be
+        columns or arrays. For a name that is an argument of this method (`stream`, `as_of`), pass
+        `params={"stream": value}`.
 
-        With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or `.to_parquet(path)`.
-        `as_of=frame` (an earlier result, or its `.watermark`) reads app_events as they were for that result. Other tables are read as
-        they are now.
+        With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or
+        `.to_parquet(path)`. `as_of=frame` (an earlier result, or its `.watermark`) reads app_events as they were for
+        that result. Other tables are read as they are now.
 
         Tables and their columns:
 
-        - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key, sent_wallet_address, sent_email,
-          sent_external_id
-        - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain, opted_out, erased_at
-        - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at, sent_at, delivered_at
+        - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key, sent_wallet_address,
+          sent_email, sent_external_id
+        - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain,
+          opted_out, erased_at
+        - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at,
+          sent_at, delivered_at
         - message_outcomes: message_id, channel, outcome, reason, at
         - automations: id, name, active, published_version, created_at, updated_at, archived_at
-        - automation_entries: id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts,
-          last_error, created_at, updated_at
-        - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause, last_error,
-          attempts, died_at
-        - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed,
-          signature, block_hash, created_at
+        - automation_entries: id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id,
+          attempts, last_error, created_at, updated_at
+        - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause,
+          last_error, attempts, died_at
+        - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args,
+          removed, signature, block_hash, created_at
         - segment_members: segment, contact_id, entered_at
         - segments: name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
         - segment_sizes: segment, at, size, entered, departed
@@ -117,16 +120,20 @@ class Workbench(Reports):
 
     @usage_example('wb.structs(frame, "payload")')
     def structs(self, frame: "pl.DataFrame", *columns: str) -> "pl.DataFrame":
-        """Return any frame with columns of JSON as structs, numbers exact: `wb.structs(frame, "payload").unnest("payload")`."""
+        """Return a frame whose JSON columns are structs, with exact numbers.
+
+        For example `wb.structs(frame, "payload").unnest("payload")`.
+        """
         from workbench.frames import with_structs
 
         return with_structs(frame, columns)
 
     @usage_example("wb.engine()")
     def engine(self) -> "Engine":
-        """Return a SQLAlchemy engine for the direct Postgres login in WORKBENCH_DSN, where the operator created one (docs/sql.md).
+        """Return a SQLAlchemy engine for the direct Postgres login in WORKBENCH_DSN (docs/sql.md).
 
-        It bypasses the service: contacts have no email addresses there, and there is no `as_of`.
+        An operator creates that login. It bypasses the service: contacts have no email addresses, and `as_of` is not
+        available.
         """
         return engine()
 
@@ -134,15 +141,15 @@ class Workbench(Reports):
     def export(self, path: "str | Path", tables: "Sequence[str]" = ("events", "contacts")) -> Exported:
         """Write tables as parquet files below `path`, events by month: `path/events/month=2026-10/part-0.parquet`.
 
-        Any number of rows; a file appears when it is complete. Run it again to resume: complete months are kept, unless events were
-        added or contacts erased, merged or identified since. Events carry their contact's identifiers, so
-        `workbench import path --org …` can import them elsewhere.
+        The number of rows is not limited, and a file appears when it is complete. Run it again to resume: complete
+        months are kept, unless events were added or contacts erased, merged or identified since. Events carry their
+        contact's identifiers, so `workbench import path --org …` can import them elsewhere.
         """
         return export(self._connection, path, tables)
 
     @usage_example('wb.automation("Thanks for the deposit")')
     def automation(self, name: str) -> Automation:
-        """Return the automation of that name, or a new one."""
+        """Return the saved draft of the automation with that name, or an empty one to write."""
         if not isinstance(name, str):
             raise InvalidArgumentError(
                 'an automation is opened by its name (a string): wb.automation("Thanks for the deposit")'
@@ -161,38 +168,43 @@ class Workbench(Reports):
     def logs(
         self, contract: str | None = None, event: str | None = None, limit: int = 20, before: str | None = None
     ) -> Logs:
-        """Return the newest logs (at most 500), newest first; each is a sample for `.simulate(…)`.
+        """Return the newest stored logs (at most 500), newest first. Each is a sample for `.simulate(…)`.
 
-        `before`: the `id` of a log; only logs stored before it.
+        `contract` and `event` restrict them to one contract or one event. With `before`, the `id` of a log, they are
+        the newest ones stored before it.
         """
         return logs(self._connection, contract, event, before, limit)
 
     @property
     def chains(self) -> ChainsStatus:
-        """The chains that are followed and how far, and the stored contract events under the names that waits use."""
+        """The followed chains with their last block, and the stored contract events under the names that waits use."""
         return chains(self._connection)
 
     @property
     def automations(self) -> Automations:
-        """The automations of the organization, newest first: a table, and a sequence."""
+        """The automations of the organization, newest first, as a sequence that shows itself as a table."""
         return publish.list_automations(self._connection)
 
     @usage_example('wb.contact(email="ada@example.com") or wb.contact("0198c0de-…")')
     def contact(self, contact_id: str | None = None, **identifier: Unpack[ContactIdentifier]) -> Contact:
-        """Return one contact, by its id or by one identifier."""
+        """Return one contact, by its id or by one identifier. Raises NotFoundError if it does not exist."""
         return contact(self._connection, contact_id, cast("dict[str, str]", identifier))
 
     @usage_example('wb.merge(keep=wb.contact(email="ada@example.com"), absorb=wb.contact(wallet_address="0x…"))')
     def merge(self, keep: Contact | str, absorb: Contact | str) -> Merge:
-        """Return a preview of merging `absorb` into `keep` (contacts or their ids). `.apply()` merges, `.undo()` reverts it."""
+        """Return a preview of merging `absorb` into `keep` (contacts or their ids).
+
+        `.apply()` on the preview merges them, and `.undo()` reverts that.
+        """
         ids = [contact.id if isinstance(contact, Contact) else contact for contact in (keep, absorb)]
         return merge(self._connection, *ids)
 
     @usage_example('wb.audience(frame, name="invited")')
     def audience(self, contacts: "pl.DataFrame | pl.Series | Sequence[str]", name: str) -> Segment:
-        """Store the contacts of a frame (its column contact_id) as a segment that does not change, and return it.
+        """Store contacts as a segment that does not change, and return it. An audience with the same name is replaced.
 
-        A frame that came from `wb.sql` brings its query along. An audience of the same name is replaced.
+        `contacts` is a frame with a column contact_id, a series or a list of ids. For a frame from `wb.sql` the query
+        is stored too.
         """
         return audience(self._connection, contacts, name)
 
@@ -208,16 +220,16 @@ class Workbench(Reports):
 
     @property
     def keys(self) -> Keys:
-        """The API keys: `.create(…)`, `.roll(…)`, `.revoke(…)`. Your own key needs keys:admin."""
+        """The API keys, with `.create(…)`, `.roll(…)` and `.revoke(…)`. Your own key needs keys:admin."""
         return Keys(self._connection)
 
     @usage_example('wb.entry("0198c0de-…")')
     def entry(self, entry_id: str) -> Entry:
-        """Return one entry by its id."""
+        """Return one entry by its id. Raises NotFoundError if it does not exist."""
         return entries.read_entry(self._connection, entry_id)
 
     def dead_letters(self) -> DeadLetters:
-        """Return the entries of all automations that failed permanently, by cause; `.replay()` tries them again."""
+        """Return the entries of all automations that failed permanently, by cause. `.replay()` tries them again."""
         return dead_letters(self._connection)
 
     def __repr__(self) -> str:
@@ -230,7 +242,7 @@ class Workbench(Reports):
         return html("welcome.html.j2", state=state, note=note, look=look, lines=_TASKS)
 
     def _status(self) -> tuple[str, str, str]:
-        """Return whether the server accepts this key, sentences about what it may do, and a colour."""
+        """Return a state, sentences about the connection and the key, and a colour."""
         try:
             events = len(self.catalog)
             actions = permissions(self._connection)
@@ -241,9 +253,9 @@ class Workbench(Reports):
         sentences = [
             f"{self.url}, {events} kinds of events in the last 30 days.",
             f"Your key may {may}{f', but not {may_not}' if may_not else ''}.",
-            "Events are sent with a key of their own."
+            "Events are sent with a separate key."
             if self.events.has_key
-            else "There is no key for sending events: set WORKBENCH_EVENTS_KEY.",
+            else "To send events, set WORKBENCH_EVENTS_KEY.",
         ]
         return "connected", " ".join(sentences), "good"
 

@@ -9,7 +9,7 @@ from workbench import InvalidArgumentError, Workbench
 @pytest.mark.parametrize(
     ("dsn", "sentence"),
     [
-        ("", r"WORKBENCH_DSN is not set: .* `workbench reader create --org NAME`"),
+        ("", r"WORKBENCH_DSN is not set. .* `workbench reader create --org NAME`"),
         ("acme", "WORKBENCH_DSN is not a database URL; it looks like postgresql://login:password@host:5432/workbench"),
     ],
 )

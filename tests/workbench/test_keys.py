@@ -36,9 +36,9 @@ def test_a_key_is_made_rolled_and_revoked(wb: Workbench, running: Running) -> No
 def test_a_name_must_mean_one_key(wb: Workbench) -> None:
     for _ in range(2):
         wb.keys.create("test", name="twins")
-    with pytest.raises(InvalidArgumentError, match="2 keys have the name 'twins': give the id of one"):
+    with pytest.raises(InvalidArgumentError, match="2 keys have the name 'twins': pass the id of one"):
         wb.keys.revoke("twins")
-    with pytest.raises(NotFoundError, match="there is no active key 'nobody'"):
+    with pytest.raises(NotFoundError, match="active key not found: 'nobody'"):
         wb.keys.roll("nobody")
 
 

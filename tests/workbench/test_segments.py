@@ -82,7 +82,7 @@ def test_mistakes_are_explained(wb: Workbench) -> None:
         wb.segments.define("", sql=BIG, least=1)
     with pytest.raises(InvalidRequestError, match="such as 'big-spenders'"):
         wb.segments.define("Big Spenders", sql=BIG, least=1)
-    with pytest.raises(InvalidArgumentError, match="every='often' is not a span"):
+    with pytest.raises(InvalidArgumentError, match="every='often' is not a duration"):
         wb.segments.define("a", sql=BIG, every="often", least=1)
     with pytest.raises(InvalidRequestError, match="a minute to a week"):
         wb.segments.define("a", sql=BIG, every="1s", least=1)

@@ -152,7 +152,7 @@ def test_a_branch_may_be_told_before_the_other() -> None:
         (lambda a: a.goal("two words"), "not an event name"),
         (lambda a: new().reentry("once"), "start with the event"),
         (lambda a: a.when("a", eq=1).reentry("once"), r"write \.then"),
-        (lambda a: a.wait_for("b", within="1d").then(lambda b: b.reentry("once")), "there is no .reentry"),
+        (lambda a: a.wait_for("b", within="1d").then(lambda b: b.reentry("once")), "method not found: .reentry"),
     ],
 )
 def test_misuse_is_answered_with_what_to_write_instead(write: Any, words: str) -> None:

@@ -137,10 +137,10 @@ def test_a_lift_is_told_with_its_interval_or_not_at_all() -> None:
         "Held out (10 %, since version 3): reached by 9 of 100 contacts (9.0%).",
         "Lift: +11.0 points (95 % interval: +3.4 to +15.9). More contacts reach the goal with it than without.",
     ]
-    assert "no significant difference" in rate(UpliftGroup(1_000, 100), UpliftGroup(100, 9)).lines()[2]
+    assert "not significant yet" in rate(UpliftGroup(1_000, 100), UpliftGroup(100, 9)).lines()[2]
     assert rate(UpliftGroup(9, 9), UpliftGroup()).lines()[1:] == [
         "Held out (10 %, since version 3): reached by 0 contacts so far.",
-        "Lift: not enough data. It takes 30 contacts on each side, and 5 that reach the goal.",
+        "Lift: not enough data. It takes 30 contacts per side, and 5 that reach the goal.",
     ]
     assert len(rate(UpliftGroup(1, 1), UpliftGroup(), lift=None).lines()) == 1
     assert Lift("too_few") == lift(UpliftGroup(9, 9), UpliftGroup())
