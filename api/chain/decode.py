@@ -1,11 +1,11 @@
-"""Decoding of a log's values to JSON by the ABI of its event; without a library, as web3 takes 150 times as long.
+"""Decode the values of a log to JSON, by the ABI of its event.
 
-Integers of up to 48 bits become numbers, wider types become strings of all their digits, whatever the value, so that a filter on a
-parameter always compares values of one type. Addresses and bytes are `0x…` in lower case. A log contains an indexed string, array
-or tuple only as a hash, and that is its value.
-
-Any contract can log anything, so sizes and counts in a log are bounded before they are used.
+Integers of up to 48 bits become numbers and wider types become strings of digits, whatever the value, so that a filter
+on a parameter always compares values of one type. Addresses and bytes are `0x…` in lower case. A log contains an
+indexed string, array or tuple only as a hash, and that hash is its value.
 """
+
+# Decoded here and not by web3, which takes 150 times as long: 212 µs per log.
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -22,13 +22,14 @@ from workbench.language.abi import (
     integer_bounds,
 )
 
+# Any contract can log anything, so sizes and counts in a log are bounded before they are used.
 MAX_DATA_BYTES = 65_536
-MAX_VALUES = 4_096  # of one log: a few words can claim to be any number of values
+MAX_VALUES = 4_096  # of one log: a few words can declare any number of values
 
 _WORD_BYTES = 32
 
 Read: TypeAlias = Callable[["_Data", int, int], Any]
-"""Reads the value whose head is at the first offset; dynamic values are relative to the second."""
+"""Reads the value with its head at the first offset; offsets of dynamic values are relative to the second."""
 
 
 class UndecodableError(ValueError):
@@ -64,7 +65,7 @@ class _Data:
         length, start = self.number(at), at + _WORD_BYTES
         if length > len(self.raw) - start:
             raise UndecodableError("is shorter than its event")
-        self.bytes_left -= length  # several parameters may point to one text: count it each time
+        self.bytes_left -= length  # counted each time: many parameters may point to one long text
         if self.bytes_left < 0:
             raise UndecodableError(f"has texts of more than {MAX_DATA_BYTES:,} bytes together")
         return self.raw[start : start + length]
@@ -81,10 +82,13 @@ class Decoder:
         self._readers: dict[tuple[bool, ...], Read] = {}
 
     def args(self, topics: Sequence[str], data: str) -> dict[str, Any]:
-        """Return the values by parameter name; `topics` and `data` are hex, as nodes send them. Raises UndecodableError."""
+        """Return the values by parameter name. Raises UndecodableError.
+
+        `topics` and `data` are hexadecimal, as nodes send them; the first topic is the event's signature.
+        """
         if len(data) > 2 + 2 * MAX_DATA_BYTES:
             raise UndecodableError(f"has more than {MAX_DATA_BYTES:,} bytes of data")
-        indexed = self._indexed(len(topics) - 1)
+        indexed = self._indexed_parameters(len(topics) - 1)
         try:
             words = iter([bytes.fromhex(topic[2:]) for topic in topics[1:]])
             raw = bytes.fromhex(data[2:])
@@ -100,12 +104,13 @@ class Decoder:
             for parameter, decode_word, is_topic in zip(self._parameters, self._word_decoders, indexed, strict=True)
         }
 
-    def _indexed(self, topics: int) -> tuple[bool, ...]:
-        """Return which parameters are topics: as declared; if that does not fit, the first ones."""
+    def _indexed_parameters(self, topics: int) -> tuple[bool, ...]:
+        """Return which parameters are topics."""
         if self._declared is not None and sum(self._declared) == topics:
             return self._declared
         if topics > len(self._parameters):
             raise UndecodableError("has more topics than its event has parameters")
+        # A signature that a user wrote need not mark them: take the first ones, as in the events of the ERC standards.
         return tuple(position < topics for position in range(len(self._parameters)))
 
 
@@ -125,7 +130,7 @@ def _sequence_reader(types: Sequence[AbiType]) -> Read:
 
 
 def _reader_in_sequence(abi_type: AbiType) -> Read:
-    read = _reader(abi_type)
+    read = _reader_in_place(abi_type)
     if not _is_dynamic(abi_type):
         return read
 
@@ -138,13 +143,13 @@ def _reader_in_sequence(abi_type: AbiType) -> Read:
     return read_behind_offset
 
 
-def _reader(abi_type: AbiType) -> Read:
+def _reader_in_place(abi_type: AbiType) -> Read:
     match abi_type:
         case AbiWord():
             decode_word = _word_decoder(abi_type)
             return lambda data, at, _: decode_word(data.word(at))
         case AbiBytes(kind="string"):
-            # jsonb has no NUL
+            # A contract may log invalid UTF-8, and jsonb refuses NUL.
             return lambda data, at, _: data.content(at).decode(errors="replace").replace("\0", "\ufffd")
         case AbiBytes():
             return lambda data, at, _: "0x" + data.content(at).hex()
@@ -180,21 +185,18 @@ def _word_decoder(abi_type: AbiType) -> Callable[[bytes], Any]:
         case AbiWord(kind="bytes", size=size):
             return lambda word: "0x" + word[:size].hex()
         case AbiWord(kind="uint" | "int" as kind, size=bits):
-            return _integer_decoder(abi_type, signed=kind == "int", as_text=bits > SAFE_BITS)
+            minimum, maximum = integer_bounds(abi_type)
+
+            def decode_integer(word: bytes) -> int | str:
+                number = int.from_bytes(word, "big", signed=kind == "int")
+                if not minimum <= number <= maximum:
+                    raise UndecodableError(f"has a number outside the range of {canonical_type(abi_type)}")
+                # By the type, not by the value: a parameter must not be text one day and a number the next.
+                return str(number) if bits > SAFE_BITS else number
+
+            return decode_integer
         case _:
             return lambda word: "0x" + word.hex()
-
-
-def _integer_decoder(abi_type: AbiWord, *, signed: bool, as_text: bool) -> Callable[[bytes], Any]:
-    minimum, maximum = integer_bounds(abi_type)
-
-    def decode(word: bytes) -> int | str:
-        number = int.from_bytes(word, "big", signed=signed)
-        if not minimum <= number <= maximum:
-            raise UndecodableError(f"has a number outside the range of {canonical_type(abi_type)}")
-        return str(number) if as_text else number
-
-    return decode
 
 
 def _is_dynamic(abi_type: AbiType) -> bool:

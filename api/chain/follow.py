@@ -1,10 +1,10 @@
-"""The process `workbench chain`: it follows the chain of every node in WORKBENCH_EVM_RPC and stores the logs that are watched.
+"""The process `workbench chain`: follow the chain of every node in WORKBENCH_EVM_RPC, and store the watched logs.
 
-Each node has a follower. Of several nodes of one chain, the follower with the chain's lease works (`ChainFollower`), and the others
-stand by: they take over when it stops, when its node fails, or when it makes no progress (`Standby`). A suspended follower that wakes up
-writes nothing, since each of its transactions begins with the lease.
+Each node has a follower. Of several nodes of one chain, the follower with the chain's lease works (`ChainFollower`).
+The others stand by: they take over when it stops, when its node fails, or when it makes no progress (`Standby`). A
+suspended follower that resumes writes nothing, since each of its transactions begins with the lease.
 
-A chain in which nothing is watched is not read, and costs its node nothing. Blocks from before the first watch began are skipped.
+A chain without watches is not read, and costs its node nothing. Blocks from before the first watch began are skipped.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ CALIBRATE_INTERVAL_S = 5.0
 POLL_INTERVAL_S = 0.5  # while nothing is watched
 RENEW_INTERVAL_S = 1.5
 STANDBY_INTERVAL_S = 1.0
-STANDBY_ATTEMPTS = 5  # to claim the chain, before the follower looks at its own node again
+STANDBY_ATTEMPTS = 5  # to claim the chain, before the follower requests the head of its own node again
 STUCK_AFTER_S = 30.0  # without progress, another follower takes the chain
 MIN_RETRY_S, MAX_RETRY_S = 0.5, 30.0  # after errors of a node, doubling
 DATABASE_RETRY_S = 1.0
-MAX_NODE_FAILURES = 3  # in a row; then another follower may take the chain
+MAX_NODE_FAILURES = 3  # in a row; then the lease is released, so that a follower with a better node may take it
 MIN_HEAD_INTERVAL_S, MAX_HEAD_INTERVAL_S = 0.2, 2.0  # bounds of the pause before the next look at the head
-STALE_HEAD_S, STALE_HEAD_BLOCKS = 60.0, 20  # the head is stale after this time, or the time of so many blocks if longer
+STALE_HEAD_S, STALE_HEAD_BLOCKS = 60.0, 20  # the head is stale after the longer of this time and of so many blocks
 MAX_LISTED_DEAD_LOGS = 1_000
 
 _STATEMENT_TIMEOUT_MS = 60_000  # all logs of a block are stored in one transaction
@@ -65,10 +65,10 @@ _log = logging.getLogger("workbench.chain")
 
 
 def follow(urls: Sequence[str], dsn: str, secret: str, max_contacts_per_hour: int) -> None:
-    """Follow the chains of some nodes until SIGTERM or SIGINT. A page that is half written is rolled back and read again."""
+    """Follow the chains of some nodes until SIGTERM or SIGINT."""
     keyring = Keyring(secret)
     writer = PageWriter(keyring, max_contacts_per_hour)
-    process.run(_follow(urls, with_application_name(dsn, keyring.tag()), writer))
+    process.run(_follow_nodes(urls, with_application_name(dsn, keyring.tag()), writer))
 
 
 async def list_chains(dsn: str) -> list[ChainRow]:
@@ -83,7 +83,8 @@ async def list_dead_logs(dsn: str) -> list[DeadLogRow]:
         return await store.list_dead_logs(tx, MAX_LISTED_DEAD_LOGS)
 
 
-async def _follow(urls: Sequence[str], dsn: str, writer: PageWriter) -> None:
+async def _follow_nodes(urls: Sequence[str], dsn: str, writer: PageWriter) -> None:
+    # Two connections per follower: it renews its lease while it writes a page.
     database, clock = Database(dsn, 2 * len(urls) + 1, _STATEMENT_TIMEOUT_MS, hot=True), Clock()
     nodes = [EvmNode(url) for url in urls]
     await database.open()
@@ -94,6 +95,7 @@ async def _follow(urls: Sequence[str], dsn: str, writer: PageWriter) -> None:
     tasks += [asyncio.create_task(Follower(database, writer, clock, node).run()) for node in nodes]
     stopped = asyncio.create_task(stopping.wait())
     done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+    # A page under way is rolled back; the next follower reads it again.
     for task in (*tasks, stopped):
         task.cancel()
     await asyncio.gather(*tasks, stopped, return_exceptions=True)
@@ -120,7 +122,6 @@ class Follower:
         self._started_at = clock.now()
 
     async def run(self) -> None:
-        """Follow; survives unavailable nodes and databases."""
         while True:
             with contextlib.suppress(LostError, WrongChainError):
                 await self._attempt(self._follow_chain)
@@ -178,34 +179,27 @@ class Follower:
         return True
 
     async def _wait_for_claim(self, chain_id: int, head: Block) -> ChainLease | None:
-        """Wait until the chain is free or its follower is stuck; None after STANDBY_ATTEMPTS."""
+        """Wait until the chain is free or its follower is stuck; return None after STANDBY_ATTEMPTS."""
         for _ in range(STANDBY_ATTEMPTS):
-            claim = await self._claim(chain_id, head)
+            now = self._clock.now()
+            lease_until = now + LEASE_DURATION
+            async with self._database.transaction() as tx:
+                claim, read, _ = await run(
+                    tx, store.claim_chain(chain_id, now, lease_until), store.last_read_block(chain_id), COMMIT
+                )
+            if claim is None and read is not None and self._standby.is_stuck(head.number, read, monotonic_ns() / 1e9):
+                extra = {"chain": chain_id, "node": self._node.name, "head": head.number, "read": read}
+                _log.warning("chain_taken_over", extra=extra)
+                async with self._database.transaction() as tx:
+                    # `claim_chain` takes only leases that have ended, so pass a time after the end of the present one.
+                    claim, _ = await run(tx, store.claim_chain(chain_id, now + 2 * LEASE_DURATION, lease_until), COMMIT)
             if claim is not None:
                 return claim
             await asyncio.sleep(STANDBY_INTERVAL_S)
         return None
 
-    async def _claim(self, chain_id: int, head: Block) -> ChainLease | None:
-        now = self._clock.now()
-        async with self._database.transaction() as tx:
-            claim, read, _ = await run(
-                tx, store.claim_chain(chain_id, now, now + LEASE_DURATION), store.last_read_block(chain_id), COMMIT
-            )
-        if claim is not None or read is None or not self._standby.is_stuck(head.number, read, monotonic_ns() / 1e9):
-            return claim
-        _log.warning(
-            "chain_taken_over", extra={"chain": chain_id, "node": self._node.name, "head": head.number, "read": read}
-        )
-        async with self._database.transaction() as tx:
-            # With a time at which the present lease has certainly ended.
-            claim, _ = await run(
-                tx, store.claim_chain(chain_id, now + 2 * LEASE_DURATION, now + LEASE_DURATION), COMMIT
-            )
-        return claim
-
     async def _keep_renewing(self, lease: FollowerLease) -> None:
-        """Renew the lease while the node takes its time; return when it is lost."""
+        """Renew the lease while the node responds slowly; return when it is lost."""
         while True:
             await asyncio.sleep(RENEW_INTERVAL_S)
             with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
@@ -216,10 +210,10 @@ class Follower:
 
 
 class Standby:
-    """The observations of a follower that stands by: its node's head, and how far the chain was read.
+    """The observations of a follower that stands by: the head of its node, and the last block that was read.
 
-    The working follower is stuck if, STUCK_AFTER_S later, it has not read a block that this follower's node had then, and has not
-    come closer to the head either: a follower that catches up is left alone.
+    The working follower is stuck if, STUCK_AFTER_S later, it has not read a block that this follower's node had then,
+    and has not come closer to the head either: a follower that catches up keeps its chain.
     """
 
     def __init__(self) -> None:
@@ -252,7 +246,7 @@ class ChainFollower:
         claim: ChainLease,
         started_at: datetime,
     ) -> None:
-        """`started_at`: since when this process looks for watches."""
+        """`started_at`: when this process began to look for watches."""
         self._database = database
         self._clock = clock
         self._node = reader.node
@@ -282,6 +276,7 @@ class ChainFollower:
             return
         head = await self._node.head()
         if self._head is not None and head.number > self._head.number:
+            # A pause of a quarter of this finds a new block soon after it was made, whatever the chain's pace.
             self._seconds_per_block = (head.seconds - self._head.seconds) / (head.number - self._head.number)
         self._head = head
         try:
@@ -298,11 +293,11 @@ class ChainFollower:
                 await asyncio.sleep(pause_s)
         except ForkError:
             await self._reorganize(head)
-        except ChangedError:
+        except ChangedError:  # the next step requests the logs of the new watches, too
             return
 
     async def set_trouble(self, trouble: str | None) -> None:
-        """Store what prevents progress, for all organizations to see; None if nothing does."""
+        """Store what prevents progress, or None. Every organization sees it."""
         if trouble == self._trouble:
             return
         with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
@@ -311,26 +306,25 @@ class ChainFollower:
             self._trouble = trouble
 
     def _stale_head(self, head: Block) -> str | None:
-        """Return a trouble if the head is old: the node is slow or stands still, or the chain does."""
+        """Return a trouble if the head is old: a stuck node and a quiet chain look alike from here."""
         age_s = self._clock.now().timestamp() - head.seconds
         if age_s <= max(STALE_HEAD_S, STALE_HEAD_BLOCKS * self._seconds_per_block):
             return None
         return f"no new block since {datetime.fromtimestamp(head.seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
     async def _cursor(self, head: Block) -> tuple[int, str]:
-        """Return the last block that was read.
-
-        A chain that was never read begins at the head, as older blocks are history; or where the first watch began, if this process
-        was already running then.
-        """
+        """Return the last block that was read, as (number, hash)."""
         if self._last is None and self._has_cursor:
             blocks = await self._stored_blocks()
             self._last = blocks[-1] if blocks else (-1, "")
         if self._last is None:
+            # A chain that was never read begins at the head, as older blocks are history; or where the first watch
+            # began, if this process was running then, so that no log is missed between the watch and this step.
             first, start, since = await self._node.block(0), head, self._watches.since
             if first is not None and since is not None and since > self._started_at:
                 start = await find_last_block_before(self._node, since, 0, head) or first
-            # The first block is stored, too: it tells this chain from another one with the same id.
+            # The first block is stored, too: it tells this chain from another one with the same id (a fresh test
+            # chain).
             blocks = [(0, first.hash)] if first is not None and start.number else []
             page = BlockPage(start.number, start.number, head.number, [], [*blocks, (start.number, start.hash)])
             await self._write(self._watches, page)
@@ -339,8 +333,10 @@ class ChainFollower:
         return self._last
 
     async def _skip_unwatched(self, last: tuple[int, str], head: Block) -> tuple[int, str]:
-        """Skip the blocks from before the first watch began, once per epoch; return the last block that counts as read."""
+        """Skip the blocks from before the first watch began; return the last block that counts as read."""
         watches, since = self._watches, self._watches.since
+        # Once per epoch: finding the block takes some twenty requests. Near the head, reading is cheaper than
+        # searching.
         if since is None or head.number - last[0] <= NEAR_BLOCKS or watches.epoch == self._skipped_epoch:
             return last
         block = await find_last_block_before(self._node, since, last[0] + 1, head)
@@ -358,17 +354,19 @@ class ChainFollower:
         try:
             result = await self._write_once(watches, page)
         except RefusedDataError:
-            page = await self._without_refused(watches, page)
-            result = await self._write_once(watches, page)
+            # One log that the database refuses must not block the chain for all organizations: it is dead alone.
+            async def trial(keys: Set[LogKey]) -> None:
+                await self._write_once(watches, msgspec.structs.replace(page, trial=keys))
+
+            dead = await find_refused_logs([log.key for log in org_logs(watches, page.logs)], trial)
+            for (org_id, tx_hash, log_index), reason in dead.items():
+                location = {"chain": self._lease.chain_id, "tx": tx_hash, "log_index": log_index}
+                _log.error("log_dead", extra={**location, "org": org_id, "reason": reason})
+            result = await self._write_once(watches, msgspec.structs.replace(page, dead=dead))
         self._last = page.blocks[-1]
         if result.logs or result.entries:
-            extra = {
-                "chain": self._lease.chain_id,
-                "block": page.number,
-                "logs": result.logs,
-                "entries": result.entries,
-            }
-            _log.info("logs_stored", extra=extra)
+            counts = {"logs": result.logs, "entries": result.entries}
+            _log.info("logs_stored", extra={"chain": self._lease.chain_id, "block": page.number, **counts})
         self._watches = result.watches
         return result.watches
 
@@ -377,20 +375,8 @@ class ChainFollower:
         async with self._database.transaction() as tx:
             return await self._writer.write(tx, self._lease, now + LEASE_DURATION, watches, page, now)
 
-    async def _without_refused(self, watches: ChainWatches, page: BlockPage) -> BlockPage:
-        """Return a page without the logs that the database refuses, and log these."""
-
-        async def trial(keys: Set[LogKey]) -> None:
-            await self._write_once(watches, msgspec.structs.replace(page, trial=keys))
-
-        dead = await find_refused_logs([log.key for log in org_logs(watches, page.logs)], trial)
-        for (org_id, tx_hash, log_index), reason in dead.items():
-            location = {"chain": self._lease.chain_id, "tx": tx_hash, "log_index": log_index}
-            _log.error("log_dead", extra={**location, "org": org_id, "reason": reason})
-        return msgspec.structs.replace(page, dead=dead)
-
     async def _is_read(self, head: Block, last: tuple[int, str]) -> bool:
-        """Return whether the node's chain, which is no longer than what was read, is a part of it."""
+        """Return whether the head, at or below the last block that was read, belongs to the chain that was read."""
         if head.number == last[0]:
             await self.set_trouble(self._stale_head(head))
             return head.hash == last[1]
@@ -411,7 +397,7 @@ class ChainFollower:
         """Move the cursor back to the last common block, and drop the logs above it."""
         if await self._node.chain_id() != self._lease.chain_id:
             raise WrongChainError
-        block = await self._common_block(head)
+        block = await self._find_common_block(head)
         await move_cursor_back(self._database, self._clock, self._lease, block)
         self._last, self._dropping_above = block, block[0]
         await self._drop(block[0])
@@ -422,13 +408,10 @@ class ChainFollower:
         extra = {"chain": self._lease.chain_id, "block": above, "logs": result.logs, "entries": result.entries}
         _log.warning("chain_reorganized", extra=extra)
 
-    async def _common_block(self, head: Block) -> tuple[int, str]:
-        """Return the newest stored block that is still in the chain; if none is, the one before all of them.
-
-        The first block of the chain only tells chains apart: the blocks between it and the other stored ones were never read.
-        """
+    async def _find_common_block(self, head: Block) -> tuple[int, str]:
+        """Return the newest stored block that is still in the chain, or the block before the oldest one."""
         blocks = [block for block in await self._stored_blocks() if block[0] <= head.number]
-        common, forked = 0, len(blocks)  # all before `common` are in the chain, none from `forked` on is
+        common, forked = 0, len(blocks)  # blocks[:common] are in the chain, blocks[forked:] are not
         while common < forked:
             middle = (common + forked) // 2
             block = await self._node.block(blocks[middle][0])
@@ -438,6 +421,7 @@ class ChainFollower:
                 common = middle + 1
             else:
                 forked = middle
+        # Block 0 is stored to tell chains apart; the blocks between it and the next stored one were never read.
         only_first = common == 1 and blocks[0][0] == 0 and len(blocks) > 1
         if common and not only_first:
             return blocks[common - 1]
@@ -447,7 +431,7 @@ class ChainFollower:
 
 
 async def wait_for_watches(database: Database, chain_id: int) -> bool:
-    """Wait until something is watched on a chain; return whether that took waiting."""
+    """Wait until something is watched on a chain; return False if it was watched already."""
     watches, has_waited = NO_WATCHES, False
     while True:
         async with database.transaction() as tx:
@@ -460,7 +444,7 @@ async def wait_for_watches(database: Database, chain_id: int) -> bool:
 
 
 async def find_last_block_before(node: EvmNode, since: datetime, first: int, head: Block) -> Block | None:
-    """Return the last block from `first` on with a timestamp before that second, or None; raise NodeError."""
+    """Return the last block from `first` on with a timestamp before `since`, or None; raise NodeError."""
     seconds, low, high, last = int(since.timestamp()), first, head.number, None
     while low <= high:
         middle = (low + high) // 2

@@ -1,13 +1,13 @@
 """Logs as organizations see them: decoded, with the contacts of their wallets, and compared with the stored ones.
 
-A log is identified by its transaction and its content, not by its index: when a reorganization moves a transaction to another
-block, its logs get other indexes, and an old index may belong to another log. So a dropped log that is back is recognized by
-contract, topics and data; of several equal ones, the first is the first. A log that a transaction no longer contains stays
-dropped, and one that it did not contain before is new.
+A log is identified by its transaction and its content, not by its index: when a reorganization moves a transaction to
+another block, its logs get other indexes, and an old index may belong to another log. So a dropped log that returns is
+recognized by contract, topics and data; equal ones are paired in order. A log that a transaction does not contain any
+more stays dropped, and one that it did not contain before is new.
 
-An unknown wallet becomes a contact only for automations that ask for it, and only so many an hour: a token has more holders than
-an organization has users. The zero address is no wallet: tokens are minted from it and burned to it. An erased contact does not
-come back with a log: logs from before the erasure have no contact, and later ones only find a contact that an event created anew.
+An unknown wallet becomes a contact only for automations that request it, up to an hourly limit: a token has more
+holders than an organization has users. A log never recreates an erased contact: logs from before the erasure have no
+contact, and later ones only find a contact that an event created since.
 """
 
 import logging
@@ -49,8 +49,8 @@ _WalletKey = tuple[int, tuple[IdentifierKey, ...]]
 class OrgLog(msgspec.Struct, gc=False):
     """A log as an organization sees it.
 
-    `id`: of its row, and of the event of the entries that it starts. `watches`: those of the organization. `seconds`: the timestamp of
-    its block. `log`: None if the row was stored earlier and may now have its confirmations. `digest`: of the log's content, in hex.
+    `id`: of its row, and of the event of the entries that it starts. `seconds`: the timestamp of its block. `log`: None
+    if the row was stored earlier and may have its confirmations with this page. `digest`: of the log's content, in hex.
     `wallet_events`: by wallet parameter, the event that the log is for the wallet's contact.
     """
 
@@ -80,7 +80,7 @@ class OrgLog(msgspec.Struct, gc=False):
 
     @property
     def name(self) -> str:
-        """The name under which entries wait for it."""
+        """The name that entries wait for, such as `0x…:transfer`."""
         return f"{self.contract}:{self.event.lower()}"
 
     def payload(self, chain_id: int, abi_event: AbiEvent) -> dict[str, Json]:
@@ -99,7 +99,7 @@ class LogMatch(msgspec.Struct, gc=False):
 
 
 def org_logs(watches: ChainWatches, logs: Iterable[Log]) -> list[OrgLog]:
-    """Return the logs as the organizations that follow them see them, still without ids."""
+    """Return one log per log and organization that follows it, still without ids."""
     result: list[OrgLog] = []
     for log in logs:
         watches_by_org = watches.by_topic.get((log.contract, log.topics[0]), {}) if log.topics else {}
@@ -109,6 +109,15 @@ def org_logs(watches: ChainWatches, logs: Iterable[Log]) -> list[OrgLog]:
         digest = blake2b(content.encode(), digest_size=16).hexdigest()
         for org_id, org_watches in watches_by_org.items():
             abi_event = org_watches[0].abi_event
+            # Automations may name the parameters of one event differently. The row has the values under all these
+            # names; reversed, so that the first watch decides where declarations disagree.
+            args: dict[str, Any] = {}
+            for declaration, decoder in {watch.abi_event: watch.decoder for watch in reversed(org_watches)}.items():
+                try:
+                    args |= decoder.args(log.topics, log.data)
+                except (UndecodableError, RecursionError) as error:
+                    location = {"contract": log.contract, "tx": log.tx_hash, "log_index": log.log_index}
+                    _log.warning("log_undecodable", extra={**location, "event": declaration.name, "reason": str(error)})
             result.append(
                 OrgLog(
                     org_id=org_id,
@@ -119,7 +128,7 @@ def org_logs(watches: ChainWatches, logs: Iterable[Log]) -> list[OrgLog]:
                     tx_hash=log.tx_hash,
                     log_index=log.log_index,
                     block_number=log.block_number,
-                    args=_decoded_args(log, org_watches),
+                    args=args,
                     watches=org_watches,
                     seconds=log.seconds or 0,
                     log=log,
@@ -150,20 +159,8 @@ def stored_org_logs(watches: ChainWatches, rows: Iterable[StoredLog]) -> list[Or
     ]
 
 
-def _decoded_args(log: Log, watches: tuple[WatchedEvent, ...]) -> dict[str, Json]:
-    """Return the parameters under all names that the watches' declarations give them; none if the log does not fit."""
-    args: dict[str, Any] = {}
-    for abi_event, decoder in {watch.abi_event: watch.decoder for watch in reversed(watches)}.items():
-        try:
-            args |= decoder.args(log.topics, log.data)
-        except (UndecodableError, RecursionError) as error:
-            extra = {"contract": log.contract, "tx": log.tx_hash, "log_index": log.log_index, "event": abi_event.name}
-            _log.warning("log_undecodable", extra={**extra, "reason": str(error)})
-    return args
-
-
 class WalletIndex:
-    """Turns the wallets of logs into the identifiers that ingest uses, so that both find the same contacts."""
+    """Turns the wallets of logs into the identifiers of ingest, so that both find the same contacts."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
@@ -183,7 +180,7 @@ class WalletIndex:
 
 
 class LogChanges:
-    """The unstored logs of a page, in the order of the chain: `new` ones get ids in that order, `restored` ones keep their ids."""
+    """The logs of a page to store, in the order of the chain: `new` ones, and `restored` ones with their old ids."""
 
     def __init__(
         self, logs: Iterable[OrgLog], stored_positions: Set[int], dropped: Iterable[DroppedLog], at: datetime
@@ -200,6 +197,8 @@ class LogChanges:
                 log.id = ids.pop()
                 self.restored.append(log)
             else:
+                # Later logs get greater ids, since "newest" is decided by id: block numbers of two chains do not
+                # compare.
                 log.id = uuid7(to_us(at) + len(self.new))
                 self.new.append(log)
 
@@ -233,7 +232,7 @@ def _rows(org_logs: Sequence[OrgLog]) -> LogRows:
 
 
 class UnknownWallets:
-    """The wallets of one page that have no contact: which of them become contacts, and the counts of all others by reason."""
+    """The wallets of one page without a contact: which become contacts, and the counts of the others by reason."""
 
     def __init__(self, max_per_hour: int) -> None:
         self._max_per_hour = max_per_hour
@@ -241,12 +240,15 @@ class UnknownWallets:
         self._counts: Counter[tuple[int, str, UnknownWalletOutcome]] = Counter()
 
     def exclude(self, event: ParsedEvent, seconds: int, erased_at: float | None) -> None:
-        """Exclude the wallet of an event in a block of `seconds`, if it is the zero address or its contact was erased."""
+        """Exclude an event's wallet in a block of `seconds` if it is the zero address or its contact was erased."""
+        # The zero address is not a wallet, whatever an event says: tokens are minted from it and burned to it.
         if event.body.identifiers.wallet == ZERO_ADDRESS:
             self._excluded[_wallet_key(event)] = "zero_address"
             event.contact_id = ""
         elif erased_at is not None:
             self._excluded[_wallet_key(event)] = "erased"
+            # Replayed or late confirmed blocks from before the erasure stay without a contact, even if a newer one
+            # exists.
             if seconds <= erased_at:
                 event.contact_id = ""
 

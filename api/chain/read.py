@@ -1,12 +1,12 @@
-"""Reading the blocks of a chain into pages, so that no behaviour of a node makes a log go missing.
+"""Read the blocks of a chain into pages, so that no behaviour of a node loses a log.
 
-Near the head every block's logs are requested by its hash: a node that lags behind refuses a hash it does not know, while for a
-range of block numbers it would return no logs. "Near" covers what may still be reorganized and what a node may lag: a number
-of blocks, or of seconds if that is more.
+Near the head, the logs of every block are requested by the block's hash: a node that lags behind refuses a hash that it
+does not have, while for a range of block numbers it would return no logs. "Near" covers the blocks that may be
+reorganized and those that a node may lag behind: a number of blocks, or of seconds if that is more.
 
-Further below, logs are requested for ranges of blocks, together with the range's last block. The range is as wide as the node
-allows: it is halved after a refusal, and doubled after a while. If the logs of a single block are too many, they are requested
-in parts. A page never ends inside a block.
+Further below, logs are requested for ranges of blocks, together with the range's last block. The range is as wide as
+the node allows: it is halved after a refusal and doubled after some successes. If a single block has too many logs,
+they are requested in parts. A page never ends inside a block.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from api.chain.rpc import Block, EvmNode, Log, LogFilter, NodeError
 from api.chain.store import BlockPage
 from api.chain.watch import ChainWatches
 
-NEAR_BLOCKS = 64  # below the head: a deeper reorganization is a catastrophe on every chain
-NEAR_SECONDS = 300  # the same for chains with fast blocks
-MAX_NEAR_BLOCKS = 2_000
+NEAR_BLOCKS = 64  # below the head: no chain in normal operation reorganizes deeper
+NEAR_SECONDS = 300  # for chains with fast blocks: nodes behind one address may lag each other by minutes
+MAX_NEAR_BLOCKS = 2_000  # each takes two requests
 MAX_CONCURRENT_BLOCKS = 16  # near blocks that are read before they are stored
 PAGE_LOGS = 1_000  # a page is complete with this many logs and the rest of its last block
-MAX_CONTRACTS = 200  # of one request
+MAX_CONTRACTS = 200  # in one request
 FIRST_RANGE_BLOCKS = 1_000
 MAX_RANGE_BLOCKS = 10_000
 SUCCESSES_BEFORE_WIDER = 8
-CROWDED_RANGE_LOGS = 5_000  # with more logs in it, a range is halved
+CROWDED_RANGE_LOGS = 5_000  # a range with more logs is halved before the node refuses it
 
 _T = TypeVar("_T")
 
@@ -53,7 +53,8 @@ class NodeReader:
         range_end = number
         if number < head.number - NEAR_BLOCKS:
             first = await self._block(number + 1)
-            _check_parent(first, hash_)
+            if not _continues(first, hash_):
+                raise ForkError
             # Blocks per second since that block decide how many blocks NEAR_SECONDS are.
             seconds_per_block = max(head.seconds - first.seconds, 1) / (head.number - first.number)
             near_blocks = min(max(int(NEAR_SECONDS / seconds_per_block), NEAR_BLOCKS), MAX_NEAR_BLOCKS)
@@ -75,7 +76,8 @@ class NodeReader:
         if end == head.number:
             blocks.append(head)
         for block in blocks:
-            _check_parent(block, hash_)
+            if not _continues(block, hash_):
+                raise ForkError
             hash_ = block.hash
         filters = _filters(watches)
         logs_by_block = await _all(self._logs_of(block, filters) for block in blocks)
@@ -102,8 +104,13 @@ class NodeReader:
             yield BlockPage(after, range_end, head, [], [(range_end, end.hash)])
             return
         end, logs = await self._range_logs(filters, after + 1, range_end)
+        parts: list[list[Log]] = []  # of whole blocks
+        for log in logs:
+            if not parts or (len(parts[-1]) >= PAGE_LOGS and parts[-1][-1].block_number != log.block_number):
+                parts.append([])
+            parts[-1].append(log)
         remaining: list[Log] = []
-        for part in _parts(logs):
+        for part in parts:
             try:
                 remaining = await self._with_dates(part)
             except NodeError:
@@ -122,7 +129,7 @@ class NodeReader:
             try:
                 end, logs = await self._logs_between(filters, first, last)
             except NodeError as error:
-                if error.kind != "rate_limited":
+                if error.kind != "rate_limited":  # a smaller range would not help against a rate limit
                     self._halve_range(last - first + 1)
                 if error.kind in ("rate_limited", "unavailable"):
                     raise
@@ -146,7 +153,7 @@ class NodeReader:
 
     async def _logs_between(self, filters: Sequence[LogFilter], first: int, last: int) -> tuple[Block, list[Log]]:
         all_logs: list[Log] = []
-        hashes: dict[int, str] = {}  # by block number: all responses must be of one chain
+        hashes: dict[int, str] = {}  # by block number; the node may be reorganized, or be another one, between requests
         end: Block | None = None
         for log_filter in filters:
             logs, end = await self.node.logs_between(first, last, log_filter)
@@ -175,15 +182,13 @@ class NodeReader:
             if error.kind != "too_large":
                 raise
         halves = log_filter.halves()
-        if halves is None:
+        if halves is None:  # one topic of one contract: too large however it is requested
             return await self.node.logs_of(block.hash, log_filter, undivided=True)
         return [log for half in halves for log in await self._divided_logs_of(block, half)]
 
     async def _with_dates(self, logs: list[Log]) -> list[Log]:
-        """Return logs with the timestamps of their blocks, which some nodes do not include.
-
-        Blocks that were fetched before a rate limit are kept for the next try.
-        """
+        """Return logs with the timestamps of their blocks, which some nodes do not include."""
+        # Blocks that were fetched before a rate limit are kept for the next attempt, which otherwise would fail again.
         hashes = {log.block_number: log.block_hash for log in logs if log.seconds is None}
         missing = sorted(
             number
@@ -194,7 +199,7 @@ class NodeReader:
         async def fetch(number: int) -> None:
             block = self._dated_blocks[number] = await self._block(number)
             if block.hash != hashes[number]:
-                raise NodeError(f"returned logs of a block {number} that it does not have", "unavailable")
+                raise NodeError(f"returned logs and a header of different blocks {number}", "unavailable")
 
         for start in range(0, len(missing), MAX_CONCURRENT_BLOCKS):
             await _all(fetch(number) for number in missing[start : start + MAX_CONCURRENT_BLOCKS])
@@ -225,7 +230,7 @@ async def _all(requests: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
 
 
 def _filters(watches: ChainWatches) -> list[LogFilter]:
-    """Return filters that match everything that is followed, of at most MAX_CONTRACTS contracts each."""
+    """Return filters that together match every requested event, of at most MAX_CONTRACTS contracts each."""
     contracts, topics = watches.contracts, frozenset(watches.topics)
     topics_of: dict[str, set[str]] = {contract: set() for contract in contracts}
     for contract, topic in watches.by_topic:
@@ -237,17 +242,5 @@ def _filters(watches: ChainWatches) -> list[LogFilter]:
     ]
 
 
-def _check_parent(block: Block, hash_: str) -> None:
-    """Raise ForkError unless a block's parent has that hash; an empty one belongs before the first block of the chain."""
-    if hash_ and block.parent_hash != hash_:
-        raise ForkError
-
-
-def _parts(logs: Sequence[Log]) -> list[list[Log]]:
-    """Return logs in parts of whole blocks, of PAGE_LOGS logs or a little more."""
-    parts: list[list[Log]] = [[]]
-    for log in logs:
-        if len(parts[-1]) >= PAGE_LOGS and parts[-1][-1].block_number != log.block_number:
-            parts.append([])
-        parts[-1].append(log)
-    return [part for part in parts if part]
+def _continues(block: Block, parent_hash: str) -> bool:
+    return not parent_hash or block.parent_hash == parent_hash  # "" is the parent of the first block

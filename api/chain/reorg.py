@@ -1,7 +1,8 @@
-"""Dropping the logs of blocks that are no longer in the chain, in steps that each commit.
+"""Drop the logs of blocks that a reorganization removed from the chain, in steps that each commit.
 
-The first step moves the cursor back and stores the block above which logs are to be dropped; until all are dropped, no follower
-reads on. So a follower may be killed between any two steps, and the chain may be reorganized again meanwhile.
+The first step moves the cursor back and stores the block above which logs must be dropped. Until all are dropped, no
+follower reads further. So a follower may be killed between any two steps, and the chain may be reorganized again
+meanwhile.
 """
 
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from api.store.chain import LEASE_DURATION, FollowerLease
 from api.store.database import Database, Transaction
 from api.store.query import COMMIT, Call, run
 
-LOGS_PER_STEP = 1_000
+LOGS_PER_STEP = 1_000  # each with its entries, in one transaction
 
 
 async def move_cursor_back(database: Database, clock: Clock, lease: FollowerLease, block: tuple[int, str]) -> None:

@@ -1,9 +1,10 @@
-"""An EVM node over JSON-RPC: the four requests that following a chain takes. Hashes and addresses are lower case from here on.
+"""An EVM node over JSON-RPC: the requests to follow a chain. Hashes and addresses are returned in lower case.
 
-A log filter names contracts and topics and matches the product of both; where the answer would be too large, it is halved.
+A log filter names contracts and topics. A node matches the product of both, so the response is filtered again here.
+Where the response would be too large, the filter is halved.
 
-A node's URL may contain a secret (a key in the path, the query or the user part). It is removed from every error and log, also
-where the node repeats it. No response is read beyond the size that a follower has memory for.
+A node's URL may contain a secret: a key in the path, the query or the user part. It is removed from every error and
+log, also where the node repeats it. A response is read up to the size that a follower has memory for.
 """
 
 import asyncio
@@ -42,9 +43,9 @@ _RATE_LIMIT_WORDS = (
 )
 _TOO_LARGE_WORDS = ("result", "size", "too large", "too big", "too many", "timeout", "timed out")
 _MAX_RETRY_AFTER_S = 60.0
-_MAX_NUMBER = 2**63 - 1
-_MAX_LOG_INDEX = 2**31 - 1
-_MAX_TIMESTAMP_S = 253_402_300_799  # the end of the year 9999
+_MAX_NUMBER = 2**63 - 1  # bigint
+_MAX_LOG_INDEX = 2**31 - 1  # integer
+_MAX_TIMESTAMP_S = 253_402_300_799  # the end of the year 9999, the last that `datetime` has
 _MAX_ERROR_CHARACTERS = 200
 _MIN_SECRET_CHARACTERS = 4
 _HIDDEN = "…"
@@ -58,10 +59,10 @@ _HexNumber = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,64}$")]
 
 
 class NodeError(Exception):
-    """A node did not give the requested data.
+    """A node did not return the requested data.
 
-    `kind`: it does not respond or responds nonsense (unavailable), limits the request rate, refuses this request, or its response
-    would be too large. `retry_after_s`: the pause it demands, if it names one.
+    `kind`: `unavailable` (no response, or an invalid one), `rate_limited`, `refused` (this request), or `too_large`
+    (its response). `retry_after_s`: the pause that the node requests, or None.
     """
 
     def __init__(self, reason: str, kind: NodeErrorKind, retry_after_s: float | None = None) -> None:
@@ -180,8 +181,12 @@ class LogFilter(msgspec.Struct, frozen=True):
         return sorted(frozenset[str]().union(*self.topics_of.values()))
 
     def select(self, logs: Iterable[Log]) -> list[Log]:
-        """Return the wanted logs, each once, in the order of the chain: nodes return more, or the same log twice."""
-        by_position = {(log.block_number, log.log_index): log for log in logs if self._matches(log)}
+        """Return the wanted logs, each once, in the order of the chain: nodes may return more, or a log twice."""
+        by_position = {
+            (log.block_number, log.log_index): log
+            for log in logs
+            if log.topics and log.topics[0] in self.topics_of.get(log.contract, ())
+        }
         return [by_position[position] for position in sorted(by_position)]
 
     def halves(self) -> "tuple[LogFilter, LogFilter] | None":
@@ -199,9 +204,6 @@ class LogFilter(msgspec.Struct, frozen=True):
     def part(self, contracts: Iterable[str]) -> "LogFilter":
         """Return the filter for some of the contracts."""
         return LogFilter({contract: self.topics_of[contract] for contract in contracts})
-
-    def _matches(self, log: Log) -> bool:
-        return bool(log.topics) and log.topics[0] in self.topics_of.get(log.contract, ())
 
 
 _NUMBER: msgspec.json.Decoder[str] = msgspec.json.Decoder(_HexNumber)
@@ -245,17 +247,15 @@ class EvmNode:
         return block
 
     async def logs_of(self, block_hash: str, log_filter: LogFilter, *, undivided: bool = False) -> list[Log]:
-        """Return the logs of one block; a node that lacks the block raises NodeError. `undivided`: allow a larger response."""
+        """Return the logs of one block; raises NodeError if the node lacks it. `undivided`: allow a larger response."""
         max_bytes = MAX_UNDIVIDED_BYTES if undivided else MAX_RESPONSE_BYTES
         logs = await self._call(_logs_request({"blockHash": block_hash}, log_filter), max_bytes)
         return _selected(log_filter, logs)
 
     async def logs_between(self, first: int, last: int, log_filter: LogFilter) -> tuple[list[Log], Block]:
-        """Return the logs of the blocks `first` to `last`, and the last block, both in one batch if the node accepts batches.
-
-        Several nodes may share one address. One that does not have these blocks yet would return no logs of them: the block in
-        the same batch shows that it has.
-        """
+        """Return the logs of the blocks `first` to `last`, and the last block."""
+        # Several nodes may share one address, and one that lacks the last blocks returns no logs of them. A batch is
+        # usually answered by one machine, so the block in the same batch shows that this machine has them.
         request = _logs_request({"fromBlock": hex(first), "toBlock": hex(last)}, log_filter)
         logs, block = await self._call_both(request, _block_request(hex(last)))
         if block is None:
@@ -273,7 +273,7 @@ class EvmNode:
         if self._accepts_batches:
             with self._secrets_hidden():
                 http_response, content = await self._post([first.body(1), second.body(2)], MAX_RESPONSE_BYTES)
-                responses = {str(response.id): response for response in _batch(http_response, content)}
+                responses = {str(response.id): response for response in _batch_responses(http_response, content)}
                 if responses.keys() >= {"1", "2"}:
                     return first.read(responses["1"], http_response), second.read(responses["2"], http_response)
         results = await self._call(first), await self._call(second)
@@ -333,8 +333,8 @@ def _decode(decoder: msgspec.json.Decoder[_T], content: bytes) -> _T | None:
         return None
 
 
-def _batch(http_response: httpx.Response, content: bytes) -> list[RpcResponse]:
-    """Return the responses to a batch; none if the node does not accept batches."""
+def _batch_responses(http_response: httpx.Response, content: bytes) -> list[RpcResponse]:
+    """Return the responses to a batch, or none if the node does not accept batches."""
     responses = _decode(_SINGLE_OR_BATCH, content)
     if isinstance(responses, list):
         return responses
@@ -348,7 +348,7 @@ def _batch(http_response: httpx.Response, content: bytes) -> list[RpcResponse]:
 
 
 def _checked(http_response: httpx.Response, response: RpcResponse | None) -> RpcResponse:
-    """Return the response, or what the HTTP status says in its place; raise NodeError if that says nothing."""
+    """Return the response, or one made from the HTTP status; raise NodeError if the status is not specific."""
     status = http_response.status_code
     if response is not None and (response.error is not None or status < 300):
         return response
@@ -377,10 +377,11 @@ def _retry_after_s(http_response: httpx.Response) -> float | None:
 
 
 def _secrets(parts: SplitResult) -> re.Pattern[str]:
-    """Return a pattern for the parts of a URL that may be secret, as they are written and as they are sent."""
+    """Return a pattern for the parts of a URL that may be secret."""
+    # As they are written and as they are sent: a node may repeat either form in its errors.
     words = [*parts.path.split("/"), parts.path, parts.query, parts.username or "", parts.password or ""]
     words += [value for _, value in parse_qsl(parts.query)]
     words += [b64encode(f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()).decode()]
     secrets = {text for word in words for text in (word, unquote(word)) if len(text) >= _MIN_SECRET_CHARACTERS}
-    pattern = "|".join(map(re.escape, sorted(secrets, key=len, reverse=True)))  # the longest match first
+    pattern = "|".join(map(re.escape, sorted(secrets, key=len, reverse=True)))  # so that the longest matches first
     return re.compile(pattern or "(?!)", re.IGNORECASE)

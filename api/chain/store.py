@@ -1,12 +1,12 @@
-"""Writing a page of blocks in one transaction: store its logs, find their contacts, match, create entries, move the cursor.
+"""Write a page of blocks in one transaction: store logs, find contacts, match, create entries, move the cursor.
 
-The transaction begins with the lease, so a follower that was suspended writes nothing. It matches with what is followed at that
-moment; if that is more than the node was asked for, the page is discarded. An automation takes the logs of blocks since it went
-live, once they have their confirmations. A log is one row per organization for ever, and an automation enters it once, also if a
-reorganization drops it and brings it back (`api.chain.logs`).
+The transaction begins with the lease, so a follower that was suspended writes nothing. Logs are matched with the
+watches of that moment; if these include events that the node was not asked for, the page is discarded. An automation
+takes the logs of blocks since it went live, once they have their confirmations. A log keeps one row per organization,
+and an automation enters it once, also if a reorganization drops and restores it (`api.chain.logs`).
 
-Locks are taken in the common order (`api.store.locks`): identifiers, contacts, entries. A log that an entry may wait for is stored
-under the lock of its contact, like any event; `api.engine.record` explains why no wake-up is lost.
+Locks are taken in the common order (`api.store.locks`): identifiers, contacts, entries. A log that an entry may wait
+for is stored under the lock of its contact, like any event; `api.engine.record` explains why no wake-up is lost.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
@@ -64,8 +64,8 @@ class ChangedError(Exception):
 class BlockPage(msgspec.Struct, frozen=True):
     """The blocks after `after` up to `number`, with their logs.
 
-    `head`: the number of the chain's newest block. `blocks`: (number, hash) of the blocks whose hashes are stored. `dead`: logs that
-    the database refuses, with the reason; they are noted and skipped. `trial`: store these logs only, and roll back.
+    `head`: the number of the chain's newest block. `blocks`: (number, hash) of the blocks to store. `dead`: logs that
+    the database refuses, with the reason; they are recorded and skipped. `trial`: store these logs only, and roll back.
     """
 
     after: int
@@ -78,7 +78,7 @@ class BlockPage(msgspec.Struct, frozen=True):
 
 
 class PageResult(msgspec.Struct, frozen=True):
-    """Counts of logs (new or restored) and of entries, and what was followed at that moment."""
+    """Counts of logs (new or restored) and of entries, and the watches that were matched."""
 
     logs: int = 0
     entries: int = 0
@@ -155,9 +155,8 @@ class PageWriter:
 
         # Create contacts of unknown wallets, as far as automations ask for them.
         due = [match for log in current for match in _due_matches(log, page)]
-        placeholder_id = uuid7(
-            to_us(at)
-        )  # filters cannot tell it from the id of the contact that is still to be created
+        # Filters may read the id of the contact, which does not exist yet. Any id gives the same result.
+        placeholder_id = uuid7(to_us(at))
         selected = await unknown_wallets.select(
             tx, due, lambda match: self._takes(chain_id, match, recognised, placeholder_id), at
         )
@@ -217,7 +216,7 @@ class PageWriter:
 
 
 def _due_matches(log: OrgLog, page: BlockPage) -> list[LogMatch]:
-    """Return the automations for which a log gets its last confirmation with this page, if they were live at its block."""
+    """Return the automations that were live at a log's block and get its last confirmation with this page."""
     due: list[LogMatch] = []
     for watch in log.watches:
         event = None if watch.wallet_arg is None else log.wallet_events.get(watch.wallet_arg)

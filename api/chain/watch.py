@@ -1,8 +1,8 @@
-"""Followed events of a chain: those in the triggers of automations, and those that an operator names with `workbench chain watch`.
+"""Watched events of a chain: those in the triggers of automations, and those of `workbench chain watch`.
 
-`ChainWatches` is cached per organization with the organization's epoch, which every change of its automations or watches raises.
-It is read again in the transaction that stores logs, so logs are matched with what is followed at that moment. Only if an event was
-added that the node was not asked for, the node must be asked again.
+`ChainWatches` is cached per organization with the organization's epoch, which every change of its automations or
+watches raises. It is read again in the transaction that stores logs, so logs are matched with the watches of that
+moment. The node must be asked again only if an event was added that it was not asked for.
 """
 
 from collections import defaultdict
@@ -51,7 +51,7 @@ async def remove_watch(dsn: str, org_name: str, spec: Mapping[str, Any]) -> None
 
 
 async def list_watches(dsn: str, org_name: str) -> list[ContractEventKey]:
-    """Return the watched events; raise AccessError if there is no such organization."""
+    """Return the watched events; raise AccessError if the organization does not exist."""
     async with operator_transaction(dsn) as (tx, _):
         return await store.list_watches(tx, await keys.find_org_or_fail(tx, org_name))
 
@@ -75,8 +75,8 @@ def _read_spec(spec: Mapping[str, Any]) -> ContractEventKey:
 class WatchedEvent(msgspec.Struct, frozen=True):
     """One reason to follow an event: an automation, or (`active` None) an operator's watch or a paused automation.
 
-    `since`: when it began; logs of earlier blocks start nothing. `earlier_confirmations`: the confirmations that a previous version
-    of the automation wanted, if more than now: logs may still be waiting for them (0: none).
+    `since`: when it began; logs of earlier blocks start nothing. `earlier_confirmations`: the confirmations that a
+    previous version of the automation required, if more than this one: logs may still be waiting for them (0: none).
     """
 
     org_id: int
@@ -102,12 +102,12 @@ class WatchedEvent(msgspec.Struct, frozen=True):
 
     @property
     def is_requested(self) -> bool:
-        """Whether nodes are asked for it. Not for an unpublished automation, which only uses logs that are read anyway."""
+        """Whether nodes are asked for it. An unpublished automation only uses logs that are read for other watches."""
         return self.active is None or self.active.version is not None
 
 
 class OrgWatches(msgspec.Struct, frozen=True):
-    """Everything that one organization follows at its epoch. `awaited`: names of logs that its entries can wait for."""
+    """The watches of one organization at its epoch. `awaited`: names of logs that its entries can wait for."""
 
     epoch: int
     watches: tuple[WatchedEvent, ...] = ()
@@ -115,7 +115,7 @@ class OrgWatches(msgspec.Struct, frozen=True):
 
 
 class ChainWatches(msgspec.Struct, frozen=True, dict=True):
-    """Everything that is followed on a chain at one moment, by organization."""
+    """The watches of a chain at one moment, by organization."""
 
     by_org: Mapping[int, OrgWatches] = {}
 
@@ -177,7 +177,7 @@ class ChainWatches(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def confirmation_depths(self) -> list[tuple[int, int, int]]:
-        """Where stored logs may get their last confirmation: (organization, confirmations, blocks below which none waits any more)."""
+        """The depths of last confirmations: (organization, confirmations, depth below which no log waits)."""
         depths = {
             (watch.org_id, watch.confirmations, max(watch.confirmations, watch.earlier_confirmations))
             for watch in self.watches
@@ -186,7 +186,7 @@ class ChainWatches(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def lookbacks(self) -> list[tuple[int, str, int]]:
-        """The (organization, automation, version) of automations that look back once, as an earlier version wanted more confirmations."""
+        """The (organization, automation, version) that look back once, to logs that waited for more confirmations."""
         return [
             (watch.org_id, watch.active.automation_id, watch.active.version)
             for watch in self.watches
@@ -203,10 +203,7 @@ NO_WATCHES = ChainWatches()
 
 
 async def read_watches(tx: Transaction, chain_id: int, previous: ChainWatches = NO_WATCHES) -> ChainWatches:
-    """Return what is followed on a chain now; only organizations that have changed since `previous` are read again.
-
-    Specs that the language can no longer read are skipped.
-    """
+    """Return the watches of a chain; only organizations that have changed since `previous` are read again."""
     (epochs,) = await run(tx, watch_epochs())
     changed = [
         org_id
@@ -221,6 +218,7 @@ async def read_watches(tx: Transaction, chain_id: int, previous: ChainWatches = 
         if automation.paused and automation.published_version is None:
             continue
         trigger = read_trigger(decode(automation.trigger_spec))
+        # A spec that this release cannot read is skipped: it must not stop the chain for the other automations.
         if not isinstance(trigger, Trigger) or (source := trigger.source) is None:
             continue
         active = None
