@@ -1,9 +1,9 @@
 """Claims: due entries taken by this process, and the leases under which it works on them.
 
-A claim charges one attempt, raises the lease token of the entry and sets the time until which other engines leave it alone.
-Every later write carries the token, so an engine that has lost its lease writes nothing. Leases are short, and `Claims`
-renews them until the entry is recorded, however long that takes. A lease that is lost all the same (the process was
-suspended, the database was unreachable) is noticed at the next renewal, or when something is written.
+A claim charges one attempt, raises the lease token of the entry and sets the time until which other engines leave it
+alone. Every later write carries the token, so an engine that has lost its lease writes nothing. Leases are short, and
+`Claims` renews them until the entry is recorded, however long that takes. A lease that is lost all the same (the
+process was suspended, the database was unreachable) is noticed at the next renewal, or when something is written.
 """
 
 import asyncio
@@ -51,14 +51,14 @@ class Claims:
 
     def hold(self, org_id: int, claims: Iterable[Claim]) -> None:
         """Renew the leases of these claims from now on."""
-        held = self._held.setdefault(org_id, {})
+        claims_by_entry = self._held.setdefault(org_id, {})
         for claim in claims:
-            current = held.get(claim.entry_id)
+            current = claims_by_entry.get(claim.entry_id)
             # A process that was suspended for longer than a lease may claim an entry again while a delivery of its
             # earlier claim is still waiting. Only the claim with the higher token counts.
             if current is None or current.token < claim.token:
-                held[claim.entry_id] = claim
-        if held and (self._renewal is None or self._renewal.done()):
+                claims_by_entry[claim.entry_id] = claim
+        if claims_by_entry and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.create_task(self._renew_until_released())
 
     def release(self, org_id: int, claims: Iterable[Claim]) -> None:
@@ -82,9 +82,9 @@ class Claims:
         while self._held:
             # Three renewals per lease: two may fail before it expires.
             await asyncio.sleep(LEASE.total_seconds() / 3)
-            for org_id, held in list(self._held.items()):
+            for org_id, claims_by_entry in list(self._held.items()):
                 with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
-                    await self._renew(org_id, list(held.values()))
+                    await self._renew(org_id, list(claims_by_entry.values()))
 
     async def _renew(self, org_id: int, claims: list[Claim]) -> None:
         lease_until = self._clock.now() + LEASE

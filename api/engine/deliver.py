@@ -1,8 +1,8 @@
 """Deliver: send emails and webhooks, and record the outcomes.
 
 Each delivery is a task of its own, so that an endpoint that hangs delays nothing else. It sends one message outside any
-transaction, records the outcome together with the entry's next state, and lets the entry continue. The lease of the entry
-is renewed meanwhile. Sending never starts once another engine may have claimed the entry.
+transaction, records the outcome together with the entry's next state, and lets the entry continue. The lease of the
+entry is renewed meanwhile. Sending never starts once another engine may have claimed the entry.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from workbench.language.decision import Decision, Failure
 from workbench.language.graph import Graph
 from workbench.language.run import State
 
-MAX_DELIVERIES = 256  # under way, of one organization in one engine
+MAX_DELIVERIES = 256  # under way, of one organization in one engine: each keeps a task and a lease
 BUSY_DELAY = timedelta(seconds=5)
 DATABASE_RETRY_S = 0.5
 DEFAULT_PUBLIC_URL = "http://localhost:8000"  # for links in emails, without WORKBENCH_PUBLIC_URL
@@ -128,7 +128,10 @@ class Deliveries:
             await asyncio.gather(*(task for tasks in list(self._tasks.values()) for task in tasks))
 
     async def stop(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s`, then cancel. A cancelled message is sent again under its id once its lease has expired."""
+        """Wait up to `timeout_s`, then cancel.
+
+        A cancelled message is sent again, under the same id, once its lease has expired.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.finish()
@@ -156,13 +159,13 @@ class Deliveries:
                 self._context.claims.release(org_id, [claim])
 
     async def _send_and_record(self, org_id: int, message: OutgoingMessage) -> Claim | None:
-        """Send a message and record the outcome; return the claim to continue with, None if the entry does not continue now."""
+        """Send a message and record the outcome; return the claim to continue with, or None."""
         context, claim = self._context, message.progress.claim
         if not context.claims.is_valid(org_id, claim):
             context.counts.add_lost(org_id, 1)
             return None
         started_ns = monotonic_ns()
-        # Asked again at the last moment, after every wait for a slot or a connection.
+        # Checked again at the last moment: waiting for a slot or a connection may take longer than a lease.
         may_leave = lambda: context.claims.is_valid(org_id, claim)  # noqa: E731
         outcome = await attempt(context.transports, context.keyring, org_id, message, context.clock.now(), may_leave)
 
@@ -189,42 +192,28 @@ class Deliveries:
         at: datetime,
     ) -> EntryProgress | None:
         """Write the outcome of an attempt; return the progress as written, or None if the lease was lost."""
-        context = self._context
+        context, stored, claim = self._context, message.stored, message.progress.claim
+        message_calls = []
+        if stored is not None and result is not None:
+            message_calls.append(settle_outgoing(org_id, stored.id, claim.token, result, at))
         while True:
             try:
-                recorded = await self._write(org_id, message, progress, result, at)
+                async with context.database.transaction() as tx:
+                    recorded = await record_delivery(tx, org_id, progress, message_calls, at)
+                    if isinstance(recorded, EntryProgress) and stored is not None and progress.run.outcome == "gone":
+                        digests = address_digests(context.keyring, org_id, stored)
+                        await close_endpoint(tx, org_id, digests, urlsplit(stored.recipient).hostname or "", at)
             except (DatabaseUnavailableError, TransactionConflictError):
                 # The message may have left: give up only once another engine can have claimed the entry.
-                if not context.claims.is_valid(org_id, message.progress.claim):
+                if not context.claims.is_valid(org_id, claim):
                     raise
                 await asyncio.sleep(DATABASE_RETRY_S)
                 continue
-            if recorded is None:
-                context.counts.add_lost(org_id, 1)
-            else:
-                context.counts.add(org_id, [recorded])
-            return recorded
-
-    async def _write(
-        self,
-        org_id: int,
-        message: OutgoingMessage,
-        progress: EntryProgress,
-        result: AttemptResult | None,
-        at: datetime,
-    ) -> EntryProgress | None:
-        context, stored = self._context, message.stored
-        message_calls = []
-        if stored is not None and result is not None:
-            message_calls.append(settle_outgoing(org_id, stored.id, progress.claim.token, result, at))
-        async with context.database.transaction() as tx:
-            recorded = await record_delivery(tx, org_id, progress, message_calls, at)
             if isinstance(recorded, LostLeases):
+                context.counts.add_lost(org_id, 1)
                 return None
-            if stored is not None and progress.run.outcome == "gone":
-                digests = address_digests(context.keyring, org_id, stored)
-                await close_endpoint(tx, org_id, digests, urlsplit(stored.recipient).hostname or "", at)
-        return recorded
+            context.counts.add(org_id, [recorded])
+            return recorded
 
 
 async def attempt(

@@ -1,8 +1,9 @@
 """Drive one batch of one organization: claim, read facts, decide, record, deliver.
 
-A first transaction claims entries. The facts for their decisions are read in a second, without locks. A third records what
-was decided, fenced by the lease tokens: a driver that has lost its lease writes nothing. Emails and webhooks are stored with
-that third transaction and then sent in tasks of their own; the entry continues here once its delivery is recorded.
+A first transaction claims entries. The facts for their decisions are read in a second, without locks. A third records
+what was decided, fenced by the lease tokens: a driver that has lost its lease writes nothing. Emails and webhooks are
+stored with that third transaction and then sent in tasks of their own; the entry continues here once its delivery is
+recorded.
 """
 
 import asyncio
@@ -89,20 +90,22 @@ class Driver:
             await self._graphs.load(org_id, claims)
             while remaining:
                 batch_claims = list(remaining.values())[: 1 if singles else None]
-                facts = await self._read_facts(org_id, batch_claims)
+                requests = [facts_request(org_id, claim, self._graphs) for claim in batch_claims]
+                async with self._database.transaction() as tx:
+                    keys, now = self._keyring.of(org_id), self._clock.now()
+                    facts = await read_facts(tx, org_id, keys, requests, self._retries, now)
                 batch = await asyncio.to_thread(advance_slice, org_id, batch_claims, self._graphs, facts)
                 match await self._record(org_id, batch, facts):
                     case None:
-                        # The database rejected an entry of the slice. Recording them one by one makes only that one dead.
+                        # The database rejected an entry of the slice. Recording them one by one makes only that one
+                        # dead.
                         singles = len(batch)
                     case Recorded(outgoing):
                         singles = max(singles - 1, 0)
                         self.counts.add(org_id, batch)
                         for progress in batch:
                             claim = remaining.pop(progress.claim.entry_id)
-                            if (
-                                progress.pending is None
-                            ):  # an entry with a delivery keeps its lease until that has ended
+                            if progress.pending is None:  # otherwise it keeps its lease until its delivery has ended
                                 self._claims.release(org_id, [claim])
                         self._deliveries.start(org_id, outgoing)
                     case StaleFacts():
@@ -118,11 +121,6 @@ class Driver:
                         self._claims.release(org_id, [remaining.pop(entry_id) for entry_id in entry_ids])
         finally:
             self._claims.release(org_id, remaining.values())
-
-    async def _read_facts(self, org_id: int, claims: list[Claim]) -> BatchFacts:
-        requests = [facts_request(org_id, claim, self._graphs) for claim in claims]
-        async with self._database.transaction() as tx:
-            return await read_facts(tx, org_id, self._keyring.of(org_id), requests, self._retries, self._clock.now())
 
     async def _record(self, org_id: int, batch: list[EntryProgress], facts: BatchFacts) -> RecordResult | None:
         """Write a slice; return None, with nothing written, if the database rejects one of several entries."""

@@ -1,8 +1,9 @@
 """The facts of a batch: everything that decisions on its entries may depend on, read from Postgres.
 
-`required_facts` (in the language) says which facts a run can look at, and only those are read. Facts that other entries and events of
-the contact change concurrently (`WatchedFacts`) are read twice: without a lock before the decision, and under the lock of
-the contact when the decision is recorded. If they differ, the decision was made on stale facts and is made again.
+`required_facts` (in the language) says which facts a run can look at, and only those are read. Facts that other entries
+and events of the contact change concurrently (`WatchedFacts`) are read twice: without a lock before the decision, and
+under the lock of the contact when the decision is recorded. If they differ, the decision was made on stale facts and is
+made again.
 """
 
 import asyncio
@@ -149,6 +150,16 @@ async def read_facts(
         # An entry of an earlier activation is cancelled even if the automation has been activated again.
         expired = "automation_inactive" if claim.activation < automation.activation else None
         others = watched.other_entries.get(claim.entry_id)
+        later_events = tuple(
+            LaterEvent(
+                row.at,
+                row.name,
+                Identifiers(row.wallet, _opened(open_email, row.email), row.external_id),
+                decode(row.payload),
+                row.id,
+            )
+            for row in watched.later_events.get(claim.entry_id, ())
+        )
         facts[claim.entry_id] = msgspec.structs.replace(
             base,
             cancelled=base.cancelled or claim.cancelled_outcome or automation.stopped or expired,
@@ -160,7 +171,7 @@ async def read_facts(
                 recent_entries.get(claim.entry_id, 0),
                 watched.message_times.get(claim.entry_id, ()),
             ),
-            later_events=tuple(_later_event(open_email, row) for row in watched.later_events.get(claim.entry_id, ())),
+            later_events=later_events,
         )
     # Clocks of two processes differ: an event may carry a later time than `now`, and no decision may precede it.
     decide_at = max([now, *(rows[-1].at for rows in watched.later_events.values())])
@@ -217,11 +228,6 @@ def _event_and_contact(
             tuple(contact.opted_out),
         ),
     )
-
-
-def _later_event(open_email: OpenEmail, row: LaterEventRow) -> LaterEvent:
-    sent = Identifiers(row.wallet, _opened(open_email, row.email), row.external_id)
-    return LaterEvent(row.at, row.name, sent, decode(row.payload), row.id)
 
 
 @lru_cache(maxsize=1_024)

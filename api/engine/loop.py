@@ -1,8 +1,8 @@
 """The engine's loop: find due entries, drive them fairly, and sleep until there are more.
 
-In each round every organization with due entries gets one turn, with a bounded batch of first attempts and a smaller one of
-retries, so neither a flood nor a storm of retries in one organization delays the others. A notification wakes the loop
-immediately. Without one it looks again when the next entry is due, and every two seconds in any case.
+In each round every organization with due entries gets one turn, with a bounded batch of first attempts and a smaller
+one of retries, so neither a flood nor a storm of retries in one organization delays the others. A notification wakes
+the loop immediately. Without one it looks again when the next entry is due, and every two seconds in any case.
 """
 
 import asyncio

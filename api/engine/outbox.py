@@ -1,7 +1,7 @@
 """Outbox: emails and webhooks, stored with their entry before anything is sent.
 
-The first text counts: a retry sends the stored row under the same id, not a new rendering. A message that was sent before is
-not sent again, however its entry came back to the node.
+The first text counts: a retry sends the stored row under the same id, not a new rendering. A message that was sent
+before is not sent again, however its entry came back to the node.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from workbench.language.run import EmailMessage, WebhookMessage
 class OutgoingMessage(msgspec.Struct, frozen=True):
     """A message to deliver before its entry can continue.
 
-    `stored`: the message as it was stored first, or None if it was sent before. `closed`: the address is unsubscribed, or the
-    endpoint answered 410 before. `secrets`: the secrets to sign a webhook with, newest first.
+    `stored`: the message as it was stored first, or None if it was sent before. `closed`: the address is unsubscribed,
+    or the endpoint answered 410 before. `secrets`: the secrets to sign a webhook with, newest first.
     """
 
     progress: EntryProgress
@@ -58,7 +58,15 @@ async def store_outgoing(
         closed = await messages.find_closed_endpoints(tx, {(org_id, digest) for digest in urls.values()})
         closed_ids |= {message_id for message_id, digest in urls.items() if (org_id, digest) in closed}
 
-    secrets = await _webhook_secrets(tx, org_id, keyring, at) if urls else ()
+    secrets: tuple[str, ...] = ()
+    if urls:
+        secrets_by_org = await messages.find_webhook_secrets(tx, keyring, {org_id}, at)
+        if org_id not in secrets_by_org:  # the organization's first webhook
+            secret = signing.new_secret(token(signing.SECRET_BYTES))
+            await messages.insert_webhook_secret(tx, keyring, org_id, secret, at)
+            # Another engine may have inserted one first: the stored one counts.
+            secrets_by_org = await messages.find_webhook_secrets(tx, keyring, {org_id}, at)
+        secrets = secrets_by_org[org_id]
     return [
         OutgoingMessage(progress, delivery, stored.get(row.id), row.id in closed_ids, secrets)
         for (progress, delivery), row in zip(pending, rows, strict=True)
@@ -86,13 +94,3 @@ def _row(keyring: Keyring, org_id: int, progress: EntryProgress, delivery: Pendi
             return OutgoingRow(*ids, "email", keyring.of(org_id).seal_email(email), subject, body, html)
         case WebhookMessage(url=url, body=body):
             return OutgoingRow(*ids, "webhook", url, None, body, html=False)
-
-
-async def _webhook_secrets(tx: Transaction, org_id: int, keyring: Keyring, now: datetime) -> tuple[str, ...]:
-    secrets = await messages.find_webhook_secrets(tx, keyring, {org_id}, now)
-    if org_id not in secrets:
-        secret = signing.new_secret(token(signing.SECRET_BYTES))
-        await messages.insert_webhook_secret(tx, keyring, org_id, secret, now)
-        # Another engine may have inserted one first: the stored one counts.
-        secrets = await messages.find_webhook_secrets(tx, keyring, {org_id}, now)
-    return secrets[org_id]

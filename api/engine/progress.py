@@ -42,8 +42,8 @@ class PendingDelivery(msgspec.Struct, frozen=True):
 class EntryProgress(msgspec.Struct, frozen=True, dict=True):
     """How far one claimed entry got: its new state, its steps and the effects to write.
 
-    `awaits`: names of the events that wake it while it waits. `pending`: the delivery it needs before it can go further;
-    it is still running then. `skipped`: messages that are not sent at all.
+    `awaits`: names of the events that wake it while it waits. `pending`: the delivery that it needs to continue; the
+    entry is still running. `skipped`: messages that are not sent at all.
     """
 
     claim: Claim
@@ -156,7 +156,10 @@ def dead_entry(claim: Claim, cause: str) -> EntryProgress:
 
 
 def tag_changes(batch: Iterable[EntryProgress]) -> list[TagChange]:
-    """Return the changes of tags by contact. Removals are applied first: a tag that is removed and added again moves to the end."""
+    """Return the changes of tags by contact.
+
+    Removals are applied first, so a tag that is removed and added again moves to the end.
+    """
     changes: dict[str, tuple[dict[str, None], dict[str, None]]] = {}  # dicts as ordered sets
     for progress in batch:
         for effect in progress.effects:

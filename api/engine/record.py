@@ -3,12 +3,15 @@
 Nothing is written if a lease was lost (the update matches the lease token) or if a decision was made on stale facts.
 Decisions are made without locks, so three races are closed here:
 
-- An entry that looks back at messages and entries of its contact, waits for an event, or gives up waiting, is recorded under
+- An entry that looks back at messages and entries of its contact, waits for an event, or gives up waiting, is recorded
+under
   the advisory lock of its contact, and the facts that it looked at are read again under that lock.
-- Ingest stores an event that an entry may wait for under the same lock. The event is committed either before, and seen by
-  the second read, or after, and then ingest finds the entry waiting and wakes it: no wake-up is lost. An entry that starts
-  to wait had no reason to look at events before; one that arrived since its decision makes it due at once.
-- An entry is paused only while its automation is share-locked as paused. A resume commits either before, and is seen here,
+- Ingest stores an event that an entry may wait for under the same lock. The event is committed either before, and seen
+by
+  the second read, or after, and then ingest finds the entry waiting and wakes it: no wake-up is lost. An entry that
+  starts to wait had no reason to look at events before; one that arrived since its decision makes it due at once.
+- An entry is paused only while its automation is share-locked as paused. A resume commits either before, and is seen
+here,
   or after, and then finds the paused entry.
 """
 
@@ -80,8 +83,8 @@ async def record(
             await tx.rollback()
             return StaleFacts()
 
-    # 2. Watched facts are still the same, under the locks of their contacts. Contacts are locked before entries, here as
-    # everywhere, and all of them in one statement, which sorts them: two batches cannot deadlock.
+    # 2. Watched facts are still the same, under the locks of their contacts. Contacts are locked before entries, here
+    # as everywhere, and all of them in one statement, which sorts them: two batches cannot deadlock.
     watching = [progress for progress in batch if progress.awaits or facts.requests[progress.claim.entry_id].is_watched]
     attributes, tags = attribute_changes(batch), tag_changes(batch)
     contact_ids = {progress.claim.contact_id for progress in watching}
@@ -94,7 +97,8 @@ async def record(
             await tx.rollback()
             return StaleFacts()
 
-    # 3. States and in-app messages. An awaited event that arrived since the decision to wait makes its entry due at once.
+    # 3. States and in-app messages. An awaited event that arrived since the decision to wait makes its entry due at
+    # once.
     arrived: Mapping[str, object] = {}
     if waits := [(progress.claim, progress.awaits, at) for progress in batch if progress.awaits]:
         (arrived,) = await run(tx, store.read_later_events(org_id, waits))
@@ -110,8 +114,8 @@ async def record(
         store.add_messages(org_id, messages, at),
     )
 
-    # 4. Entries that were not updated are lost, or were cancelled while they were claimed. Lost ones are reported first: the
-    # caller decides the others again and calls once more.
+    # 4. Entries that were not updated are lost, or were cancelled while they were claimed. Lost ones are reported
+    # first: the caller decides the others again and calls once more.
     if missing := [progress.claim for progress in batch if progress.claim.entry_id not in updated_ids]:
         outcomes = {claim.entry_id: (await run(tx, store.find_cancellation(org_id, claim)))[0] for claim in missing}
         await tx.rollback()
