@@ -24,7 +24,7 @@ from api.clock import from_us, uuid7
 from api.store import automations as store
 from api.store.automations import FIRST_ID, AuditRow, AutomationRow, Cancellation, VersionRow
 from api.store.database import Database, Transaction, TransactionConflictError
-from api.store.engines import wake_engine
+from api.store.events import wake_engine
 from workbench.language.codec import decode, encode
 from workbench.language.onchain import LogSource
 from workbench.language.problem import Problem, Problems

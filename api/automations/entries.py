@@ -41,7 +41,7 @@ from api.jobs import every, one_by_one
 from api.store import automations
 from api.store.automations import FIRST_ID, EntryPage, EntryRow, PausedEntriesRow
 from api.store.database import Database, Transaction
-from api.store.engines import wake_engine
+from api.store.events import wake_engine
 from workbench.language.run import State
 
 COUNTED = 100_000  # entries of an automation that statistics look at: about a second of work

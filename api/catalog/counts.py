@@ -22,20 +22,20 @@ Events are never deleted and keep name and date. If you change them by hand, del
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from api.clock import from_us, monotonic_ns, to_us
 from api.jobs import one_by_one
 from api.store import events as store
 from api.store.database import Database, TooSlowError, TransactionConflictError
-from api.store.events import CountedUntil, LateKey
+from api.store.events import SLOT_US, CountedUntil
 from api.store.locks import COUNTING, try_turn
 from api.store.query import Call
 
 RETENTION = timedelta(days=31)  # the catalog looks back 30
-_MINUTE, _SLOT, _HOUR = timedelta(minutes=1), timedelta(minutes=5), timedelta(hours=1)
-_SLOT_US, _HOUR_US = _SLOT // timedelta(microseconds=1), _HOUR // timedelta(microseconds=1)
+_MINUTE, _SLOT, _HOUR = timedelta(minutes=1), timedelta(microseconds=SLOT_US), timedelta(hours=1)
+_HOUR_US = _HOUR // timedelta(microseconds=1)
 _SETTLED_AFTER = timedelta(seconds=10)
 _ALL_ORGANIZATIONS = 0  # no organization has this id
 _WRITERS_TIMEOUT_S, _WRITERS_POLL_S = 30.0, 0.05
@@ -71,18 +71,6 @@ async def delete_old_counts(database: Database, org_id: int, now: datetime) -> N
         await store.delete_old_counts(tx, org_id, _hour(now - RETENTION))
 
 
-def late_live_events(
-    events: Iterable[tuple[int, str]], at: datetime, closed_until: Mapping[int, datetime]
-) -> list[Call[None]]:
-    """Return the call that notes (organization, name)s of a batch dated `at`, as far as they are late.
-
-    `closed_until` has to be read after the batch claimed its keys.
-    """
-    late_orgs = {org_id for org_id, until in closed_until.items() if at < until}
-    slot = _slot_us(to_us(at))
-    return _notes(Counter((org_id, name, slot) for org_id, name in events if org_id in late_orgs))
-
-
 def late_imported_events(
     source: ImportSource, events: Iterable[tuple[str, int]], counting: CountedUntil | None, now: datetime
 ) -> list[Call[None]]:
@@ -97,15 +85,12 @@ def late_imported_events(
     closed_until_us = to_us(counting.closed_until)
     late = [(name, at_us) for name, at_us in events if oldest_us <= at_us < closed_until_us]
     hours = Counter((name, at_us // _HOUR_US) for name, at_us in late if at_us < hours_until_us)
-    slots = Counter((name, at_us // _SLOT_US) for name, at_us in late if hours_until_us <= at_us)
+    slots = Counter((name, at_us // SLOT_US) for name, at_us in late if hours_until_us <= at_us)
     org_id, import_id = source
     by_hour = {(org_id, name, hour * _HOUR_US): count for (name, hour), count in sorted(hours.items())}
-    by_slot = {(org_id, name, slot * _SLOT_US): count for (name, slot), count in slots.items()}
-    return [*_notes(by_hour, import_id), *_notes(by_slot)]
-
-
-def _notes(late: Mapping[LateKey, int], import_id: str | None = None) -> list[Call[None]]:
-    return [store.note_late(late, import_id)] if late else []
+    by_slot = {(org_id, name, slot * SLOT_US): count for (name, slot), count in slots.items()}
+    notes = [store.note_late(by_hour, import_id)] if by_hour else []
+    return notes + ([store.note_late(by_slot)] if by_slot else [])
 
 
 async def _wait_for_writers(database: Database) -> bool:
@@ -158,8 +143,4 @@ def _hour(moment: datetime) -> datetime:
 
 
 def _slot(moment: datetime) -> datetime:
-    return from_us(_slot_us(to_us(moment)))
-
-
-def _slot_us(at_us: int) -> int:
-    return at_us - at_us % _SLOT_US
+    return from_us(to_us(moment) // SLOT_US * SLOT_US)

@@ -42,8 +42,7 @@ from api.store import chain as store
 from api.store import events
 from api.store.chain import DeadLog, FollowerLease, find_erased_wallets
 from api.store.database import RefusedDataError, Transaction
-from api.store.engines import WAKE_ENGINE
-from api.store.events import EntryRows, Owner
+from api.store.events import WAKE_ENGINE, EntryRows, Owner
 from api.store.query import COMMIT, ROLLBACK, run
 from workbench.language.contact import merge_identifiers
 from workbench.language.event import Identifiers

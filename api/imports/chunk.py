@@ -24,8 +24,7 @@ from api.imports.contact_cache import CachedResolution, ContactCache
 from api.imports.rows import PastEvent, PastEvents
 from api.ingest.identity import ContactPlan, contact_writes, lock_owners, resolve_contacts
 from api.store import copy, imports
-from api.store.citus import transaction_number, transaction_offset
-from api.store.database import Transaction
+from api.store.database import Transaction, transaction_offset
 from api.store.events import ContactRows, read_counting
 from api.store.query import Call, run
 from workbench.language.contact import IdentifierKind
@@ -141,7 +140,7 @@ async def claim_keys(tx: Transaction, target: ImportTarget, batch: PastEvents, a
         return ClaimedEvents(new)
     await copy.add_keys(tx, sorted(new.key_rows), at)
     number, tables = await run(
-        tx, transaction_number(await transaction_offset(tx)), copy.find_tables(new.occurred_at_us)
+        tx, imports.transaction_number(await transaction_offset(tx)), copy.find_tables(new.occurred_at_us)
     )
     return ClaimedEvents(new, copy.CopyTarget(tables, number))
 

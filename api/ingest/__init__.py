@@ -1,1 +1,1 @@
-"""Ingest of live events: `pipeline` takes requests, `batch_writer` gathers them, `store` writes one batch in one transaction."""
+"""Ingest of live events: `pipeline` takes requests, `batch_writer` gathers them, `store` writes batches."""

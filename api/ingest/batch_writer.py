@@ -1,8 +1,8 @@
 """Writers: each takes the requests that gathered while it was busy with its last batch, and commits them as one batch.
 
-So a quiet service answers at once, and a busy one writes large batches. If Postgres refuses an event, or an event triggers a bug, the
-batch is divided, first by organization and then in halves, until the event fails alone; parts that commit are answered at once. A
-batch that waits for a lock delays only the organizations it contains.
+So a quiet service answers at once, and a busy one writes large batches. If Postgres refuses an event, or an event
+triggers a bug, the batch is divided, first by organization and then in halves, until the event fails alone; parts that
+commit are answered at once. A batch that waits for a lock delays only the organizations that it contains.
 """
 
 import asyncio
@@ -39,11 +39,13 @@ from api.store.database import (
 
 MAX_BATCH_WEIGHT = 512  # in the unit of the queue: one event of ordinary size
 MAX_ATTEMPTS = 3
-BUSY_REQUESTS = 8  # after a batch of so many requests, GATHER_S makes the next batch larger
+BUSY_REQUESTS = 8  # after a batch of at least this size, GATHER_S makes the next batch larger
 GATHER_S = 0.001
 CROWDED_REQUESTS = 16  # with fewer waiting, a second writer would only split one batch in two
-STALLED_NS = 20_000_000  # a batch that takes longer may wait for a lock, so another writer starts beside it
+STALLED_NS = 20_000_000  # a batch that takes longer may wait for a lock, so another writer starts
 STOP_TIMEOUT_S = 3.0  # longer than the pipeline's answer timeout: all requests have been answered by then
+
+_ORG_ID = attrgetter("org_id")
 
 _log = logging.getLogger("workbench.ingest")
 
@@ -74,7 +76,7 @@ class IngestMeters:
 
 
 class IngestRequest(msgspec.Struct, eq=False):
-    """The valid events of one HTTP request. `answer` is None once the request is answered or abandoned."""
+    """The valid events of one HTTP request. `answer` is None after the request was answered or abandoned."""
 
     org_id: int
     events: list[ParsedEvent]
@@ -119,15 +121,13 @@ class BatchWriters:
         return bool(self._tasks) and not any(task.done() for task in self._tasks)
 
     def start(self, count: int) -> None:
-        """Start so many writers."""
         self._tasks = [asyncio.create_task(self._write_until_stopped()) for _ in range(count)]
 
     def wake(self) -> None:
-        """Let idle writers look at the queue."""
         self._woken.set()
 
     async def stop(self) -> None:
-        """Write what is queued, then stop. A batch that hangs is cancelled; its requests have been answered with a timeout."""
+        """Write what is queued, then stop. A batch that hangs is cancelled, after its requests have timed out."""
         self._stopping = True
         self.wake()
         if self._tasks:
@@ -172,7 +172,10 @@ class BatchWriters:
         if outcomes is not None:
             self._answer(requests, outcomes)
         elif len(requests) > 1:
-            for part in _divide_requests(requests):
+            # By organization first, so that an organization never waits for the halving of another one's events.
+            by_org = [list(own) for _, own in groupby(sorted(requests, key=_ORG_ID), _ORG_ID)]
+            middle = len(requests) // 2
+            for part in by_org if len(by_org) > 1 else (requests[:middle], requests[middle:]):
                 await self._write(part)
         else:
             self._answer(requests, await self._write_halves(requests[0].events, requests))
@@ -202,11 +205,12 @@ class BatchWriters:
         """Return the outcomes of events written in one transaction, or None if they have to be divided first."""
         failure: Outcome
         try:
-            return await self._try_to_commit(events, requests)
+            return await self._commit_with_retries(events, requests)
         except DatabaseUnavailableError as error:
             _log.warning("batch_unavailable", extra={"events": len(events), "reason": str(error)})
             return [Unavailable(str(error))] * len(events)
         except TransactionConflictError as error:
+            # Events of other organizations need not wait for the same lock.
             one_org = len({event.org_id for event in events}) == 1
             return [Unavailable(str(error))] * len(events) if one_org else None
         except RefusedDataError as error:
@@ -217,8 +221,8 @@ class BatchWriters:
             failure = Unavailable(type(error).__name__)
         return [failure] if len(events) == 1 else None
 
-    async def _try_to_commit(self, events: list[ParsedEvent], requests: list[IngestRequest]) -> list[Outcome]:
-        """Write events; after a conflict try again as long as a request waits. After a lock timeout no time is left for that."""
+    async def _commit_with_retries(self, events: list[ParsedEvent], requests: list[IngestRequest]) -> list[Outcome]:
+        """Write events in one transaction; repeat it after a conflict while a request waits for the answer."""
         attempts_left = MAX_ATTEMPTS
         while True:
             attempts_left -= 1
@@ -227,14 +231,6 @@ class BatchWriters:
                     return await store_batch(tx, events, self._triggers, from_us(self._clock.now_us()))
             except TransactionConflictError as error:
                 abandoned = all(request.answer is None for request in requests)
+                # After a lock timeout there is no time for another attempt.
                 if isinstance(error, LockedError) or abandoned or not attempts_left:
                     raise
-
-
-def _divide_requests(requests: list[IngestRequest]) -> Sequence[list[IngestRequest]]:
-    """Return the requests by organization, or two halves if they are of one organization."""
-    by_org = [list(group) for _, group in groupby(sorted(requests, key=attrgetter("org_id")), attrgetter("org_id"))]
-    if len(by_org) > 1:
-        return by_org
-    middle = len(requests) // 2
-    return (requests[:middle], requests[middle:])

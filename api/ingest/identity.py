@@ -1,11 +1,12 @@
-"""The contacts of a batch of events: which contact each event belongs to, and what has to be written.
+"""The contacts of a batch of events: find the contact of each event, and plan what to write.
 
-`workbench.language.contact.resolve_identity` decides about one event, given the owners of its identifiers. This module applies it to the
-events of a transaction in order, so that the second event of a new contact finds the contact that the first one creates.
+`workbench.language.contact.resolve_identity` decides about one event, given the owners of its identifiers. This module
+applies it to the events of a transaction in order, so that the second event of a new contact finds the contact that the
+first one creates.
 
-Most events come from contacts that the store knows with exactly these identifiers. `recognise` settles those with one lookup by the
-leading identifier and no lock. The others go through `lock_owners` and `resolve_contacts`; `contact_writes` turns the plan into
-statements. Live ingest, the chain follower and the import of history all take this path.
+Most events come from contacts that are stored with exactly these identifiers. `recognise` assigns those with one lookup
+by the leading identifier and no lock. The others go through `lock_owners` and `resolve_contacts`; `contact_writes`
+turns the plan into statements. Live ingest, the chain follower and the import of history all take this path.
 """
 
 import itertools
@@ -41,7 +42,7 @@ OrgContact: TypeAlias = tuple[int, str]
 
 
 class ContactIdentifiers(msgspec.Struct):
-    """Identifiers of a contact; `email` is sealed. `raw_wallet` and `email_domain` are set only if these events bring them."""
+    """Identifiers of a contact; `email` is sealed. `raw_wallet`, `email_domain`: only of a new wallet or email."""
 
     wallet: str | None = None
     email: str | None = None
@@ -63,9 +64,10 @@ _KINDS = {
 class ContactPlan(msgspec.Struct):
     """The writes to contacts that follow from a batch of events.
 
-    `identifiers`: of every contact that an event was assigned to, by contact id, as the batch leaves them. `created`: new contacts.
-    `gained`: the new identifiers of existing contacts. `lost_email`: existing contacts from which the address moved away; if they gain
-    another one afterwards, that is in `gained`. `owned`: the identifiers with a new owner. `attributes`: those to merge.
+    `identifiers`: of every contact that an event was assigned to, by contact id, after the batch. `created`: new
+    contacts. `gained`: the new identifiers of existing contacts. `lost_email`: existing contacts with an address that
+    moved to another contact; a later replacement is in `gained`. `owned`: the identifiers with a new owner.
+    `attributes`: those to merge.
     """
 
     identifiers: dict[str, ContactIdentifiers | Owner] = {}
@@ -88,7 +90,7 @@ class ContactPlan(msgspec.Struct):
 
 
 def find_leading_owners(events: Sequence[ParsedEvent]) -> Call[list[Owner]]:
-    """Return the call that finds the owner of each event's leading identifier, and whether it has the attributes already."""
+    """Return the call that finds the owner of each event's leading identifier and compares its attributes."""
     leading = [event.keys[0] for event in events]
     return store.find_owners(
         [event.org_id for event in events],
@@ -99,10 +101,10 @@ def find_leading_owners(events: Sequence[ParsedEvent]) -> Call[list[Owner]]:
 
 
 def recognise(events: Sequence[ParsedEvent], owners: Sequence[Owner]) -> dict[str, ContactIdentifiers | Owner]:
-    """Assign each event to the owner of its leading identifier if that owner has all identifiers that the event carries.
+    """Assign events to the owners of their leading identifiers, if an owner has all identifiers of the event.
 
-    `owners` is the result of `find_leading_owners(events)`. Returns the owners by contact id. The other events are left without a
-    contact, for `resolve_contacts`.
+    `owners` is the result of `find_leading_owners(events)`. Returns the owners by contact id. The other events stay
+    without a contact, for `resolve_contacts`.
     """
     recognised: dict[str, ContactIdentifiers | Owner] = {}
     for event in events:
@@ -114,7 +116,7 @@ def recognise(events: Sequence[ParsedEvent], owners: Sequence[Owner]) -> dict[st
 
 
 def assign_owner(event: ParsedEvent, owner: Owner) -> bool:
-    """Assign the event to the owner of its leading identifier, unless it carries identifiers that the owner has not."""
+    """Assign the event to the owner of its leading identifier, unless it has identifiers that the owner lacks."""
     if not _has_all(owner, event):
         return False
     event.contact_id, event.attributes_changed = owner.contact_id, not owner.has_attributes
@@ -131,13 +133,14 @@ async def lock_identifiers(tx: Transaction, events: Sequence[ParsedEvent]) -> di
 async def lock_owners(tx: Transaction, events: Sequence[ParsedEvent], written: Collection[str]) -> dict[OrgKey, Owner]:
     """Lock all identifiers of `events` and the contacts that own them, and return the owners.
 
-    `written`: contacts that this transaction writes for other reasons. All contact locks are taken in one sorted statement: taken in
-    two, a second batch could hold one of the later and wait for one of the earlier.
+    `written`: contacts that this transaction writes for other reasons.
     """
     owners = await lock_identifiers(tx, events)
     if not owners:
         return owners
     keys = _distinct_keys(events)
+    # All contacts are locked in one sorted statement: with two, another batch could hold a lock of the second and wait for
+    # one of the first. The owners are read again, as they may have changed before their locks were granted.
     _, current = await run(
         tx, hold_contacts({*written, *(owner.contact_id for owner in owners.values())}), _find_owners(keys)
     )
@@ -167,14 +170,15 @@ def resolve_contacts(
     for (org_id, key), owner in owners.items():
         contact_id = owner_of[org_id][key] = owner.contact_id
         if contact_id not in kinds:
-            known = ContactIdentifiers(owner.wallet, owner.email, owner.external_id)
-            plan.identifiers[contact_id], kinds[contact_id] = known, known.kinds()
+            current = ContactIdentifiers(owner.wallet, owner.email, owner.external_id)
+            plan.identifiers[contact_id], kinds[contact_id] = current, current.kinds()
 
-    # A recognised event takes part if its contact may change: an earlier event of the batch can take an identifier away.
+    # A recognised event takes part if its contact may change: an earlier event of the batch can take an identifier
+    # away.
     unsettled = [event for event in events if not event.contact_id or event.contact_id in kinds]
     for event in unsettled:
         if event.contact_id:
-            event.attributes_changed = True  # they were compared with a contact that need not be the one it ends on
+            event.attributes_changed = True  # they were compared with a contact that the event may not end on
             for key in event.keys:
                 owner_of[event.org_id].setdefault(key, event.contact_id)
 
@@ -185,10 +189,11 @@ def resolve_contacts(
             created = plan.created[event.org_id, event.contact_id] = ContactIdentifiers()
             plan.identifiers[event.contact_id], kinds[event.contact_id] = created, frozenset()
         if resolution.gained:
-            _gain(plan, event, resolution.gained, owner_of[event.org_id], kinds)
+            _assign_identifiers(plan, event, resolution.gained, owner_of[event.org_id], kinds)
         plan.conflicts += [(event, conflict) for conflict in resolution.conflicts]
 
-    # If one event changes attributes, all events of that contact are merged: a later one may set back what an earlier one changed.
+    # If one event changes attributes, those of all events of that contact are merged, in order: a later event may
+    # restore a value that an earlier one changed, and was compared with the stored contact.
     changed = {event.contact_id for event in events if event.attributes_changed}
     for event in events:
         if event.body.attributes and event.contact_id in changed:
@@ -204,13 +209,19 @@ def contact_writes(
 ) -> list[Call[None]]:
     """Return the calls that write a plan, and that lock the contacts with new attributes and those of `also_locked`.
 
-    Contacts that gain or lose identifiers are locked already (`lock_owners`). Raises RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would
-    have too many attributes; Postgres refuses them for contacts that exist.
+    Contacts that gain or lose identifiers are locked already (`lock_owners`). Raises
+    RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many attributes; for existing contacts
+    Postgres raises it.
     """
     calls: list[Call[None]] = []
     if plan.created:
         rows = _contact_rows(plan.created)
-        rows.attributes = [_bounded(plan.attributes.get(contact, {})) for contact in plan.created]
+        for contact in plan.created:
+            attributes = plan.attributes.get(contact, {})
+            text = encode(attributes)
+            if len(attributes) > MAX_CONTACT_ATTRIBUTES or len(text) > MAX_CONTACT_ATTRIBUTES_BYTES:
+                raise RefusedDataError(store.ATTRIBUTES_TOO_LARGE)
+            rows.attributes.append(text.decode())
         calls.append(add_contacts(rows, at))
     if plan.lost_email:
         org_ids, ids = zip(*plan.lost_email, strict=True)
@@ -266,7 +277,7 @@ def _find_owners(keys: Sequence[OrgKey]) -> Call[list[Owner]]:
     )
 
 
-def _gain(
+def _assign_identifiers(
     plan: ContactPlan,
     event: ParsedEvent,
     keys: Sequence[IdentifierKey],
@@ -285,20 +296,20 @@ def _gain(
                 gained.email = event.email
                 gained.email_domain = (sent.email or "").rpartition("@")[2]
                 if (former := owner_of.get(key)) is not None:
-                    _lose_email(plan, (event.org_id, former), event.emails, kinds)
+                    _remove_email(plan, (event.org_id, former), event.emails, kinds)
             case IdentifierKind.EXTERNAL_ID:
                 gained.external_id = sent.external_id
         owner_of[key] = plan.owned[event.org_id, key] = event.contact_id
-    known = plan.identifiers[event.contact_id]
+    current = plan.identifiers[event.contact_id]
     merged = ContactIdentifiers(
-        gained.wallet or known.wallet, gained.email or known.email, gained.external_id or known.external_id
+        gained.wallet or current.wallet, gained.email or current.email, gained.external_id or current.external_id
     )
     kinds[event.contact_id] = merged.kinds()
     if contact not in plan.created:
         plan.identifiers[event.contact_id] = merged
 
 
-def _lose_email(
+def _remove_email(
     plan: ContactPlan, contact: OrgContact, emails: tuple[str, ...], kinds: dict[str, frozenset[IdentifierKind]]
 ) -> None:
     former = plan.identifiers[contact[1]]
@@ -323,10 +334,3 @@ def _contact_rows(contacts: Mapping[OrgContact, ContactIdentifiers]) -> ContactR
         rows.raw_wallets.append(identifiers.raw_wallet)
         rows.external_ids.append(identifiers.external_id)
     return rows
-
-
-def _bounded(attributes: dict[str, Json]) -> str:
-    text = encode(attributes)
-    if len(attributes) > MAX_CONTACT_ATTRIBUTES or len(text) > MAX_CONTACT_ATTRIBUTES_BYTES:
-        raise RefusedDataError(store.ATTRIBUTES_TOO_LARGE)
-    return text.decode()

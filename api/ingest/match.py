@@ -1,7 +1,7 @@
-"""Which automations an event enters.
+"""Match events with the triggers of automations.
 
-Triggers are cached per process and organization under the organization's epoch. The epoch changes with every change of an automation and
-is read in the transaction that stores the events, so a cached trigger is never stale.
+Triggers are cached per process and organization under the organization's epoch. The epoch changes with every change of
+an automation and is read in the transaction that stores the events, so a cached trigger is never stale.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,12 +45,13 @@ class Triggers:
         self._cache: dict[int, OrgTriggers] = {}
 
     async def matcher(self, tx: Transaction, epochs: Mapping[int, int]) -> "Matcher":
-        """Return a matcher for organizations at the epochs that `tx` has read; other writers may load newer ones meanwhile."""
+        """Return a matcher for organizations at the epochs that `tx` has read."""
+        # The matcher keeps its own triggers: another writer may replace those in the cache with newer ones meanwhile.
         orgs: dict[int, OrgTriggers] = {}
         for org_id, epoch in epochs.items():
             cached = self._cache.get(org_id)
             if cached is None or cached.epoch != epoch:
-                cached = self._cache[org_id] = await _load(tx, org_id, epoch)
+                cached = self._cache[org_id] = await _load_triggers(tx, org_id, epoch)
             orgs[org_id] = cached
         return Matcher(self._keyring, orgs)
 
@@ -74,6 +75,7 @@ class Matcher:
         sealed = contact.email if event.body.identifiers.email is None else None
         if sealed and not any(needs_email(active.trigger) for active in candidates):
             sealed = None
+        # The stored email is decrypted only for a filter that reads it.
         email = self._keyring.of(event.org_id).open_email(sealed) if sealed else None
         identifiers = merge_identifiers(event.body.identifiers, Identifiers(contact.wallet, email, contact.external_id))
         context = flat_context(event.body.name, event.contact_id, identifiers, decode(event.body.payload))
@@ -84,7 +86,7 @@ class Matcher:
         return event.body.name in self._orgs[event.org_id].awaited
 
 
-async def _load(tx: Transaction, org_id: int, epoch: int) -> OrgTriggers:
+async def _load_triggers(tx: Transaction, org_id: int, epoch: int) -> OrgTriggers:
     if not epoch:  # the organization never had an automation
         return OrgTriggers(epoch)
     by_name: dict[str, tuple[ActiveTrigger, ...]] = {}

@@ -1,9 +1,10 @@
 """From the bytes of an event to a valid event with its keys: the part of ingest that needs no database.
 
-The store finds identifiers by blind indexes (keyed digests) and knows an event by its idempotency key. Live ingest and the import
-of history both derive them here, so an event has the same keys whether it arrives live or in a file.
+The store finds identifiers by blind indexes (keyed digests) and recognizes a repeated event by its idempotency key.
+Live ingest and the import of history derive both here, so an event has the same keys whether it arrives live or in a
+file.
 
-The outcomes at the end are a closed set of values. Every event of a request gets exactly one.
+Every event of a request gets exactly one of the outcomes at the end.
 """
 
 from collections.abc import Sequence
@@ -19,16 +20,17 @@ from workbench.language.contact import IdentifierKey, IdentifierKind
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.problem import Problems
 
-MAX_CACHED_IDENTIFIERS = 32_768  # contacts; the same ones send again and again
+MAX_CACHED_IDENTIFIERS = 32_768  # contacts; deriving keys costs most of the CPU time of reading an event
 
 
 class ParsedEvent(msgspec.Struct, gc=False):
     """A valid event on its way into the store.
 
-    Digests are 32 hex digits, those in `keys` twice as many while a secret is rotated. `emails`: the sealed texts under which the
-    address may be stored, the current one first. `attributes`: their JSON text, or empty. `dry`: a dry run, nothing is stored as live.
+    Digests are 32 hex digits, those in `keys` twice as many while a secret is rotated. `emails`: the sealed texts under
+    which the address may be stored, the current one first. `attributes`: their JSON text, or empty. `dry`: a dry run.
 
-    Identity resolution sets the last two: `contact_id`, and `attributes_changed`, which is False if the contact has all of them.
+    Identity resolution sets `contact_id` and `attributes_changed`, which is False if the contact has all attributes of
+    the event.
     """
 
     org_id: int
@@ -57,7 +59,7 @@ class ParsedEvent(msgspec.Struct, gc=False):
 
 
 class EventReader:
-    """Reads events for one process. The nonce keeps events without a key of two processes apart."""
+    """Reads events for one process. `nonce` is different in every process (see `idempotency_key`)."""
 
     def __init__(self, clock: Clock, nonce: str) -> None:
         self._clock = clock
@@ -93,7 +95,7 @@ class EventReader:
 
 
 class IdentifierCache:
-    """Keys and sealed email addresses of the identifiers seen lately; deriving them costs most of the CPU time of reading an event."""
+    """Keys and sealed email addresses of recent identifiers."""
 
     def __init__(self, capacity: int = MAX_CACHED_IDENTIFIERS) -> None:
         self._capacity = capacity
@@ -125,9 +127,10 @@ def keys_of(org_keys: OrgKeys, identifiers: Identifiers) -> tuple[IdentifierKey,
 
 
 def idempotency_key(org_keys: OrgKeys, body: Event, occurred_at_us: int, nonce: str | None) -> str:
-    """Return the key in effect: the one that was sent, or one derived from name, identifiers and time.
+    """Return the key that was sent, or one derived from name, identifiers and time (docs/contract.md 4.6).
 
-    Pass a `nonce` for events sent without `occurredAt`: their time is that of receipt, so two of them may be equal by chance.
+    Pass a `nonce` for events sent without `occurredAt`: their time is that of receipt, so two processes may derive
+    equal keys.
     """
     if body.idempotency_key is not None:
         return body.idempotency_key
@@ -142,7 +145,7 @@ def derived_key(org_keys: OrgKeys, name: str, identifiers: Identifiers, occurred
 
 
 def body_digest(raw: bytes) -> str:
-    """Return 16 bytes in hex. They tell a repeated body from another body with the same idempotency key."""
+    """Return 16 bytes in hex, which distinguish a repeated body from another body with the same idempotency key."""
     return blake2b(raw, digest_size=16).hexdigest()
 
 
@@ -152,20 +155,20 @@ def raw_body_digests(raws: Sequence[bytes]) -> list[bytes]:
 
 
 class AcceptedEvent(msgspec.Struct, frozen=True, tag="stored"):
-    """Accepted, and new. `entries`: automations entered."""
+    """Stored. `entries`: the number of automations that it entered."""
 
     idempotency_key: str
     entries: int = 0
 
 
 class Duplicate(msgspec.Struct, frozen=True, tag="duplicate"):
-    """Accepted before under the same idempotency key; not processed again."""
+    """An event with this idempotency key is stored already; nothing was done."""
 
     idempotency_key: str
 
 
 class DryRun(msgspec.Struct, frozen=True, tag="dry_run"):
-    """Judged as if it were live, without entering anything. `matched`: automations that a live event would have entered."""
+    """Matched like a live event, without entries. `matched`: automations that a live event would have entered."""
 
     idempotency_key: str
     matched: int
@@ -183,7 +186,7 @@ class RateLimited(msgspec.Struct, frozen=True, tag="rate_limited"):
 
 
 class Unavailable(msgspec.Struct, frozen=True, tag="unavailable"):
-    """Not known to be stored: the caller retries with the same key."""
+    """The commit was not acknowledged: the caller retries with the same key."""
 
     reason: str
 

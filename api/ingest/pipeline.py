@@ -1,11 +1,11 @@
 """Live ingest in one API process: requests are parsed, queued, written in batches, and answered after their commit.
 
-An event takes these steps: parse (here), queue, and then in one transaction (`store.store_batch`): claim keys, resolve contacts, match,
-write, commit.
+An event takes these steps: parse (here), queue, and then in one transaction (`store.store_batch`): claim keys, resolve
+contacts, match, write, commit.
 
-The queue is bounded in events and in bytes; a request that does not fit is refused at once. If the writers are held up (Postgres is down,
-or hangs), every request is answered within ANSWER_TIMEOUT_S. A request that timed out is dropped from the queue, unless a writer has
-begun with it: then its events may be stored, and a retry with the same keys gets the result.
+The queue is bounded in events and in bytes; a request that does not fit is refused at once. If Postgres is down or
+hangs, every request is answered within ANSWER_TIMEOUT_S. A request that timed out is dropped from the queue, unless a
+writer has begun with it: then its events may be stored, and a retry with the same keys gets the result.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from workbench.language.problem import Problems
 
 QUEUE_CAPACITY = 8_192  # events: about one second of work
 BYTES_PER_WEIGHT = 4_096  # a larger event counts for several
-YIELD_AFTER_BYTES = 65_536  # parsed without letting other requests have their turn
+YIELD_AFTER_BYTES = 65_536  # parsed before other requests of this process get their turn
 ANSWER_TIMEOUT_S = 1.8  # docs/contract.md promises an answer within two seconds
 SWEEP_INTERVAL_S = 0.1
 QUEUE_FULL: Outcome = Unavailable("too many events are waiting, or the service stops")
@@ -64,7 +64,7 @@ class Pipeline:
         return self._queue.waiting
 
     def oldest_seconds(self) -> float:
-        """Return how long the oldest unanswered request has been waiting, or 0 if there is none."""
+        """Return how long the oldest unanswered request has been waiting, or 0."""
         since_ns = [request.since_ns for request in self._unanswered if request.answer is not None]
         return (monotonic_ns() - min(since_ns)) / 1e9 if since_ns else 0.0
 
@@ -110,7 +110,8 @@ class Pipeline:
     ) -> bool:
         """Queue one event and pass its outcome to `answer` later; the fast path of `ingest`.
 
-        Returns False, without side effects, if the event is not valid, over the rate or does not fit; `ingest` then reports why.
+        Returns False, without side effects, if the event is not valid, over the rate or does not fit; `ingest` then
+        reports it.
         """
         if self._stopping or not self._queue.fits(org_id, 1):
             return False

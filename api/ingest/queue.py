@@ -1,14 +1,13 @@
 """Two limits in front of the writers: a queue that is fair between organizations, and the ingest rate.
 
-Queue: first in, first out within an organization, and deficit round robin between organizations (Shreedhar and Varghese, 1995). In
-each turn an organization may take QUANTUM events, so it gains nothing from large requests or a long backlog. An organization may hold
-no more room than stays free for the others: alone it fills half of the queue, n organizations that flood it fill 1 / (n + 1) each, and
-an organization with little traffic always finds room.
+Queue: first in, first out within an organization, and deficit round robin between organizations (Shreedhar and
+Varghese, 1995). In each turn an organization may take QUANTUM events, so it gains nothing from large requests or a long
+backlog. An organization may hold at most as much room as remains free: alone it fills half of the queue, n
+organizations that flood it fill 1 / (n + 1) each, and an organization with little traffic always finds room.
 
-Rate: a token bucket per organization, in the memory of one API instance (docs/contract.md 8). A bucket is one number, the time at
-which it will be full again, so 0 is a full bucket. The numbers are a table that the workers of an instance share. A worker locks one
-number to take from it, and the kernel releases the lock when the worker dies. If a worker hangs while it holds the lock, the others
-continue without it; when it resumes, it may overwrite what they took, which gives away at most one `burst`.
+Rate: a token bucket per organization, in the memory of one API instance (docs/contract.md 8). A bucket is one number,
+the time at which it will be full again, so 0 is a full bucket. The workers of an instance share a table of these
+numbers.
 """
 
 import fcntl
@@ -19,11 +18,10 @@ from typing import Generic, TypeVar
 
 QUANTUM = 16  # weight; smaller turns are smoother for the others, and a turn costs about as much as an item
 
-BUCKET_SLOTS = (
-    1 << 20
-)  # organizations; with more, two share a bucket. A page of the table uses memory once it is written
+# With more organizations, two share a bucket. A page of the table uses memory only after it is written.
+BUCKET_SLOTS = 1 << 20
 BUCKETS_FILE_BYTES = 8 * BUCKET_SLOTS
-_LOCK_ATTEMPTS = 100  # a take holds the lock for a microsecond
+_LOCK_ATTEMPTS = 100  # the lock is held for a microsecond
 
 Item = TypeVar("Item")
 
@@ -74,7 +72,7 @@ class Queue(Generic[Item]):
         return True
 
     def take(self, max_weight: int) -> list[Item]:
-        """Remove and return the next items up to a total weight. An item that is heavier comes alone."""
+        """Remove and return the next items up to a total weight. An item that exceeds it is returned alone."""
         taken: list[Item] = []
         room = max_weight
         turns = self._turns
@@ -119,11 +117,11 @@ class TokenBuckets:
         slot = org_id % BUCKET_SLOTS
         if self._shared_fd < 0:
             return self._take(slot, wanted, now_ns)
-        locked = self._lock(slot)
+        is_locked = self._lock(slot)
         try:
             return self._take(slot, wanted, now_ns)
         finally:
-            if locked:
+            if is_locked:
                 fcntl.lockf(self._shared_fd, fcntl.LOCK_UN, 8, 8 * slot)
 
     def _take(self, slot: int, wanted: int, now_ns: int) -> int:
@@ -134,7 +132,10 @@ class TokenBuckets:
         return granted
 
     def _lock(self, slot: int) -> bool:
-        """Lock the number of a slot; return False if its holder hangs."""
+        """Lock the number of a slot; return False if another worker holds the lock for too long."""
+        # A record lock, which the kernel releases when its process dies. If a process hangs while it holds the lock,
+        # the others continue without it. When it resumes, it may overwrite what they took, which grants at most one
+        # `burst`.
         for _ in range(_LOCK_ATTEMPTS):
             try:
                 fcntl.lockf(self._shared_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 8, 8 * slot)

@@ -1,12 +1,14 @@
-"""Notices: what is kept of events that are not stored (rejected, or duplicates), so that a customer can see why an event is missing.
+"""Notices: a record of events that are not stored (rejected ones and duplicates), so that customers can find them.
 
-Best effort by design: no answer waits for a notice and no event depends on one. `note_*` only appends to a buffer of this process;
-twice a second the buffer is redacted and written with one statement, on the ordinary connections of the database. Each organization has
-a share of the buffer, so a flood of one pushes out only its own notices, and a flush stores no more of each than its share. While the
-database is down, the newest notices wait. Notices that do not fit are dropped and counted; those of a killed process are lost.
+Best effort by design: no answer waits for a notice and no event depends on one. `note_*` appends to a buffer of this
+process; twice a second the buffer is redacted and written with one statement, on the ordinary connections of the
+database. Each organization has a share of the buffer, so a flood of one pushes out only its own notices. While the
+database is down, the newest notices wait. Notices that do not fit are dropped and counted; those of a killed process
+are lost.
 
-A rejected event may have any value anywhere, so of its body only keys and JSON types are kept. Name, idempotency key, `occurredAt` and
-`test` stay readable, because developers find the event by them; they lose email addresses and are cut.
+A rejected event may have any value anywhere, so only keys and JSON types of its body are stored. Name, idempotency key,
+`occurredAt` and `test` stay readable, because developers search by them; email addresses in them are masked, and long
+texts cut.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ MAX_BUFFERED_BYTES = 8_388_608
 FLUSH_INTERVAL_S = 0.5
 RETRY_INTERVAL_S = 5.0
 LOG_INTERVAL_S = 60
-_YIELD_AFTER_NOTICES = 16  # redacting so many takes a few milliseconds at most
+_YIELD_AFTER_NOTICES = 16  # redacting 16 takes a few milliseconds at most
 
 MAX_EXCERPT_BYTES = 2_048  # in the form in which Postgres writes jsonb
 _MAX_TEXT_CHARACTERS = 128
@@ -53,7 +55,7 @@ _log = logging.getLogger("workbench.notices")
 
 
 class Excerpt(msgspec.Struct, frozen=True):
-    """The part of a body that may be kept; all None if the body is not JSON. `body` is JSON text."""
+    """The part of a body that may be stored, as text and JSON text; all None if the body is not JSON."""
 
     event: str | None = None
     idempotency_key: str | None = None
@@ -61,7 +63,7 @@ class Excerpt(msgspec.Struct, frozen=True):
 
 
 class _Notice(msgspec.Struct, frozen=True):
-    """An event that was rejected (`problem` is set) or is a duplicate: its excerpt, or the raw body to take one from."""
+    """A rejected event (`problem` is set) or a duplicate: its excerpt, or the raw body to take one from."""
 
     received_us: int
     problem: Problem | None
@@ -117,7 +119,10 @@ class Notices:
 
     def _note(self, org_id: int, notice: _Notice) -> None:
         if notice.problem is not None:
-            self.refused.add(_contract_field(notice.problem.field))
+            # A path may contain a key that the sender chose, and labels of a metric must be few.
+            field = notice.problem.field
+            fields = (field, field.partition(".")[0])
+            self.refused.add(next((field for field in fields if field in _CONTRACT_FIELDS), "body"))
         self._buffer(org_id, notice)
 
     def _buffer(self, org_id: int, notice: _Notice) -> None:
@@ -149,7 +154,7 @@ class Notices:
                 self._next_log_ns = monotonic_ns() + LOG_INTERVAL_S * 1_000_000_000
 
     async def _flush(self) -> str | None:
-        """Write the buffer; return the reason if it has to wait."""
+        """Write the buffer; return the reason if it could not be written and is retained."""
         shares, waiting = self._take_all()
         try:
             rows = await self._redact(shares)
@@ -158,12 +163,12 @@ class Notices:
                     await add_notices(tx, rows)
         except (DatabaseUnavailableError, TransactionConflictError) as error:
             newer, _ = self._take_all()
-            for retained in (shares, newer):  # in this order: if there is no room for all, the oldest are dropped
+            for retained in (shares, newer):  # in this order: if they do not all fit, the oldest are dropped
                 for org_id, share in retained.items():
                     for notice in share:
                         self._buffer(org_id, notice)
             return str(error)
-        except Exception:  # noqa: BLE001  a bug costs these notices, not those to come
+        except Exception:  # noqa: BLE001  a bug may lose these notices, but not later ones
             _log.exception("notices_failed", extra={"notices": waiting})
             self.dropped += waiting
         return None
@@ -180,25 +185,17 @@ class Notices:
                 if len(rows.ids) % _YIELD_AFTER_NOTICES == 0:
                     await asyncio.sleep(0)
                 problem = notice.problem
-                kept = excerpt(notice.raw) if notice.raw else notice.excerpt
+                fields = excerpt(notice.raw) if notice.raw else notice.excerpt
                 rows.org_ids.append(org_id)
                 rows.ids.append(uuid7(self._clock.unique_now_us()))
                 rows.outcomes.append("deduplicated" if problem is None else "rejected")
-                rows.events.append(kept.event)
-                rows.idempotency_keys.append(kept.idempotency_key)
+                rows.events.append(fields.event)
+                rows.idempotency_keys.append(fields.idempotency_key)
                 rows.fields.append(readable(problem.field) if problem is not None and problem.field else None)
                 rows.reasons.append(None if problem is None else problem.reason)
-                rows.bodies.append(kept.body)
+                rows.bodies.append(fields.body)
                 rows.received_us.append(notice.received_us)
         return rows
-
-
-def _contract_field(path: str) -> str:
-    """Return the field of the contract that a problem's path belongs to, or `body`: labels of a metric must be few."""
-    if path in _CONTRACT_FIELDS:
-        return path
-    first = path.partition(".")[0]
-    return first if first in _CONTRACT_FIELDS else "body"
 
 
 Shape: TypeAlias = "dict[str, Shape] | list[Shape] | str | bool"
@@ -206,7 +203,7 @@ Shape: TypeAlias = "dict[str, Shape] | list[Shape] | str | bool"
 
 
 def excerpt(raw: bytes) -> Excerpt:
-    """Return the part of an event's JSON text that may be kept."""
+    """Return the part of an event's JSON text that may be stored."""
     text = replace_lone_surrogates(raw)
     try:
         value: Json = decode(text)
@@ -234,7 +231,7 @@ def readable(text: str) -> str:
 
 
 class _Room:
-    """The bytes by which an excerpt may still grow."""
+    """The number of bytes that an excerpt may still take."""
 
     def __init__(self, left: int) -> None:
         self._left = left
@@ -251,7 +248,14 @@ def _shape(value: Json, room: _Room) -> Shape:
         case dict():
             return _object(value, room) if room.take(_CONTAINER_BYTES) else "object"
         case list():
-            return _array(value, room) if room.take(_CONTAINER_BYTES) else "array"
+            if not room.take(_CONTAINER_BYTES):
+                return "array"
+            elements: list[Shape] = []
+            for position, element in enumerate(value):
+                if position == _MAX_ARRAY_ITEMS or not room.take(_MEMBER_BYTES):
+                    return [*elements, f"{len(value) - position} more"]
+                elements.append(_shape(element, room))
+            return elements
         case str():
             return "string"
         case bool():
@@ -275,14 +279,4 @@ def _object(members: dict[str, Json], room: _Room, readable_fields: frozenset[st
             shape[name] = text
         else:
             shape[name] = _shape(value, room)
-    return shape
-
-
-def _array(elements: list[Json], room: _Room) -> Shape:
-    shape: list[Shape] = []
-    for position, value in enumerate(elements):
-        if position == _MAX_ARRAY_ITEMS or not room.take(_MEMBER_BYTES):
-            shape.append(f"{len(elements) - position} more")
-            break
-        shape.append(_shape(value, room))
     return shape

@@ -1,17 +1,17 @@
 """The transaction of live ingest: one batch of parsed events, written and committed together.
 
-Mostly two round trips: one claims the idempotency keys and reads what the batch depends on, one writes and commits. Events of new
-contacts, or with identifiers that change hands, need one or two more. The number of statements does not grow with the batch.
+Mostly two round trips: one claims the idempotency keys and reads what the batch depends on, one writes and commits.
+Events of new contacts, or with identifiers that move to another contact, need one or two more. The number of statements
+does not grow with the batch.
 
-Locks are taken in one order everywhere (`api.store.locks`): idempotency keys, identifiers, contacts, entries, each sorted. So two
-batches may wait for each other, but never in a circle. An event that an entry may wait for is stored under the lock of its contact;
-`api.engine.record` explains why no wake-up is lost.
+Locks are taken in one order everywhere (`api.store.locks`): idempotency keys, identifiers, contacts, entries, each
+sorted. So two batches may wait for each other, but never in a circle. An event that an entry may wait for is stored
+under the lock of its contact; `api.engine.record` explains why no wake-up is lost.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from api.catalog.counts import late_live_events
 from api.clock import to_us, uuid7
 from api.ingest.identity import (
     ContactPlan,
@@ -25,9 +25,7 @@ from api.ingest.identity import (
 from api.ingest.match import ActiveTrigger, Matcher, Triggers
 from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, Outcome, ParsedEvent
 from api.store import events as store
-from api.store.citus import transaction_offset
-from api.store.database import RefusedDataError, Transaction
-from api.store.engines import WAKE_ENGINE
+from api.store.database import RefusedDataError, Transaction, transaction_offset
 from api.store.query import COMMIT, Call, run
 from workbench.language.problem import Problem, Problems
 
@@ -49,6 +47,7 @@ async def store_batch(
     claimed, orgs, owners = await run(tx, _claim_keys(live, at), store.read_epochs(org_ids), find_leading_owners(live))
     matcher = await triggers.matcher(tx, orgs.epochs)
     contacts = recognise(live, owners)
+    # Two events of a batch may have one key, so fewer keys than events means that there are duplicates.
     new = live if claimed == len(live) else await _without_duplicates(tx, live, at)
 
     # Resolve contacts.
@@ -67,12 +66,11 @@ async def store_batch(
 
     # Write and commit.
     writes = _writes(new, plan, matches, matcher, at, offset) if new else []
-    if any(at < until for until in orgs.closed_until.values()):
-        writes += late_live_events(((event.org_id, event.body.name) for event in new), at, orgs.closed_until)
+    writes += store.note_late_events(((event.org_id, event.body.name) for event in new), at, orgs.closed_until)
     outcomes: dict[str, Outcome] = {
         event.event_id: AcceptedEvent(event.idempotency_key, len(matches[event.event_id])) for event in new
     }
-    if dry_runs:  # judged after the live events of the batch are written
+    if dry_runs:  # after the live events of the batch are written: the dry runs find their contacts
         await run(tx, *writes)
         outcomes |= await _judge_dry_runs(tx, dry_runs, matcher, at)
         writes = []
@@ -98,11 +96,11 @@ def refusal_of(error: RefusedDataError) -> Problems:
 
 
 def _claim_keys(events: Sequence[ParsedEvent], at: datetime) -> Call[int]:
-    """Return the call that claims the idempotency keys, sorted. Its result: the number of keys that were new."""
+    """Return the call that claims the idempotency keys of events. Its result: the number of keys that were new."""
     first: dict[tuple[int, str], ParsedEvent] = {}
     for event in events:
         first.setdefault((event.org_id, event.key_digest), event)
-    claims = [first[key] for key in sorted(first)]
+    claims = [first[key] for key in sorted(first)]  # sorted like all locks: claiming a key waits for its other claimant
     return store.claim_keys(
         [event.org_id for event in claims],
         [event.key_digest for event in claims],
@@ -113,7 +111,7 @@ def _claim_keys(events: Sequence[ParsedEvent], at: datetime) -> Call[int]:
 
 
 async def _without_duplicates(tx: Transaction, events: Sequence[ParsedEvent], at: datetime) -> list[ParsedEvent]:
-    """Return the events that hold their keys. For the others, record the keys that came back with another body."""
+    """Return the events that hold their keys; record the keys of the others that were sent with another body."""
     (holders,) = await run(
         tx, store.find_key_holders([event.org_id for event in events], [event.key_digest for event in events])
     )
@@ -163,14 +161,14 @@ def _writes(
         for active in matches[event.event_id]:
             add_entry(entries, event, active, uuid7(at_us))
     if entries.ids:
-        writes += store.add_entries(entries, at), WAKE_ENGINE
+        writes += store.add_entries(entries, at), store.WAKE_ENGINE
     return writes
 
 
 async def _judge_dry_runs(
     tx: Transaction, events: Sequence[ParsedEvent], matcher: Matcher, at: datetime
 ) -> dict[str, Outcome]:
-    """Match dry runs against the store, the live events of this batch included, and keep them in their own table."""
+    """Match dry runs, and store them in their own table; return their outcomes by event id."""
     owners = await find_all_owners(tx, events)
     matched: dict[str, int] = {}
     for event in events:

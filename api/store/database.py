@@ -14,6 +14,10 @@ Code that includes 0007_name works without what is removed. Such a migration is 
 **Transactions.** All other functions of the store take a `Transaction` as their first argument. Callers of `Database.transaction()`
 handle `DatabaseUnavailableError` (Postgres cannot be reached, or the outcome of a commit is unknown) and, after a rollback,
 `TransactionConflictError` and `RefusedDataError`. Any other psycopg error is a bug.
+
+**Numbers of transactions.** A database that is dumped and restored comes to a Postgres cluster with its own transaction counter,
+perhaps below the ids under which its rows were stored. A transaction's number is therefore its id plus an offset of its cluster,
+which `migrate` registers once. With these numbers, "stored before" stays true after a restore.
 """
 
 import hashlib
@@ -186,15 +190,15 @@ _INDEX_ONLY_OPTIONS = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_m
 # A dead host is noticed after 5 s of unacknowledged data, or 9 s without any traffic.
 _TCP_OPTIONS = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
 
-_IS_DISTRIBUTED = load("citus")["is_distributed"]
-_SLOW_CALIBRATION_NS = 1_000_000_000
+_CITUS = load("citus")
+_SLOW_CALIBRATION_NS = 1_000_000_000  # a slower answer would move the clock by up to half of its round trip
 
 
 class Transaction(psycopg.AsyncConnection[TupleRow]):
     """A connection, in most places inside an open transaction.
 
-    It remembers per-connection facts for other modules: `prepared` and `prepared_until_ns` for `store.query`, `transaction_offset` for
-    `store.citus`, and whether the server is Citus (`distributed`).
+    It caches facts of its connection: `prepared` and `prepared_until_ns` for `store.query`, `transaction_offset` and `distributed`
+    for the functions of these names below.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -379,12 +383,48 @@ class Database:
         return row[0]  # type: ignore[no-any-return]
 
 
+# --- Citus, and numbers of transactions
+
+
+async def register_cluster(tx: Transaction) -> None:
+    """Begin a new series of numbers if the database has moved to another cluster; only then this reads all events."""
+    await tx.execute(_CITUS["register_cluster"])
+
+
+async def transaction_offset(tx: Transaction) -> int:
+    """Return the offset that this cluster adds to transaction ids. Read once per connection.
+
+    Raises DatabaseUnavailableError if the database has moved to another cluster that is not registered yet.
+    """
+    if tx.transaction_offset is None:
+        row = await (await tx.execute(_CITUS["transaction_offset"])).fetchone()
+        if row is None:
+            raise DatabaseUnavailableError("the database moved to another Postgres cluster; run: workbench migrate")
+        tx.transaction_offset = row[0]
+    return tx.transaction_offset
+
+
 async def is_distributed(tx: Transaction) -> bool:
-    """Return whether the server is Citus. Asked once per connection."""
+    """Return whether the server is Citus. Read once per connection."""
     if tx.distributed is None:
-        row = await (await tx.execute(_IS_DISTRIBUTED)).fetchone()
+        row = await (await tx.execute(_CITUS["is_distributed"])).fetchone()
         tx.distributed = row is not None and row[0] is True
     return tx.distributed
+
+
+async def is_coordinator(tx: Transaction) -> bool:
+    """Return whether this is the node of a Citus cluster that distributes tables."""
+    if not await is_distributed(tx):
+        return False
+    row = await (await tx.execute(_CITUS["is_coordinator"])).fetchone()
+    return row is not None and row[0] is True
+
+
+async def run_on_workers(tx: Transaction, script: str) -> None:
+    """Run a script as superuser on every worker of a Citus cluster; raise DatabaseUnavailableError if it fails on one."""
+    rows = await (await tx.execute(_CITUS["run_on_workers"], {"script": script})).fetchall()
+    for host, port, answer in rows:
+        raise DatabaseUnavailableError(f"the script failed on the worker {host}:{port}: {answer}")
 
 
 def local_settings(settings: Mapping[str, str]) -> tuple[bytes, ...]:

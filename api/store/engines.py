@@ -14,10 +14,8 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from api.store.database import Transaction, libpq_dsn, load
-from api.store.query import Call, nothing, run, statements
 
 _SQL = load("engines")
-_CALLS = statements("engines")
 
 _FORGOTTEN_AFTER = timedelta(days=1)
 _SILENT_AFTER = timedelta(seconds=15)
@@ -55,15 +53,6 @@ async def last_heartbeat(tx: Transaction) -> Heartbeat | None:
     """Return the newest heartbeat of any engine."""
     row = await (await tx.execute(_SQL["last_heartbeat"])).fetchone()
     return None if row is None else Heartbeat(*row)
-
-
-WAKE_ENGINE = Call(_CALLS["wake_engine"], nothing)
-"""Wakes every engine when the transaction commits."""
-
-
-async def wake_engine(tx: Transaction) -> None:
-    """Wake every engine when this transaction commits; a rollback sends nothing."""
-    await run(tx, WAKE_ENGINE)
 
 
 ENTRIES_CHANNEL = "workbench_entries"

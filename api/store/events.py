@@ -5,7 +5,8 @@ are taken in one order everywhere (`store.locks`). Rows are collected in the `..
 less than an object per row.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -308,7 +309,7 @@ class NoticeRows(msgspec.Struct):
 
 
 def add_events(rows: EventRows, at: datetime, offset: int) -> Call[None]:
-    """Store events received at `at`. `offset`: `citus.transaction_offset`."""
+    """Store events received at `at`. `offset`: `database.transaction_offset`."""
     return Call(
         _CALLS["add_events"],
         nothing,
@@ -330,6 +331,15 @@ def add_events(rows: EventRows, at: datetime, offset: int) -> Call[None]:
 def add_entries(rows: EntryRows, at: datetime) -> Call[None]:
     """Create pending entries."""
     return Call(_CALLS["add_entries"], nothing, **_columns(rows), created_at=at)
+
+
+WAKE_ENGINE = Call(_CALLS["wake_engine"], nothing)
+"""Wakes every engine when the transaction commits; a rollback sends nothing."""
+
+
+async def wake_engine(tx: Transaction) -> None:
+    """`WAKE_ENGINE` as a coroutine."""
+    await run(tx, WAKE_ENGINE)
 
 
 def wake_waiting_entries(rows: Sequence[tuple[int, str, str]], at: datetime) -> Call[None]:
@@ -370,8 +380,11 @@ def _columns(rows: msgspec.Struct) -> dict[str, Value]:
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)
 """The `closed_until` of an idle organization."""
 
+SLOT_US = 300_000_000
+"""Five minutes. Live events are noted by these slots, in which the past is closed."""
+
 LateKey = tuple[int, str, int]
-"""Organization, event name, and the start of the hour (or of the five minutes) of the event's date, in microseconds."""
+"""Organization, event name, and the start of the hour (or of the slot) of the event's date, in microseconds."""
 
 
 class CountedUntil(msgspec.Struct, frozen=True):
@@ -439,6 +452,21 @@ def note_late(counts: Mapping[LateKey, int], source: str | None = None) -> Call[
         ats=moments(from_us(at_us) for _, _, at_us in counts),
         counts=plain(counts.values()),
     )
+
+
+def note_late_events(
+    events: Iterable[tuple[int, str]], at: datetime, closed_until: Mapping[int, datetime]
+) -> list[Call[None]]:
+    """Return the call that notes those of (organization, name)s dated `at` that are late.
+
+    `closed_until` has to be read after the batch claimed its keys: the claim is what the counting job waits for.
+    """
+    late_org_ids = {org_id for org_id, until in closed_until.items() if at < until}
+    if not late_org_ids:
+        return []
+    slot_us = to_us(at) // SLOT_US * SLOT_US
+    counts = Counter((org_id, name, slot_us) for org_id, name in events if org_id in late_org_ids)
+    return [note_late(counts)] if counts else []
 
 
 async def delete_old_counts(tx: Transaction, org_id: int, before: datetime) -> None:

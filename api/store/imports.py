@@ -128,6 +128,11 @@ def take_snapshot() -> Call[ImportSnapshot | None]:
     return Call(_CALLS["take_snapshot"], read)
 
 
+def transaction_number(offset: int) -> Call[int]:
+    """Read the number of this transaction. `offset`: `database.transaction_offset`."""
+    return Call(_CALLS["transaction_number"], lambda rows: int(rows[0][0]), added=offset)
+
+
 def find_claimed_keys(org_id: int, digests: Sequence[str]) -> Call[set[int]]:
     """Find the positions (from 0) of idempotency keys that are already claimed."""
     return Call(

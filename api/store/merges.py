@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from api.store.database import Transaction, load
-from api.store.engines import wake_engine
+from api.store.events import wake_engine
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactRecord, IdentifierKey, IdentifierKind
 

@@ -17,7 +17,6 @@ from psycopg import errors, sql
 from psycopg.rows import class_row
 
 from api.clock import monotonic_ns
-from api.store.citus import is_coordinator, register_cluster, run_on_workers
 from api.store.database import (
     APPLICATION_NAME,
     Database,
@@ -25,10 +24,13 @@ from api.store.database import (
     Migration,
     MigrationStatus,
     Transaction,
+    is_coordinator,
     libpq_dsn,
     load,
     migration_status,
     migrations,
+    register_cluster,
+    run_on_workers,
     seeing_all_organizations,
     sql_folder,
 )

@@ -23,8 +23,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from api.crypto import Keyring
-from api.store.citus import is_coordinator
-from api.store.database import Database, Transaction, load
+from api.store.database import Database, Transaction, is_coordinator, load
 
 _log = logging.getLogger("workbench.roles")
 

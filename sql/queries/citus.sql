@@ -21,10 +21,6 @@ WHERE system_identifier IS DISTINCT FROM
 SELECT c.added FROM pg_control_system() s, (SELECT * FROM clusters ORDER BY first_number DESC LIMIT 1) c
 WHERE c.system_identifier = s.system_identifier;
 
--- transaction_number --
--- The number of this transaction.
-SELECT pg_current_xact_id()::text::bigint + :added ::bigint;
-
 -- Snapshots in these numbers ---------------------------------------------------------------------------------------
 
 -- export_snapshot --

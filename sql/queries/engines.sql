@@ -1,4 +1,4 @@
--- Heartbeats of engine processes, and the notification that wakes them.
+-- Heartbeats of engine processes.
 
 -- record_heartbeat --
 -- An engine process is alive; when the next entry is due.
@@ -12,7 +12,3 @@ DELETE FROM engines WHERE id = :id OR seen_at < :long_ago;
 -- last_heartbeat --
 -- The newest heartbeat of any engine.
 SELECT seen_at, next_due_at FROM engines ORDER BY seen_at DESC LIMIT 1;
-
--- wake_engine --
--- Notify every engine, when this transaction commits, that entries are due.
-SELECT pg_notify('workbench_entries', '');

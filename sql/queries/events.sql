@@ -151,6 +151,10 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :automation_ids ::uuid[], :versi
     AS e (org_id, id, automation_id, version, activation, event_id, contact_id, request_id)
 ON CONFLICT (org_id, automation_id, event_id) DO NOTHING;
 
+-- wake_engine --
+-- Notify every engine, when this transaction commits, that entries are due.
+SELECT pg_notify('workbench_entries', '');
+
 -- wake_waiting_entries --
 -- Make entries due that wait for these events of their contacts, and notify the engines; the contacts' locks are
 -- held.

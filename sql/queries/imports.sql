@@ -46,6 +46,10 @@ WHERE (SELECT xmin::text::bigint FROM pg_catalog.pg_class WHERE oid = to_regclas
 -- The organization is a column, never a constant: with a constant, the planner may scan everything of an
 -- organization while it has no statistics of a table.
 
+-- transaction_number --
+-- The number of this transaction (citus.sql has its offset).
+SELECT pg_current_xact_id()::text::bigint + :added ::bigint;
+
 -- take_snapshot --
 -- Which transactions have ended. No row on Citus, where each node numbers its own transactions.
 SELECT pg_current_snapshot()::text WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'citus');

@@ -31,11 +31,11 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
     org_id = await keys.create_org(database_url, "chain")
     database = Database(database_url, size=6, lock_ms=10_000, hot=True)
     await database.open()
-    ways = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
-    world = World(database, org_id, ways)
+    transports = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
+    world = World(database, org_id, transports)
     yield world
     await world.unfollow()
-    await ways.close()
+    await transports.close()
     await database.close()
 
 

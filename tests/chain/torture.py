@@ -184,12 +184,12 @@ async def _run(dsn: str, node: Anvil, folder: Path, args: argparse.Namespace) ->
     org_id = await keys.create_org(dsn, "torture")
     database = Database(dsn, size=4, lock_ms=10_000, hot=True)
     await database.open()
-    ways = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
-    world = World(database, org_id, ways)
+    transports = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
+    world = World(database, org_id, transports)
     try:
         return await torture(world, node, folder, args.kills, args.reorgs, random.Random(args.seed))
     finally:
-        await ways.close()
+        await transports.close()
         await database.close()
 
 

@@ -13,8 +13,7 @@ from psycopg import errors
 
 from api.embedded import Server
 from api.store.backup import IncompleteDumpError, hold_snapshot
-from api.store.citus import is_coordinator
-from api.store.database import Transaction, load_numbered, sql_folder
+from api.store.database import Transaction, is_coordinator, load_numbered, sql_folder
 from tests.servers import at
 from tests.store.test_schema import tenant_tables
 
