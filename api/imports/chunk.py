@@ -1,14 +1,15 @@
 """Batches of an import: one transaction each, several under way at a time.
 
-The identity rules are those of live ingest; there are no automations, and an event is dated when it occurred. Locks are taken in the
-one order of `api.store.locks`.
+The identity rules are those of live ingest; there are no automations, and an event is dated when it occurred. Locks are
+taken in the one order of `api.store.locks`.
 
-A transaction has two parts. Before its turn, while the batch ahead is still being stored, it claims its keys by COPY and stores the
-events of contacts that are known, or that seem to be new, under the id that their contact will have. In its turn, after the batch ahead
-has committed, it checks that these contacts are what they were taken for, and stores contacts and all other events. Keys are claimed in
-order, so a batch never waits for a key while a batch behind it holds one.
+A transaction has two parts. Before its turn, while the batch ahead is still being stored, it claims its keys by COPY
+and stores the events of contacts that are cached, or that seem to be new, under the id that their contact will have. In
+its turn, after the batch ahead has committed, it checks these expectations, and stores contacts and all other events.
+Keys are claimed in order, so a batch never waits for a key while a batch behind it holds one.
 
-If a key was claimed before, keys are looked up first from then on, so that a file which is stored already costs only lookups.
+If a key was claimed before, keys are looked up first from then on, so that a file which is stored already costs only
+lookups.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from api.catalog.counts import late_imported_events
 from api.clock import to_us
 from api.imports.contact_cache import CachedResolution, ContactCache
 from api.imports.rows import PastEvent, PastEvents
-from api.ingest.identity import ContactPlan, contact_writes, lock_owners, resolve_contacts
+from api.ingest.identity import contact_writes, lock_owners, resolve_contacts
 from api.store import copy, imports
 from api.store.database import Transaction, transaction_offset
 from api.store.events import ContactRows, read_counting
@@ -33,11 +34,11 @@ TURN_TIMEOUT_S = 3.0  # wait for the batch ahead; Postgres ends a transaction th
 
 
 class PostponedError(Exception):
-    """The batch ahead was not stored, or takes long: this one has to be begun again."""
+    """The batch ahead was not stored, or takes long: this one must be begun again."""
 
 
 class TooManyLocksError(Exception):
-    """A batch would lock more than a transaction may: others have changed contacts that were cached."""
+    """A batch would lock more than a transaction may: other processes changed contacts that were cached."""
 
 
 class ContactChangedError(Exception):
@@ -82,8 +83,9 @@ async def cancel(*tasks: asyncio.Task[Any]) -> None:
 class ImportTarget(msgspec.Struct):
     """The organization that an import stores into.
 
-    `max_locks`: of identifiers, and again of contacts, for one batch. `source`: the id of the import, under which it notes late events.
-    `check_keys`: look up keys before they are claimed. Without that, a batch fails with ConflictError if one of its keys is taken.
+    `max_locks`: of identifiers, and again of contacts, for one batch. `source`: the id of the import, under which it
+    notes late events. `check_keys`: look up keys before they are claimed. Without that, a batch fails with
+    ConflictError if one of its keys is taken.
     """
 
     org_id: int
@@ -94,7 +96,7 @@ class ImportTarget(msgspec.Struct):
 
 
 class ClaimedEvents(msgspec.Struct, frozen=True):
-    """The events whose keys a transaction has claimed, and the tables to copy them to (None: there are none)."""
+    """The events with keys that a transaction has claimed, and the tables to copy them to (None: no events)."""
 
     events: PastEvents
     target: copy.CopyTarget | None = None
@@ -146,7 +148,7 @@ async def claim_keys(tx: Transaction, target: ImportTarget, batch: PastEvents, a
 
 
 async def store_early(tx: Transaction, target: ImportTarget, claimed: ClaimedEvents) -> list[str]:
-    """Store the claimed events whose contact is expected; return the expected contact of every event, empty for none."""
+    """Store the claimed events with an expected contact; return the expected contact of every event, or ""."""
     expected = target.cache.expected(claimed.events.identities)
     await _copy(tx, claimed, expected, [position for position, contact_id in enumerate(expected) if contact_id])
     return expected
@@ -168,7 +170,8 @@ async def store_in_turn(
     if claimed.target is None:
         return BatchResult(len(batch), 0, len(batch))
 
-    # What others wrote in the meantime, and up to where events are counted: read once the keys are claimed.
+    # Transactions of other processes, and the time before which events are late. Read only after the keys are claimed:
+    # the claim is what the counting job waits for.
     offset = await transaction_offset(tx)
     snapshot, counted = await run(tx, imports.take_snapshot(), read_counting(target.org_id))
     target.cache.begin(claimed.target.number - offset, snapshot)
@@ -176,7 +179,13 @@ async def store_in_turn(
     resolution = await target.cache.recognise(tx, events)
     if len(events) > 1 and _count_locks(resolution) > target.max_locks * 4 // 3:
         raise TooManyLocksError
-    plan = await _resolve_contacts(tx, events, resolution, at)
+    owners = {}
+    if unknown := [event for event in resolution.events.values() if not event.contact_id]:
+        changed = [event for event in resolution.events.values() if event.contact_id and event.attributes_changed]
+        owners = await lock_owners(tx, unknown, {event.contact_id for event in changed})
+        resolution.include(events, {owner.contact_id for owner in owners.values()})
+    plan = resolve_contacts(list(resolution.events.values()), owners, to_us(at))
+    resolution.take_over()
     target.cache.note_written(plan.changed_contacts())
 
     remaining = [position for position, contact_id in enumerate(expected) if not contact_id]
@@ -215,20 +224,6 @@ async def _find_new(tx: Transaction, target: ImportTarget, batch: PastEvents) ->
         for position in claimed:
             del first[digests[position]]
     return list(first.values())
-
-
-async def _resolve_contacts(
-    tx: Transaction, columns: PastEvents, resolution: CachedResolution, at: datetime
-) -> ContactPlan:
-    events = list(resolution.events.values())
-    owners = {}
-    if unknown := [event for event in events if not event.contact_id]:
-        written = {event.contact_id for event in events if event.contact_id and event.attributes_changed}
-        owners = await lock_owners(tx, unknown, written)
-        resolution.include(columns, {owner.contact_id for owner in owners.values()})
-    plan = resolve_contacts(list(resolution.events.values()), owners, to_us(at))
-    resolution.take_over()
-    return plan
 
 
 def _count_locks(resolution: CachedResolution) -> int:

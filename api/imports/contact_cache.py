@@ -1,8 +1,9 @@
-"""Contacts that an import has seen: most events of a history come from contacts that sent others a moment ago.
+"""The contacts of an import: most events of a history come from contacts that sent others a moment ago.
 
-A cached contact is trusted in two cases. Either its row has not been written since, which one statement of the transaction checks. Or
-only this import has written anything to the database since the last check, which two snapshots show, and this import did not write that
-contact. Both are as safe as looking up every identifier again, also when identifiers change hands.
+A cached contact is trusted in two cases. Either its row has not been written since, which one statement of the
+transaction checks. Or only this import has written anything to the database since the last check, which two snapshots
+show, and this import did not write that contact. Both are as safe as looking up every identifier again, also when
+identifiers change hands.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,11 +20,11 @@ from api.store.imports import ImportSnapshot
 from api.store.query import run
 from workbench.language.contact import IdentifierKey
 
-_MAX_WRITTEN = 200_000  # contacts whose writes are remembered
+_MAX_WRITTEN = 200_000  # contacts written by this import; with more, all cached contacts are checked again
 
 
 class CachedResolution(msgspec.Struct):
-    """The contact of each event by position (empty: not known yet), and the events that need more than that, by position."""
+    """The contact of each event by position (empty: unknown), and the events to resolve, by position."""
 
     contact_ids: list[str]
     events: dict[int, PastEvent]
@@ -49,7 +50,7 @@ class CachedResolution(msgspec.Struct):
 class ContactCache:
     """The contacts of one import. Its transactions are numbered from 1 (`Identity.checked_in`).
 
-    `expects_new`: whether identities without any known identifier are expected to be new contacts. That is so until one is not.
+    `expects_new`: whether identities without a cached identifier are expected to be new contacts, until one is not.
     """
 
     def __init__(self, org_id: int) -> None:
@@ -84,7 +85,7 @@ class ContactCache:
 
         Call it before the transaction writes to contacts.
         """
-        await self._check(tx, columns.identities)
+        await self._drop_changed(tx, columns.identities)
         contact_ids = [identity.contact_id for identity in columns.identities]
         events = {
             position: columns.event(position)
@@ -122,8 +123,8 @@ class ContactCache:
             identity.contact_id, identity.updated_us, identity.checked_in = event.contact_id, at_us, self._number
             identity.expected_id = ""
 
-    async def _check(self, tx: Transaction, identities: Sequence[Identity]) -> None:
-        """Forget the contacts that were written since they were cached."""
+    async def _drop_changed(self, tx: Transaction, identities: Sequence[Identity]) -> None:
+        """Remove the contacts from the cache that were written since they were cached."""
         alone_since, written_in = self._alone_since, self._written_in
         uncertain = [
             identity

@@ -1,8 +1,8 @@
 """The report of an import, and the file of the rows that it refused.
 
-Each refused row is one line of JSON that can be corrected and imported: the event as far as it was understood, with the reason in front:
-`{"rejected": {"line": 7, "reason": "…"}, "event": …}`. The import ignores the field `rejected` like any field it does not know. A row
-that is not a JSON object is kept as text.
+Each refused row is one line of JSON that can be corrected and imported: the fields that could be read, with the reason
+in front: `{"rejected": {"line": 7, "reason": "…"}, "event": …}`. The import ignores the field `rejected` like any
+unknown field. A row that is not a JSON object is kept as text.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RejectedRow(msgspec.Struct, frozen=True):
-    """A row that was not stored: its line number, from 1, the problems, and the name of the file if there are several."""
+    """A row that was not stored: its line number, from 1, the problems, and its file, if the import has several."""
 
     line: int
     problems: Problems
@@ -69,25 +69,22 @@ class ImportReport(msgspec.Struct, frozen=True):
 
 
 def default_rejects_path(path: Path) -> Path:
-    """Return the usual path for the refused rows of a file or folder: beside it."""
+    """Return the default path for the refused rows of a file or folder: next to it."""
     return path.absolute().with_name(path.absolute().name + REJECTS_SUFFIX)
 
 
 class UnwritableError(Exception):
-    """Refused rows cannot be written; the text says why."""
+    """Refused rows cannot be written; the text has the reason."""
 
 
 class Rejects:
-    """A file of refused rows. It is created with the first one, and a later run appends to it without repeating a line.
-
-    Only digests of the existing lines are held in memory: for a million lines that takes a hundred megabytes.
-    """
+    """A file of refused rows, created with the first one. A later run appends to it without repeating a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.count = 0
         self._file: BinaryIO | None = None
-        self._existing: set[bytes] = set()
+        self._existing: set[bytes] = set()  # digests of lines: a million take a hundred megabytes, whole lines far more
         self._unsynced = False
 
     def add(self, source: HistoryFile, refusal: RejectedRow, text: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The files that an import reads: which of them, in which format, and from which system."""
+"""The files that an import reads: find them, and detect their formats and the systems that wrote them."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ _LINES, _CSV, _PARQUET = (".ndjson", ".jsonl", ".json"), (".csv", ".tsv"), (".pa
 _SUFFIXES = _LINES + _CSV + _PARQUET
 REJECTS_SUFFIX = ".rejected.ndjson"
 _SNIFFED_LINES = 20
-_EXPORT_FOLDERS = ("contacts", "messages", "entries")  # stand beside `events` in our own exports
+_EXPORT_FOLDERS = ("contacts", "messages", "entries")  # next to `events` in our own exports
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
@@ -122,20 +122,21 @@ class HistoryFile:
 def find_sources(paths: Sequence[Path], options: ReadOptions) -> tuple[list[HistoryFile], EventNames]:
     """Return the files, those of folders in the order of their paths, and the event names that reading changes.
 
-    Raises UnreadableFileError for a path that does not exist, has an unknown format, or is a folder without files of history.
+    Raises UnreadableFileError for a path that does not exist, has an unknown format, or is a folder without files of
+    history.
     """
     names = EventNames()
     sources: dict[Path, HistoryFile] = {}
     for path in paths:
         if not path.exists():
-            raise UnreadableFileError(f"there is no file {path}")
-        for file in _files(path):
+            raise UnreadableFileError(f"File not found: {path}")
+        for file in _find_files(path):
             name = file.relative_to(path).as_posix() if path.is_dir() else path.name
             sources.setdefault(file, HistoryFile(file, name, options, names))
     return list(sources.values()), names
 
 
-def _files(path: Path) -> list[Path]:
+def _find_files(path: Path) -> list[Path]:
     if path.is_file():
         if _suffix(path) not in _SUFFIXES:
             raise UnreadableFileError(f"{path.name}: {path.suffix or 'no suffix'} is not one of {', '.join(_SUFFIXES)}")

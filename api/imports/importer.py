@@ -1,13 +1,13 @@
 """The import of history: files of past events, read by the rules of live events except for their age.
 
-An imported event is created when it occurred, so it lands in the monthly partition of that time. It triggers nothing and has no rate
-limit. Rows are stored in batches, one transaction each, which also records how far the file is: an import that stops, for whatever
-reason, continues where it stopped, and every row of a file is stored exactly once. Every event has an idempotency key, so files that
-overlap store nothing twice.
+An imported event is created when it occurred, so it lands in the monthly partition of that time. It triggers nothing
+and has no rate limit. Rows are stored in batches, one transaction each, which also records how far the file is: an
+import that stops, for whatever reason, continues where it stopped, and every row of a file is stored exactly once.
+Every event has an idempotency key, so files that overlap store nothing twice.
 
-While Postgres stores a batch, the next ones claim their keys on connections of their own and store what they can before their turn
-(`chunk`), and the rows behind them are read (`reader`). If a batch is not stored as it was given, the batches behind it are cancelled,
-and the rest of all of them is stored one after the other.
+While Postgres stores a batch, the next ones claim their keys on connections of their own and store what they can before
+their turn (`chunk`), and the rows behind them are read (`reader`). If a batch fails, the batches behind it are
+cancelled, and the rest of all of them is stored one after the other.
 """
 
 import asyncio
@@ -40,7 +40,6 @@ from api.imports.contact_cache import ContactCache
 from api.imports.errors import ImportReport, Rejects
 from api.imports.formats import HistoryFile
 from api.imports.reader import BatchSize, Chunk, RowReader
-from api.imports.row import Rows
 from api.imports.rows import PastEvents, PastReader
 from api.ingest.store import refusal_of
 from api.store import imports as store
@@ -60,11 +59,11 @@ _DAY_US = 86_400_000_000
 
 
 class UnknownOrganizationError(Exception):
-    """There is no organization with that name."""
+    """The organization of an import does not exist."""
 
 
 class ImportStatus(msgspec.Struct, frozen=True):
-    """How far an import is: the report so far, the file that is being read, and the share of all bytes that is done, 0 to 1."""
+    """The progress of an import: the report so far, the current file, and the share of all bytes, from 0 to 1."""
 
     report: ImportReport
     file: str
@@ -84,7 +83,8 @@ async def import_history(
 ) -> ImportReport:
     """Import files for an organization, one after the other. `listener` is called after every transaction.
 
-    Raises UnknownOrganizationError, UnreadableFileError, and DatabaseUnavailableError if Postgres goes away. Call it again to continue.
+    Raises UnknownOrganizationError, UnreadableFileError, and DatabaseUnavailableError if Postgres goes away. Call it
+    again to continue.
     """
     database = Database(dsn, size=MAX_BATCHES_AHEAD + 2, statement_ms=60_000, hot=True)
     await database.open()
@@ -95,7 +95,7 @@ async def import_history(
             org_id = await find_organization(tx, org_name)
             max_locks = await store.max_locks(tx)
         if org_id is None:
-            raise UnknownOrganizationError(f"there is no organization named {org_name}")
+            raise UnknownOrganizationError(f"Organization not found: {org_name}")
         target = ImportTarget(org_id, ContactCache(org_id), max_locks * 3 // 4, uuid7(clock.unique_now_us()))
         context = _ImportContext(database, clock, target, PastReader(org_id, keyring.of(org_id)), rejects)
         progress = _Progress(listener, sources)
@@ -109,7 +109,7 @@ async def import_history(
 
 @contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
-    """Collect cyclic garbage less often. Rows make none, and scanning twenty thousand of them costs a tenth of the time."""
+    # Rows create no cyclic garbage, and scanning twenty thousand of them takes a tenth of the time of an import.
     before = gc.get_threshold()
     gc.set_threshold(100_000)
     try:
@@ -139,8 +139,8 @@ class Partitions:
         return transaction_ids
 
     async def _add_month(self, month: datetime) -> set[int]:
-        # A partition needs a lock on the default partition. A reader may hold it, so the wait is short and repeated: a long wait for an
-        # exclusive lock would block all readers that come after it.
+        # A partition needs a lock on the default partition. A reader may hold it, so the wait is short and repeated: a
+        # long wait for an exclusive lock would block all readers that come after it.
         for attempts_left in reversed(range(MAX_PARTITION_ATTEMPTS)):
             try:
                 async with self._database.transaction() as tx:
@@ -215,22 +215,19 @@ class _FileImport:
         self._report = ImportReport(before=earlier.lines)
         if earlier.finished_at is None:
             with source.open(earlier.lines) as rows:
-                await self._store_rows(rows)
+                lines = iter(rows)
+                next_chunk = asyncio.create_task(self._rows.read(lines))
+                try:
+                    while chunk := await next_chunk:
+                        chunk.share = rows.share
+                        next_chunk = asyncio.create_task(self._rows.read(lines))
+                        await self._store_chunk(chunk)
+                    await self._end_all()
+                finally:
+                    await cancel(next_chunk, *(batch.slot.task for batch in self._begun))
             async with context.database.transaction() as tx:
                 await store.finish_import(tx, context.org_id, source.digest, context.clock.now())
         return self._report
-
-    async def _store_rows(self, rows: Rows) -> None:
-        lines = iter(rows)
-        next_chunk = asyncio.create_task(self._rows.read(lines))
-        try:
-            while chunk := await next_chunk:
-                chunk.share = rows.share
-                next_chunk = asyncio.create_task(self._rows.read(lines))
-                await self._store_chunk(chunk)
-            await self._end_all()
-        finally:
-            await cancel(next_chunk, *(batch.slot.task for batch in self._begun))
 
     async def _store_chunk(self, chunk: Chunk) -> None:
         """Store a chunk; its last batches may still be under way at the end."""
@@ -262,7 +259,7 @@ class _FileImport:
             await self._end_first()
 
     async def _end_first(self) -> None:
-        """Wait for the first batch. If it was not stored as given, store it and all behind it one after the other."""
+        """Wait for the first batch. If it failed, store it and all behind it one after the other."""
         first = self._begun.popleft()
         try:
             await first.slot.task
@@ -281,7 +278,7 @@ class _FileImport:
             batch.chunk.begun = batch.chunk.done
 
     async def _store_alone(self, chunk: Chunk, end: int) -> None:
-        """Store some of the remaining events up to `end`. An event that Postgres refuses is rejected once it is alone."""
+        """Store some of the remaining events up to `end`. If Postgres refuses a single event, it is rejected."""
         context = self._context
         count = min(count_lockable(context.target, chunk.events, chunk.done, context.size.events), end - chunk.done)
         events = chunk.events.span(chunk.done, chunk.done + count)
@@ -305,9 +302,8 @@ class _FileImport:
             except TransactionConflictError:
                 if attempt == MAX_STORE_ATTEMPTS - 1:
                     raise
-                if (
-                    self._context.target.check_keys
-                ):  # otherwise a claimed key is the likely reason, and checking helps at once
+                # Without `check_keys` a claimed key is the likely reason, and checking keys helps immediately.
+                if self._context.target.check_keys:
                     await asyncio.sleep(FIRST_PAUSE_S * 2**attempt)
                 self._context.target.check_keys = True
         raise AssertionError("the loop above returns or raises")
@@ -315,7 +311,7 @@ class _FileImport:
     async def _advance(
         self, chunk: Chunk, events: PastEvents | None, slot: PipelineSlot | None = None, *, refused: int = 0
     ) -> None:
-        """Store events, if any, and record how far the file is, in one transaction. With a slot, keep to its turn."""
+        """Store events, if any, and the progress of the file, in one transaction. With a slot, wait for its turn."""
         if slot is not None:
             await slot.wait_to_claim()
         context, target, at = self._context, self._context.target, self._context.clock.now()

@@ -1,4 +1,4 @@
-"""Reading ahead: rows of a file become events in columns, a chunk at a time, in short steps so that storing is not delayed.
+"""Read ahead: convert rows of a file to events in columns, in chunks and in steps so short that storing continues.
 
 `BatchSize` decides how many of them one transaction tries to store.
 """
@@ -31,8 +31,8 @@ TRANSACTION_NS = 3 * TURN_NS  # a transaction holds its keys from the start, and
 class Chunk(msgspec.Struct, eq=False):
     """Up to CHUNK_ROWS rows: the valid events with their lines and texts, and the refusals by line.
 
-    `begun`: how many of the events are stored or being stored. `done`: how many are stored. `reported`: the number of refusals up to the
-    last line that is done.
+    `begun`: how many of the events are stored or being stored. `done`: how many are stored. `reported`: the number of
+    refusals up to the last line that is done.
     """
 
     events: PastEvents
@@ -47,7 +47,7 @@ class Chunk(msgspec.Struct, eq=False):
     reported: int = 0
 
     def line_after(self, taken: int) -> int:
-        """Return the line up to which everything is done once `taken` more events are."""
+        """Return the line up to which everything will be done after `taken` more events."""
         done = self.done + taken
         return self.last_line if done == len(self.lines) else self.lines[done] - 1
 
@@ -68,7 +68,16 @@ class RowReader:
         self._chunk_rows = min(2 * max_rows, CHUNK_ROWS)
         while chunk.rows < max_rows and (step := list(islice(rows, self._step_rows))):
             since_ns = monotonic_ns()
-            self._read_step(step, chunk)
+            readable = [row for row in step if not row[2]]
+            events, problems = self._reader.read([row[1] for row in readable], self._clock.now_us())
+            refused = [row for row in step if row[2]]
+            if problems:
+                refused += [(*readable[position][:2], problems[position]) for position in problems]
+                readable = [row for position, row in enumerate(readable) if position not in problems]
+            chunk.events.extend(events)
+            chunk.lines += [row[0] for row in readable]
+            chunk.texts += [row[1] for row in readable]
+            chunk.refusals += [self.refuse(*row) for row in sorted(refused, key=itemgetter(0))]
             fitting = len(step) * STEP_NS // max(monotonic_ns() - since_ns, 1)
             self._step_rows = min(max(fitting, MIN_STEP_ROWS), MAX_STEP_ROWS)
             chunk.rows += len(step)
@@ -82,30 +91,16 @@ class RowReader:
         self._rejects.add(self._source, refusal, text)
         return refusal
 
-    def _read_step(self, rows: list[Row], chunk: Chunk) -> None:
-        readable = [row for row in rows if not row[2]]
-        events, problems = self._reader.read([row[1] for row in readable], self._clock.now_us())
-        refused = [row for row in rows if row[2]]
-        if problems:
-            refused += [(*readable[position][:2], problems[position]) for position in problems]
-            readable = [row for position, row in enumerate(readable) if position not in problems]
-        chunk.events.extend(events)
-        chunk.lines += [row[0] for row in readable]
-        chunk.texts += [row[1] for row in readable]
-        chunk.refusals += [self.refuse(*row) for row in sorted(refused, key=itemgetter(0))]
-
 
 class BatchSize:
-    """How many events a transaction tries to store: `events`, adapted to how long transactions take."""
+    """The number of `events` that a transaction tries to store, adapted to the duration of transactions."""
 
     def __init__(self) -> None:
         self.events = CHUNK_ROWS
 
     def adapt(self, taken: int, turn_ns: int, transaction_ns: int) -> None:
-        """Shrink after a transaction of `taken` events that took too long, grow after any other.
-
-        If it took fewer events than were tried, only its turn is judged: the rest may have been waiting for larger batches ahead.
-        """
+        """Shrink after a transaction of `taken` events that took too long, grow after any other."""
+        # If it took fewer events than were tried, only its turn counts: it may have waited for larger batches ahead.
         excess = max(turn_ns / TURN_NS, transaction_ns / TRANSACTION_NS if taken >= self.events else 0.0)
         if excess > 1:
             self.events = max(int(taken / excess), MIN_BATCH_EVENTS)

@@ -1,4 +1,4 @@
-"""Rows of files: what every format yields, and what formats share: times, event names, reading and decompressing lines."""
+"""Rows of files, and helpers that all formats share: times, event names, reading and decompressing lines."""
 
 import gzip
 import io
@@ -32,7 +32,7 @@ Row = tuple[int, bytes, Problems]
 
 
 class UnreadableFileError(Exception):
-    """A file as a whole cannot be read; the text says why."""
+    """A file as a whole cannot be read; the text has the reason."""
 
 
 class Rows(Protocol):
@@ -79,7 +79,7 @@ def _cell(cell: Any) -> Any:
 
 
 def contract_time(value: object) -> object:
-    """Return an RFC 3339 time for a date with or without time and zone. Without them, midnight and UTC are meant.
+    """Return an RFC 3339 time for a date with or without time and zone. The defaults are midnight and UTC.
 
     A value that is not a date is returned unchanged: the parser of events rejects it with a reason.
     """
@@ -101,7 +101,7 @@ class EventNames:
         self.changed: dict[str, str] = {}
 
     def normalize(self, name: object) -> object:
-        """Return a valid name, or the value unchanged if there is none: the parser of events rejects it with a reason."""
+        """Return a valid name, or the value unchanged: the parser of events then rejects it with a reason."""
         if not isinstance(name, str) or EVENT_NAME.fullmatch(name):
             return name
         normal = _NOT_IN_NAMES.sub("_", name.lower()).strip("_")

@@ -1,7 +1,7 @@
-"""From rows of history to valid events with their keys, as `api.ingest.parse` does for live events, but with any age and their own times.
+"""Convert rows of history to valid events with their keys, as `api.ingest.parse` does for live events, with any age.
 
-Events are kept in columns, and the bytes that COPY sends for them are built while Postgres stores the rows before: most events of a
-history need nothing else. Only events whose contact has to be looked up become `PastEvent`s.
+Events are kept in columns, and the bytes that COPY sends for them are built while Postgres stores the rows before: most
+events of a history need nothing else. Only events with a contact to look up become `PastEvent`s.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from api.store.copy import event_heads, event_tails, identifier_fields, key_rows
 from workbench.language.codec import Json, encode
 from workbench.language.contact import IdentifierKey
 from workbench.language.event import Event, Identifiers
-from workbench.language.event_batch import EventColumns, read_history
+from workbench.language.event_batch import read_history
 from workbench.language.problem import Problems
 
 MAX_CACHED_IDENTITIES = 200_000  # in a history the same contacts send many events
 
 
 class Identity(msgspec.Struct, eq=False, gc=False):
-    """A combination of identifiers that events carry: their keys, the sealed email address, and the COPY fields with them.
+    """A combination of identifiers: their keys, the sealed email address, and their COPY fields.
 
-    `contact_id`: the contact that owned all of them when the store was last asked (empty: none, or not asked). Its row had been written
-    at `updated_us` then; `checked_in` is the number of the transaction that asked (`ContactCache`).
+    `contact_id`: the contact that owned all of them at the last lookup (empty: none, or not looked up). `updated_us`:
+    when its row was written, as of then. `checked_in`: the number of the transaction that looked (`ContactCache`).
 
-    `expected_id`: the id that their contact will have if it is new (empty: they are not expected to be new).
+    `expected_id`: the id that their contact will have if it is new (empty: it is not expected to be new).
     """
 
     keys: tuple[IdentifierKey, ...]
@@ -52,8 +52,8 @@ class PastEvent(ParsedEvent, kw_only=True, gc=False):
 class PastEvents(msgspec.Struct):
     """Valid events of an organization's history in columns, in the order of their file.
 
-    Digests of idempotency keys and event ids have 16 bytes; times are microseconds since the epoch. `key_rows`, `heads` and `tails` are
-    the COPY bytes of `api.store.copy`.
+    Digests of idempotency keys and event ids have 16 bytes; times are microseconds since the epoch. `key_rows`, `heads`
+    and `tails` are the COPY bytes of `api.store.copy`.
     """
 
     org_id: int
@@ -119,10 +119,10 @@ class PastReader:
     def __init__(self, org_id: int, org_keys: OrgKeys) -> None:
         self.org_id, self._org_keys = org_id, org_keys
         self._identities: dict[Identifiers, Identity] = {}
-        self._used_keys = set[IdentifierKey]()  # of all identities so far
-        self._evicted = False  # `_used_keys` no longer has all of them
-        # The parser returns the same object for identifiers that repeat, so most are found by address, without hashing. `_pinned`
-        # keeps these objects alive, or a new one could get the address of another.
+        self._used_keys = set[IdentifierKey]()  # of all identities
+        self._evicted = False  # `_used_keys` was cleared, so an identity without a used key may not be new
+        # The parser returns the same object for identifiers that repeat, so most are found by address, without hashing.
+        # `_pinned` keeps these objects alive, or a new one could get the address of another.
         self._by_address: dict[int, Identity] = {}
         self._pinned: list[Identifiers] = []
 
@@ -132,7 +132,11 @@ class PastReader:
         if problems:
             raws = [raw for position, raw in enumerate(raws) if position not in problems]
         ats_us, payloads = history.occurred_at_us, history.payloads
-        keys = self._idempotency_keys(history)
+        fields = zip(history.idempotency_keys, history.names, history.identifiers, ats_us, strict=True)
+        keys = [
+            (key or derived_key(self._org_keys, name, identifiers, at_us)).encode()
+            for key, name, identifiers, at_us in fields
+        ]
         digests = self._org_keys.raw_key_digests(keys)
         ids = uuid7s([max(at_us, 0) for at_us in ats_us])
         events = PastEvents(
@@ -152,43 +156,33 @@ class PastReader:
         )
         return events, problems
 
-    def _idempotency_keys(self, history: EventColumns) -> list[bytes]:
-        if None not in history.idempotency_keys:
-            return [key.encode() for key in history.idempotency_keys if key is not None]
-        fields = zip(history.idempotency_keys, history.names, history.identifiers, history.occurred_at_us, strict=True)
-        return [
-            (key or derived_key(self._org_keys, name, identifiers, at_us)).encode()
-            for key, name, identifiers, at_us in fields
-        ]
-
     def _identities_of(self, all_identifiers: Sequence[Identifiers], now_us: int) -> list[Identity]:
         identities = list(map(self._by_address.get, map(id, all_identifiers)))
         if all(identities):
             return cast("list[Identity]", identities)
         return [
-            identity or self._identity(identifiers, now_us)
+            identity or self._find_identity(identifiers, now_us)
             for identity, identifiers in zip(identities, all_identifiers, strict=True)
         ]
 
-    def _identity(self, identifiers: Identifiers, now_us: int) -> Identity:
-        identity = self._identities.get(identifiers) or self._new_identity(identifiers, now_us)
+    def _find_identity(self, identifiers: Identifiers, now_us: int) -> Identity:
+        """Return the cached identity, or a new one."""
+        identity = self._identities.get(identifiers)
+        if identity is None:
+            if len(self._identities) >= MAX_CACHED_IDENTITIES:
+                self._identities.clear()
+                self._used_keys.clear()
+                self._evicted = True
+            emails = () if identifiers.email is None else self._org_keys.seal_emails(identifiers.email)
+            fields = identifier_fields(identifiers.wallet, emails[0] if emails else None, identifiers.external_id)
+            keys = keys_of(self._org_keys, identifiers)
+            seems_new = not self._evicted and self._used_keys.isdisjoint(keys)
+            self._used_keys.update(keys)
+            identity = Identity(keys, emails, fields, expected_id=uuid7(now_us) if seems_new else "")
+            self._identities[identifiers] = identity
         if len(self._pinned) >= MAX_CACHED_IDENTITIES:
             self._pinned.clear()
             self._by_address.clear()
         self._by_address[id(identifiers)] = identity
         self._pinned.append(identifiers)
-        return identity
-
-    def _new_identity(self, identifiers: Identifiers, now_us: int) -> Identity:
-        if len(self._identities) >= MAX_CACHED_IDENTITIES:
-            self._identities.clear()
-            self._used_keys.clear()
-            self._evicted = True
-        emails = () if identifiers.email is None else self._org_keys.seal_emails(identifiers.email)
-        fields = identifier_fields(identifiers.wallet, emails[0] if emails else None, identifiers.external_id)
-        keys = keys_of(self._org_keys, identifiers)
-        seems_new = not self._evicted and self._used_keys.isdisjoint(keys)
-        self._used_keys.update(keys)
-        identity = Identity(keys, emails, fields, expected_id=uuid7(now_us) if seems_new else "")
-        self._identities[identifiers] = identity
         return identity

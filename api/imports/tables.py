@@ -1,15 +1,16 @@
 """Tables: CSV and parquet files, and the meaning of their columns.
 
-A column is named after the field it fills: `event`, `contact.email`, `contact.walletAddress`, `contact.externalId`, `attributes.plan`,
-`payload.amountUsd`, `payload.address.city`, `idempotencyKey`, `occurredAt`; or, as in our own exports, `email`, `wallet_address`,
-`external_id`, `occurred_at`, `idempotency_key`, and `payload` and `attributes` as JSON objects. Other columns need a mapping:
-`amount=payload.amountUsd`, `zip=payload.zip:text`, `internal=` (dropped).
+A column is named after the field it fills: `event`, `contact.email`, `contact.walletAddress`, `contact.externalId`,
+`attributes.plan`, `payload.amountUsd`, `payload.address.city`, `idempotencyKey`, `occurredAt`; or, as in our own
+exports, `email`, `wallet_address`, `external_id`, `occurred_at`, `idempotency_key`, and `payload` and `attributes` as
+JSON objects. Other columns need a mapping: `amount=payload.amountUsd`, `zip=payload.zip:text`, `internal=` (dropped).
 
-In CSV an empty cell is no value. Under `attributes` and `payload` a cell that is exactly a JSON number, `true` or `false` becomes that
-value, and any other cell text. `:text`, `:number`, `:boolean`, `:json`, and for times `:seconds` and `:milliseconds`, override this.
+In CSV an empty cell has no value. Under `attributes` and `payload` a cell that is exactly a JSON number, `true` or
+`false` becomes that value, and any other cell text. `:text`, `:number`, `:boolean`, `:json`, and for times `:seconds`
+and `:milliseconds`, override this.
 
-CSV is RFC 4180 with a header, separated by commas, semicolons or tabs; a row has the number of the line on which it ends. Rows of
-parquet are numbered from 1; times without a zone are UTC.
+CSV is RFC 4180 with a header, separated by commas, semicolons or tabs; a row has the number of the line on which it
+ends. Rows of parquet are numbered from 1; times without a zone are UTC.
 """
 
 import csv
@@ -85,11 +86,11 @@ class Columns:
         ignored = _EXPORT_COLUMNS if {"occurred_at", *_EXPORT_COLUMNS} <= set(names) else frozenset[str]()
         unknown: list[str] = []
         for index, name in enumerate(names):
-            target = mapping.get(name, _target(name))
-            if target is None:
+            target = mapping.get(name, _ALIASES.get(name, name))
+            if name not in mapping and not (target in _FIELDS or target.startswith(("payload.", "attributes."))):
                 unknown += [] if name in ignored else [name]
             elif target:
-                path, convert = _meaning(target, typed)
+                path, convert = _read_target(target, typed)
                 self._columns.append((index, path, convert))
 
         if missing := [name for name in mapping if name not in names]:
@@ -133,21 +134,15 @@ class Columns:
         return line, encode(event), tuple(problems)
 
 
-def _target(name: str) -> str | None:
-    target = _ALIASES.get(name, name)
-    return target if target in _FIELDS or target.startswith(("payload.", "attributes.")) else None
-
-
-def _meaning(target: str, typed: bool) -> tuple[tuple[str, ...], Convert]:
+def _read_target(target: str, typed: bool) -> tuple[tuple[str, ...], Convert]:
     """Return the path of a column's cells in an event and how they are read; raise UnreadableFileError."""
     field, _, kind = target.partition(":")
     field = _ALIASES.get(field, field)
     path = _FIELDS.get(field)
     head, _, rest = field.partition(".")
     if path is None and rest and head in ("payload", "attributes"):
-        path = (
-            (head, rest) if head == "attributes" else (head, *rest.split("."))
-        )  # attributes are flat, a payload is not
+        # Attributes are flat; a payload may be nested.
+        path = (head, rest) if head == "attributes" else (head, *rest.split("."))
     if path is None or (kind and kind not in _TYPES):
         raise UnreadableFileError(
             f"--map: {target!r} is not a field of an event. Use {', '.join(_FIELDS)}, payload.NAME or attributes.NAME, "
@@ -158,12 +153,12 @@ def _meaning(target: str, typed: bool) -> tuple[tuple[str, ...], Convert]:
     if len(path) == 1 and path[0] in ("payload", "attributes"):
         return path, _json
     if path[0] in ("payload", "attributes"):
-        return path, _value if typed else _guessed
+        return path, _value if typed else _guess_value
     return path, _time if path == ("occurredAt",) else _text
 
 
 def _value(cell: Any) -> Any:
-    """Return a typed cell. Infinity and NaN, which JSON does not have, are no value."""
+    """Return a typed cell. Infinity and NaN, which JSON does not have, become None."""
     if isinstance(cell, float | Decimal) and not -1e400 < cell < 1e400:
         return None
     if isinstance(cell, datetime):
@@ -173,7 +168,7 @@ def _value(cell: Any) -> Any:
     return cell
 
 
-def _guessed(cell: str) -> Any:
+def _guess_value(cell: str) -> Any:
     if not cell:
         return None
     if cell in ("true", "false"):
@@ -292,7 +287,7 @@ def _header(line: str) -> tuple[list[str], str]:
 
 
 class _Lines:
-    """Lines as text. Those since the last `take` can be read again, because a quote that is never closed swallows many rows.
+    """Lines as text. Those since the last `take` can be read again: an unclosed quote takes in many rows.
 
     `problem` is set if one of them cannot be text.
     """
@@ -363,14 +358,14 @@ class ParquetRows:
     def __iter__(self) -> Iterator[Row]:
         row = self._layout.row
         try:
-            for number, batch in self._batches():
+            for number, batch in self._read_batches():
                 self._done = number + batch.num_rows
-                columns = [_readable(column).to_pylist() for column in batch.columns]
+                columns = [_as_python(column).to_pylist() for column in batch.columns]
                 yield from map(row, range(number + 1, self._done + 1), zip(*columns, strict=True))
         except (pa.ArrowException, OSError) as error:
             raise UnreadableFileError(f"{self._name}: {error}") from error
 
-    def _batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _read_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches, each with the number of rows before it."""
         metadata = self._file.metadata
         group = before = 0
@@ -394,7 +389,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         raise UnreadableFileError(f"{path.name}: {error}") from error
 
 
-def _readable(column: pa.Array) -> pa.Array:
+def _as_python(column: pa.Array) -> pa.Array:
     """Return times as texts in microseconds UTC. Python datetimes take ten times as long and fail on nanoseconds."""
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.string())

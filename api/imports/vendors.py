@@ -61,10 +61,10 @@ class LineRows:
             elif text := line.strip(b" \t\r\n"):
                 if number == 1:
                     text = text.removeprefix(_BOM)
-                yield (number, text, ()) if mapping is None else _map_line(number, text, mapping)
+                yield (number, text, ()) if mapping is None else _read_record(number, text, mapping)
 
 
-def _map_line(line: int, text: bytes, mapping: Callable[[Record], Record]) -> Row:
+def _read_record(line: int, text: bytes, mapping: Callable[[Record], Record]) -> Row:
     try:
         record = decode(replace_lone_surrogates(text))
     except MalformedJsonError as error:

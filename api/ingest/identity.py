@@ -139,8 +139,8 @@ async def lock_owners(tx: Transaction, events: Sequence[ParsedEvent], written: C
     if not owners:
         return owners
     keys = _distinct_keys(events)
-    # All contacts are locked in one sorted statement: with two, another batch could hold a lock of the second and wait for
-    # one of the first. The owners are read again, as they may have changed before their locks were granted.
+    # All contacts are locked in one sorted statement: with two, another batch could hold a lock of the second and wait
+    # for one of the first. The owners are read again, as they may have changed before their locks were granted.
     _, current = await run(
         tx, hold_contacts({*written, *(owner.contact_id for owner in owners.values())}), _find_owners(keys)
     )

@@ -1,8 +1,8 @@
 """Organizations, their API keys, and the rows that a rotation of the installation's secret rewrites.
 
-The steps of a rotation are short; each runs in its own transaction. A step takes the next page of rows after an id or index, and returns
-the last id or index of the page, None when nothing was left. Doing a page again changes nothing, so a rotation that was interrupted
-starts over.
+The steps of a rotation are short; each runs in its own transaction. A step takes the next page of rows after an id or
+index, and returns the last id or index of the page, None when nothing was left. Doing a page again changes nothing, so
+a rotation that was interrupted starts over.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -96,13 +96,12 @@ async def _one(tx: Transaction, name: str, values: dict[str, Any]) -> int | None
 
 
 async def _keys(tx: Transaction, name: str, values: dict[str, Any]) -> list[KeyRow]:
-    async with tx.cursor(row_factory=kwargs_row(_key_row)) as cursor:
+    def key_row(**columns: Any) -> KeyRow:
+        return KeyRow(**columns | {"scopes": tuple(columns["scopes"])})
+
+    async with tx.cursor(row_factory=kwargs_row(key_row)) as cursor:
         await cursor.execute(_SQL[name], values)
         return await cursor.fetchall()
-
-
-def _key_row(**columns: Any) -> KeyRow:
-    return KeyRow(**columns | {"scopes": tuple(columns["scopes"])})
 
 
 # --- Rotation of the secret
@@ -117,11 +116,11 @@ INDEXED_TABLES: tuple[tuple[IndexedTable, int | str], ...] = (
     ("suppressions", "email"),
     ("endpoints", "webhook"),
 )
-"""Tables that are looked up by blind index, with the kind or channel of their rows. Each pair is paged through on its own."""
+"""Tables that are looked up by blind index, with the kind or channel of their rows. Each pair has its own pages."""
 
 SEALED_TABLES: tuple[SealedTable, ...] = ("contacts", "events", "messages")
 FIRST_DIGEST = "00000000-0000-0000-0000-000000000000"
-_PAGE = 500  # rows
+_PAGE = 500  # rows; each page is one short transaction beside the traffic
 
 
 class Org(msgspec.Struct, frozen=True):
@@ -132,7 +131,7 @@ class Org(msgspec.Struct, frozen=True):
 
 
 async def count_other_generations(tx: Transaction, mark: str) -> int:
-    """Return the number of connections of processes that hold the secrets in another state than processes with `mark`."""
+    """Return the number of connections of processes with other secrets than processes with `mark`."""
     row = await (await tx.execute(_SQL["count_other_generations"], {"name": APPLICATION_NAME, "mark": mark})).fetchone()
     assert row is not None
     return int(row[0])
@@ -143,7 +142,8 @@ async def rotate_indexes(
 ) -> str | None:
     """Add the indexes of generation `number + 1` to the next rows that have one of generation `number`.
 
-    Lookups use generation `number` until `drop`; with `drop` they use the later one, and the earlier indexes are removed.
+    Lookups use generation `number` until `drop`; with `drop` they use the later one, and the earlier indexes are
+    removed.
     """
     name, kind = table
     scope = {"org_id": org.id, "kind": kind}
@@ -160,7 +160,7 @@ async def rotate_indexes(
 
 
 async def rotate_conflict_indexes(tx: Transaction, after: str, *, org: Org, number: int) -> str | None:
-    """Raise the indexes of the next conflicts by one generation, where they are of generation `number` or an earlier one."""
+    """Raise the indexes of the next conflicts by one generation, if they are of generation `number` or earlier."""
     page = {"org_id": org.id, "after": after, "end": _first_index(number + 1), "limit": _PAGE}
     rows = await (await tx.execute(_SQL["find_conflicts"], page)).fetchall()
     if not rows:
@@ -185,7 +185,10 @@ async def reseal_emails(tx: Transaction, after: str, *, org: Org, table: SealedT
 async def reseal_merges(
     tx: Transaction, after: str, *, org: Org, indexes: Callable[[str], Iterable[str]]
 ) -> str | None:
-    """Seal the emails in the next merge records with the current secret. `indexes` returns the indexes to keep for one index."""
+    """Seal the emails in the next merge records with the current secret.
+
+    `indexes` returns the indexes to keep for one index.
+    """
     page = {"org_id": org.id, "after": after, "limit": _PAGE}
     rows = await (await tx.execute(_SQL["find_merges"], page)).fetchall()
     for merge_id, gained, identities in rows:
@@ -216,5 +219,5 @@ async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes]
 
 
 def _first_index(number: int) -> str:
-    """Return the smallest index of a generation: its first digit is the number. For 16, the largest index there is."""
+    """Return the smallest index of a generation: its first digit is the number. For 16, the largest possible index."""
     return f"{number:x}{FIRST_DIGEST[1:]}" if number < 16 else FIRST_DIGEST.replace("0", "f")

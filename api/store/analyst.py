@@ -1,22 +1,26 @@
-"""Analysts' queries: run read-only under an organization's role, and read without ever holding more than a bounded part of the result.
+"""Analysts' queries: run read-only under an organization's role, and read with bounded memory.
 
-**One query.** Its text is only ever sent as `DECLARE gw NO SCROLL CURSOR FOR <text>` through the extended protocol, which accepts exactly one
-statement, so Postgres itself refuses everything but a single SELECT. The transaction is READ ONLY, on its own connection that is closed
-afterwards. Rows are fetched in batches; two FETCHes are requested ahead, and each is read whole before it is passed on, so that a slow client
-does not run into the timeout. Postgres buffers the rows of a FETCH before it sends them, so `temp_file_limit` stops rows of 500 MB there;
-libpq hands them over in small chunks, so `fetch_bytes` stops larger batches here. After each chunk the event loop gets a turn. Time is
-limited in three ways: by the server's statement_timeout, by a cancel request, and by ending the backend through the application's own
-connection.
+**One query.** Its text is only ever sent as `DECLARE gw NO SCROLL CURSOR FOR <text>` through the extended protocol,
+which accepts exactly one statement, so Postgres itself refuses everything but a single SELECT. The transaction is READ
+ONLY, on its own connection that is closed afterwards. Rows are fetched in batches; two FETCHes are requested ahead, and
+each is read whole before it is passed on, so that a slow client does not run into the timeout. Postgres buffers the
+rows of a FETCH before it sends them, so `temp_file_limit` stops rows of 500 MB there; libpq hands them over in small
+chunks, so `fetch_bytes` stops larger batches here. After each chunk the event loop gets a turn. Time is limited in
+three ways: by the server's statement_timeout, by a cancel request, and by ending the backend through the application's
+own connection.
 
-**Rows.** One Python call per cell would dominate the cost. psycopg builds tuples of whole rows and Arrow takes them apart, both in C, a few
-hundred rows at a time while they are in the processor's cache. Cells are in Postgres's text or binary form.
+**Rows.** One Python call per cell would dominate the cost. psycopg builds tuples of whole rows and Arrow takes them
+apart, both in C, a few hundred rows at a time while they are in the processor's cache. Cells are in Postgres's text or
+binary form.
 
-**Snapshots.** A query sees the snapshot of a transaction of the application, taken over before it begins, because readers may not ask
-which transactions there are. With a snapshot of the past (`as_of`) the names of tables mean the views of `analyst_past`.
+**Snapshots.** A query sees the snapshot of a transaction of the application, taken over before it begins, because
+readers may not ask which transactions there are. With a snapshot of the past (`as_of`) the names of tables mean the
+views of `analyst_past`.
 
-**Standby.** Queries run on the primary, or on a standby once it has replayed everything that was committed when the query arrived. An answer is
-therefore never older than its question, and a login role that was just created exists. If the standby takes too long, the query is
-refused; it never falls back to the primary, which the standby is there to protect.
+**Standby.** Queries run on the primary, or on a standby once it has replayed everything that was committed when the
+query arrived. An answer is therefore never older than its question, and a login role that was just created exists. If
+the standby takes too long, the query is refused; it never falls back to the primary, which the standby is there to
+protect.
 """
 
 import asyncio
@@ -66,8 +70,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 async def export_snapshot(tx: Transaction) -> tuple[str, Snapshot] | None:
-    """Return a name under which other sessions can take over this transaction's snapshot while it lasts, and the
-    snapshot.
+    """Return the name by which other sessions take over this snapshot while the transaction lasts, and the snapshot.
 
     None where the snapshot cannot be expressed in transaction numbers: on Citus, in a cluster that `migrate` has not
     registered, and on a standby that always has open transactions, because it does not know which ones.
@@ -86,7 +89,7 @@ async def export_snapshot(tx: Transaction) -> tuple[str, Snapshot] | None:
 
 
 async def resolve_snapshot(tx: Transaction, snapshot: Snapshot) -> Snapshot | None:
-    """Return the part of a snapshot that this database has; None if it has no such snapshot.
+    """Return the part of a snapshot that this database has; None if the snapshot is of another database.
 
     A snapshot of an earlier cluster ends where the next cluster began. One that was taken there later belongs to a copy
     of the database that continued without this one.
@@ -270,7 +273,8 @@ class AnalystCursor:
     ) -> Snapshot | None:
         """Let Postgres check and plan the statement; return the snapshot it sees, None if unknown or given by `as_of`.
 
-        Cells are in binary form if all columns have one of the types `binary`. Raises QueryError or DatabaseUnavailableError.
+        Cells are in binary form if all columns have one of the types `binary`. Raises QueryError or
+        DatabaseUnavailableError.
         """
         await self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
         snapshot = await self._take_over_snapshot() if self._as_of is None else None
@@ -376,7 +380,10 @@ class AnalystCursor:
 async def open_cursor(
     database: Database, reader: ReaderRole, limits: QueryLimits, as_of: Snapshot | None = None
 ) -> AsyncIterator[AnalystCursor]:
-    """Open a connection for one query, and close it afterwards. Raises TooManyQueriesError or DatabaseUnavailableError."""
+    """Open a connection for one query, and close it afterwards.
+
+    Raises TooManyQueriesError or DatabaseUnavailableError.
+    """
     connection = await _connect(database, reader, limits, _options(limits, as_of))
     try:
         yield AnalystCursor(connection, database, limits, as_of)
@@ -395,7 +402,7 @@ class _Fetched(msgspec.Struct, frozen=True):
         return self.batch.rows < self.requested
 
     def next_size(self) -> int:
-        """Return the number of rows of the next FETCH: about two megabytes, at most sixteen times as many rows as this one."""
+        """Return the size of the next FETCH: rows of about two megabytes, at most sixteen times as many as this one."""
         fitting = self.requested * _TARGET_BYTES // max(self.batch.nbytes, 1)
         return max(1, min(fitting, self.requested * 16, _MAX_ROWS))
 
@@ -405,7 +412,8 @@ def _options(limits: QueryLimits, as_of: Snapshot | None) -> str:
     if as_of is None:
         return options + " -c search_path=analyst"
     still_open = ",".join(map(str, as_of.open))
-    return f"{options} -c search_path=analyst_past -c workbench.past_end={as_of.end} -c workbench.past_open={{{still_open}}}"
+    past = f"-c workbench.past_end={as_of.end} -c workbench.past_open={{{still_open}}}"
+    return f"{options} -c search_path=analyst_past {past}"
 
 
 async def _connect(
@@ -425,7 +433,8 @@ async def _connect(
         try:
             return await AsyncConnection.connect(conninfo, autocommit=True)
         except errors.OperationalError as error:
-            # A refused connection has no SQLSTATE. A connection that was just closed still counts for a moment, hence the retries.
+            # A refused connection has no SQLSTATE. A connection that was just closed still counts for a moment, hence
+            # the retries.
             if "too many connections" not in str(error):
                 raise DatabaseUnavailableError("the database refused the reader's connection") from error
             if monotonic_ns() - started_ns > limits.connect_seconds * 1e9:
@@ -454,9 +463,8 @@ def _describe(pgconn: PGconn) -> PQGen[tuple[ResultColumn, ...]]:
 def _next(pgconn: PGconn, arrived: poll) -> PQGen[PGresult | None]:
     """Return the next rows of a FETCH, None at its end."""
     while pgconn.is_busy():
-        if not arrived.poll(
-            0
-        ):  # Postgres sends 8 KB at a time; waiting for each in the event loop cost more than reading it
+        # Postgres sends 8 KB at a time; waiting for each in the event loop cost more than reading it.
+        if not arrived.poll(0):
             yield WAIT_R
         pgconn.consume_input()
     return pgconn.get_result()
@@ -507,7 +515,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.1
 
 
 class ReplicaError(ReaderError):
-    """The standby cannot be reached, is too far behind, or belongs to another primary; the message is for the caller."""
+    """The standby cannot be reached, is too far behind, or has another primary. The message is for the caller."""
 
 
 class QuerySource:

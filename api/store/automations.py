@@ -1,4 +1,4 @@
-"""Automations: drafts and versions, the audit log, cancelling and resuming entries, goals, and entries as people see them.
+"""Automations: drafts, versions, the audit log, cancelling and resuming entries, goals, and entries as users see them.
 
 The engine's statements for entries (claims, decisions) are in `store.entries`.
 """
@@ -70,7 +70,7 @@ async def lock_automation(tx: Transaction, org_id: int, automation_id: str) -> A
 
 
 async def lock_automation_shared(tx: Transaction, org_id: int, automation_id: str) -> bool | None:
-    """Return whether an automation is active, which stays so until this transaction ends; None if there is none."""
+    """Return whether an automation is active, and keep it so until this transaction ends; None if it does not exist."""
     cursor = await tx.execute(_SQL["lock_automation_shared"], {"org_id": org_id, "id": automation_id})
     row = await cursor.fetchone()
     return None if row is None else bool(row[0])
@@ -79,8 +79,9 @@ async def lock_automation_shared(tx: Transaction, org_id: int, automation_id: st
 async def list_automations(
     tx: Transaction, org_id: int, name: str | None, archived: bool, limit: int, before: str | None = None
 ) -> list[AutomationRow]:
-    """Return the newest automations, archived or not; only those called `name`, or created before the one with id
-    `before`, if given.
+    """Return the newest automations, archived or not.
+
+    Only those called `name`, or created before the one with id `before`, if given.
     """
     values = {"org_id": org_id, "name": name, "archived": archived, "limit": limit, "before": before}
     cursor = await tx.execute(_SQL["list_automations"], values)
@@ -111,7 +112,7 @@ async def list_versions(tx: Transaction, org_id: int, automation_id: str, limit:
 
 
 async def bump_epoch(tx: Transaction, org_id: int) -> None:
-    """Tell ingest that an organization's automations changed. Do this last in a transaction: others wait for the row."""
+    """Make ingest read an organization's automations again. Do this last in a transaction: others wait for the row."""
     await tx.execute(_SQL["bump_epoch"], {"org_id": org_id})
 
 
@@ -150,8 +151,9 @@ class AuditRow(msgspec.Struct, frozen=True):
 
 
 class AuditQuery(msgspec.Struct, frozen=True):
-    """A selection of changes: by kinds (the first word of the action), subject, action, or older than the one with id
-    `before`; None: all.
+    """A selection of changes; None selects all.
+
+    `kinds`: first words of actions. `before`: only changes older than the one with this id.
     """
 
     limit: int
@@ -206,8 +208,9 @@ async def list_changes(tx: Transaction, org_id: int, automation_id: str, limit: 
 
 
 class VersionEntriesRow(msgspec.Struct, frozen=True):
-    """The number of unfinished entries of a version at a node in a state; version None: nothing was published when they
-    started.
+    """The number of unfinished entries of a version at a node in a state.
+
+    `version` None: nothing was published when they started.
     """
 
     version: int | None
@@ -255,7 +258,7 @@ async def cancel_entries(tx: Transaction, cancellation: Cancellation, after: str
 
 
 async def cancel_claimed_entries(tx: Transaction, org_id: int, automation_id: str, outcome: str) -> None:
-    """Let entries that workers hold end with this outcome before their next step. Do this after cancelling all others."""
+    """Let entries that workers hold end with this outcome before their next step. Cancel all others before this."""
     await tx.execute(
         _SQL["cancel_claimed_entries"], {"org_id": org_id, "automation_id": automation_id, "outcome": outcome}
     )
@@ -300,8 +303,9 @@ class GoalEntryRow(msgspec.Struct, frozen=True):
 
 
 class FirstEntryRow(msgspec.Struct, frozen=True):
-    """The first admitted entry of a contact. `mixed`: the contact was both in the holdout and outside, because two
-    contacts were merged.
+    """The first admitted entry of a contact.
+
+    `mixed`: the contact was both in the holdout and outside, because two contacts were merged.
     """
 
     entry_id: str
@@ -383,7 +387,7 @@ async def list_goal_events(
     return [GoalEventRow(*row) async for row in await tx.execute(_SQL["list_goal_events"], values)]
 
 
-# --- Entries as people see them
+# --- Entries as users see them
 
 
 class EntryRow(msgspec.Struct, frozen=True):
@@ -557,7 +561,7 @@ async def graphs_of_entries(tx: Transaction, org_id: int, entry_ids: Collection[
 async def count_entries_by_node(
     tx: Transaction, org_id: int, automation_id: str, limit: int
 ) -> list[tuple[State, str | None, int]]:
-    """Count an automation's newest `limit` entries by state and node id; before the first node the id is None."""
+    """Count an automation's newest `limit` entries by state and node id; the id is None before the first node."""
     values = {"org_id": org_id, "automation_id": automation_id, "limit": limit}
     cursor = await tx.execute(_SQL["count_entries_by_node"], values)
     return [(State(state), node_id, count) async for state, node_id, count in cursor]

@@ -1,7 +1,7 @@
 """Chains: following them, storing their logs, taking back what a reorganization removes, and showing them to people.
 
-A chain has one follower at a time. Each of its writes runs after `renew_chain` in the same transaction; `renew_chain` finds no row for a
-follower that lost the chain to another one.
+A chain has one follower at a time. Each of its writes runs after `renew_chain` in the same transaction; `renew_chain`
+finds no row for a follower that lost the chain to another one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -135,8 +135,9 @@ def list_blocks(chain_id: int) -> Call[list[tuple[int, str]]]:
 
 
 class OnChainAutomationRow(msgspec.Struct, frozen=True):
-    """An automation that starts from logs; `trigger_spec` is JSON text. No published version: its entries complete at
-    once.
+    """An automation that starts from logs; `trigger_spec` is JSON text.
+
+    `published_version` None: its entries complete at once.
 
     `live_since`: logs of earlier blocks do not start it. `earlier_confirmations`: an earlier version required this
     many, more than the current one. `paused`: its logs are kept and start nothing.
@@ -211,9 +212,7 @@ def awaited_logs(org_ids: Sequence[int]) -> Call[dict[int, frozenset[str]]]:
 
 
 def finish_lookback(settled: Sequence[tuple[int, str, int]]) -> Call[None]:
-    """Record of (organization, automation, version) triples that they have looked back, unless another version was
-    published meanwhile.
-    """
+    """Record that (organization, automation, version)s have looked back, unless another version was published since."""
     return Call(
         _CALLS["finish_lookback"],
         nothing,
@@ -243,9 +242,7 @@ async def list_watches(tx: Transaction, org_id: int) -> list[ContractEventKey]:
 
 
 class DroppedLog(msgspec.Struct, frozen=True):
-    """A log that is no longer in the chain: its last place, and the digest (in hex) that identifies it in its
-    transaction.
-    """
+    """A log of a block that left the chain: its last position, and its digest (in hex) within its transaction."""
 
     org_id: int
     tx_hash: str
@@ -300,9 +297,7 @@ class DeadLog(msgspec.Struct, frozen=True):
 
 
 def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[frozenset[int]]:
-    """Find which of these (organization, transaction, index) triples are stored and in the chain; returns their
-    positions.
-    """
+    """Find which (organization, transaction, index)s are stored and in the chain; returns their positions."""
     return Call(
         _CALLS["find_logs"],
         lambda rows: frozenset(row[0] for row in rows),
@@ -390,8 +385,9 @@ def set_log_contacts(rows: Sequence[tuple[int, str, str]]) -> Call[None]:
 
 
 class DroppedLogs(msgspec.Struct, frozen=True):
-    """The result of one step: the number of logs and of cancelled entries, and the last block (None: no logs were
-    left).
+    """The result of one step.
+
+    The numbers of logs and of cancelled entries, and the last block (None: no logs were left).
     """
 
     logs: int
@@ -446,9 +442,10 @@ def _number(rows: Rows) -> int:
 
 RETENTION = timedelta(days=7)
 UnknownWalletOutcome: TypeAlias = Literal["created", "unknown", "limit", "zero_address", "erased"]
-"""A wallet without a contact: it became one (`created`), or not: the automation takes only existing contacts
-(`unknown`), it reached its limit of new contacts for this hour (`limit`), the wallet is the zero address, or its
-contact was erased.
+"""The outcome for a wallet without a contact.
+
+It became a contact (`created`), or the automation takes only existing contacts (`unknown`), it reached its limit of new
+contacts for this hour (`limit`), the wallet is the zero address, or its contact was erased.
 """
 
 UnknownWalletCounts: TypeAlias = Mapping[tuple[int, str, UnknownWalletOutcome], int]
@@ -470,8 +467,9 @@ def hour_of(at: datetime) -> datetime:
 
 
 def find_erased_wallets(wallets: Sequence[tuple[int, str]]) -> Call[dict[int, float]]:
-    """Find which (organization, digest) pairs are wallets of erased contacts: by position (from 0), the time of the
-    erasure in seconds since the epoch.
+    """Find the (organization, digest) pairs that are wallets of erased contacts.
+
+    Returns the time of the erasure, in seconds since the epoch, by position (from 0).
     """
     return Call(
         _CALLS["find_erased_wallets"],

@@ -1,7 +1,8 @@
 """One contact at a time: finding it, opting out, erasing it, explaining its events, its export and its timeline.
 
-Emails are stored sealed; only `find_contact_state` and `find_contact_states` open them. Every write to a contact happens under its lock
-(`store.locks`). Export, timeline and erasure go page by page: a `Cursor` is the time and id of a page's last row.
+Emails are stored sealed; only `find_contact_state` and `find_contact_states` open them. Every write to a contact
+happens under its lock (`store.locks`). Export, timeline and erasure go page by page: a `Cursor` is the time and id of a
+page's last row.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -58,7 +59,7 @@ class ContactRow(msgspec.Struct, frozen=True):
 
 
 async def find_contact(tx: Transaction, org_id: int, contact_id: str) -> ContactRow | None:
-    """Return a contact; None if there is none, or it was erased or merged into another."""
+    """Return a contact, or None if it does not exist, was erased, or was merged into another."""
     row = await (await tx.execute(_SQL["find_contact"], {"org_id": org_id, "id": contact_id})).fetchone()
     return None if row is None else ContactRow(*row)
 
@@ -66,7 +67,7 @@ async def find_contact(tx: Transaction, org_id: int, contact_id: str) -> Contact
 async def find_contact_state(
     tx: Transaction, org_id: int, keys: OrgKeys, identifiers: Identifiers
 ) -> ContactState | None:
-    """Return the contact that an event with these identifiers belongs to, its email opened; None if there is none yet."""
+    """Return the contact that an event with these identifiers belongs to, with its email opened, or None."""
     sent = [
         (IdentifierKind.WALLET, identifiers.wallet),
         (IdentifierKind.EMAIL, identifiers.email),
@@ -101,8 +102,9 @@ def _contact(keys: OrgKeys, contact_id: str, *columns: Any) -> ContactState:
 
 
 async def set_opted_out(tx: Transaction, org_id: int, contact_id: str, channels: Collection[str], at: datetime) -> None:
-    """Set the channels that a contact opted out of. With email among them its addresses are suppressed, otherwise
-    released.
+    """Set the channels that a contact opted out of.
+
+    If email is among them, its addresses are suppressed, otherwise released.
     """
     values = {"org_id": org_id, "id": contact_id, "at": at}
     await tx.execute(_SQL["set_opted_out"], values | {"channels": sorted(channels)})
@@ -137,15 +139,13 @@ class ErasureState(msgspec.Struct, frozen=True):
 
 
 async def find_erasure(tx: Transaction, contact: ContactKey) -> ErasureState | None:
-    """Return whether a contact was erased; None if there is no such contact."""
+    """Return whether a contact was erased, or None if it does not exist."""
     (erasure,) = await run(tx, _about(contact, "find_erasure", lambda rows: ErasureState(*rows[0]) if rows else None))
     return erasure
 
 
 async def erase_contact(tx: Transaction, contact: ContactKey, at: datetime) -> int:
-    """Remove a contact's identifiers and attributes, and cancel its entries; return how many. The contact's lock is
-    held.
-    """
+    """Remove a contact's identifiers and attributes, and cancel its entries; return how many. Its lock is held."""
     await run(
         tx,
         _about(contact, "keep_wallet_digests", nothing, at=at),
@@ -201,7 +201,7 @@ MAX_EVENTS = 100
 
 
 class ExplainedLogRow(msgspec.Struct, frozen=True):
-    """The details of a log besides its parameters; `place` identifies it (`language.onchain.PLACE`)."""
+    """The details of a log, without its parameters; `place` identifies it (`language.onchain.PLACE`)."""
 
     signature: str
     removed: bool
@@ -210,10 +210,9 @@ class ExplainedLogRow(msgspec.Struct, frozen=True):
 
 
 class ExplainedEventRow(msgspec.Struct, frozen=True):
-    """An event with the identifiers that it carried (for dry runs they are not kept); `email` is sealed, `payload` JSON
-    text.
+    """An event with the identifiers that it carried; dry runs have none.
 
-    `log`: for a log, whose parameters are the `payload`; None for custom events.
+    `email` is sealed, `payload` JSON text. `log`: for a log, with its parameters in `payload`; None for custom events.
     """
 
     id: str

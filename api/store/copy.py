@@ -1,11 +1,13 @@
 """Idempotency keys and events of an import, written by COPY in its binary format.
 
-Rows are built when events are read, except for the fields that only their transaction knows. Those stand at the end of a row (see
-`sql/queries/copy.sql`): the moment of a key; the contact and the transaction number of an event. Many rows are built at a time, and fields
-of a fixed size are filled in byte by byte across all rows: one call per row would cost more than the row itself.
+Rows are built when events are read, except for the fields that only their transaction knows. Those stand at the end of
+a row (see `sql/queries/copy.sql`): the moment of a key; the contact and the transaction number of an event. Many rows
+are built at a time, and fields of a fixed size are filled in byte by byte across all rows: one call per row would cost
+more than the row itself.
 
-COPY does not write to tables with row-level security. Keys therefore pass through a temporary table, and events go directly into the
-partitions of their months, because only the partitioned table has policies. Postgres reads one block while we build the next.
+COPY does not write to tables with row-level security. Keys therefore pass through a temporary table, and events go
+directly into the partitions of their months, because only the partitioned table has policies. Postgres reads one block
+while we build the next.
 """
 
 import struct
@@ -54,7 +56,7 @@ def key_rows(
 def event_heads(
     org_id: int, event_ids: Sequence[bytes], occurred_at_us: Sequence[int], payloads: Sequence[bytes]
 ) -> list[bytes]:
-    """Return the beginnings of the rows of events, up to their payloads. `created_at` is the time at which the event occurred."""
+    """Return the beginnings of the rows of events, up to their payloads. `created_at` is the time of the event."""
     count = len(event_ids)
     times = struct.pack(f">{count}q", *[at_us - _EPOCH_US for at_us in occurred_at_us])
     rows = _Rows(_EVENT.pack(12, 8, org_id, 16, b"", 8, 0, 8, 0, 0, _JSONB_VERSION), count)
@@ -131,7 +133,10 @@ class CopyTarget(msgspec.Struct, frozen=True):
 
 
 async def add_keys(tx: Transaction, rows: Sequence[bytes], at: datetime) -> None:
-    """Claim idempotency keys (`key_rows`, sorted). Raises TransactionConflictError if one was claimed since it was looked up."""
+    """Claim idempotency keys (`key_rows`, sorted).
+
+    Raises TransactionConflictError if one was claimed since it was looked up.
+    """
     end = _NUMBER(8, to_us(at) - _EPOCH_US)
     await tx.execute(_SQL["prepare_keys"])
     await _copy(tx, sql.SQL(_SQL["send_keys"]), (end.join([*block, b""]) for block in _blocks(rows)))

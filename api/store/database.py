@@ -1,23 +1,24 @@
-"""Connections, transactions, named SQL and the list of migrations: what every other module of the store builds on.
+"""Connections, transactions, named SQL and the list of migrations: the base of all other modules of the store.
 
-**Named SQL.** `sql/queries/<subject>.sql` holds statements under `-- name --` lines, with `:name` parameters. The module
-`store/<subject>.py` has one function per statement. The name of a statement is the same verb in SQL, in Python and in the log.
+**Named SQL.** `sql/queries/<subject>.sql` holds statements under `-- name --` lines, with `:name` parameters. The
+module `store/<subject>.py` has one function per statement. The name of a statement is the same verb in SQL, in Python
+and in the log.
 
 **Migrations.** Every migration expands the schema: it only adds, so code of the previous version keeps working on it
 (`tests/store/test_migrations.py` checks each file). A migration that removes something begins with the line
 
     -- contract: needs 0007_name
 
-Code that includes 0007_name works without what is removed. Such a migration is applied only on request. The line
-`-- outside a transaction` is for indexes that are built beside the traffic: the statements of such a file run one by one.
+Code that includes 0007_name does not use what is removed. Such a migration is applied only on request. The line `--
+outside a transaction` is for indexes that are built beside the traffic: the statements of such a file run one by one.
 
-**Transactions.** All other functions of the store take a `Transaction` as their first argument. Callers of `Database.transaction()`
-handle `DatabaseUnavailableError` (Postgres cannot be reached, or the outcome of a commit is unknown) and, after a rollback,
-`TransactionConflictError` and `RefusedDataError`. Any other psycopg error is a bug.
+**Transactions.** All other functions of the store take a `Transaction` as their first argument. Callers of
+`Database.transaction()` handle `DatabaseUnavailableError` (Postgres cannot be reached, or the outcome of a commit is
+unknown) and, after a rollback, `TransactionConflictError` and `RefusedDataError`. Any other psycopg error is a bug.
 
-**Numbers of transactions.** A database that is dumped and restored comes to a Postgres cluster with its own transaction counter,
-perhaps below the ids under which its rows were stored. A transaction's number is therefore its id plus an offset of its cluster,
-which `migrate` registers once. With these numbers, "stored before" stays true after a restore.
+**Numbers of transactions.** A database that is dumped and restored comes to a Postgres cluster with its own transaction
+counter, perhaps below the ids under which its rows were stored. A transaction's number is therefore its id plus an
+offset of its cluster, which `migrate` registers once. With these numbers, "stored before" stays true after a restore.
 """
 
 import hashlib
@@ -89,7 +90,7 @@ _OUTSIDE_TRANSACTION = re.compile(r"^-- outside a transaction$", re.MULTILINE)
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One file of `sql/migrations`. `needs`: for a contracting migration, the migration that running code must include."""
+    """One file of `sql/migrations`. `needs`: before a contracting one, all running code must include this migration."""
 
     name: str
     text: str
@@ -135,7 +136,10 @@ def read_migration(name: str, text: str) -> Migration:
 
 
 def newest_migration() -> str:
-    """Return the name of the newest migration of this code. Connections carry it, so a database can tell older code from newer."""
+    """Return the name of the newest migration of this code.
+
+    Connections carry it, so a database can distinguish older code from newer.
+    """
     return migrations()[-1].name
 
 
@@ -179,14 +183,17 @@ APPLICATION_NAME = "event-workbench "
 """The `application_name` of our connections begins with this, followed by the newest migration of their code."""
 
 ALL_ORGANIZATIONS, NO_ORGANIZATION = "*", ""
-"""Values of the setting `workbench.org` besides an organization's number (see `sql/wall.sql`)."""
+"""Values of the setting `workbench.org`, which otherwise is the id of an organization (`sql/wall.sql`)."""
 
 _SESSION_OPTIONS = (
     "-c statement_timeout={statement_ms} -c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout=5000 "
-    "-c search_path=workbench -c timezone=UTC -c client_min_messages=warning -c plan_cache_mode=auto -c workbench.org={org} "
-    "-c citus.propagate_set_commands=local"
+    "-c search_path=workbench -c timezone=UTC -c client_min_messages=warning -c plan_cache_mode=auto "
+    "-c workbench.org={org} -c citus.propagate_set_commands=local"
 )
-_INDEX_ONLY_OPTIONS = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c join_collapse_limit=1 -c from_collapse_limit=1"
+_INDEX_ONLY_OPTIONS = (
+    " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c join_collapse_limit=1 -c from_collapse_limit=1"
+)
 # A dead host is noticed after 5 s of unacknowledged data, or 9 s without any traffic.
 _TCP_OPTIONS = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
 
@@ -197,8 +204,8 @@ _SLOW_CALIBRATION_NS = 1_000_000_000  # a slower answer would move the clock by 
 class Transaction(psycopg.AsyncConnection[TupleRow]):
     """A connection, in most places inside an open transaction.
 
-    It caches facts of its connection: `prepared` and `prepared_until_ns` for `store.query`, `transaction_offset` and `distributed`
-    for the functions of these names below.
+    It caches facts of its connection: `prepared` and `prepared_until_ns` for `store.query`, `transaction_offset` and
+    `distributed` for the functions of these names below.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -209,7 +216,8 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         self.prepared_until_ns = 0
         self.transaction_offset: int | None = None
         self.distributed: bool | None = None
-        # Citus passes settings on to its workers only inside a transaction, so every transaction begins with these statements.
+        # Citus passes settings on to its workers only inside a transaction, so every transaction begins with these
+        # statements.
         self.opening: tuple[bytes, ...] = ()
         self.reader = Transformer(self)
 
@@ -219,7 +227,7 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         return await super().execute(*args, **kwargs)
 
     async def begin(self) -> None:
-        """Run the `opening` statements if no transaction is open. psycopg sends BEGIN itself, before the first statement."""
+        """Run the `opening` statements if no transaction is open. psycopg itself sends BEGIN before the first one."""
         if self.opening and self.pgconn.transaction_status == TransactionStatus.IDLE:
             async with self.pipeline():
                 for statement in self.opening:
@@ -227,7 +235,8 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
 
     async def rollback(self) -> None:
         await super().rollback()
-        # psycopg sends DEALLOCATE ALL after a rollback once it has prepared a statement of its own: that drops ours, too.
+        # psycopg sends DEALLOCATE ALL after a rollback once it has prepared a statement of its own: that drops ours,
+        # too.
         self.prepared.clear()
 
     @asynccontextmanager
@@ -266,11 +275,11 @@ class PoolLoad(msgspec.Struct, frozen=True):
 class Database:
     """A pool of connections to one database.
 
-    `hot`: for statements that read every table by key. The planner may then only use indexes, and joins in the order in which they
-    are written, so a table without statistics, or one that has grown since the plan was made, never turns a lookup into a scan
-    (measured on a fresh database: 5 ms per event instead of 0.1 ms).
-    `org`: the value of `workbench.org`, which decides which organization's rows sessions see. `store.query.TenantDatabase` sets it
-    per transaction.
+    `hot`: for statements that read every table by key. The planner may then only use indexes, and joins in the order in
+    which they are written, so a table without statistics, or one that has grown since the plan was made, never turns a
+    lookup into a scan (measured on a fresh database: 5 ms per event instead of 0.1 ms). `org`: the value of
+    `workbench.org`, which decides which organization's rows sessions see. `store.query.TenantDatabase` sets it per
+    transaction.
     """
 
     def __init__(
@@ -421,7 +430,10 @@ async def is_coordinator(tx: Transaction) -> bool:
 
 
 async def run_on_workers(tx: Transaction, script: str) -> None:
-    """Run a script as superuser on every worker of a Citus cluster; raise DatabaseUnavailableError if it fails on one."""
+    """Run a script as superuser on every worker of a Citus cluster.
+
+    Raises DatabaseUnavailableError if it fails on one.
+    """
     rows = await (await tx.execute(_CITUS["run_on_workers"], {"script": script})).fetchall()
     for host, port, answer in rows:
         raise DatabaseUnavailableError(f"the script failed on the worker {host}:{port}: {answer}")
@@ -437,7 +449,10 @@ def local_settings(settings: Mapping[str, str]) -> tuple[bytes, ...]:
 
 @asynccontextmanager
 async def seeing_all_organizations(tx: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
-    """Open a transaction that sees the rows of all organizations, also on the workers of Citus; for connections outside a pool."""
+    """Open a transaction that sees the rows of all organizations, also on the workers of Citus.
+
+    For connections outside a pool.
+    """
     async with tx.transaction():
         for statement in local_settings({"citus.propagate_set_commands": "local", "workbench.org": ALL_ORGANIZATIONS}):
             await tx.execute(statement)
@@ -456,7 +471,7 @@ def libpq_dsn(url: str) -> str:
 
 
 def with_application_name(url: str, name: str) -> str:
-    """Return the URL of the same database with an application name, which `Database` adds to the name of its connections."""
+    """Return the URL with an application name, which `Database` adds to the name of its connections."""
     if "://" not in url:
         return make_conninfo(url, application_name=name)
     return make_url(url).update_query_dict({"application_name": name}).render_as_string(hide_password=False)
@@ -464,7 +479,8 @@ def with_application_name(url: str, name: str) -> str:
 
 # --- Postgres errors, classified
 
-# psycopg counts 54000 and its kin (a row too large for an index, too many columns) as operational, but a value causes them.
+# psycopg counts 54000 and its kin (a row too large for an index, too many columns) as operational, but a value causes
+# them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
 # Postgres's queue of notifications is full: reported as 54000 from this source file, and no value is to blame.
 _NOTIFICATION_SOURCE = "async.c"
@@ -476,7 +492,8 @@ _UNAVAILABLE = (
     errors.ReadOnlySqlTransaction,
     errors.IdleInTransactionSessionTimeout,
 )
-# Citus ends the youngest transaction of a deadlock across nodes by cancelling it, with the words of a user's cancel request.
+# Citus ends the youngest transaction of a deadlock across nodes by cancelling it, with the words of a user's cancel
+# request.
 _CITUS_DEADLOCK = "canceling statement due to user request"
 
 _VIOLATIONS = {
@@ -490,7 +507,10 @@ _PLACE = re.compile(r'(table|relation|column|constraint) "(\w+?)(?:_\d{6,})?"') 
 
 
 def is_violation(error: psycopg.Error) -> bool:
-    """Return whether rows broke a constraint. When a Citus worker refuses them, the coordinator may pass on only the text."""
+    """Return whether rows broke a constraint.
+
+    When a Citus worker refuses them, the coordinator may pass on only the text.
+    """
     return isinstance(error, errors.IntegrityError) or _violation(error) is not None
 
 

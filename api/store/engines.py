@@ -1,6 +1,7 @@
 """Heartbeats of engine processes, and notifications that wake processes which wait for work.
 
-A notification is only a hint. Every process that waits also polls, so a lost notification costs a poll and never an entry.
+A notification is only a hint. Every process that waits also polls, so a lost notification costs a poll and never an
+entry.
 """
 
 import asyncio
@@ -31,7 +32,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
         """Return how late the next entry was at the heartbeat, in seconds; for a silent engine, how late it is now."""
         if self.next_due_at is None:
             return 0.0
-        # Measured now, an entry that was due right after the heartbeat of a healthy engine would seem late until the next one.
+        # Measured now, an entry that was due right after the heartbeat of a healthy engine would seem late until the
+        # next one.
         measured_at = now if self.is_silent(now) else self.seen_at
         return max((measured_at - self.next_due_at).total_seconds(), 0.0)
 
@@ -63,8 +65,8 @@ _RECONNECT_SECONDS = 1.0
 class Listener:
     """Listens to a notification channel on its own connection, and wakes the task that waits.
 
-    `heard` is called with the payload of every notification, and with an empty text after each (re)connect, when notifications may
-    have been missed.
+    `heard` is called with the payload of every notification, and with an empty text after each (re)connect, when
+    notifications may have been missed.
     """
 
     def __init__(

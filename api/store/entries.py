@@ -1,7 +1,7 @@
-"""The engine's statements: finding due entries, claiming them, loading what decisions need, and recording the decisions.
+"""The engine's statements: find and claim due entries, load what decisions need, and record the decisions.
 
-All of them are calls on one organization's batch (`store.query`). A claim is a lease with a token that grows with every claim; writes carry
-the token, so a worker that lost its lease writes nothing.
+All of them are calls on one organization's batch (`store.query`). A claim is a lease with a token that grows with every
+claim; writes carry the token, so a worker that lost its lease writes nothing.
 """
 
 from collections.abc import Sequence

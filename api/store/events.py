@@ -1,8 +1,8 @@
 """Events: the statements of ingest, the hourly counts, the catalog, the live tail, and the upkeep of their tables.
 
-Ingest works on micro-batches. Each of its statements takes a whole batch, as a call with columns for parameters (`store.query`), and locks
-are taken in one order everywhere (`store.locks`). Rows are collected in the `...Rows` structs below: one list per column, which costs
-less than an object per row.
+Ingest works on micro-batches. Each of its statements takes a whole batch, as a call with columns for parameters
+(`store.query`), and locks are taken in one order everywhere (`store.locks`). Rows are collected in the `...Rows`
+structs below: one list per column, which costs less than an object per row.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ class ActiveAutomation(msgspec.Struct, frozen=True):
 
 
 class OrgEpochs(msgspec.Struct, frozen=True):
-    """By organization: the epoch of its automations (0 if it never had any), and the moment up to which its events are closed."""
+    """By organization: the epoch of its automations (0: it had none), and the time before which events are late."""
 
     epochs: dict[int, int]
     closed_until: dict[int, datetime]
@@ -69,7 +69,7 @@ async def list_active_automations(tx: Transaction, org_id: int) -> list[ActiveAu
 
 
 async def find_awaited_events(tx: Transaction, org_id: int) -> frozenset[str]:
-    """Return the events that entries of these automations, of any version, can wait for or have as their goal."""
+    """Return the events that entries of an organization, of any version, can wait for or have as their goal."""
     (rows,) = await run(tx, Call(_CALLS["find_awaited_events"], list, org_id=org_id))
     return frozenset(row[0] for row in rows)
 
@@ -201,12 +201,12 @@ def add_contact_identifiers(rows: ContactRows, at: datetime) -> Call[None]:
 
 
 def remove_emails(org_ids: Ints, ids: Ids, at: datetime) -> Call[None]:
-    """Remove the email of contacts whose address moved to another contact; their locks are held."""
+    """Remove the email of contacts after the address moved to other contacts; their locks are held."""
     return Call(_CALLS["remove_emails"], nothing, org_ids=plain(org_ids), ids=plain(ids), updated_at=at)
 
 
 def merge_attributes(org_ids: Ints, ids: Ids, attributes: Texts, at: datetime) -> Call[None]:
-    """Merge JSON objects into contacts' attributes. Beyond the limits of a contact this fails with ATTRIBUTES_TOO_LARGE."""
+    """Merge JSON objects into contacts' attributes. Fails with ATTRIBUTES_TOO_LARGE beyond the limits of a contact."""
     return Call(
         _CALLS["merge_attributes"],
         nothing,
@@ -442,7 +442,10 @@ async def count_closed(tx: Transaction, org_id: int, since: datetime, until: dat
 
 
 def note_late(counts: Mapping[LateKey, int], source: str | None = None) -> Call[None]:
-    """Note how many events were late. An import passes its id as `source` and sorted counts: it adds to its own notes."""
+    """Note how many events were late.
+
+    An import passes its id as `source` and sorted counts: it adds to its own notes.
+    """
     return Call(
         _CALLS["note_late"],
         nothing,
@@ -618,7 +621,7 @@ _MONTHS_AHEAD = timedelta(days=93)
 
 
 async def analyze_new_tables(tx: Transaction) -> list[str]:
-    """Run ANALYZE on tables with rows and without statistics, and return their names. Autovacuum keeps them up to date later."""
+    """Run ANALYZE on tables with rows and without statistics; return their names. Autovacuum updates them later."""
     rows = await (await tx.execute(_SQL["unknown_tables"])).fetchall()
     for (name,) in rows:
         await tx.execute(sql.SQL("ANALYZE {}").format(sql.Identifier("workbench", name)))

@@ -1,4 +1,4 @@
-"""Importing history: how far each file is, and the statements that differ from live ingest (`store.events`, `store.copy`)."""
+"""Imports of history: progress of files, and statements that differ from live ingest (`store.events`, `store.copy`)."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -82,7 +82,7 @@ async def add_month(tx: Transaction, month: datetime) -> bool:
 
 
 async def new_partition_ids(tx: Transaction, month: datetime) -> set[int]:
-    """Return the transaction ids under which this transaction has just created the month's partition; empty if unsure."""
+    """Return the ids under which this transaction has just created the month's partition; empty if unsure."""
     rows = await tx.execute(_SQL["new_partition_ids"], {"name": f"workbench.events_{month:%Y_%m}"})
     return {int(row[0]) async for row in rows}
 

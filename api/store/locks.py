@@ -1,7 +1,7 @@
 """Advisory locks of identifiers and contacts, and the one order in which all locks are taken.
 
-The order: idempotency keys, then identifiers, then contacts, then entries; sorted within each kind. The lock of segment members comes
-after contacts; a transaction that takes it exclusively (`hold_members`) takes no other lock.
+The order: idempotency keys, then identifiers, then contacts, then entries; sorted within each kind. The lock of segment
+members comes after contacts; a transaction that takes it exclusively (`hold_members`) takes no other lock.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,8 @@ def hold_contacts(contact_ids: Iterable[str]) -> Call[None]:
 
 
 def _hold(locks: set[int]) -> Call[None]:
-    # Sorted, so two transactions never wait for each other. Identifiers are positive and contacts negative, so they never collide.
+    # Sorted, so two transactions never wait for each other. Identifiers are positive and contacts negative, so they
+    # never collide.
     return Call(_CALLS["lock_keys"], nothing, keys=plain(sorted(locks)))
 
 

@@ -1,4 +1,4 @@
-"""Merging contacts and undoing merges. The functions expect their caller to hold the locks named in `api/contacts/merge.py`."""
+"""Merge contacts, and undo merges. The caller holds the locks named in `api/contacts/merge.py`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -28,9 +28,7 @@ class StoredContact(msgspec.Struct, frozen=True):
 
 
 class RowMove(msgspec.Struct, frozen=True):
-    """Rows that move from one contact to another; with `origins`, only rows that first belonged to one of these
-    contacts.
-    """
+    """Rows that move from one contact to another. `origins`: only rows that first belonged to one of these contacts."""
 
     from_id: str
     to_id: str

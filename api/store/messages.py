@@ -1,4 +1,4 @@
-"""Messages: outgoing emails and webhooks, in-app inboxes, suppressions, webhook secrets and endpoints, test sends, and usage.
+"""Messages: outgoing ones, in-app inboxes, suppressions, webhook secrets and endpoints, test sends, and usage.
 
 Addresses are passed as blind indexes: 16 bytes in hex with or without hyphens; results have them in hex without.
 """
@@ -204,7 +204,7 @@ async def delete_expired_challenges(tx: Transaction, org_id: int, now: datetime,
 
 
 async def take_challenge(tx: Transaction, org_id: int, nonce: str) -> Challenge | None:
-    """Delete a challenge and return it; None if there is none, or another request took it first."""
+    """Delete a challenge and return it, or None if it does not exist or another request took it first."""
     row = await (await tx.execute(_SQL["take_challenge"], {"org_id": org_id, "nonce": nonce})).fetchone()
     return None if row is None else Challenge(*row)
 
@@ -223,21 +223,26 @@ async def read_inboxes(
     wallets: defaultdict[int, list[str]] = defaultdict(list)
     for org_id, wallet in inboxes:
         wallets[org_id].append(wallet)
-    found = await run(tx, *(_read_inboxes(org_id, theirs, under_way, limit) for org_id, theirs in wallets.items()))
-    return [each for some in found for each in some]
-
-
-def _read_inboxes(
-    org_id: int, wallets: list[str], under_way: Collection[str], limit: int
-) -> Call[list[tuple[InboxKey, WaitingMessage]]]:
-    return Call(
-        statements("messages")["read_inboxes"],
-        lambda rows: [((org_id, wallet), WaitingMessage(*columns)) for wallet, *columns in rows],
-        org_id=org_id,
-        wallets=quoted(wallets),
-        under_way=joined(list(under_way)),
-        limit=limit,
+    # One call per organization: every statement names one `org_id`, which also selects the node on Citus.
+    inbox_rows = await run(
+        tx,
+        *(
+            Call(
+                statements("messages")["read_inboxes"],
+                list,
+                org_id=org_id,
+                wallets=quoted(org_wallets),
+                under_way=joined(list(under_way)),
+                limit=limit,
+            )
+            for org_id, org_wallets in wallets.items()
+        ),
     )
+    return [
+        ((org_id, wallet), WaitingMessage(*columns))
+        for org_id, rows in zip(wallets, inbox_rows, strict=True)
+        for wallet, *columns in rows
+    ]
 
 
 async def acknowledge(tx: Transaction, acknowledgements: Collection[Acknowledgement], now: datetime) -> None:
@@ -252,9 +257,7 @@ async def acknowledge(tx: Transaction, acknowledgements: Collection[Acknowledgem
 
 
 async def find_inbox_channel(connection: AsyncConnection[TupleRow]) -> str:
-    """Return the name of the channel on which waiting messages are announced. It is random, so direct logins cannot
-    listen to it.
-    """
+    """Return the channel that announces waiting messages. Its name is random, so direct logins cannot listen to it."""
     row = await (await connection.execute(_SQL["find_inbox_channel"])).fetchone()
     assert row is not None
     return str(row[0])
@@ -318,9 +321,7 @@ async def roll_webhook_secret(
 async def find_webhook_secrets(
     tx: Transaction, keyring: Keyring, org_ids: Collection[int], now: datetime
 ) -> dict[int, tuple[str, ...]]:
-    """Return the secrets that sign webhooks of these organizations now, newest first; organizations without a secret
-    are left out.
-    """
+    """Return the secrets that sign webhooks now, newest first, by organization; those without a secret are left out."""
     cursor = await tx.execute(_SQL["find_webhook_secrets"], {"org_ids": list(org_ids), "now": now})
     return {
         org_id: tuple(keyring.of(org_id).open_webhook_secret(secret) for secret in sealed if secret is not None)

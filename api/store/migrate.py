@@ -1,8 +1,8 @@
-"""Migrating a database, and checking that a server and its schema are fit for this code.
+"""Migrate a database, and check that a server and its schema are fit for this code.
 
-`migrate` applies the missing migrations in order, each once, under one lock, beside the traffic. A migration never waits long for a lock, because
-all later statements would queue behind it: it gives up, lets them through, and tries again. The digest of every applied file is stored, and
-a file that was edited after it ran is an error.
+`migrate` applies the missing migrations in order, each once, under one lock, beside the traffic. A migration never
+waits long for a lock, because all later statements would queue behind it: it gives up, lets them through, and tries
+again. The digest of every applied file is stored, and a file that was edited after it ran is an error.
 """
 
 import asyncio
@@ -50,14 +50,13 @@ _MONTHS_AHEAD = 3
 
 
 class LockWait(msgspec.Struct, frozen=True):
-    """How a migration waits for locks: `lock_ms` at a time, `pause_seconds` between attempts, `patience_seconds` in
-    total.
+    """How a migration waits for locks.
 
-    `lock_ms` is less than the 500 ms that ingest waits for a lock. `report` is called once for each step that has to
-    wait.
+    `lock_ms` at a time, `pause_seconds` between attempts, `patience_seconds` in total. `report` is called once for each
+    step that has to wait.
     """
 
-    lock_ms: int = 200
+    lock_ms: int = 200  # less than the 500 ms that ingest waits for a lock
     pause_seconds: float = 1.0
     patience_seconds: float = 120.0
     report: Callable[[str], None] = lambda _sentence: None
@@ -130,7 +129,8 @@ async def add_months(connection: Transaction, first: datetime, last: datetime) -
 async def _locked(dsn: str) -> AsyncIterator[Transaction]:
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         await connection.execute("SET client_min_messages = warning")
-        # Polls instead of waiting in a statement: an index build of the process that holds the lock would wait for our snapshot.
+        # Polls instead of waiting in a statement: an index build of the process that holds the lock would wait for our
+        # snapshot.
         while not await _value(connection, "SELECT pg_try_advisory_lock(%s)", _LOCK):  # noqa: ASYNC110  Postgres has no event for it
             await asyncio.sleep(_LOCK_PAUSE_SECONDS)
         await connection.execute(
@@ -186,7 +186,8 @@ async def _blocker(connection: Transaction) -> str:
     # Postgres does not say which transaction held the lock; the oldest one is the most likely.
     rows = await connection.execute(
         "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::integer FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL ORDER BY xact_start LIMIT 1"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"
+        " ORDER BY xact_start LIMIT 1"
     )
     row = await rows.fetchone()
     if row is None:
@@ -283,8 +284,9 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 
 async def require_connection(dsn: str) -> None:
-    """Connect once. Raises DatabaseUnavailableError with libpq's message, which names the host and the reason; a pool's
-    does not.
+    """Connect once.
+
+    Raises DatabaseUnavailableError with libpq's message, which names host and reason; the message of a pool does not.
     """
     try:
         connection = await psycopg.AsyncConnection.connect(libpq_dsn(dsn), connect_timeout=5)
@@ -294,7 +296,9 @@ async def require_connection(dsn: str) -> None:
 
 
 async def require_fit_server(dsn: str) -> None:
-    """Raise UnfitServerError unless the server keeps what it commits, MigrationError unless this code can safely use
+    """Check a server and its schema.
+
+    Raises UnfitServerError unless the server keeps what it commits, and MigrationError unless this code can safely use
     its schema.
 
     A server that cannot be reached passes.

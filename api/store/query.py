@@ -1,18 +1,19 @@
 """Prepared statements as values: any number of them sent in one round trip, over the same connection that psycopg uses.
 
-A psycopg cursor costs about 100 microseconds of CPU time per statement, most of it for adapting parameters, and its pipeline mode costs
-no less. Statements that run for every batch of events go through `run()` instead, on psycopg's own wrapper of libpq: parameters are
-encoded already, each statement is parsed once per connection, and only rows are adapted.
+A psycopg cursor costs about 100 microseconds of CPU time per statement, most of it for adapting parameters, and its
+pipeline mode costs no less. Statements that run for every batch of events go through `run()` instead, on psycopg's own
+wrapper of libpq: parameters are encoded already, each statement is parsed once per connection, and only rows are
+adapted.
 
-Statements are prepared again every 10 seconds. A plan made while a table was empty may scan the whole table later (measured: 41 ms for
-200 rows instead of 6 ms), and nothing replans it until the table has statistics.
+Statements are prepared again every 10 seconds. A plan made while a table was empty may scan the whole table later
+(measured: 41 ms for 200 rows instead of 6 ms), and nothing replans it until the table has statistics.
 
 The functions at the top build array parameters as one literal, which costs a tenth of adapting each element on its own.
 
-`TenantDatabase`, at the end, is the second barrier behind the `org_id` in every statement. Row-level security applies to the
-application, too (sql/wall.sql): a pool for requests shows no tenant's row until its task calls `act_for()` with the organization of the
-verified key, whatever a statement or its parameters say. Work that serves all organizations (the writer of events, the engine, upkeep,
-the lookup of keys) uses a `Database` that sees them all.
+`TenantDatabase`, at the end, is the second barrier behind the `org_id` in every statement. Row-level security applies
+to the application, too (sql/wall.sql): a pool for requests shows no tenant's row until its task calls `act_for()` with
+the organization of the verified key, whatever a statement or its parameters say. Work that serves all organizations
+(the writer of events, the engine, upkeep, the lookup of keys) uses a `Database` that sees them all.
 """
 
 import struct
@@ -41,7 +42,7 @@ _UUID_LENGTH = b"\0\0\0\x10"  # 16, before each element
 
 
 def plain(values: Iterable[str | int | None]) -> str:
-    """Return the literal of values that need no quoting: numbers, ids, digests (a text `null` would be read as NULL)."""
+    """Return the literal of values that need no quoting: numbers, ids, digests. A text `null` would become NULL."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
@@ -64,7 +65,7 @@ def quoted(values: Sequence[str | None]) -> str:
     # Most texts need no escaping: joining all of them and looking once is faster than looking at each.
     try:
         text = '","'.join(values)  # type: ignore[arg-type]
-    except TypeError:  # a value is None
+    except TypeError:  # one of the values is NULL
         return _escaped(values)
     if not values or "\\" in text or text.count('"') != 2 * (len(values) - 1):
         return _escaped(values)
@@ -77,7 +78,7 @@ def moments(values: Iterable[datetime | None]) -> str:
 
 
 def records(texts: Iterable[str]) -> str:
-    """Join JSON texts for `string_to_array(..., chr(30))`: JSON never contains a record separator, so nothing needs quoting."""
+    """Join JSON texts for `string_to_array(..., chr(30))`. JSON has no record separators, so this needs no quoting."""
     return "\x1e".join(texts)
 
 
@@ -114,7 +115,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 class Call(Generic[Result]):
-    """A statement with its values, and the function that turns its rows into a result. `bytes` are sent in binary format."""
+    """A statement with its values, and the function that reads its rows. `bytes` are sent in binary format."""
 
     __slots__ = ("formats", "read", "statement", "values")
 
@@ -170,7 +171,7 @@ async def run(tx: Transaction, /, *calls: Call[Any]) -> tuple[Any, ...]:
 
 
 def _exchange(tx: Transaction, calls: Sequence[Call[Any]]) -> PQGen[list[PGresult]]:
-    """Send everything, then read everything. An interruption in between closes the connection: its protocol state is unknown."""
+    """Send everything, then read everything."""
     pgconn = tx.pgconn
     begins = pgconn.transaction_status == TransactionStatus.IDLE
     if monotonic_ns() > tx.prepared_until_ns:
@@ -193,7 +194,7 @@ def _exchange(tx: Transaction, calls: Sequence[Call[Any]]) -> PQGen[list[PGresul
         pgconn.pipeline_sync()
         results = yield from _results(pgconn)
         pgconn.exit_pipeline_mode()
-    except BaseException:
+    except BaseException:  # interrupted in between, also by a cancellation: the state of the protocol is unknown
         pgconn.finish()
         raise
     # Two results per statement to prepare: of its close, then of its preparation.
@@ -267,7 +268,5 @@ class TenantDatabase(Database):
 
     async def _begin(self, tx: Transaction) -> None:
         await super()._begin(tx)
-        if (
-            not tx.distributed
-        ):  # on one Postgres this is the same round trip as BEGIN; on Citus the opening statements do it
+        if not tx.distributed:  # the same round trip as BEGIN; on Citus the opening statements set it
             await run(tx, Call(_ACT_FOR, nothing, org=self._visible_org()))

@@ -1,7 +1,8 @@
 """Segments: their definitions, their refreshes, and their members.
 
-A refresh copies the ids that a query returns into a temporary table, block by block, resolves them to contacts in a second one (`wanted`), and
-makes the members equal to it, all in one transaction. This process holds at most one block of ids at a time.
+A refresh copies the ids that a query returns into a temporary table, block by block, resolves them to contacts in a
+second one (`wanted`), and makes the members equal to it, all in one transaction. This process holds at most one block
+of ids at a time.
 """
 
 from collections.abc import AsyncIterator
@@ -22,8 +23,9 @@ SegmentKind: TypeAlias = Literal["query", "audience"]
 
 
 class SegmentRow(msgspec.Struct, frozen=True):
-    """A segment as stored. `params` and `provenance` are JSON text with sealed addresses; `created_by`, `updated_by`
-    are ids of keys.
+    """A segment as stored.
+
+    `params` and `provenance` are JSON text with sealed addresses; `created_by`, `updated_by` are ids of keys.
     """
 
     org_id: int
@@ -131,9 +133,7 @@ async def find_organizations_due(tx: Transaction, now: datetime) -> list[int]:
 
 
 async def claim_due_segment(tx: Transaction, org_id: int, now: datetime, until: datetime) -> SegmentRow | None:
-    """Claim the segment of an organization that has been due longest; None if a process is refreshing one of its
-    segments.
-    """
+    """Claim the segment that has been due longest, or None if a process is refreshing one of the organization."""
     if not await try_turn(tx, REFRESHING, org_id):
         return None
     return await _segment(tx, "claim_due_segment", {"org_id": org_id, "now": now, "until": until})
@@ -284,9 +284,7 @@ async def _drop_members(tx: Transaction, key: SegmentKey) -> int:
 
 
 async def repair_members(tx: Transaction, key: SegmentKey, since: datetime) -> int:
-    """Apply erasures and merges committed since a time; return by how much the size changed. Needs
-    `locks.hold_members`.
-    """
+    """Apply erasures and merges committed since a time; return the change of the size. Needs `locks.hold_members`."""
     values = {**msgspec.structs.asdict(key), "since": since}
     row = await (await tx.execute(_SQL["repair_members"], values)).fetchone()
     assert row is not None

@@ -1,13 +1,15 @@
-"""Login roles that read SQL: one per organization for the gateway, and one per organization for direct logins by other tools.
+"""Login roles that read SQL: one per organization for the gateway, and one for direct logins by other tools.
 
-The database itself separates organizations. A policy `TO role USING (org_id = 42)` per table names the role and the number, so a query has no
-setting that it could change to see other rows. A role may read its views and exactly the columns they use, and nothing by name in the
-schema `workbench`. Its rights are derived from the views: a view of a later migration is granted when the role is completed next.
+The database itself separates organizations. A policy `TO role USING (org_id = 42)` per table names the role and the
+number, so a query has no setting that it could change to see other rows. A role may read its views and exactly the
+columns they use, and nothing by name in the schema `workbench`. Its rights are derived from the views: a view of a
+later migration is granted when the role is completed next.
 
 The names and passwords of the gateway's roles derive from the installation's secret and are stored nowhere.
 
-A direct login can lift every limit that is only a setting of its session. It is confined by what it cannot change: its rights and row
-policies, its limits of connections and temporary files, and a job that ends sessions which run too long or hold too much.
+A direct login can lift every limit that is only a setting of its session. It is confined by what it cannot change: its
+rights and row policies, its limits of connections and temporary files, and a job that ends sessions which run too long
+or hold too much.
 """
 
 import asyncio
@@ -71,7 +73,8 @@ async def change_roles(database: Database, change: Callable[[Transaction], Await
                         f"({reason}); run: ALTER ROLE {role} CREATEROLE"
                     ) from error
                 except (errors.LockNotAvailable, errors.UniqueViolation, errors.DuplicateObject) as error:
-                    # Our lock belongs to this database, but roles to the whole server: another database may have been faster.
+                    # Our lock belongs to this database, but roles to the whole server: another database may have been
+                    # faster.
                     raise _TryAgainError from error
         except _TryAgainError:
             _log.info("roles_wait", extra={"attempt": attempt})
@@ -80,9 +83,7 @@ async def change_roles(database: Database, change: Callable[[Transaction], Await
 
 
 async def lock_role_changes(tx: Transaction) -> None:
-    """Wait until no other process changes roles, and keep others out until the transaction ends. From now on wait only
-    briefly for locks.
-    """
+    """Wait until no other process changes roles, and exclude others until the transaction ends. Shortens lock waits."""
     await tx.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
     await tx.execute(_SQL["lock_role_changes"])
 
@@ -139,8 +140,8 @@ async def complete_role(tx: Transaction, role: str, org_id: int, views: list[str
     for kind, place, name in await find_missing_rights(tx, role, views):
         await tx.execute(_grant(kind, role, org_id, place, name))
     if await is_coordinator(tx):
-        # On the workers of Citus, and only there, the role needs tables by name: its queries are sent there in that form. Only the
-        # coordinator can log in to workers.
+        # On the workers of Citus, and only there, the role needs tables by name: its queries are sent there in that
+        # form. Only the coordinator can log in to workers.
         identifier = sql.Identifier(role)
         await tx.execute(sql.SQL("GRANT USAGE ON SCHEMA workbench TO {}").format(identifier))
         await tx.execute("SET LOCAL citus.enable_ddl_propagation = off")
@@ -287,8 +288,9 @@ _GRANT_TO_US_BEFORE_16: LiteralString = "GRANT {} TO CURRENT_USER"
 
 
 class SessionLimits(msgspec.Struct, frozen=True):
-    """Limits of direct sessions: seconds of a statement and of a transaction, locks held, and the share of the
-    notification queue in use.
+    """Limits of direct sessions.
+
+    Seconds of a statement and of a transaction, locks held, and the used share of the notification queue.
 
     No lock may be of a mode that makes others wait; reading needs none. While more than `queue_share` (0 to 1) of the
     server's queue is in use, no session may stay in a transaction.
@@ -309,8 +311,9 @@ class LoginSession(msgspec.Struct, frozen=True):
 
 
 class EndedSession(msgspec.Struct, frozen=True):
-    """A session that was ended, and why: `revoked`, `elsewhere` (in another database), `statement`, `transaction`,
-    `notifications` or `locks`.
+    """A session that was ended, and the reason.
+
+    One of `revoked`, `elsewhere` (in another database), `statement`, `transaction`, `notifications`, `locks`.
     """
 
     role: str
@@ -319,8 +322,9 @@ class EndedSession(msgspec.Struct, frozen=True):
 
 
 async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> bool:
-    """Let the role log in with this password, and create or complete it first; False if it may log in already. Raises
-    ReaderError.
+    """Create or complete the role, and let it log in with this password; return False if it may log in already.
+
+    Raises ReaderError.
     """
     if unsafe := await find_unsafe_views(tx):
         raise ReaderError(f"{', '.join(unsafe)} would show rows of other organizations")

@@ -70,7 +70,7 @@ def test_the_secret_made_for_the_first_command_is_private_and_kept(workbench: Ru
     [
         (["org", "create", "A B"], "'A B' is not an organization name; use 1 to 40 of a-z, 0-9 and -"),
         (["key", "list", "--org", "no"], "there is no organization no; create it with: workbench org create no"),
-        (["import", "nofile", "--org", "acme"], "there is no file nofile"),
+        (["import", "nofile", "--org", "acme"], "File not found: nofile"),
     ],
 )
 def test_what_a_user_can_cause_is_one_sentence_and_exit_code_1(
