@@ -95,7 +95,9 @@ async def import_history(
             org_id = await find_organization(tx, org_name)
             max_locks = await store.max_locks(tx)
         if org_id is None:
-            raise UnknownOrganizationError(f"Organization not found: {org_name}")
+            raise UnknownOrganizationError(
+                f"Organization not found: {org_name}. Create it with: workbench org create {org_name}"
+            )
         target = ImportTarget(org_id, ContactCache(org_id), max_locks * 3 // 4, uuid7(clock.unique_now_us()))
         context = _ImportContext(database, clock, target, PastReader(org_id, keyring.of(org_id)), rejects)
         progress = _Progress(listener, sources)

@@ -30,7 +30,7 @@ async def test_ten_thousand_logs_in_one_block_and_two_followers(world: World, an
     world.task = first
 
 
-async def test_blocks_are_dropped_while_they_are_caught_up_with(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_reorganization_while_the_follower_catches_up(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -49,7 +49,7 @@ async def test_blocks_are_dropped_while_they_are_caught_up_with(world: World, an
     assert await world.fetch("SELECT count(*) FROM entries WHERE state NOT IN ('cancelled', 'completed')") == [(1,)]
 
 
-async def test_parameters_may_be_called_like_columns_and_built_ins(world: World, anvil: Anvil, token: Token) -> None:
+async def test_parameters_may_have_the_names_of_columns_and_built_ins(world: World, anvil: Anvil, token: Token) -> None:
     named = "Transfer(address indexed org_id, address indexed walletAddress, uint256 contract)"
     own = {"path": "contract", "operator": "eq", "value": "5"}
     await world.on_chain(token, signature=named, walletArg="walletAddress", filters=[own])

@@ -31,7 +31,7 @@ def operator(dsn: str, action: str) -> str:
     ).stdout
 
 
-async def test_only_the_log_that_is_refused_is_left_out(
+async def test_only_the_refused_log_is_left_out(
     world: World, node: ScriptedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = World(world.database, await keys.create_org(world.database.dsn, "other"), world.transports)
@@ -62,7 +62,7 @@ async def test_only_the_log_that_is_refused_is_left_out(
     await world.until("SELECT trouble FROM chains", (None,))
 
 
-async def test_a_page_that_is_refused_for_another_reason_is_waited_for(world: World, node: ScriptedNode) -> None:
+async def test_a_page_refused_for_another_reason_is_retried(world: World, node: ScriptedNode) -> None:
     await world.execute("ALTER TABLE chain_blocks ADD CONSTRAINT unlucky CHECK (number <> 100)")
     await following(world, node, BLOCKS - 5)
     await world.until(

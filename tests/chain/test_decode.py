@@ -29,7 +29,7 @@ def topics(*parts: int) -> list[str]:
     return [TOPIC, *(f"0x{part % 2**256:064x}" for part in parts)]
 
 
-def test_the_same_signature_reads_tokens_and_nfts() -> None:
+def test_one_signature_reads_tokens_and_nfts() -> None:
     transfer = decoder("Transfer(address,address,uint256)")
     ann, bob = int(ANN, 16), int(BOB, 16)
     wanted = {"from": ANN, "to": BOB, "value": str(10**30)}
@@ -51,19 +51,19 @@ def test_numbers_are_numbers_up_to_48_bits_and_texts_beyond_whatever_their_value
     }
 
 
-def test_indexed_parameters_stand_anywhere_and_texts_among_them_are_hashes() -> None:
+def test_indexed_parameters_may_be_anywhere_and_indexed_texts_are_hashes() -> None:
     read = decoder("F(string a, address indexed b, string indexed c)")
     found = read.args(topics(int(ANN, 16), 5), data(32, 2, "hi"))
     assert found == {"a": "hi", "b": ANN, "c": f"0x{5:064x}"}
 
 
-def test_texts_arrays_and_tuples_in_each_other() -> None:
+def test_nested_texts_arrays_and_tuples_are_decoded() -> None:
     read = decoder("F(string s, uint8[] n, (uint256 x, bytes y)[] t, uint8[2] two)")
     found = read.args(topics(), data(160, 224, 320, 8, 9, 2, "hi", 2, 7, 8, 1, 32, 9, 64, 3, "abc"))
     assert found == {"s": "hi", "n": [7, 8], "t": [{"x": "9", "y": "0x616263"}], "two": [8, 9]}
 
 
-def test_texts_that_jsonb_would_refuse_are_mended() -> None:
+def test_characters_that_jsonb_refuses_are_replaced() -> None:
     raw = data(32, 3) + b"a\0\xff".hex().ljust(64, "0")
     assert decoder("F(string s)").args(topics(), raw) == {"s": "a\ufffd\ufffd"}
 
@@ -83,28 +83,28 @@ def test_texts_that_jsonb_would_refuse_are_mended() -> None:
         ("F(int16 a)", data(32_768)),
     ],
 )
-def test_what_is_not_what_the_event_says_ends_in_an_error(signature: str, raw: str) -> None:
+def test_data_that_does_not_fit_the_event_is_an_error(signature: str, raw: str) -> None:
     with pytest.raises(UndecodableError):
         decoder(signature).args(topics(), raw)
 
 
-def test_more_topics_than_parameters() -> None:
+def test_more_topics_than_parameters_is_an_error() -> None:
     with pytest.raises(UndecodableError):
         decoder("F(uint256 a)").args(topics(1, 2), "0x")
 
 
-def test_arrays_in_arrays_cost_what_they_hold_and_no_more() -> None:
+def test_nested_arrays_without_data_are_refused_early() -> None:
     with pytest.raises(UndecodableError, match="is shorter"):
         decoder("F(uint8[1000][1000][1000] a)").args(topics(), data(*[1] * 10))
 
 
-def test_a_text_that_is_pointed_at_again_and_again_is_counted_every_time() -> None:
+def test_a_text_with_many_pointers_to_it_is_counted_every_time() -> None:
     offsets = [1_000 * 32] * 1_000
     with pytest.raises(UndecodableError, match="texts of more than 65,536 bytes"):
         decoder("F(bytes[] a)").args(topics(), data(32, 1_000, *offsets, 1_000, *["x" * 32] * 32))
 
 
-def test_no_signature_is_deeper_than_what_reads_it() -> None:
+def test_a_signature_that_is_nested_too_deeply_is_refused() -> None:
     assert not isinstance(read_signature(f"F(uint8{'[1]' * 300} a)"), AbiEvent)
 
 
@@ -125,7 +125,7 @@ SMALL = st.sampled_from([0, 1, 2, 32, 64, 96, 255, 256, 2**48, 2**160 - 1, 2**25
 
 
 @given(st.lists(TYPES, min_size=1, max_size=3), st.lists(SMALL, max_size=12))
-def test_whatever_is_read_of_a_log_is_a_value_of_its_type(kinds: list[str], words: list[int]) -> None:
+def test_every_decoded_value_has_its_type(kinds: list[str], words: list[int]) -> None:
     declared = read_signature(f"F({', '.join(f'{kind} a{position}' for position, kind in enumerate(kinds))})")
     assert isinstance(declared, AbiEvent)
     with contextlib.suppress(UndecodableError):

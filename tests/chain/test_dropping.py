@@ -63,7 +63,7 @@ async def test_the_next_follower_continues_where_a_killed_one_stopped(
     assert await world.fetch(ENDED) == [(2 * (BLOCKS - 2),)]
 
 
-async def test_entries_of_an_automation_that_starts_from_something_else_now_end_too(world: World) -> None:
+async def test_entries_end_also_after_their_automation_got_another_trigger(world: World) -> None:
     chain = await followed(world)
     await world.execute(
         """UPDATE automations SET trigger_spec = '{"type": "app_event"}', archived_at = now(), active = false"""

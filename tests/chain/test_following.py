@@ -25,7 +25,7 @@ async def test_a_log_becomes_a_message_to_the_wallet_in_it(world: World, anvil: 
     ]
 
 
-async def test_what_was_before_the_first_look_is_history(world: World, anvil: Anvil, token: Token) -> None:
+async def test_logs_before_the_first_look_start_nothing(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     token.mint(ANN, 1)
     world.follow(anvil.url)
@@ -49,7 +49,7 @@ async def test_an_automation_that_is_published_later_takes_the_next_block(
     assert await world.messages() == [(ANN, "2")]
 
 
-async def test_two_automations_about_both_sides_of_a_transfer(world: World, anvil: Anvil, token: Token) -> None:
+async def test_two_automations_take_both_sides_of_a_transfer(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     await world.on_chain(token, walletArg="from", filters=[{"path": "to", "operator": "eq", "value": BOB}])
     world.follow(anvil.url)
@@ -60,7 +60,7 @@ async def test_two_automations_about_both_sides_of_a_transfer(world: World, anvi
     assert sorted(await world.messages()) == sorted([(OWNER, "100"), (OWNER, "40"), (BOB, "40")])
 
 
-async def test_a_stranger_becomes_a_contact_only_where_an_automation_takes_it_in(
+async def test_an_unknown_wallet_becomes_a_contact_only_if_an_automation_takes_its_log(
     world: World, anvil: Anvil, token: Token
 ) -> None:
     await world.on_chain(token, createContacts=False)
@@ -76,7 +76,7 @@ async def test_a_stranger_becomes_a_contact_only_where_an_automation_takes_it_in
     assert await world.logs("args ->> 'value', contact_id IS NULL") == [("1", True), ("7", False), ("8", False)]
 
 
-async def test_confirmations_are_waited_for(world: World, anvil: Anvil, token: Token) -> None:
+async def test_an_automation_waits_for_its_confirmations(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token, confirmations=2)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -122,7 +122,7 @@ async def test_ten_thousand_logs_are_read_in_pages_and_ranges(world: World, anvi
     assert await world.fetch("SELECT count(*) FROM entries") == [(10,)]
 
 
-async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil, token: Token) -> None:
+async def test_watched_events_are_stored_without_an_automation(world: World, anvil: Anvil, token: Token) -> None:
     spec = {"chainId": 31337, "contract": token.address, "signature": "Transfer(address,address,uint256)"}
     kept = await watch.add_watch(world.database.dsn, "chain", spec | {"walletArg": "to"})
     assert await watch.list_watches(world.database.dsn, "chain") == [kept]
@@ -150,7 +150,7 @@ async def test_events_are_kept_without_an_automation(world: World, anvil: Anvil,
         ({"walletArg": "value"}, "no address parameter 'value'"),
     ],
 )
-async def test_what_is_wrong_with_a_watch_is_said(changes: dict[str, object], said: str) -> None:
+async def test_an_invalid_watch_is_refused_with_the_reason(changes: dict[str, object], said: str) -> None:
     spec = {"chainId": 1, "contract": ANN, "signature": "Transfer(address,address,uint256)", "walletArg": "to"}
     with pytest.raises(AccessError, match=said):
         await watch.add_watch("postgresql://nowhere", "chain", spec | changes)
@@ -174,7 +174,7 @@ async def test_several_organizations_follow_one_contract(world: World, anvil: An
     assert await world.fetch("SELECT count(*), count(DISTINCT contact_id) FROM onchain_events") == [(2, 2)]
 
 
-async def test_a_node_and_a_follower_come_back(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_node_and_a_follower_may_restart(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -193,7 +193,7 @@ async def test_a_node_and_a_follower_come_back(world: World, anvil: Anvil, token
 
 
 @pytest.mark.parametrize(("version", "followed"), [(1, [True]), (None, [])])
-async def test_a_paused_automation_keeps_its_logs_and_takes_none_in(
+async def test_logs_of_a_paused_automation_are_stored_and_start_nothing(
     world: World, version: int | None, followed: list[bool]
 ) -> None:
     transfer = {"signature": TRANSFER, "walletArg": "to", "chainId": 1}

@@ -45,7 +45,7 @@ async def follow(world: World, node: ScriptedNode, block: int) -> None:
         )
 
 
-async def test_nothing_is_asked_while_nothing_is_followed(world: World, node: ScriptedNode) -> None:
+async def test_a_chain_without_watches_is_not_read(world: World, node: ScriptedNode) -> None:
     world.clock.ahead = timedelta(seconds=-10)
     world.follow(node.url)
     await world.until("SELECT count(*) FROM chains", (1,))
@@ -65,7 +65,7 @@ async def asked_in_a_while(node: ScriptedNode) -> int:
     return len(node.asked) - before
 
 
-async def test_blocks_of_before_anything_was_followed_are_passed_over(world: World, node: ScriptedNode) -> None:
+async def test_blocks_before_the_first_watch_are_skipped(world: World, node: ScriptedNode) -> None:
     await world.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', 0)", node.chain_id)
     await world.execute("INSERT INTO chain_blocks VALUES (%s, 0, %s)", node.chain_id, f"0x{0:064x}")
     await follow(world, node, BLOCKS - NEAR_BLOCKS - 20)

@@ -20,7 +20,7 @@ def places(news: LogChanges) -> tuple[list[tuple[str, int]], list[int]]:
     return [(each.id, each.log_index) for each in news.restored], [each.log_index for each in news.new]
 
 
-def test_logs_that_say_the_same_come_back_in_their_order() -> None:
+def test_equal_logs_are_restored_in_order() -> None:
     news = LogChanges(
         [seen(4, "a"), seen(5, "b"), seen(6, "a")],
         set(),
@@ -30,16 +30,16 @@ def test_logs_that_say_the_same_come_back_in_their_order() -> None:
     assert places(news) == ([("x", 4), ("z", 5), ("y", 6)], [])
 
 
-def test_what_a_transaction_says_now_is_new_also_at_a_place_of_before() -> None:
+def test_a_changed_log_is_new_also_at_an_old_position() -> None:
     news = LogChanges([seen(0, "other"), seen(1, "a")], set(), [gone(0, "a", "x"), gone(1, "b", "y")], NOW)
     assert places(news) == ([("x", 1)], [0])
 
 
-def test_one_more_of_the_same_is_new() -> None:
+def test_one_more_equal_log_is_new() -> None:
     assert places(LogChanges([seen(0, "a"), seen(1, "a")], set(), [gone(0, "a", "x")], NOW)) == ([("x", 0)], [1])
 
 
-def test_logs_of_others_and_of_other_transactions_are_left_alone() -> None:
+def test_logs_of_other_organizations_and_transactions_are_not_restored() -> None:
     dropped = [gone(0, "a", "x", tx_hash="0x2"), gone(0, "a", "y", org_id=2)]
     assert places(LogChanges([seen(0, "a")], set(), dropped, NOW)) == ([], [0])
 

@@ -72,7 +72,7 @@ async def everything_is_read(world: World, node: ScriptedNode, read: int = 0) ->
         (-32000, "query timeout exceeded", 200),
     ],
 )
-async def test_ranges_become_as_wide_as_the_node_lets_us(
+async def test_ranges_adapt_to_the_limit_of_the_node(
     world: World, node: ScriptedNode, code: int, message: str, status: int
 ) -> None:
     def at_most_fifty(method: str, params: list[Any]) -> Refusal | None:
@@ -106,7 +106,7 @@ async def test_ranges_become_as_wide_as_the_node_lets_us(
     ],
     ids=lambda refusal: (refusal.message or str(refusal.body))[:20],
 )
-async def test_a_node_that_stumbles_is_asked_again(
+async def test_a_failed_request_is_repeated(
     world: World, node: ScriptedNode, refusal: Refusal, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = 0
@@ -124,7 +124,7 @@ async def test_a_node_that_stumbles_is_asked_again(
     assert "secret-of-the-operator" not in said
 
 
-async def test_a_node_that_answers_with_another_chain_changes_nothing(world: World, node: ScriptedNode) -> None:
+async def test_a_node_that_switches_to_another_chain_changes_nothing(world: World, node: ScriptedNode) -> None:
     await following(world, node, BLOCKS - 5)
     await everything_is_read(world, node, BLOCKS - 5)
     other = ScriptedNode(BLOCKS + 10, chain_id=6)
@@ -141,7 +141,7 @@ def _renumbered(value: Any) -> Any:
     return value
 
 
-async def test_a_follower_that_was_frozen_writes_nothing(world: World, node: ScriptedNode) -> None:
+async def test_a_suspended_follower_writes_nothing(world: World, node: ScriptedNode) -> None:
     now = world.clock.now()
     async with world.database.transaction() as tx:
         taken, _ = await run(tx, claim_chain(5, now, now + LEASE_DURATION), COMMIT)
@@ -164,7 +164,7 @@ async def test_a_follower_that_was_frozen_writes_nothing(world: World, node: Scr
 
 
 @pytest.mark.chain
-async def test_two_nodes_of_one_chain_stand_in_for_each_other(world: World, node: ScriptedNode) -> None:
+async def test_a_second_node_takes_over_when_the_first_fails(world: World, node: ScriptedNode) -> None:
     with scripted(ScriptedNode(BLOCKS)) as other:
         await following(world, node, BLOCKS - 5)
         await everything_is_read(world, node, BLOCKS - 5)

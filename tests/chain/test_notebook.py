@@ -32,7 +32,9 @@ def followed(running: Running, anvil: Anvil) -> Iterator[str]:
         process.terminate()
 
 
-def test_the_tutorial_shows_what_it_says(running: Running, followed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorial_shows_the_results_it_describes(
+    running: Running, followed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVM_NODE", followed)
     monkeypatch.delenv("DATABASE_URL", raising=False)
     for name, value in running.environment().items():

@@ -36,20 +36,20 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "STANDBY_INTERVAL_S", 0.02)
 
 
-async def test_a_neighbour_that_is_behind_hides_nothing(world: World, node: ScriptedNode) -> None:
+async def test_a_lagging_node_behind_the_same_address_hides_no_log(world: World, node: ScriptedNode) -> None:
     node.behind = 2
     await following(world, node)
     await everything_is_read(world, node)
 
 
-async def test_a_node_that_takes_one_question_at_a_time_is_read_too(world: World, node: ScriptedNode) -> None:
+async def test_a_node_without_batches_is_read(world: World, node: ScriptedNode) -> None:
     node.takes_several = False
     await following(world, node)
     await everything_is_read(world, node)
     assert node.ranges()
 
 
-async def test_a_node_that_is_away_is_left_alone(world: World, node: ScriptedNode) -> None:
+async def test_an_unavailable_node_gets_few_requests(world: World, node: ScriptedNode) -> None:
     node.says = lambda method, _: Refusal(body=b"gone", status=503) if method == "eth_getLogs" else None
     await following(world, node)
     await world.until("SELECT trouble IS NOT NULL FROM chains", (True,))
@@ -57,7 +57,7 @@ async def test_a_node_that_is_away_is_left_alone(world: World, node: ScriptedNod
     assert len([params for method, params in node.refused if method == "eth_getLogs"]) <= follow.MAX_NODE_FAILURES
 
 
-async def test_near_is_what_was_just_now_where_blocks_are_fast(world: World, node: ScriptedNode) -> None:
+async def test_fast_blocks_are_near_by_their_time(world: World, node: ScriptedNode) -> None:
     node.seconds = 1
     await following(world, node)
     await everything_is_read(world, node)
@@ -71,7 +71,7 @@ async def test_near_is_what_was_just_now_where_blocks_are_fast(world: World, nod
     assert max(ends) <= BLOCKS - read.NEAR_SECONDS
 
 
-async def test_what_a_limited_node_said_stays_known(world: World, node: ScriptedNode) -> None:
+async def test_blocks_fetched_before_a_rate_limit_are_kept(world: World, node: ScriptedNode) -> None:
     left = 3
 
     def three_moments_at_a_time(method: str, params: list[Any]) -> Refusal | None:
@@ -86,7 +86,7 @@ async def test_what_a_limited_node_said_stays_known(world: World, node: Scripted
     await everything_is_read(world, node, BLOCKS - read.NEAR_BLOCKS - 20)
 
 
-async def test_a_log_of_another_block_than_the_node_has_is_not_kept(world: World, node: ScriptedNode) -> None:
+async def test_a_log_of_a_block_that_the_node_does_not_have_is_not_stored(world: World, node: ScriptedNode) -> None:
     lies = 3
 
     def forked(number: int, index: int) -> dict[str, Any]:
@@ -102,7 +102,7 @@ async def test_a_log_of_another_block_than_the_node_has_is_not_kept(world: World
     assert await world.fetch("SELECT count(*) FROM onchain_events WHERE block_hash LIKE '0xffff%%'") == [(0,)]
 
 
-async def test_a_log_that_is_said_twice_is_kept_once(world: World, node: ScriptedNode) -> None:
+async def test_a_log_that_is_returned_twice_is_stored_once(world: World, node: ScriptedNode) -> None:
     once = ScriptedNode._logs
     node._logs = lambda wanted, head: once(node, wanted, head) * 2  # type: ignore[method-assign]
     await following(world, node)
@@ -110,7 +110,7 @@ async def test_a_log_that_is_said_twice_is_kept_once(world: World, node: Scripte
 
 
 @pytest.mark.parametrize("read", [0, BLOCKS - 8], ids=["far", "near"])
-async def test_what_is_too_much_of_a_block_is_asked_for_in_parts(
+async def test_a_large_block_is_requested_in_parts(
     world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch, read: int
 ) -> None:
     node.per_block, node.padding = 8, 2_000
@@ -122,7 +122,7 @@ async def test_what_is_too_much_of_a_block_is_asked_for_in_parts(
     assert node.largest > 12_000
 
 
-async def test_what_cannot_be_had_in_parts_is_read_whole(
+async def test_a_large_block_that_cannot_be_divided_is_read_whole(
     world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.padding = 10_000
@@ -131,7 +131,7 @@ async def test_what_cannot_be_had_in_parts_is_read_whole(
     await everything_is_read(world, node, BLOCKS - 8)
 
 
-async def test_a_block_that_is_too_much_for_a_node_is_said(
+async def test_a_block_that_exceeds_every_limit_is_reported(
     world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.padding = 200_000

@@ -27,7 +27,7 @@ async def test_a_dropped_log_is_marked_and_its_entry_ends(world: World, anvil: A
     assert moves[-1] == ("waiting", "cancelled", "chain_reorg")
 
 
-async def test_what_was_there_before_the_chain_was_followed_stays_history(
+async def test_logs_from_before_the_first_watch_stay_out_after_a_reorganization(
     world: World, anvil: Anvil, token: Token
 ) -> None:
     await world.on_chain(token)
@@ -47,7 +47,7 @@ async def test_what_was_there_before_the_chain_was_followed_stays_history(
     assert await world.messages() in ([(BOB, "7")], [(BOB, "6"), (BOB, "7")])
 
 
-async def test_what_was_sent_is_not_taken_back(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_sent_message_stays_sent_after_a_reorganization(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -87,7 +87,7 @@ async def test_an_entry_continues_when_its_log_returns_in_another_block(
     assert await world.fetch("SELECT count(*) FROM entry_steps WHERE kind = 'onchain_event'") == [(2,)]
 
 
-async def test_a_chain_that_is_as_long_as_before_but_another(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_reorganized_chain_of_equal_length_is_read_again(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -100,7 +100,7 @@ async def test_a_chain_that_is_as_long_as_before_but_another(world: World, anvil
     assert await world.messages() == [(BOB, "3"), (BOB, "4")]
 
 
-async def test_confirmations_spare_what_is_dropped_in_time(world: World, anvil: Anvil, token: Token) -> None:
+async def test_logs_dropped_before_their_confirmations_start_nothing(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token, confirmations=3)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -114,7 +114,9 @@ async def test_confirmations_spare_what_is_dropped_in_time(world: World, anvil: 
     assert await world.messages() == [(BOB, "3")]
 
 
-async def test_another_chain_in_its_place_is_read_from_its_beginning(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_fresh_chain_with_the_same_id_is_read_from_its_beginning(
+    world: World, anvil: Anvil, token: Token
+) -> None:
     await world.on_chain(token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -131,7 +133,7 @@ async def test_another_chain_in_its_place_is_read_from_its_beginning(world: Worl
     assert await world.messages() == [(BOB, "2")]
 
 
-async def test_a_node_that_lags_is_waited_for(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_lagging_node_drops_nothing(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -147,9 +149,7 @@ async def test_a_node_that_lags_is_waited_for(world: World, anvil: Anvil, token:
     assert await world.fetch("SELECT trouble FROM chains") == [(None,)]
 
 
-async def test_another_and_shorter_chain_is_noticed_by_its_first_block(
-    world: World, anvil: Anvil, token: Token
-) -> None:
+async def test_a_shorter_fresh_chain_is_noticed_by_its_first_block(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token)
     anvil.mine(50)
     world.follow(anvil.url)
@@ -161,7 +161,7 @@ async def test_another_and_shorter_chain_is_noticed_by_its_first_block(
     assert await world.messages() == [(BOB, "2")]
 
 
-async def test_a_transaction_behind_another_keeps_its_logs_apart(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_transaction_that_moves_behind_another_keeps_its_logs(world: World, anvil: Anvil, token: Token) -> None:
     await world.on_chain(token, delay=3600)
     await world.on_chain(token)
     world.follow(anvil.url)

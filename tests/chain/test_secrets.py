@@ -64,9 +64,7 @@ def run(environment: dict[str, str], log: Path) -> None:
             process.wait(20)
 
 
-async def test_no_log_and_no_table_holds_what_only_the_operator_should_know(
-    world: World, node: ScriptedNode, tmp_path: Path
-) -> None:
+async def test_no_log_and_no_table_contains_the_url_of_a_node(world: World, node: ScriptedNode, tmp_path: Path) -> None:
     refusals = everything(node)
     asked = 0
 
@@ -101,7 +99,7 @@ async def test_errors_of_a_node_do_not_contain_its_url(node: ScriptedNode) -> No
 
 
 @pytest.mark.parametrize("url", ["ftp://canary-user@host/canary-path", "https:///canary-path", "https://[canary-path"])
-def test_a_wrong_address_is_refused_without_saying_it(url: str) -> None:
+def test_the_error_for_an_invalid_url_does_not_contain_it(url: str) -> None:
     with pytest.raises(settings.SettingsError) as caught:
         settings.read({"WORKBENCH_EVM_RPC": url})
     assert "canary" not in str(caught.value)

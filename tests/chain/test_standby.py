@@ -40,13 +40,13 @@ def test_a_follower_without_progress_is_stuck(looks: Sequence[tuple[int, int]], 
     assert found == [False] * (len(looks) - 1) + [is_stuck]
 
 
-def test_a_follower_is_not_stuck_at_once() -> None:
+def test_a_follower_is_not_stuck_before_the_timeout() -> None:
     watching = Standby()
     assert not watching.is_stuck(100, 90, 0)
     assert not watching.is_stuck(110, 90, STUCK_AFTER_S / 2)
 
 
-async def test_a_node_that_stands_still_hands_over(
+async def test_another_node_takes_over_from_one_without_progress(
     world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "STUCK_AFTER_S", 0.3)
@@ -63,7 +63,7 @@ async def test_a_node_that_stands_still_hands_over(
         world.task = first
 
 
-async def test_a_newest_block_that_is_old_is_said(world: World, node: ScriptedNode) -> None:
+async def test_an_old_head_is_reported(world: World, node: ScriptedNode) -> None:
     node.began -= 300
     await following(world, node, BLOCKS - 2)
     await world.until("SELECT trouble LIKE 'no new block since %%UTC', block_number FROM chains", (True, BLOCKS))

@@ -42,7 +42,7 @@ async def test_only_automations_that_ask_for_it_create_contacts(world: World) ->
     assert await counted(world) == {"unknown": 1}
 
 
-async def test_an_automation_makes_only_so_many_contacts_an_hour(world: World) -> None:
+async def test_an_automation_creates_a_limited_number_of_contacts_an_hour(world: World) -> None:
     await Authored.of(world)
     chain = await Chain.of(world, max_contacts_per_hour=3)
     at = later(world, 1)
@@ -56,7 +56,7 @@ async def test_an_automation_makes_only_so_many_contacts_an_hour(world: World) -
     assert await chain.entered() == [1, 2, 4, 5, 6, 7]
 
 
-async def test_what_one_automation_may_not_take_in_another_may(world: World) -> None:
+async def test_a_wallet_refused_for_one_automation_may_enter_another(world: World) -> None:
     await Authored.of(world, createContacts=False)
     await Authored.of(world)
     chain = await Chain.of(world)
@@ -64,7 +64,7 @@ async def test_what_one_automation_may_not_take_in_another_may(world: World) -> 
     assert await chain.entered() == [1, 1]
 
 
-async def test_an_erased_wallet_does_not_come_back_with_a_log(world: World) -> None:
+async def test_a_log_does_not_recreate_an_erased_contact(world: World) -> None:
     await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
     await Authored.of(world, confirmations=5)
     await Authored.of(world)
@@ -94,7 +94,7 @@ async def test_an_event_with_an_erased_wallet_creates_a_new_contact(world: World
     assert await world.logs("contact_id IS NULL") == [(True,), (False,)]
 
 
-async def test_what_an_organization_erased_is_nothing_to_another(world: World) -> None:
+async def test_an_erasure_does_not_affect_other_organizations(world: World) -> None:
     await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
     await erased(world)
     assert await world.fetch("SELECT org_id FROM erased_wallets") == [(world.org_id,)]

@@ -28,7 +28,7 @@ async def waiting(world: World, token: Token, **settings: Any) -> None:
     await world.drive()
 
 
-async def test_a_wait_ends_with_the_log_that_passes(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_wait_ends_with_a_log_that_passes_its_filters(world: World, anvil: Anvil, token: Token) -> None:
     await waiting(world, token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -42,7 +42,7 @@ async def test_a_wait_ends_with_the_log_that_passes(world: World, anvil: Anvil, 
     assert await world.fetch(met) == [(f"{token.address}:transfer", "7")]
 
 
-async def test_a_goal_is_reached_on_the_chain(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_log_may_be_a_goal(world: World, anvil: Anvil, token: Token) -> None:
     goal = {"event": f"{token.address}:Transfer", "filters": [{"path": "value", "operator": "eq", "value": "1"}]}
     await waiting(world, token, goal=goal)
     world.follow(anvil.url)
@@ -53,7 +53,7 @@ async def test_a_goal_is_reached_on_the_chain(world: World, anvil: Anvil, token:
     assert sorted(await world.entries()) == [("exited", "goal"), ("waiting", None)]
 
 
-async def test_a_log_that_was_dropped_ends_no_wait(world: World, anvil: Anvil, token: Token) -> None:
+async def test_a_dropped_log_ends_no_wait(world: World, anvil: Anvil, token: Token) -> None:
     await waiting(world, token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)

@@ -28,7 +28,7 @@ async def test_a_page_that_was_read_before_an_edit_is_stored(world: World) -> No
     assert (await chain.look()).epoch == told.watches.epoch
 
 
-async def test_a_page_is_read_again_only_for_what_was_not_asked(world: World) -> None:
+async def test_a_page_is_read_again_only_if_a_new_event_is_watched(world: World) -> None:
     await Authored.of(world)
     chain = await Chain.of(world)
     asked = await chain.look()
@@ -39,7 +39,7 @@ async def test_a_page_is_read_again_only_for_what_was_not_asked(world: World) ->
     assert {contract for contract, _ in (await chain.look()).requested} - set(asked.contracts) == {OTHER}
 
 
-async def test_a_page_is_matched_with_what_is_followed_when_it_is_stored(world: World) -> None:
+async def test_a_page_is_matched_with_the_watches_at_its_commit(world: World) -> None:
     tokens = await Authored.of(world)
     chain = await Chain.of(world)
     asked = await chain.look()
@@ -48,7 +48,7 @@ async def test_a_page_is_matched_with_what_is_followed_when_it_is_stored(world: 
     assert (told.logs, told.entries) == (0, 0)
 
 
-async def test_fewer_confirmations_lose_no_log_and_double_none(world: World) -> None:
+async def test_fewer_confirmations_lose_and_double_no_log(world: World) -> None:
     tokens = await Authored.of(world, confirmations=10)
     chain = await Chain.of(world)
     at = later(world, 1)
@@ -65,7 +65,7 @@ async def test_fewer_confirmations_lose_no_log_and_double_none(world: World) -> 
     assert await world.fetch("SELECT earlier_confirmations FROM automations") == [(None,)]
 
 
-async def test_more_confirmations_and_less_again_lose_nothing(world: World) -> None:
+async def test_more_and_then_fewer_confirmations_lose_no_log(world: World) -> None:
     tokens = await Authored.of(world, confirmations=2)
     chain = await Chain.of(world)
     at = later(world, 1)
@@ -78,7 +78,7 @@ async def test_more_confirmations_and_less_again_lose_nothing(world: World) -> N
     assert await chain.entered() == [8, 9, 11]
 
 
-async def test_a_new_automation_takes_nothing_that_happened_before(world: World) -> None:
+async def test_a_new_automation_takes_no_earlier_log(world: World) -> None:
     await Authored.of(world)
     chain = await Chain.of(world)
     before = later(world, 60)
@@ -94,7 +94,7 @@ async def test_a_new_automation_takes_nothing_that_happened_before(world: World)
     assert await chain.entered() == [1, 2, 2]
 
 
-async def test_the_second_in_which_it_is_published_counts(world: World) -> None:
+async def test_logs_of_the_second_of_publication_count(world: World) -> None:
     tokens = await Authored.of(world)
     chain = await Chain.of(world)
     assert tokens.row.live_since is not None
@@ -110,7 +110,7 @@ async def test_the_second_in_which_it_is_published_counts(world: World) -> None:
     ],
     ids=["paused", "switched off"],
 )
-async def test_what_happens_while_it_stands_still_starts_nothing(
+async def test_logs_during_an_inactive_period_start_nothing(
     world: World, off: tuple[object], on: tuple[object, dict[str, bool]]
 ) -> None:
     tokens = await Authored.of(world)
@@ -124,7 +124,7 @@ async def test_what_happens_while_it_stands_still_starts_nothing(
     assert await chain.entered() == [3]
 
 
-async def test_another_version_takes_up_where_the_one_before_stood(world: World) -> None:
+async def test_a_new_version_continues_after_the_previous_one(world: World) -> None:
     tokens = await Authored.of(world)
     chain = await Chain.of(world)
     at = later(world, 10)
@@ -134,7 +134,7 @@ async def test_another_version_takes_up_where_the_one_before_stood(world: World)
     assert await chain.entered() == [1, 2]
 
 
-async def test_another_contract_begins_when_it_is_published(world: World) -> None:
+async def test_a_new_contract_counts_from_its_publication(world: World) -> None:
     tokens = await Authored.of(world)
     await Authored.of(world, contract=OTHER, filters=[{"path": "value", "operator": "eq", "value": "0"}])
     chain = await Chain.of(world)
@@ -147,7 +147,7 @@ async def test_another_contract_begins_when_it_is_published(world: World) -> Non
     assert await chain.entered() == [2]
 
 
-async def test_two_organizations_follow_one_contract_each_for_itself(world: World) -> None:
+async def test_organizations_follow_one_contract_independently(world: World) -> None:
     other = World(world.database, await keys.create_org(world.database.dsn, "other"), world.transports)
     mine = await Authored.of(world)
     theirs = await Authored.of(other, filters=[{"path": "value", "operator": "eq", "value": "2"}])
@@ -170,7 +170,7 @@ async def test_two_organizations_follow_one_contract_each_for_itself(world: Worl
     ]
 
 
-async def test_one_contract_on_two_chains_is_two(world: World) -> None:
+async def test_one_address_on_two_chains_is_two_contracts(world: World) -> None:
     await Authored.of(world, chainId=5)
     await Authored.of(world, chainId=6)
     first, second = await Chain.of(world, 5), await Chain.of(world, 6)
@@ -181,7 +181,7 @@ async def test_one_contract_on_two_chains_is_two(world: World) -> None:
     assert await world.fetch("SELECT chain_id, count(*) FROM onchain_events GROUP BY 1 ORDER BY 1") == [(5, 1), (6, 1)]
 
 
-async def test_what_is_kept_no_longer_and_again_leaves_out_what_was_between(world: World) -> None:
+async def test_a_watch_that_is_removed_and_added_again_skips_the_logs_between(world: World) -> None:
     spec = {"chainId": 5, "contract": CONTRACT, "signature": TRANSFER, "walletArg": "to"}
     await watch.add_watch(world.database.dsn, "chain", spec)
     chain = await Chain.of(world)
@@ -198,7 +198,7 @@ async def test_what_is_kept_no_longer_and_again_leaves_out_what_was_between(worl
     assert await world.entries() == []
 
 
-async def test_a_version_that_is_published_while_paused_begins_with_the_resumption(world: World) -> None:
+async def test_a_version_published_during_a_pause_counts_from_the_resumption(world: World) -> None:
     tokens = await Authored.of(world, confirmations=2)
     chain = await Chain.of(world)
     await chain.keep(2, transfer(2, wallet(1), later(world, 1)))

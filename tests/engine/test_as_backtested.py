@@ -106,7 +106,7 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(written=sound_graphs(), together=TOGETHER, who=WHO, stream=STREAMS)
-async def test_a_backtest_of_what_was_sent_is_what_happened(
+async def test_a_backtest_of_sent_events_equals_the_engine(
     bench: Bench, written: dict[str, Any], together: dict[str, Any], who: dict[str, str], stream: list[Sent]
 ) -> None:
     written["settings"] |= together

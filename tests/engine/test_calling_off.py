@@ -84,7 +84,7 @@ async def test_a_claimed_entry_stops_when_overdue_entries_are_cancelled(
     assert await bench.fetch("SELECT tags FROM contacts") == [([],)]
 
 
-async def test_an_entry_claimed_by_a_dead_worker_is_cancelled_too(bench: Bench) -> None:
+async def test_an_entry_claimed_by_a_killed_worker_is_cancelled_too(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)

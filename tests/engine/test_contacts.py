@@ -21,7 +21,7 @@ def update(**attributes: Any) -> dict[str, Any]:
     return {"id": "u", "type": "update_contact", "data": {"attributes": attributes}}
 
 
-async def test_a_tag_can_be_taken_away(bench: Bench) -> None:
+async def test_a_tag_can_be_removed(bench: Bench) -> None:
     await bench.automation([TRIGGER, add("new"), add("vip", "b"), remove("new")], [("t", "a"), ("a", "b"), ("b", "r")])
     await bench.send("k")
     await bench.drive()
@@ -29,7 +29,7 @@ async def test_a_tag_can_be_taken_away(bench: Bench) -> None:
     assert await bench.steps() == ["entered", "tagged", "tagged", "untagged"]
 
 
-async def test_a_tag_that_comes_back_comes_last(bench: Bench) -> None:
+async def test_a_tag_that_is_added_again_is_last(bench: Bench) -> None:
     await bench.automation([TRIGGER, remove("a"), add("a")], [("t", "r"), ("r", "a")])
     await bench.send("k")
     await bench.execute("UPDATE contacts SET tags = '{a,b}' WHERE org_id = %s", bench.org_id)
@@ -45,7 +45,7 @@ async def test_attributes_are_merged_with_values_of_the_event(bench: Bench) -> N
     assert attributes == '{"age": 7, "last": 5, "plan": "pro"}'
 
 
-async def test_entries_of_one_batch_see_what_those_before_them_did(bench: Bench) -> None:
+async def test_entries_of_one_batch_see_the_effects_of_earlier_ones(bench: Bench) -> None:
     tagged = {"path": "contact.tags", "operator": "contains", "value": "vip"}
     branch = {"id": "c", "type": "condition", "data": {"filters": [tagged]}}
     await bench.automation(

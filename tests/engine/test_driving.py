@@ -52,7 +52,7 @@ async def test_tags_of_one_contact_add_up_without_repeating(bench: Bench) -> Non
     assert sorted(tags) == ["big", "vip"]
 
 
-async def test_nothing_is_sent_while_nothing_is_published(bench: Bench) -> None:
+async def test_an_unpublished_automation_sends_nothing(bench: Bench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")], version=None)
     await bench.send("k")
     await bench.driver.drive(bench.org_id, "ready", 10)
@@ -60,7 +60,7 @@ async def test_nothing_is_sent_while_nothing_is_published(bench: Bench) -> None:
     assert await bench.fetch("SELECT count(*) FROM messages") == [(0,)]
 
 
-async def test_a_step_without_a_wallet_is_tried_again_and_then_dead(bench: Bench) -> None:
+async def test_a_step_without_a_wallet_is_retried_and_then_dead(bench: Bench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.send("k", {"email": "a@example.com"}, amountUsd=1)
     await bench.driver.drive(bench.org_id, "ready", 10)
@@ -163,7 +163,7 @@ async def test_leases_are_kept_while_entries_wait_for_slow_ones(bench: Bench) ->
     assert await bench.driver.rescue(bench.org_id, 10) == 0
 
 
-async def test_a_replay_tells_what_was_sent_before(bench: Bench) -> None:
+async def test_a_replay_records_messages_that_were_sent_before(bench: Bench) -> None:
     await bench.automation(
         [TRIGGER, MESSAGE, {**MESSAGE, "id": "n", "data": {"title": "x", "body": "{{ nothing }}"}}],
         [("t", "m"), ("m", "n")],

@@ -147,7 +147,7 @@ async def test_a_message_on_its_way_may_have_arrived(bench: Bench) -> None:
     assert await bench.fetch("SELECT status, body FROM messages") == [("unknown", None)]
 
 
-async def test_an_event_that_comes_in_during_the_erasure_leaves_nothing_behind(bench: Bench) -> None:
+async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await arrive(bench, "before")
     await bench.drive()
@@ -211,7 +211,7 @@ async def test_an_interrupted_erasure_is_finished_by_the_next_process(bench: Ben
     assert await bench.fetch("SELECT payload ->> 'card' FROM events") == [(None,)]
 
 
-async def test_an_erasure_during_the_last_look_of_another_has_a_last_look_of_its_own(
+async def test_an_erasure_during_the_last_step_of_another_has_its_own_last_step(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await arrive(bench, "k")

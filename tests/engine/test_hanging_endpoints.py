@@ -20,7 +20,7 @@ def hook(name: str, server: Endpoint) -> dict[str, Any]:
     return {"id": name, "type": "send_webhook", "data": {"url": server.url()}}
 
 
-async def test_a_flood_for_an_endpoint_that_hangs_holds_up_no_other(bench: Bench) -> None:
+async def test_a_flood_for_a_hanging_endpoint_delays_no_other(bench: Bench) -> None:
     over, patient = asyncio.Event(), WebhookSender(AddressGuard(LOOPBACK), stall_timeout_s=600)
     bench.transports = msgspec.structs.replace(bench.transports, webhooks=patient)
     bench.driver = bench.new_driver()

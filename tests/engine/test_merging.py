@@ -48,7 +48,7 @@ async def test_a_waiting_entry_continues_with_the_surviving_contact(bench: Bench
     assert await bench.fetch("SELECT id, tags FROM contacts WHERE merged_into IS NULL") == [(web, ["bought"])]
 
 
-async def test_taken_back_it_waits_for_the_absorbed_contact_again(bench: Bench) -> None:
+async def test_after_an_undo_an_entry_waits_for_the_absorbed_contact_again(bench: Bench) -> None:
     await waiting(bench)
     app = await arrive(bench, APP)
     web = await arrive(bench, WEB, "visit")

@@ -30,7 +30,7 @@ async def tables_with(bench: Bench, *words: str) -> set[str]:
     return found
 
 
-async def test_o4_a_life_in_the_engine_leaves_nothing_behind(bench: Bench) -> None:
+async def test_o4_an_engine_leaks_nothing(bench: Bench) -> None:
     async with endpoint(status(500)) as broken, endpoint(status(410)) as gone:
         edges = [("t", "c"), ("c", "u", "true"), ("u", "g"), ("g", "i"), ("i", "m"), ("m", "w")]
         await bench.automation([TRIGGER, *LIFE], edges)

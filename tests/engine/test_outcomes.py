@@ -64,7 +64,7 @@ async def test_each_failed_attempt_is_recorded(bench: Bench) -> None:
     assert await outcomes(bench) == [("retrying", "refused"), ("retrying", "refused"), ("sent", None)]
 
 
-async def test_a_message_that_fails_for_good_says_why(bench: Bench) -> None:
+async def test_a_message_that_fails_permanently_has_the_reason(bench: Bench) -> None:
     async with endpoint(status(410)) as server:
         await send_one(bench, hook(server))
     assert await outcomes(bench) == [("failed", "gone")]

@@ -75,7 +75,7 @@ async def test_a_retry_sends_the_stored_text_again(bench: Bench) -> None:
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_a_webhook_that_is_refused_to_the_end_is_dead(bench: Bench) -> None:
+async def test_a_webhook_that_is_always_refused_is_dead(bench: Bench) -> None:
     async with endpoint(BROKEN) as server:
         await post(bench, server)
         for _ in range(2):
@@ -86,7 +86,7 @@ async def test_a_webhook_that_is_refused_to_the_end_is_dead(bench: Bench) -> Non
     assert await messages(bench) == [("webhook", "failed", False)]
 
 
-async def test_an_endpoint_that_is_gone_is_closed_for_good(bench: Bench) -> None:
+async def test_an_endpoint_that_is_gone_is_closed_permanently(bench: Bench) -> None:
     async with endpoint(status(410)) as server:
         await post(bench, server)
         await bench.send("k2", amountUsd=6)
@@ -225,7 +225,7 @@ async def test_two_messages_of_one_entry_leave_in_their_order(bench: Bench) -> N
     assert await bench.steps() == ["entered", "sent", "sent", "sent"]
 
 
-async def test_the_cap_holds_emails_too(bench: Bench) -> None:
+async def test_the_message_cap_includes_emails(bench: Bench) -> None:
     await bench.automation([TRIGGER, EMAIL], [("t", "e")], frequencyCap={"messages": 2, "seconds": 3_600})
     for number in range(5):
         await bench.send(f"k{number}", ANN)

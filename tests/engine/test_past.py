@@ -46,7 +46,7 @@ async def test_a_contact_enters_again_by_the_policy(
     assert await outcomes(bench, ahead, reentry=reentry) == [DONE, second]
 
 
-async def test_an_entry_that_died_at_its_first_node_was_one(bench: Bench) -> None:
+async def test_an_entry_that_died_at_its_first_node_counts_for_reentry(bench: Bench) -> None:
     broken = {"id": "m", "type": "send_inapp", "data": {"title": "{{ unknown }}", "body": "there"}}
     await bench.automation([broken], [], reentry={"policy": "once"})
     for key in ("k1", "k2"):
@@ -69,7 +69,7 @@ async def test_no_reentry_while_an_entry_is_running(bench: Bench) -> None:
     assert await bench.entries("state") == [("completed",), ("cancelled",), ("waiting",)]
 
 
-async def test_of_entries_at_the_same_time_the_first_created_is_let_in(bench: Bench) -> None:
+async def test_of_simultaneous_entries_the_first_created_is_admitted(bench: Bench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "a")], reentry={"policy": "once"})
     for number in range(20):
         await bench.send(f"k{number}")
@@ -78,7 +78,7 @@ async def test_of_entries_at_the_same_time_the_first_created_is_let_in(bench: Be
     assert await bench.entries() == [DONE] + [REFUSED] * 19
 
 
-async def test_an_entry_that_met_nothing_published_does_not_count(bench: Bench) -> None:
+async def test_an_entry_of_an_unpublished_automation_does_not_count(bench: Bench) -> None:
     automation_id = await bench.automation([TRIGGER, TAG], [("t", "a")], reentry={"policy": "once"})
     await bench.execute("UPDATE automations SET published_version = NULL WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s", bench.org_id)
@@ -108,7 +108,7 @@ async def test_the_cap_counts_messages_of_every_automation(bench: Bench) -> None
     assert await bench.fetch("SELECT count(*) FROM messages WHERE status = 'sent'") == [(count + 2,)]
 
 
-async def test_the_cap_holds_between_engines(bench: Bench) -> None:
+async def test_engines_share_the_message_cap(bench: Bench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")], frequencyCap={"messages": 3, "seconds": 3_600})
     for number in range(20):
         await bench.send(f"k{number}")
@@ -118,7 +118,7 @@ async def test_the_cap_holds_between_engines(bench: Bench) -> None:
     assert (await bench.steps()).count("skipped") == 17
 
 
-async def test_the_loop_guard_stops_what_starts_itself(bench: Bench) -> None:
+async def test_the_loop_guard_stops_an_automation_that_starts_itself(bench: Bench) -> None:
     automation_id = await bench.automation([TRIGGER, HOOK], [("t", "h")])
     await bench.send("k")
     ((event_id, at, contact_id),) = await bench.fetch("SELECT id, created_at, contact_id FROM events")

@@ -73,7 +73,7 @@ async def test_many_entries_are_resumed_in_batches(
     assert await bench.entries() == [("cancelled", "overdue") if overdue else ("completed", "completed")] * 5
 
 
-async def test_what_is_not_due_yet_keeps_its_time(bench: Bench) -> None:
+async def test_an_entry_that_is_not_due_keeps_its_time(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     await resume(bench, automation_id)
@@ -83,7 +83,7 @@ async def test_what_is_not_due_yet_keeps_its_time(bench: Bench) -> None:
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_what_came_due_can_be_cancelled_instead_seen_by_an_engine_or_not(bench: Bench) -> None:
+async def test_overdue_entries_can_be_cancelled_before_or_after_an_engine_saw_them(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG, events=2)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -93,7 +93,7 @@ async def test_what_came_due_can_be_cancelled_instead_seen_by_an_engine_or_not(b
     assert await bench.entries() == [("cancelled", "overdue")] * 2
 
 
-async def test_an_event_that_came_meanwhile_ends_the_wait_for_it(bench: Bench) -> None:
+async def test_an_event_during_a_pause_ends_the_wait_for_it(bench: Bench) -> None:
     automation_id = await waiting(bench, AWAIT)
     await pause(bench, automation_id)
     await bench.take_in({"event": "bought", "contact": {"walletAddress": "0x0"}})
@@ -134,7 +134,7 @@ async def test_deactivating_ends_the_pause_and_cancels_paused_entries(bench: Ben
     assert refused.reason == "conflict"
 
 
-async def test_a_worker_that_died_while_it_was_paused_loses_nothing(bench: Bench) -> None:
+async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -185,7 +185,7 @@ async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: Bench) -> 
     assert moves == [(None,)]
 
 
-async def test_paused_twice_it_is_paused_once(bench: Bench) -> None:
+async def test_a_second_pause_changes_nothing(bench: Bench) -> None:
     automation_id = await waiting(bench, WAIT)
     once = await automations.pause(bench.database, author(bench), automation_id)
     assert await automations.pause(bench.database, author(bench), automation_id) == once
@@ -247,7 +247,7 @@ async def test_waiting_time_passes_during_a_pause_as_simulated(bench: Bench, min
     assert trace.steps[-1].outcome == handle
 
 
-async def test_resumed_in_the_night_a_message_waits_for_the_morning(bench: Bench) -> None:
+async def test_a_message_resumed_in_quiet_hours_waits_until_they_end(bench: Bench) -> None:
     now = bench.clock.now()
     night = {"from": f"{now:%H:%M}", "to": f"{now + timedelta(hours=2):%H:%M}"}
     say = {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}

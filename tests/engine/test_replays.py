@@ -58,7 +58,7 @@ async def test_replaying_twice_sends_once(bench: Bench) -> None:
     assert len(server.requests) == TRIES + 1
 
 
-async def test_what_was_sent_before_stays_sent_once(bench: Bench) -> None:
+async def test_a_replay_repeats_no_sent_message(bench: Bench) -> None:
     async with endpoint(*[BROKEN] * TRIES, OK) as server:
         automation_id, _ = await failed_for_good(bench, server)
         await bench.execute("UPDATE messages SET status = 'sent'")

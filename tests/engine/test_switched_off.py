@@ -52,7 +52,7 @@ async def test_a_message_of_a_cancelled_entry_is_skipped_and_never_sent(bench: B
     assert await bench.fetch(newest) == [("skipped", "webhook", outcome)]
 
 
-async def test_what_was_on_its_way_when_its_worker_stopped_may_have_arrived(bench: Bench) -> None:
+async def test_a_message_under_way_when_its_worker_stopped_is_unknown(bench: Bench) -> None:
     async with endpoint(OK) as server:
         automation_id = await post(bench, server)
         await bench.execute("UPDATE entries SET state = 'running', lease_until = %s", bench.clock.now())
@@ -65,7 +65,7 @@ async def test_what_was_on_its_way_when_its_worker_stopped_may_have_arrived(benc
     assert len(server.requests) == 1
 
 
-async def test_the_engine_skips_it_too_when_it_comes_first(bench: Bench) -> None:
+async def test_the_engine_skips_a_message_if_it_claims_the_entry_first(bench: Bench) -> None:
     async with endpoint(BROKEN, OK) as server:
         await post(bench, server)
         await bench.execute("UPDATE automations SET active = false")
@@ -75,7 +75,7 @@ async def test_the_engine_skips_it_too_when_it_comes_first(bench: Bench) -> None
     assert await bench.fetch("SELECT status FROM messages") == [("skipped",)]
 
 
-async def test_what_was_sent_and_what_failed_stay_what_they_are(bench: Bench) -> None:
+async def test_sent_and_failed_messages_keep_their_status(bench: Bench) -> None:
     async with endpoint(OK) as server:
         automation_id = await post(bench, server)
         for state in ("sent", "failed", "unknown", "delivered"):

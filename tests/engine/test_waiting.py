@@ -86,7 +86,7 @@ async def test_an_event_before_the_timeout_counts_even_if_processed_after_it(ben
     assert await tags(bench) == ["came"]
 
 
-async def test_an_event_of_before_the_wait_does_not_count(bench: Bench) -> None:
+async def test_an_event_before_the_wait_does_not_count(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY, wait(), TAG, LATE], [("t", "d"), ("d", "w"), *BOTH[1:]])
     await bench.send("k")
     await bench.drive()
@@ -109,7 +109,7 @@ async def _hold_up_events(bench: Bench) -> None:
     await bench.execute(HELD_UP)
 
 
-async def test_an_event_that_comes_while_a_wait_is_recorded_finds_it_waiting(bench: Bench) -> None:
+async def test_an_event_during_the_recording_of_a_wait_wakes_it(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     async with bench.database.transaction() as blocker:
@@ -124,7 +124,7 @@ async def test_an_event_that_comes_while_a_wait_is_recorded_finds_it_waiting(ben
 
 
 @pytest.mark.plain
-async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_is_recorded(bench: Bench) -> None:
+async def test_an_event_stored_during_a_decision_is_seen_when_it_is_recorded(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], goal={"event": "purchase"})
     await bench.send("k")
     await _hold_up_events(bench)
@@ -139,7 +139,7 @@ async def test_an_event_that_is_stored_while_a_wait_is_decided_is_seen_when_it_i
 
 
 @pytest.mark.plain
-async def test_an_event_that_is_stored_while_its_wait_begins_wakes_it_at_once(bench: Bench) -> None:
+async def test_an_event_stored_while_a_wait_begins_wakes_it_at_once(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await _hold_up_events(bench)
@@ -158,7 +158,7 @@ async def test_an_event_that_is_stored_while_its_wait_begins_wakes_it_at_once(be
 
 
 @pytest.mark.plain
-async def test_an_event_that_is_stored_while_its_wait_times_out_came_in_time(bench: Bench) -> None:
+async def test_an_event_stored_during_the_timeout_counts(bench: Bench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -200,7 +200,7 @@ async def test_a_goal_ends_an_entry_wherever_it_is(bench: Bench) -> None:
     assert await bench.steps() == ["entered", "waiting", "goal"]
 
 
-async def test_an_entry_on_an_old_version_is_woken_by_what_that_version_waits_for(bench: Bench) -> None:
+async def test_an_entry_of_an_old_version_is_woken_by_the_events_of_that_version(bench: Bench) -> None:
     automation_id = await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()

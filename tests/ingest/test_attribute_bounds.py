@@ -64,7 +64,7 @@ async def test_a12_many_events_at_once_cannot_make_a_new_contact_too_large(acme:
     assert await held(acme) == [1000]
 
 
-async def test_a12_an_import_keeps_to_the_bounds(acme: Org, intake: Intake, tmp_path: Path) -> None:
+async def test_a12_an_import_has_the_same_bounds(acme: Org, intake: Intake, tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
     lines = [event(str(n), occurredAt=f"2025-03-04T05:06:{n:02}Z", **some(n * 50)) for n in range(22)]
     path.write_bytes(b"\n".join(map(encode, lines)))

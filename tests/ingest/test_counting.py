@@ -121,7 +121,7 @@ async def test_hours_are_counted_once_and_the_rest_is_counted_live(acme: Organiz
     assert sum((await acme.catalog(start)).values()) == 33
 
 
-async def test_what_comes_late_is_noted_and_then_counted(acme: Organization) -> None:
+async def test_late_events_are_noted_and_then_counted(acme: Organization) -> None:
     await acme.store(acme.now - HOUR, "a")
     await acme.counted()
     late = acme.now - timedelta(minutes=3) - DAY
@@ -135,7 +135,7 @@ async def test_what_comes_late_is_noted_and_then_counted(acme: Organization) -> 
     await acme.catalog(late - DAY)
 
 
-async def test_a_transaction_that_began_before_an_hour_was_closed_is_waited_for(
+async def test_counting_waits_for_transactions_from_before_an_hour_was_closed(
     acme: Organization, second: Database
 ) -> None:
     slow, go_on = asyncio.Event(), asyncio.Event()
@@ -217,7 +217,7 @@ async def test_counts_are_those_of_the_rows_at_any_moment(acme: Organization, se
     assert sum((await acme.catalog(acme.now - 3 * DAY)).values()) == seen["stored"] > 0 < seen["looked"]
 
 
-async def test_an_organization_for_which_nothing_comes_is_left_alone_until_something_does(acme: Organization) -> None:
+async def test_an_organization_without_events_costs_nothing_until_one_arrives(acme: Organization) -> None:
     await acme.store(acme.now - HOUR, "a")
     for minutes in (0, 5, 60, 120):
         await acme.counted(acme.now + timedelta(minutes=minutes))
@@ -265,7 +265,7 @@ async def test_a_slow_organization_does_not_delay_the_others(
     assert slow == tried
 
 
-async def test_every_organization_is_counted_for_itself(intake: Intake, acme: Organization) -> None:
+async def test_organizations_are_counted_separately(intake: Intake, acme: Organization) -> None:
     other = Organization(await intake.organization())
     for each in (acme, other):
         await each.load(*[("a", each.now - n * HOUR) for n in range(5)])

@@ -31,13 +31,13 @@ async def test_a_dry_run_counts_what_would_match_and_writes_nothing_else(acme: O
 
 
 @pytest.mark.parametrize("contact", [{"email": "ann@example.com"}, {"email": "Ann@Example.com", "wallet": "0xB"}])
-async def test_a_contact_that_would_be_created_is_judged_as_if_it_existed(acme: Org, contact: dict[str, Any]) -> None:
+async def test_a_dry_run_matches_with_the_contact_that_would_be_created(acme: Org, contact: dict[str, Any]) -> None:
     await acme.automate("deposit", IS_ANN)
     dry, live = await acme.send(event("1", test=True, **contact), event("2", **contact))
     assert (matched(dry), matched(live)) == (1, 1)
 
 
-async def test_a_stored_contact_lends_what_the_event_does_not_say(acme: Org) -> None:
+async def test_a_dry_run_matches_with_identifiers_of_the_stored_contact(acme: Org) -> None:
     await acme.automate("deposit", IS_ANN)
     await acme.automate("deposit", HAS_ID)
     await acme.send(event("0", wallet="0xA", email="ann@example.com", external_id="u1"))
@@ -72,7 +72,7 @@ async def test_dry_runs_and_live_events_of_several_organizations_share_a_micro_b
     assert (await globex.traces())["dry_runs"] == 1
 
 
-async def test_what_a_dry_run_brings_is_not_kept_on_the_contact(acme: Org) -> None:
+async def test_a_dry_run_does_not_change_its_contact(acme: Org) -> None:
     await acme.send(event("1", wallet="0xA", attributes={"plan": "free"}))
     before = await acme.rows("*", "contacts"), await acme.rows("*", "identities")
     await acme.send(event("2", wallet="0xA", email="ann@example.com", attributes={"plan": "pro"}, test=True))
@@ -80,7 +80,7 @@ async def test_what_a_dry_run_brings_is_not_kept_on_the_contact(acme: Org) -> No
     assert "identity_conflicts" not in await acme.traces()
 
 
-async def test_the_first_of_equal_dry_runs_is_the_one_that_is_kept(acme: Org) -> None:
+async def test_the_first_of_equal_dry_runs_is_stored(acme: Org) -> None:
     outcomes = await acme.send(event("k", payload={"n": 1}), event("k", payload={"n": 2}), test=True)
     assert outcomes == [DryRun("k", 0, False), DryRun("k", 0, True)]
     assert await acme.rows("payload, event, idempotency_key", "dry_runs") == [({"n": 1}, "deposit", "k")]

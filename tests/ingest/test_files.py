@@ -41,7 +41,7 @@ def sources(path: Path, **how: Any) -> list[HistoryFile]:
     return find_sources([path], ReadOptions(**how))[0]
 
 
-def test_columns_of_csv_go_where_they_are_sent(tmp_path: Path) -> None:
+def test_columns_of_csv_fill_the_mapped_fields(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("\ufeff" + ORDERS)
     assert read(tmp_path / "orders.csv", columns=ORDER_COLUMNS) == [
         (
@@ -74,7 +74,9 @@ def test_columns_of_csv_go_where_they_are_sent(tmp_path: Path) -> None:
         ("payload.x:milliseconds", "1741064767123", "2025-03-04T05:06:07.123000Z"),
     ],
 )
-def test_cells_are_what_they_look_like_or_what_was_said(tmp_path: Path, column: str, cell: str, value: object) -> None:
+def test_cells_have_their_apparent_type_or_the_declared_one(
+    tmp_path: Path, column: str, cell: str, value: object
+) -> None:
     (tmp_path / "a.tsv").write_text(f"event\tc\nsignup\t{cell}\n")
     ((_, found),) = read(tmp_path / "a.tsv", columns={"c": column})
     assert (found if isinstance(found, str) else found["payload"]["x"]) == value
@@ -117,7 +119,7 @@ def write(path: Path, count: int) -> None:
             path.write_bytes(text)
 
 
-def test_segment_is_recognised_and_its_names_are_made_to_fit(tmp_path: Path) -> None:
+def test_segment_is_recognised_and_its_names_are_normalized(tmp_path: Path) -> None:
     records = [
         {
             "type": "track",
@@ -181,7 +183,7 @@ def test_posthog_is_recognised_in_any_kind_of_file(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl") == read(tmp_path / "a.parquet") == [(1, expected)]
 
 
-def test_a_folder_is_all_files_in_it_in_the_order_of_their_paths(tmp_path: Path) -> None:
+def test_the_files_of_a_folder_are_read_in_the_order_of_their_paths(tmp_path: Path) -> None:
     for name in (
         "month=2/part-0.ndjson",
         "month=1/part-1.ndjson",
@@ -213,7 +215,7 @@ def test_a_folder_is_all_files_in_it_in_the_order_of_their_paths(tmp_path: Path)
         ("a.parquet", b"PAR1", "a.parquet: "),
     ],
 )
-def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_an_unreadable_file_is_an_error_with_the_reason(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UnreadableFileError) as error:
         read(tmp_path / name)

@@ -116,7 +116,7 @@ async def test_bad_lines_are_reported_and_their_neighbours_stored(history: Histo
     assert fields == [(2, [""]), (4, ["contact.email"]), (5, ["event", "contact"]), (6, [""])]
 
 
-async def test_an_event_of_history_needs_its_moment(history: History) -> None:
+async def test_an_imported_event_needs_its_time(history: History) -> None:
     undated = {"event": "deposit", "contact": {"externalId": "u1"}}
     assert await history.load(undated, event(test=True), event(at="2099-01-01T00:00:00Z")) == ImportReport(
         read=3,
@@ -129,7 +129,7 @@ async def test_an_event_of_history_needs_its_moment(history: History) -> None:
     )
 
 
-async def test_attributes_fold_in_the_order_of_the_file(history: History) -> None:
+async def test_attributes_are_merged_in_the_order_of_the_file(history: History) -> None:
     await history.load(event(attributes={"plan": "free", "tier": 1}))
     await history.load(
         event(at="2025-03-05T00:00:00Z", attributes={"plan": "plus", "country": "DE"}),
@@ -152,7 +152,7 @@ async def test_no_automation_is_triggered(history: History) -> None:
     assert await history.rows("SELECT count(*) FROM entries") == [(0,)]
 
 
-async def test_every_text_comes_back_as_it_was_sent(history: History) -> None:
+async def test_every_text_is_stored_unchanged(history: History) -> None:
     odd = 'tab\t quote" back\\slash \\N line\nend\r ünï'
     await history.load(event(contact={"externalId": odd}, idempotencyKey=odd, payload={"text": odd}))
     assert await history.rows("SELECT external_id, idempotency_key, payload FROM events") == [(odd, odd, {"text": odd})]
@@ -194,7 +194,7 @@ async def test_parquet_gives_the_same_as_ndjson(history: History, tmp_path: Path
     assert await history.rows("SELECT * FROM events") == stored
 
 
-async def test_parquet_stores_what_it_holds_and_names_the_bad_row(history: History, tmp_path: Path) -> None:
+async def test_valid_rows_of_parquet_are_stored_and_the_bad_one_is_reported(history: History, tmp_path: Path) -> None:
     table = pa.table(
         {
             "event": ["signup", "signup", "signup", None],
@@ -215,13 +215,13 @@ async def test_parquet_stores_what_it_holds_and_names_the_bad_row(history: Histo
     ]
 
 
-async def test_a_file_or_organization_that_is_not_there_is_named(history: History, tmp_path: Path) -> None:
+async def test_a_missing_file_or_organization_is_named(history: History, tmp_path: Path) -> None:
     with pytest.raises(UnreadableFileError, match=r"events\.xlsx: \.xlsx is not one of"):
         await history.load_file("events.xlsx", b"")
     with pytest.raises(UnreadableFileError, match=r"events\.parquet"):
         await history.load_file("events.parquet", b"PAR1 not really")
     (tmp_path / "empty.ndjson").touch()
-    with pytest.raises(UnknownOrganizationError, match="no organization named nobody"):
+    with pytest.raises(UnknownOrganizationError, match="Organization not found: nobody"):
         await history.run(tmp_path / "empty.ndjson", org="nobody")
 
 
@@ -235,7 +235,7 @@ async def test_imports_of_the_same_people_run_side_by_side(history: History) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_contacts_are_those_the_rules_give(history: History, seed: int) -> None:
+async def test_imported_contacts_follow_the_identity_rules(history: History, seed: int) -> None:
     chance = Random(seed)
     sent = [Identifiers(*(chance.choice((None, None, *pool)) for pool in POOLS)) for _ in range(400)]
     events = [

@@ -52,14 +52,14 @@ async def test_h4_one_identifier_is_a_contact_and_missing_ones_are_filled_in(acm
     assert await conflicts(acme) == []
 
 
-async def test_what_another_contact_owns_is_left_there(acme: Org) -> None:
+async def test_an_identifier_of_another_contact_does_not_move(acme: Org) -> None:
     await acme.send(event("1", wallet="0xA"), event("2", external_id="u2"))
     await acme.send(event("3", wallet="0xA", external_id="u2"))
     assert await acme.contacts() == [{"wallet": "0xa"}, {"external_id": "u2"}]
     assert await conflicts(acme) == [(3, "left", True)]
 
 
-async def test_emails_meet_in_their_normal_form_and_are_sealed(acme: Org) -> None:
+async def test_emails_are_compared_in_their_normal_form_and_sealed(acme: Org) -> None:
     await acme.send(*[event(str(n), email=form) for n, form in enumerate((A, "A@Example.COM", "a@EXAMPLE.com"))])
     ((email, domain),) = await acme.rows("email, email_domain", "contacts")
     assert (acme.keys.open_email(email), domain) == (A, "example.com")

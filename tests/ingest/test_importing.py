@@ -96,7 +96,7 @@ async def test_files_that_overlap_store_nothing_twice(acme: Org, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("small")
-async def test_a_key_that_comes_again_in_the_very_next_piece_counts_once(acme: Org, tmp_path: Path) -> None:
+async def test_a_key_that_repeats_in_the_next_batch_counts_once(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", count=60)
     path.write_bytes(b"\n".join([path.read_bytes()] * 3))
     report = await load(acme, path)
@@ -104,7 +104,7 @@ async def test_a_key_that_comes_again_in_the_very_next_piece_counts_once(acme: O
     assert await stored(acme) == list(range(60))
 
 
-async def test_a_piece_that_fails_takes_the_next_one_back_with_it(
+async def test_a_batch_that_fails_rolls_the_next_one_back(
     acme: Org, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "CHUNK_ROWS", 7)
@@ -115,7 +115,7 @@ async def test_a_piece_that_fails_takes_the_next_one_back_with_it(
     assert await stored(acme) == list(range(60))
 
 
-async def test_what_was_refused_is_mended_and_imported(acme: Org, tmp_path: Path) -> None:
+async def test_refused_rows_can_be_corrected_and_imported(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
     path.write_bytes(path.read_bytes() + b"\n{no json")
     first = await load(acme, path)
@@ -131,7 +131,7 @@ async def test_what_was_refused_is_mended_and_imported(acme: Org, tmp_path: Path
     assert await stored(acme) == list(range(9))
 
 
-async def test_refusals_are_added_below_a_line_that_was_cut_off(acme: Org, tmp_path: Path) -> None:
+async def test_refused_rows_are_appended_after_a_truncated_line(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
     await load(acme, path)
     first, second = default_rejects_path(path).read_bytes().splitlines(keepends=True)
@@ -140,7 +140,7 @@ async def test_refusals_are_added_below_a_line_that_was_cut_off(acme: Org, tmp_p
     assert default_rejects_path(path).read_bytes().splitlines(keepends=True) == [first, second[:20] + b"\n", second]
 
 
-async def test_refusals_that_cannot_be_kept_stop_an_import(acme: Org, tmp_path: Path) -> None:
+async def test_an_unwritable_file_of_refused_rows_stops_an_import(acme: Org, tmp_path: Path) -> None:
     path = write(tmp_path / "events.ndjson", count=9, bad_every=4)
     default_rejects_path(path).mkdir()
     with pytest.raises(UnwritableError, match="--rejects PATH"):
@@ -179,7 +179,7 @@ class Command:
         return subprocess.run(self._command, env=self._environment, capture_output=True, text=True, check=True).stdout
 
 
-async def test_an_import_that_is_killed_is_begun_again(acme: Org, tmp_path: Path) -> None:
+async def test_a_killed_import_can_be_run_again(acme: Org, tmp_path: Path) -> None:
     command = Command(acme, await name_of(acme), write(tmp_path / "events.ndjson", count=22_000))
     with command.start() as process:
         while not any(lines for (lines,) in await acme.rows("lines", "imports")):
@@ -189,7 +189,7 @@ async def test_an_import_that_is_killed_is_begun_again(acme: Org, tmp_path: Path
     assert await stored(acme) == list(range(22_000))
 
 
-async def test_ctrl_c_leaves_the_bar_and_says_how_to_go_on(acme: Org, tmp_path: Path) -> None:
+async def test_ctrl_c_keeps_the_progress_bar_and_explains_how_to_continue(acme: Org, tmp_path: Path) -> None:
     command = Command(acme, await name_of(acme), write(tmp_path / "events.ndjson", count=60_000))
     terminal, theirs = pty.openpty()
     with command.start(stderr=theirs) as process:

@@ -65,7 +65,7 @@ class Buggy(Database):
             yield tx
 
 
-async def test_a_bug_that_one_batch_meets_is_answered_and_the_events_are_tried_alone(alone: Intake) -> None:
+async def test_after_a_bug_in_a_batch_its_events_are_tried_alone(alone: Intake) -> None:
     acme = await alone.organization()
     pipeline = Pipeline(Buggy(alone.dsn, size=1), alone.keyring, Clock(), TokenBuckets(0, 1), alone.notices, writers=1)
     await pipeline.start()
@@ -148,7 +148,7 @@ async def test_a_batch_costs_the_same_few_round_trips_whatever_its_size(
     assert database.counts[0] <= most
 
 
-async def test_requests_that_come_while_a_batch_is_written_go_together_in_the_next(acme: Org, intake: Intake) -> None:
+async def test_requests_that_arrive_during_a_batch_form_the_next_one(acme: Org, intake: Intake) -> None:
     database = Counting(intake.dsn)
     pipeline = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
@@ -159,7 +159,7 @@ async def test_requests_that_come_while_a_batch_is_written_go_together_in_the_ne
     assert len(database.counts) <= 4
 
 
-async def test_a_full_queue_refuses_at_once_and_what_waits_is_written(acme: Org, intake: Intake) -> None:
+async def test_a_full_queue_refuses_at_once_and_queued_events_are_written(acme: Org, intake: Intake) -> None:
     pipeline = Pipeline(
         Database(intake.dsn, size=1), intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1
     )
@@ -176,7 +176,7 @@ async def test_a_full_queue_refuses_at_once_and_what_waits_is_written(acme: Org,
 
 
 @pytest.mark.parametrize("writers", [1, 2, 3])
-async def test_stopping_writes_what_waits_and_refuses_what_comes_later(acme: Org, intake: Intake, writers: int) -> None:
+async def test_stopping_writes_queued_events_and_refuses_later_ones(acme: Org, intake: Intake, writers: int) -> None:
     pipeline = Pipeline(
         Database(intake.dsn, size=3), intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers
     )
@@ -237,7 +237,7 @@ HOT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.plain
 @pytest.mark.parametrize("people", [0, 20_000])
-async def test_hot_statements_go_by_primary_key_and_need_no_statistics(alone: Intake, people: int) -> None:
+async def test_hot_statements_use_primary_keys_without_statistics(alone: Intake, people: int) -> None:
     acme = await alone.organization()
     await alone.rows(
         "ALTER TABLE contacts SET (autovacuum_enabled = off); ALTER TABLE identities SET (autovacuum_enabled = off)"

@@ -67,7 +67,7 @@ async def test_a_refused_event_of_a_batch_is_found_with_its_field_and_reason(
     }
 
 
-async def test_what_cannot_be_read_is_noted_with_the_reason_alone(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+async def test_an_unreadable_event_is_noted_with_the_reason_only(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
     (outcome,) = await pipeline.ingest(acme.id, [b'{"event": "' + CANARY.encode()], test_key=False)
     assert isinstance(outcome, Rejected)
     await flush(kept)
@@ -75,7 +75,7 @@ async def test_what_cannot_be_read_is_noted_with_the_reason_alone(acme: Org, pip
     assert CANARY not in (await noticed(acme, "n::text"))[0][0]
 
 
-async def test_an_event_that_comes_again_is_noted_live_and_dry(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+async def test_repeated_events_are_noted_live_and_dry(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
     outcomes = await acme.send(event("a"), event("a"), event("b", test=True), event("b", test=True), through=pipeline)
     assert (outcomes[1], outcomes[3]) == (Duplicate("a"), DryRun("b", 0, True))
     await flush(kept)
@@ -85,7 +85,7 @@ async def test_an_event_that_comes_again_is_noted_live_and_dry(acme: Org, pipeli
     ]
 
 
-async def test_what_only_the_store_refuses_is_noted_too(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+async def test_an_event_refused_by_the_database_is_noted_too(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
     for number in range(20):
         await acme.send(event(str(number), attributes={f"{number}-{n}": n for n in range(50)}), through=pipeline)
     (outcome,) = await acme.send(event("full", attributes={"one": "more"}), through=pipeline)
@@ -115,7 +115,7 @@ async def test_many_organizations_that_flood_fill_a_bounded_buffer(acme: Org, ke
     assert sum(map(len, held)) <= rejected.MAX_BUFFERED_BYTES
 
 
-async def test_of_a_huge_body_only_the_reason_is_kept(acme: Org, kept: Notices) -> None:
+async def test_a_huge_body_is_noted_with_the_reason_only(acme: Org, kept: Notices) -> None:
     kept.note_rejected(acme.id, encode(event("huge", payload={"x": "y" * MAX_BODY_BYTES})), WHY)
     await flush(kept)
     assert await noticed(acme, "field, reason, body") == [("contact", "is required", None)]
@@ -140,7 +140,7 @@ class Fickle(Database):
         self.written.set()
 
 
-async def test_while_the_database_is_away_the_newest_wait_and_one_line_says_so(
+async def test_while_the_database_is_down_the_newest_notices_wait(
     acme: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rejected, "RETRY_INTERVAL_S", 0.01)
@@ -160,7 +160,7 @@ async def test_while_the_database_is_away_the_newest_wait_and_one_line_says_so(
     assert (line["dropped"], line["waiting"], line["reason"]) == (2 * ORG_SHARE, ORG_SHARE, "gone fishing")
 
 
-async def test_notices_are_forgotten_after_seven_days(acme: Org, globex: Org, intake: Intake, kept: Notices) -> None:
+async def test_notices_are_deleted_after_seven_days(acme: Org, globex: Org, intake: Intake, kept: Notices) -> None:
     for org in (acme, globex):
         kept.note_rejected(org.id, b"{}", WHY)
     await flush(kept)

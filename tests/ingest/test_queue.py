@@ -33,7 +33,7 @@ def weight_of(items: list[Item]) -> int:
 
 @unhurried
 @given(st.lists(puts | takes))
-def test_nothing_is_lost_doubled_or_overtaken_by_its_own(moves: list[tuple[int, int] | int]) -> None:
+def test_items_of_one_organization_stay_complete_and_in_order(moves: list[tuple[int, int] | int]) -> None:
     queue: Queue[Item] = Queue(MOST)
     let_in: list[Item] = []
     taken: list[Item] = []
@@ -94,7 +94,7 @@ def test_organizations_that_flood_share_the_room_and_leave_as_much_for_the_other
     assert MOST - sum(held.values()) >= MOST // (flooding + 1)
 
 
-def test_room_comes_back_with_what_is_taken() -> None:
+def test_taken_items_free_their_room() -> None:
     queue: Queue[str] = Queue(200)
     assert queue.put(1, "fills its half", 100)
     assert not queue.fits(1, 1)

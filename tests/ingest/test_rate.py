@@ -29,7 +29,7 @@ def shared() -> Iterator[BinaryIO]:
         yield file
 
 
-def test_what_one_takes_the_others_miss(shared: BinaryIO) -> None:
+def test_processes_share_one_bucket(shared: BinaryIO) -> None:
     one, other = (TokenBuckets(50, 100, shared.fileno()) for _ in range(2))
     assert [one.take(1, 70, 0), other.take(1, 70, 0), one.take(1, 1, 0), other.take(2, 70, 0)] == [70, 30, 0, 70]
     assert [other.take(1, 5, SECOND // 50), one.take(1, 5, SECOND // 50)] == [1, 0]

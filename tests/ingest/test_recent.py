@@ -40,7 +40,7 @@ async def refuse(org: Org, key: str) -> None:
     await kept.stop()
 
 
-async def test_a_page_shows_what_became_of_every_event(acme: Org) -> None:
+async def test_a_page_shows_the_outcome_of_every_event(acme: Org) -> None:
     await acme.automate("deposit")
     await acme.automate()
     await acme.send(event("new", payload={"usd": 5}))
@@ -86,7 +86,7 @@ async def test_a_page_is_the_newest_of_one_organization_and_of_some_outcomes(acm
     assert await tail_of(acme, "deduplicated").begin(3) == []
 
 
-async def test_a_tail_gives_what_comes_once(acme: Org) -> None:
+async def test_a_tail_returns_every_new_event_once(acme: Org) -> None:
     await acme.send(event("before"))
     tail = tail_of(acme)
     assert await tail.begin(0) == []
@@ -96,7 +96,7 @@ async def test_a_tail_gives_what_comes_once(acme: Org) -> None:
     assert [keys(await tail.more()), keys(await tail.more())] == [["3"], []]
 
 
-async def test_what_is_committed_late_is_given_late_but_given(acme: Org) -> None:
+async def test_an_event_that_commits_late_is_returned_late(acme: Org) -> None:
     tail = tail_of(acme)
     await tail.begin(0)
     await write(acme, "new")
@@ -123,7 +123,7 @@ async def test_a_cursor_resumes_after_every_single_event(acme: Org) -> None:
         assert keys(await again.more()) == [str(number) for number in range(place + 1, 6)]
 
 
-async def test_when_something_came_late_a_resumed_tail_would_rather_repeat_than_miss(acme: Org) -> None:
+async def test_a_resumed_tail_may_repeat_late_events_but_misses_none(acme: Org) -> None:
     tail = tail_of(acme)
     await tail.begin(0)
     await write(acme, "1")
@@ -145,7 +145,7 @@ async def test_the_id_of_an_event_is_a_cursor_too(acme: Org) -> None:
 
 
 @pytest.mark.parametrize("settled", ["00000000-0000-7000-8000-000000000000", "ffffffff-ffff-7fff-bfff-ffffffffffff"])
-async def test_a_cursor_from_another_age_is_taken_for_the_nearest_that_makes_sense(acme: Org, settled: str) -> None:
+async def test_a_cursor_out_of_range_becomes_the_nearest_valid_one(acme: Org, settled: str) -> None:
     tail = tail_of(acme)
     await tail.resume(Cursor(settled))
     await acme.send(event("1"))
@@ -160,7 +160,7 @@ def test_a_text_that_is_not_a_cursor_returns_none(text: str) -> None:
     assert read_cursor(text) is None
 
 
-async def test_a_tail_that_begins_within_a_flood_has_seen_what_was_there(
+async def test_a_tail_that_begins_within_a_flood_skips_earlier_events(
     acme: Org, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_tail, "_MAX_OVERLAP_IDS", 10)
@@ -172,7 +172,7 @@ async def test_a_tail_that_begins_within_a_flood_has_seen_what_was_there(
 
 
 @pytest.mark.plain
-async def test_the_look_of_a_follower_reads_indexes_only(acme: Org, intake: Intake) -> None:
+async def test_a_poll_of_the_tail_reads_only_indexes(acme: Org, intake: Intake) -> None:
     await intake.rows(
         "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
         " SELECT %(org_id)s, gen_random_uuid(), gen_random_uuid(), 'e', m, m, n::text"
@@ -216,7 +216,7 @@ async def test_followers_are_limited_and_all_stop_when_ended_is_set(acme: Org) -
         pass
 
 
-async def test_a_follower_waits_for_a_database_that_is_away(acme: Org, intake: Intake) -> None:
+async def test_a_follower_waits_while_the_database_is_down(acme: Org, intake: Intake) -> None:
     database = Database(intake.dsn, size=1)
     await database.open()
     tail = Tail(database, intake.clock, acme.id)

@@ -17,7 +17,7 @@ def body(raw: bytes) -> Any:
     return None if kept is None else decode(kept.encode())
 
 
-def test_keys_stay_and_values_become_their_types() -> None:
+def test_keys_are_kept_and_values_become_their_types() -> None:
     sent = {
         "event": "First Deposit",
         "contact": {"email": CANARY, "walletAddress": 7, "externalId": None},
@@ -61,21 +61,21 @@ def test_keys_stay_and_values_become_their_types() -> None:
         (b"", None),
     ],
 )
-def test_values_in_the_wrong_places_do_not_come_through(sent: bytes, kept: Any) -> None:
+def test_values_in_unexpected_places_are_redacted(sent: bytes, kept: Any) -> None:
     assert body(sent) == kept
 
 
-def test_an_unreadable_body_leaves_nothing() -> None:
+def test_an_unreadable_body_has_an_empty_excerpt() -> None:
     assert excerpt(b'{"event": "x"') == Excerpt()
 
 
-def test_what_is_nested_without_end_is_still_read() -> None:
+def test_a_deeply_nested_body_is_read() -> None:
     deep = b'{"event": "x", "payload": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
     assert excerpt(deep).event == "x"
     assert len(excerpt(deep).body or "") <= MAX_EXCERPT_BYTES
 
 
-def test_a_long_text_of_addresses_keeps_none_of_them() -> None:
+def test_all_addresses_of_a_long_text_are_masked() -> None:
     assert "@" not in readable("ann@example.com " * 9 + "x" * 200 + "@")
 
 
@@ -99,6 +99,6 @@ def test_no_value_is_kept_and_the_excerpt_stays_small(sent: dict[str, Any]) -> N
 
 
 @given(st.binary(max_size=200))
-def test_nothing_that_is_sent_breaks_it(raw: bytes) -> None:
+def test_any_bytes_have_an_excerpt(raw: bytes) -> None:
     kept = excerpt(raw).body
     assert kept is None or decode(kept.encode()) is not ...

@@ -96,7 +96,7 @@ async def importing(acme: Org) -> AsyncIterator[Import]:
     await database.close()
 
 
-async def test_a_new_contact_is_remembered_as_the_store_has_it(acme: Org, importing: Import) -> None:
+async def test_a_new_contact_is_cached_as_it_is_stored(acme: Org, importing: Import) -> None:
     ann = await importing.store(**ANN)
     assert ann.identity.contact_id == ann.contact_id
     await acme.send(event(external_id="nobody we know"))
@@ -123,9 +123,7 @@ async def test_of_two_identities_that_share_an_identifier_only_the_first_seems_n
     assert len(await acme.contacts()) == 1
 
 
-async def test_after_an_apparently_new_contact_turned_out_known_none_is_expected_to_be_new(
-    acme: Org, importing: Import
-) -> None:
+async def test_after_a_wrong_expectation_no_contact_is_expected_to_be_new(acme: Org, importing: Import) -> None:
     await acme.send(event(**ANN), event(external_id="cleo"))
     await importing.store(**ANN)
     assert importing.moved == 1
@@ -134,27 +132,27 @@ async def test_after_an_apparently_new_contact_turned_out_known_none_is_expected
     assert len(await acme.contacts()) == 2
 
 
-async def test_a_new_contact_that_lost_its_address_at_once_is_not_remembered_with_it(importing: Import) -> None:
+async def test_a_new_contact_that_loses_its_address_is_not_cached_with_it(importing: Import) -> None:
     await importing.store(wallet=BEN["wallet"])
     ann, _ = await importing.store_together(ANN, BEN)
     assert not ann.contact_id
 
 
 @pytest.mark.plain
-async def test_without_other_writers_the_store_is_not_asked_again(importing: Import) -> None:
+async def test_without_other_writers_contacts_are_not_looked_up_again(importing: Import) -> None:
     async def nothing(_: int) -> None:
         """Do nothing."""
 
     assert await stays_known(importing, nothing)
 
 
-async def test_after_another_writer_the_store_is_asked_again(acme: Org, importing: Import) -> None:
+async def test_after_another_writer_contacts_are_looked_up_again(acme: Org, importing: Import) -> None:
     met = (await importing.meet(**ANN)).identity.checked_in
     await acme.send(event(external_id="nobody we know"))
     assert (await importing.store(**ANN)).identity.checked_in > met
 
 
-async def test_an_address_that_moved_meanwhile_is_found_where_it_is(acme: Org, importing: Import) -> None:
+async def test_an_address_that_moved_meanwhile_has_its_new_owner(acme: Org, importing: Import) -> None:
     ann = await importing.meet(**ANN)
     found = await importing.meet(email=ANN["email"])
     assert found.contact_id == ann.contact_id
@@ -164,7 +162,7 @@ async def test_an_address_that_moved_meanwhile_is_found_where_it_is(acme: Org, i
     assert [each.get("email") for each in await acme.contacts()] == [None, ANN["email"]]  # by wallet
 
 
-async def test_an_address_that_the_import_moved_itself_comes_back_with_its_wallet(acme: Org, importing: Import) -> None:
+async def test_an_address_that_the_import_moved_returns_with_its_wallet(acme: Org, importing: Import) -> None:
     await importing.store(wallet=BEN["wallet"])
     ann = await importing.meet(**ANN)
     await importing.store(**BEN)

@@ -56,7 +56,7 @@ async def test_a_client_that_leaves_while_it_is_answered_ends_no_writer(acme: Or
     await pipeline.stop()
 
 
-async def test_one_refused_event_costs_the_others_a_few_transactions(alone: Intake) -> None:
+async def test_a_refused_event_costs_its_batch_a_few_transactions(alone: Intake) -> None:
     acme, globex = await alone.organization(), await alone.organization()
     await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
     database = Counting(alone.dsn, size=1, hot=True)
@@ -73,7 +73,7 @@ async def test_one_refused_event_costs_the_others_a_few_transactions(alone: Inta
     await pipeline.stop()
 
 
-async def test_an_event_of_a_batch_that_is_refused_leaves_its_neighbours(alone: Intake) -> None:
+async def test_a_refused_event_does_not_affect_its_batch(alone: Intake) -> None:
     acme = await alone.organization()
     await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
     outcomes = await acme.send(*[event(f"{n}", event="poison" if n in (3, 70) else "fine") for n in range(100)])
@@ -103,7 +103,7 @@ async def test_a_lock_stops_only_the_organization_that_waits_for_it(alone: Intak
     assert await acme.send(event("held")) == [AcceptedEvent("held")]
 
 
-async def test_stopping_does_not_wait_for_a_backend_that_stands_still(alone: Intake) -> None:
+async def test_stopping_does_not_wait_for_a_hanging_backend(alone: Intake) -> None:
     acme = await alone.organization()
     pipeline = Pipeline(Database(alone.dsn, size=1), alone.keyring, alone.clock, TokenBuckets(0, 1), alone.notices, 1)
     await pipeline.start()

@@ -22,7 +22,7 @@ async def entered(org: Org) -> set[tuple[str, str]]:
     return set(rows)  # type: ignore[arg-type]
 
 
-async def test_an_event_enters_what_names_it_and_every_wildcard(acme: Org, globex: Org) -> None:
+async def test_an_event_enters_automations_that_name_it_and_every_wildcard(acme: Org, globex: Org) -> None:
     named, everything, _ = await acme.automate("Deposit"), await acme.automate(), await acme.automate("other")
     await globex.automate()
     assert await acme.send(event("1"), event("2", event="withdrawal")) == [AcceptedEvent("1", 2), AcceptedEvent("2", 1)]
@@ -94,7 +94,7 @@ async def test_a_batch_keeps_the_triggers_it_read_whatever_other_writers_read_me
     assert [len(each.matches(arrival, {})) for each in (before, after)] == [1, 0]
 
 
-async def test_events_that_come_while_automations_change_have_each_entry_once(acme: Org) -> None:
+async def test_events_during_changes_of_automations_have_each_entry_once(acme: Org) -> None:
     async def change() -> list[str]:
         return [await acme.automate("deposit") for _ in range(5)]
 

@@ -34,7 +34,7 @@ async def test_new_tables_and_the_parent_of_partitions_are_analyzed_once(acme: O
 
 
 @pytest.mark.plain
-async def test_a_table_that_was_emptied_is_left_alone(acme: Org, intake: Intake) -> None:
+async def test_an_emptied_table_is_not_analyzed(acme: Org, intake: Intake) -> None:
     fill = "INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)"
     await intake.rows(
         f"{fill} SELECT %(org_id)s, gen_random_uuid(), gen_random_uuid(), 'a', gen_random_uuid(), '{{}}', clock_timestamp()"
@@ -47,7 +47,7 @@ async def test_a_table_that_was_emptied_is_left_alone(acme: Org, intake: Intake)
     assert "audit_log" not in await analyzed(intake)
 
 
-async def test_old_dry_runs_are_forgotten_batch_by_batch(
+async def test_old_dry_runs_are_deleted_batch_by_batch(
     acme: Org, globex: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "DELETE_BATCH_ROWS", 2)
@@ -59,7 +59,7 @@ async def test_old_dry_runs_are_forgotten_batch_by_batch(
     assert (await acme.traces(), await globex.traces()) == ({}, {"dry_runs": 5})
 
 
-async def test_what_a_wallet_never_signed_is_forgotten(acme: Org, globex: Org, intake: Intake) -> None:
+async def test_unsigned_challenges_are_deleted(acme: Org, globex: Org, intake: Intake) -> None:
     for org in (acme, globex):
         await intake.rows(
             "INSERT INTO inapp_challenges VALUES (%(org_id)s, 'n', '0xa', gen_random_uuid(), 'https://a.example', 1, now())",
@@ -69,7 +69,7 @@ async def test_what_a_wallet_never_signed_is_forgotten(acme: Org, globex: Org, i
     assert await intake.rows("SELECT org_id FROM inapp_challenges") == [(globex.id,)]
 
 
-async def test_a_test_that_no_wallet_took_is_forgotten_within_the_hour_after_a_day(
+async def test_unread_test_messages_are_deleted_within_the_hour_after_a_day(
     acme: Org, globex: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "DELETE_BATCH_ROWS", 2)

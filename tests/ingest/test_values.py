@@ -34,7 +34,7 @@ def value(chance: Random, depth: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_is_accepted_is_stored_as_it_was_sent(acme: Org, seed: int) -> None:
+async def test_accepted_values_are_stored_unchanged(acme: Org, seed: int) -> None:
     chance = Random(seed)
     await acme.automate(
         "", {"path": "a", "operator": "contains", "value": "é"}, {"path": "b", "operator": "neq", "value": 1}

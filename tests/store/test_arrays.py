@@ -14,13 +14,13 @@ TEXTS = st.lists(st.one_of(st.none(), st.sampled_from(["null", "NULL", "", "a,b"
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=TEXTS.map(lambda texts: [text and text.replace("\0", "") for text in texts]))
-def test_any_texts_arrive_as_they_are(database_url: str, texts: list[str | None]) -> None:
+def test_any_texts_are_passed_unchanged(database_url: str, texts: list[str | None]) -> None:
     utf8 = [text if text is None else text.encode("utf-8", "ignore").decode() for text in texts]
     with connect(database_url) as connection:
         assert connection.execute("SELECT %s::text[]", (quoted(utf8),)).fetchone() == (utf8,)
 
 
-def test_numbers_ids_and_json_arrive_as_they_are(database_url: str) -> None:
+def test_numbers_ids_and_json_are_passed_unchanged(database_url: str) -> None:
     objects = ['{"a": "b,c\\n\\u001e"}', "{}", '{"x": [1, 2]}']
     with connect(database_url) as connection:
         row = connection.execute(
@@ -31,7 +31,7 @@ def test_numbers_ids_and_json_arrive_as_they_are(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_uuids_arrive_as_they_are(database_url: str, count: int) -> None:
+def test_uuids_are_passed_unchanged(database_url: str, count: int) -> None:
     sent = [str(UUID(int=n)) if n % 2 else UUID(int=n).hex for n in range(count)]
     with connect(database_url) as connection:
         pgconn = connection.pgconn

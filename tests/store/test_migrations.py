@@ -189,7 +189,7 @@ async def test_queries_do_not_wait_behind_a_migration_that_waits_for_a_long_quer
         assert [report.split(": ")[0] for report in reports] == ["0002_grow has to wait"]
 
 
-async def test_a_migration_gives_up_and_names_the_process_in_its_way(code: Code, database_url: str) -> None:
+async def test_a_migration_gives_up_and_names_the_blocking_process(code: Code, database_url: str) -> None:
     code.includes(x002_grow=GROW)
     async with await psycopg.AsyncConnection.connect(libpq_dsn(database_url)) as query:
         await query.execute("SELECT count(*) FROM workbench.events")
@@ -203,7 +203,7 @@ async def test_processes_that_migrate_take_turns_also_while_an_index_is_built(co
     assert sorted(await asyncio.gather(*(migrate(database_url) for _ in range(3)))) == [[], [], ["0002_index"]]
 
 
-async def test_nothing_is_removed_that_connected_code_uses(code: Code, database_url: str) -> None:
+async def test_a_contracting_migration_waits_for_connected_older_code(code: Code, database_url: str) -> None:
     code.includes(x002_grow=GROW, x003_shrink=SHRINK)
     await migrate(database_url)
     old = psycopg.connect(libpq_dsn(database_url), application_name=f"{APPLICATION_NAME}0001_initial")

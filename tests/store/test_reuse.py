@@ -70,7 +70,7 @@ FAILURES: dict[str, tuple[Failure, type[Exception] | None]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_g4_nothing_is_left_on_a_connection(database: Database, name: str) -> None:
+async def test_g4_a_connection_keeps_no_state(database: Database, name: str) -> None:
     failure, raised = FAILURES[name]
 
     async def request() -> int:
@@ -89,7 +89,7 @@ async def test_g4_nothing_is_left_on_a_connection(database: Database, name: str)
     assert await session_state(database) == (pids[0], *CLEAN)
 
 
-async def test_g4_a_cancelled_request_leaves_nothing_on_a_connection(database: Database) -> None:
+async def test_g4_a_cancelled_request_leaves_no_state_on_a_connection(database: Database) -> None:
     begun = asyncio.Event()
 
     async def request() -> None:

@@ -38,7 +38,7 @@ def catalog(dsn: str) -> list[tuple[str, str, str]]:
         return connection.execute(_CATALOG).fetchall()
 
 
-def test_the_migrations_build_what_the_schema_shows(database_url: str) -> None:
+def test_the_migrations_build_the_schema(database_url: str) -> None:
     migrated = catalog(database_url)
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("SET client_min_messages = warning")
