@@ -90,10 +90,7 @@ class Driver:
             await self._graphs.load(org_id, claims)
             while remaining:
                 batch_claims = list(remaining.values())[: 1 if singles else None]
-                requests = [facts_request(org_id, claim, self._graphs) for claim in batch_claims]
-                async with self._database.transaction() as tx:
-                    keys, now = self._keyring.of(org_id), self._clock.now()
-                    facts = await read_facts(tx, org_id, keys, requests, self._retries, now)
+                facts = await self._read_facts(org_id, batch_claims)
                 batch = await asyncio.to_thread(advance_slice, org_id, batch_claims, self._graphs, facts)
                 match await self._record(org_id, batch, facts):
                     case None:
@@ -121,6 +118,11 @@ class Driver:
                         self._claims.release(org_id, [remaining.pop(entry_id) for entry_id in entry_ids])
         finally:
             self._claims.release(org_id, remaining.values())
+
+    async def _read_facts(self, org_id: int, claims: list[Claim]) -> BatchFacts:
+        requests = [facts_request(org_id, claim, self._graphs) for claim in claims]
+        async with self._database.transaction() as tx:
+            return await read_facts(tx, org_id, self._keyring.of(org_id), requests, self._retries, self._clock.now())
 
     async def _record(self, org_id: int, batch: list[EntryProgress], facts: BatchFacts) -> RecordResult | None:
         """Write a slice; return None, with nothing written, if the database rejects one of several entries."""

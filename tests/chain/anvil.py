@@ -22,7 +22,10 @@ PROGRAM = str(_INSTALLED) if _INSTALLED.exists() else "anvil"
 
 
 class Anvil:
-    """One node; `stop` and `start` keep its chain, `start(fresh=True)` begins another one of the same id."""
+    """One node.
+
+    `stop` and `start` keep its chain, `start(fresh=True)` begins another one with the same id.
+    """
 
     def __init__(self, folder: Path, chain_id: int = 31337, *options: str) -> None:
         self.port = free_port()
@@ -36,14 +39,13 @@ class Anvil:
         state = self._folder / f"anvil-{self.port}.json"
         if fresh:
             state.unlink(missing_ok=True)
-            time.sleep(
-                1.0
-            )  # the first block says nothing but the second it was made in: in the same one it would be the same block
+            # The first block depends only on the second of its creation: within one second it would be the same block.
+            time.sleep(1.0)
         command = [PROGRAM, "--silent", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--chain-id", str(self.chain_id), "--state", str(state), *self._options]
         self._process = subprocess.Popen(command, env={"HOME": str(self._folder), "PATH": os.environ["PATH"]})
         self._client = httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=30, trust_env=False)
-        self.ask("eth_chainId")  # retries of the connection wait until it is there
+        self.ask("eth_chainId")  # waits for the node: the transport retries the connection
 
     def stop(self) -> None:
         if self._process is not None:
@@ -53,35 +55,35 @@ class Anvil:
         self._client.close()
 
     def ask(self, method: str, *params: Any) -> Any:
-        answer = self._client.post(self.url, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        body = answer.json()
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        body = self._client.post(self.url, json=request).json()
         assert "error" not in body, body
         return body["result"]
 
     def mine(self, blocks: int = 1, seconds: int = 1) -> None:
-        """Mine blocks, so many seconds after one another."""
+        """Mine blocks, `seconds` after one another."""
         self.ask("anvil_mine", hex(blocks), hex(seconds))
 
     def reorg(self, depth: int, transactions: list[Any] | None = None) -> None:
         self.ask("anvil_reorg", depth, transactions or [])
 
     def newest_transactions(self, blocks: int) -> list[str]:
-        """Return the transactions of the newest blocks as they were signed, in their order."""
+        """Return the signed transactions of the newest blocks, in order."""
         head = self.head[0]
         hashes = [
-            each
+            tx_hash
             for number in range(head - blocks + 1, head + 1)
-            for each in self.ask("eth_getBlockByNumber", hex(number), False)["transactions"]
+            for tx_hash in self.ask("eth_getBlockByNumber", hex(number), False)["transactions"]
         ]
-        return [self.ask("eth_getRawTransactionByHash", each) for each in hashes]
+        return [self.ask("eth_getRawTransactionByHash", tx_hash) for tx_hash in hashes]
 
-    def receipt(self, sent: str) -> Any:
-        """Return the receipt of a transaction, once it is in a block: a node answers before."""
+    def receipt(self, tx_hash: str) -> Any:
+        """Return the receipt of a transaction, once it is in a block."""
         for _ in range(1_000):
-            if (found := self.ask("eth_getTransactionReceipt", sent)) is not None:
-                return found
+            if (receipt := self.ask("eth_getTransactionReceipt", tx_hash)) is not None:
+                return receipt
             time.sleep(0.01)
-        raise AssertionError(f"{sent} is in no block")
+        raise AssertionError(f"{tx_hash} is in no block")
 
     @property
     def head(self) -> tuple[int, str]:
@@ -91,7 +93,7 @@ class Anvil:
 
 
 class Token:
-    """A token on a node; every call is a transaction of the owner, in a block of its own unless the node mines by hand."""
+    """A token on a node. Every call is a transaction of the owner, alone in its block if the node mines by itself."""
 
     def __init__(self, node: Anvil) -> None:
         self._node = node
@@ -106,18 +108,18 @@ class Token:
         return self._call("transfer(address,uint256)", _word(int(receiver, 16)) + _word(amount))
 
     def scatter(self, first: int, count: int) -> str:
-        """Transfer to `count` wallets, the first of which has the number `first`."""
+        """Transfer to `count` wallets, the first with the number `first`."""
         return self._call("scatter(uint256,uint256)", _word(first) + _word(count))
 
     def scattering(self, first: int, count: int) -> dict[str, str]:
-        """Return the transaction that does that."""
+        """Return the transaction of `scatter`."""
         return {"to": self.address, "data": self._selector("scatter(uint256,uint256)") + _word(first) + _word(count)}
 
     def together(self, *transactions: dict[str, str]) -> None:
         """Put transactions into one block."""
         self._node.ask("evm_setAutomine", False)
-        for each in transactions:
-            self._node.ask("eth_sendTransaction", {"from": OWNER, "gas": hex(50_000_000)} | each)
+        for transaction in transactions:
+            self._node.ask("eth_sendTransaction", {"from": OWNER, "gas": hex(50_000_000)} | transaction)
         self._node.mine()
         self._node.ask("evm_setAutomine", True)
 
@@ -134,26 +136,24 @@ class Token:
         return {"from": OWNER, "to": self.address, "data": data, "gas": hex(1_000_000)}
 
     def _call(self, method: str, arguments: str) -> str:
-        price = {
-            "gas": hex(25_000_000),
-            "gasPrice": hex(10**10),
-        }  # said, so that a transaction sent again is the same one
+        # A fixed price, so that a repeated transaction is the same one.
+        price = {"gas": hex(25_000_000), "gasPrice": hex(10**10)}
         transaction = {"from": OWNER, "to": self.address, "data": self._selector(method) + arguments, **price}
-        sent = str(self._node.ask("eth_sendTransaction", transaction))
-        self._node.receipt(sent)
-        return sent
+        tx_hash = str(self._node.ask("eth_sendTransaction", transaction))
+        self._node.receipt(tx_hash)
+        return tx_hash
 
     def _selector(self, method: str) -> str:
         return "0x" + self._methods[method][2:].rjust(8, "0")
 
     def _sent(self, transaction: dict[str, str]) -> Any:
-        sent = self._node.ask("eth_sendTransaction", {"from": OWNER, "gas": hex(5_000_000), **transaction})
-        return self._node.receipt(sent)
+        tx_hash = self._node.ask("eth_sendTransaction", {"from": OWNER, "gas": hex(5_000_000), **transaction})
+        return self._node.receipt(tx_hash)
 
 
 @contextmanager
 def running(folder: Path, chain_id: int = 31337, *options: str) -> Iterator[Anvil]:
-    """Give a node of a chain of its own."""
+    """Run a node with a chain of its own."""
     node = Anvil(folder, chain_id, *options)
     node.start()
     try:
@@ -170,9 +170,9 @@ def _compiled() -> tuple[str, dict[str, str]]:
         "bytecode,method_identifiers",
         str(HERE / "token.vy"),
     ]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    methods: dict[str, str] = httpx.Response(200, text=said[1]).json()
-    return said[0], methods
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    methods: dict[str, str] = httpx.Response(200, text=output[1]).json()
+    return output[0], methods
 
 
 def _word(number: int) -> str:

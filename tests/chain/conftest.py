@@ -1,6 +1,6 @@
-"""A real node, a real database, and what is between them.
+"""Fixtures for a real node and a real database.
 
-What needs the node is marked `chain`, like all that takes its time: `make chain` runs it.
+Tests that use the node are marked `chain`; `make chain` runs them.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -20,9 +20,9 @@ BOB = "0x00000000000000000000000000000000000000bb"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and "anvil" in getattr(item, "fixturenames", ()):
+        if folder in item.path.parents and "anvil" in getattr(item, "fixturenames", ()):
             item.add_marker("chain")
 
 

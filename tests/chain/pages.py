@@ -1,4 +1,4 @@
-"""Pages of a chain as a follower stores them, made by hand: no node, every block at the second a test wants."""
+"""Pages of a chain as a follower stores them, built without a node, with blocks of any time."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,55 +33,58 @@ def wallet(number: int) -> str:
 
 
 def transfer(block: int, to: str, at: datetime, *, contract: str = CONTRACT, index: int = 0) -> Log:
-    """Return a log of a block made at a moment; who gets something gets as much as the block's number."""
+    """Return a log of a block of a given time; the amount is the number of the block."""
     topics = [event_topic(TRANSFER), "0x" + "0" * 64, f"0x{int(to, 16):064x}"]
     place = (block, f"0x{block:064x}", f"0x{block:060x}{index:04x}", index)
     return Log(contract, topics, f"0x{block:064x}", *place, int(at.timestamp()))
 
 
 class Chain:
-    """One chain, followed by hand."""
+    """One chain, followed without a process."""
 
-    def __init__(self, world: World, taken: ChainLease, chain_id: int = 5, **limits: Any) -> None:
+    def __init__(self, world: World, claim: ChainLease, chain_id: int = 5, **limits: Any) -> None:
         self.world = world
-        self.taken = taken
+        self.claim = claim
         self.chain_id = chain_id
         self.writer = PageWriter(world.keyring, **limits)
         self.number = 0
-        self.watched = NO_WATCHES
+        self.watches = NO_WATCHES
 
     @classmethod
     async def of(cls, world: World, chain_id: int = 5, **limits: Any) -> "Chain":
         now = world.clock.now()
         async with world.database.transaction() as tx:
-            taken, _ = await run(tx, claim_chain(chain_id, now, now + LEASE_DURATION), COMMIT)
-        assert taken is not None
-        return cls(world, taken, chain_id, **limits)
+            claim, _ = await run(tx, claim_chain(chain_id, now, now + LEASE_DURATION), COMMIT)
+        assert claim is not None
+        return cls(world, claim, chain_id, **limits)
 
-    async def look(self) -> ChainWatches:
-        """Read what is followed now."""
+    async def read_watches(self) -> ChainWatches:
+        """Read the current watches."""
         async with self.world.database.transaction() as tx:
-            self.watched = await read_watches(tx, self.chain_id, self.watched)
-        return self.watched
+            self.watches = await read_watches(tx, self.chain_id, self.watches)
+        return self.watches
 
-    async def keep(self, number: int, *logs: Log, asked: ChainWatches | None = None) -> PageResult:
-        """Store the blocks up to one, as read for what was followed then (None: for what is now)."""
+    async def store(self, number: int, *logs: Log, requested: ChainWatches | None = None) -> PageResult:
+        """Store the blocks up to `number`, as read for the watches `requested` (None: the current ones)."""
         now = self.world.clock.now()
-        watched = await self.look() if asked is None else asked
+        watches = await self.read_watches() if requested is None else requested
         page = BlockPage(self.number, number, number, list(logs), [(number, f"0x{number:064x}")])
         async with self.world.database.transaction() as tx:
-            told = await self.writer.write(tx, self.taken.lease, now + LEASE_DURATION, watched, page, now)
+            result = await self.writer.write(tx, self.claim.lease, now + LEASE_DURATION, watches, page, now)
         self.number = number
-        return told
+        return result
 
     async def entered(self) -> list[int]:
-        """Return the blocks whose logs started something, in order."""
-        query = "SELECT o.block_number FROM entries e JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id ORDER BY 1"
-        return [row[0] for row in await self.world.fetch(query)]
+        """Return the blocks with logs that started entries, in order."""
+        rows = await self.world.fetch(
+            "SELECT o.block_number FROM entries e"
+            " JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id ORDER BY 1"
+        )
+        return [block_number for (block_number,) in rows]
 
 
 class Authored:
-    """An automation that is changed the way people change it."""
+    """An automation that is changed through the functions of the API."""
 
     def __init__(self, world: World, row: AutomationRow) -> None:
         self.world = world
@@ -89,11 +92,11 @@ class Authored:
 
     @classmethod
     async def of(cls, world: World, **spec: Any) -> "Authored":
-        """Publish one that tells who gets tokens how many."""
+        """Publish an automation that sends the receivers of tokens their amounts."""
         nodes = [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": SAY}]
         graph = {"nodes": nodes, "edges": [{"source": "t", "target": "n"}]}
         draft = NewAutomation("Tokens", encode(SPEC | spec), encode(graph), True)
-        made = cls(world, await automations.create(world.database, made_by(world), draft))
+        made = cls(world, await automations.create(world.database, author_of(world), draft))
         await made.publish()
         return made
 
@@ -101,21 +104,21 @@ class Authored:
         """Publish it with another trigger."""
         if spec:
             edit = AutomationEdit(self.row.revision, None, encode(SPEC | spec), None, None)
-            await self.let(automations.update, edit)
-        await self.let(automations.publish, None)
+            await self.apply(automations.update, edit)
+        await self.apply(automations.publish, None)
 
-    async def let(self, change: Any, *more: Any, **named: Any) -> None:
-        """Do one of the changes of `api.automations.automations`."""
-        row = await change(self.world.database, made_by(self.world), self.row.id, *more, **named)
+    async def apply(self, change: Any, *more: Any, **named: Any) -> None:
+        """Apply one of the changes of `api.automations.automations`."""
+        row = await change(self.world.database, author_of(self.world), self.row.id, *more, **named)
         assert isinstance(row, AutomationRow), row
         self.row = row
 
 
-def made_by(world: World) -> Author:
+def author_of(world: World) -> Author:
     return Author(world.org_id, "00000000-0000-7000-8000-00000000000a", world.clock.now_us())
 
 
 def later(world: World, seconds: float) -> datetime:
-    """Let time pass; return the moment."""
+    """Let time pass; return the new time."""
     world.clock.ahead += timedelta(seconds=seconds)
     return world.clock.now()

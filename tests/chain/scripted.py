@@ -1,4 +1,4 @@
-"""A node that says what a test wants: for what real nodes do rarely, or providers only."""
+"""A node with scripted responses, for behaviour that real nodes show rarely, or only providers."""
 
 import json
 import threading
@@ -17,11 +17,11 @@ CONTRACTS = (CONTRACT, "0x" + "c1" * 20)
 TRANSFER = "Transfer(address,address,uint256)"
 APPROVAL = "Approval(address,address,uint256)"
 
-Says = Callable[[str, list[Any]], "Refusal | None"]
+Refuse = Callable[[str, list[Any]], "Refusal | None"]
 
 
 class Refusal(msgspec.Struct):
-    """What it answers instead: a JSON-RPC error, or (`body`) anything at all."""
+    """A refusal: a JSON-RPC error, or any `body`."""
 
     message: str = ""
     code: int = -32000
@@ -31,10 +31,11 @@ class Refusal(msgspec.Struct):
 
 
 class ScriptedNode:
-    """A chain in memory: in each block `per_block` transfers of the block's number, `seconds` after the one before.
+    """A chain in memory: each block has `per_block` transfers of the block's number, `seconds` after the previous
+    block.
 
-    `says` decides what is refused; `padding`: bytes more than a log takes; `takes_several`: whether it answers two questions at once;
-    `behind`: how many requests for logs come to a neighbour that has only the first 10 blocks.
+    `refuse` decides which requests are refused; `padding`: extra bytes of a log; `accepts_batches`: whether it answers
+    batches; `behind`: how many requests for ranges of logs reach another node that has only the first 10 blocks.
     """
 
     def __init__(self, blocks: int, per_block: int = 1, chain_id: int = 5, seconds: float = 12) -> None:
@@ -43,25 +44,25 @@ class ScriptedNode:
         self.chain_id = chain_id
         self.seconds = seconds
         self.padding = 0
-        self.takes_several = True
+        self.accepts_batches = True
         self.behind = 0
         self.largest = 0
         self.began = Clock().now().timestamp() - blocks * seconds
-        self.says: Says = lambda _method, _params: None
-        self.asked: list[tuple[str, list[Any]]] = []
+        self.refuse: Refuse = lambda _method, _params: None
+        self.requests: list[tuple[str, list[Any]]] = []
         self.refused: list[tuple[str, list[Any]]] = []
         self.url = ""
 
-    def answers(self, asked: list[tuple[str, list[Any]]]) -> list[Any]:
-        """Answer what comes in one request."""
-        ranges = any(method == "eth_getLogs" and "fromBlock" in params[0] for method, params in asked)
+    def answers(self, requests: list[tuple[str, list[Any]]]) -> list[Any]:
+        """Return the results of one HTTP request."""
+        ranges = any(method == "eth_getLogs" and "fromBlock" in params[0] for method, params in requests)
         is_behind = ranges and self.behind > 0
         self.behind -= is_behind
-        return [self.answer(method, params, 10 if is_behind else None) for method, params in asked]
+        return [self.answer(method, params, 10 if is_behind else None) for method, params in requests]
 
-    def answer(self, method: str, params: list[Any], most: int | None = None) -> Any:
-        head = self.head if most is None else most
-        self.asked.append((method, params))
+    def answer(self, method: str, params: list[Any], head: int | None = None) -> Any:
+        head = self.head if head is None else head
+        self.requests.append((method, params))
         match method:
             case "eth_chainId":
                 return hex(self.chain_id)
@@ -72,10 +73,10 @@ class ScriptedNode:
                 return self._logs(params[0], head)
 
     def ranges(self) -> list[int]:
-        """Return how many blocks each question for logs was about."""
+        """Return the number of blocks of each request for a range of logs."""
         return [
             int(params[0]["toBlock"], 16) - int(params[0]["fromBlock"], 16) + 1
-            for method, params in self.asked
+            for method, params in self.requests
             if method == "eth_getLogs" and "fromBlock" in params[0]
         ]
 
@@ -88,18 +89,17 @@ class ScriptedNode:
             "timestamp": hex(int(self.began + number * self.seconds)),
         }
 
-    def _logs(self, wanted: dict[str, Any], head: int) -> list[dict[str, Any]]:
-        if "blockHash" in wanted:
-            numbers = range(int(wanted["blockHash"], 16), int(wanted["blockHash"], 16) + 1)
+    def _logs(self, log_filter: dict[str, Any], head: int) -> list[dict[str, Any]]:
+        if "blockHash" in log_filter:
+            numbers = range(int(log_filter["blockHash"], 16), int(log_filter["blockHash"], 16) + 1)
         else:
-            numbers = range(int(wanted["fromBlock"], 16), min(int(wanted["toBlock"], 16), head) + 1)
-        found = (self.log(number, index) for number in numbers for index in range(self.per_block))
-        return [
-            each for each in found if each["address"] in wanted["address"] and each["topics"][0] in wanted["topics"][0]
-        ]
+            numbers = range(int(log_filter["fromBlock"], 16), min(int(log_filter["toBlock"], 16), head) + 1)
+        addresses, (topics,) = log_filter["address"], log_filter["topics"]
+        logs = (self.log(number, index) for number in numbers for index in range(self.per_block))
+        return [log for log in logs if log["address"] in addresses and log["topics"][0] in topics]
 
     def log(self, number: int, index: int) -> dict[str, Any]:
-        """Return one of a block: of one contract after the other, of one event after the other."""
+        """Return one log of a block; contracts and events alternate."""
         return {
             "address": CONTRACTS[index % 2],
             "topics": [event_topic((TRANSFER, APPROVAL)[index // 2 % 2]), "0x" + "0" * 64, f"0x{number:064x}"],
@@ -114,7 +114,7 @@ class ScriptedNode:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
-        """Say nothing of clients that leave in the middle."""
+        """Ignore clients that disconnect."""
 
 
 def _hash(number: int) -> str:
@@ -130,18 +130,21 @@ def scripted(node: ScriptedNode) -> Iterator[ScriptedNode]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            several = isinstance(body, list)
-            asked = [(each["method"], each["params"]) for each in (body if several else [body])]
-            refusals = [node.says(*each) for each in asked]
-            node.refused += [each for each, refusal in zip(asked, refusals, strict=True) if refusal is not None]
-            if several and not node.takes_several:
+            is_batch = isinstance(body, list)
+            requests = [(request["method"], request["params"]) for request in (body if is_batch else [body])]
+            refusals = [node.refuse(*request) for request in requests]
+            node.refused += [
+                request for request, refusal in zip(requests, refusals, strict=True) if refusal is not None
+            ]
+            if is_batch and not node.accepts_batches:
                 refusals = [Refusal("Invalid Request", -32600)]
             refusal = next(filter(None, refusals), None)
             if refusal is None:
                 answers = [
-                    {"jsonrpc": "2.0", "id": 1 + at, "result": each} for at, each in enumerate(node.answers(asked))
+                    {"jsonrpc": "2.0", "id": 1 + position, "result": result}
+                    for position, result in enumerate(node.answers(requests))
                 ]
-                self._send(200, json.dumps(answers[::-1] if several else answers[0]))
+                self._send(200, json.dumps(answers[::-1] if is_batch else answers[0]))
             elif refusal.body is not None:
                 self._send(refusal.status, refusal.body.decode(), refusal.headers)
             else:

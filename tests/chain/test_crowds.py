@@ -1,4 +1,4 @@
-"""Much at once: thousands of logs in one block, several followers, and a chain that changes while it is caught up with."""
+"""Heavy load: thousands of logs in one block, several followers, and a reorganization during a catch-up."""
 
 from collections.abc import Iterator
 from pathlib import Path

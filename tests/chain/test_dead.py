@@ -1,4 +1,4 @@
-"""A log that the database refuses stops nobody: it is dead, with the reason, and everything else goes on."""
+"""A log that the database refuses is dead, with the reason, and everything else continues."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ import pytest
 
 from api.auth import keys
 from tests.chain.scripted import ScriptedNode, scripted
-from tests.chain.test_nodes import following, publish
+from tests.chain.test_nodes import publish, publish_and_follow
 from tests.chain.world import World
 
 BLOCKS = 100
@@ -24,7 +24,7 @@ def node() -> Iterator[ScriptedNode]:
 
 
 def operator(dsn: str, action: str) -> str:
-    """Return what `workbench chain` says to its operator."""
+    """Return the output of `workbench chain`."""
     command = [sys.executable, "-m", "api", "chain", action]
     return subprocess.run(
         command, check=False, env=os.environ | {"DATABASE_URL": dsn}, capture_output=True, text=True
@@ -41,22 +41,22 @@ async def test_only_the_refused_log_is_left_out(
     )
     with caplog.at_level(logging.INFO):
         await publish(other, node)
-        await following(world, node)
+        await publish_and_follow(world, node)
         await world.until("SELECT block_number FROM chains", (BLOCKS,))
-    kept = await world.fetch("SELECT org_id, count(*) FROM onchain_events GROUP BY 1 ORDER BY 1")
-    assert kept == [(world.org_id, BLOCKS - 2), (other.org_id, BLOCKS - 1)]
+    counts = await world.fetch("SELECT org_id, count(*) FROM onchain_events GROUP BY 1 ORDER BY 1")
+    assert counts == [(world.org_id, BLOCKS - 2), (other.org_id, BLOCKS - 1)]
     assert await world.fetch("SELECT org_id, block_number, reason FROM chain_dead_logs ORDER BY 1, 2") == [
         (world.org_id, 13, "CheckViolation onchain_events unlucky"),
         (world.org_id, 90, "CheckViolation onchain_events unlucky"),
         (other.org_id, 90, "CheckViolation onchain_events unlucky"),
     ]
-    said = await asyncio.to_thread(operator, world.database.dsn, "dead")
-    assert sorted(line.split("\t")[:3] for line in said.splitlines()) == [
+    output = await asyncio.to_thread(operator, world.database.dsn, "dead")
+    assert sorted(line.split("\t")[:3] for line in output.splitlines()) == [
         ["chain", "5", "13"],
         ["chain", "5", "90"],
         ["other", "5", "90"],
     ]
-    assert all(line.endswith("CheckViolation onchain_events unlucky") for line in said.splitlines())
+    assert all(line.endswith("CheckViolation onchain_events unlucky") for line in output.splitlines())
     assert f"5\tread up to {BLOCKS}\thead {BLOCKS}\t" in await asyncio.to_thread(operator, world.database.dsn, "status")
     assert [record.message for record in caplog.records].count("log_dead") == 3
     await world.until("SELECT trouble FROM chains", (None,))
@@ -64,7 +64,7 @@ async def test_only_the_refused_log_is_left_out(
 
 async def test_a_page_refused_for_another_reason_is_retried(world: World, node: ScriptedNode) -> None:
     await world.execute("ALTER TABLE chain_blocks ADD CONSTRAINT unlucky CHECK (number <> 100)")
-    await following(world, node, BLOCKS - 5)
+    await publish_and_follow(world, node, BLOCKS - 5)
     await world.until(
         "SELECT trouble FROM chains", ("the database refuses the blocks: CheckViolation chain_blocks unlucky",)
     )

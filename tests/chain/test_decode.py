@@ -1,4 +1,4 @@
-"""Values of logs: by hand from the ABI's specification, and what no contract should send."""
+"""Values of logs: examples from the specification of the ABI, and data that no contract should send."""
 
 import contextlib
 
@@ -32,10 +32,10 @@ def topics(*parts: int) -> list[str]:
 def test_one_signature_reads_tokens_and_nfts() -> None:
     transfer = decoder("Transfer(address,address,uint256)")
     ann, bob = int(ANN, 16), int(BOB, 16)
-    wanted = {"from": ANN, "to": BOB, "value": str(10**30)}
-    assert transfer.args(topics(ann, bob), data(10**30)) == wanted
-    assert transfer.args(topics(ann, bob, 10**30), "0x") == wanted
-    assert transfer.args(topics(), data(ann, bob, 10**30)) == wanted
+    expected = {"from": ANN, "to": BOB, "value": str(10**30)}
+    assert transfer.args(topics(ann, bob), data(10**30)) == expected
+    assert transfer.args(topics(ann, bob, 10**30), "0x") == expected
+    assert transfer.args(topics(), data(ann, bob, 10**30)) == expected
 
 
 def test_numbers_are_numbers_up_to_48_bits_and_texts_beyond_whatever_their_value() -> None:
@@ -53,14 +53,14 @@ def test_numbers_are_numbers_up_to_48_bits_and_texts_beyond_whatever_their_value
 
 def test_indexed_parameters_may_be_anywhere_and_indexed_texts_are_hashes() -> None:
     read = decoder("F(string a, address indexed b, string indexed c)")
-    found = read.args(topics(int(ANN, 16), 5), data(32, 2, "hi"))
-    assert found == {"a": "hi", "b": ANN, "c": f"0x{5:064x}"}
+    args = read.args(topics(int(ANN, 16), 5), data(32, 2, "hi"))
+    assert args == {"a": "hi", "b": ANN, "c": f"0x{5:064x}"}
 
 
 def test_nested_texts_arrays_and_tuples_are_decoded() -> None:
     read = decoder("F(string s, uint8[] n, (uint256 x, bytes y)[] t, uint8[2] two)")
-    found = read.args(topics(), data(160, 224, 320, 8, 9, 2, "hi", 2, 7, 8, 1, 32, 9, 64, 3, "abc"))
-    assert found == {"s": "hi", "n": [7, 8], "t": [{"x": "9", "y": "0x616263"}], "two": [8, 9]}
+    args = read.args(topics(), data(160, 224, 320, 8, 9, 2, "hi", 2, 7, 8, 1, 32, 9, 64, 3, "abc"))
+    assert args == {"s": "hi", "n": [7, 8], "t": [{"x": "9", "y": "0x616263"}], "two": [8, 9]}
 
 
 def test_characters_that_jsonb_refuses_are_replaced() -> None:
@@ -130,4 +130,6 @@ def test_every_decoded_value_has_its_type(kinds: list[str], words: list[int]) ->
     assert isinstance(declared, AbiEvent)
     with contextlib.suppress(UndecodableError):
         args = Decoder(declared).args(topics(), data(*words))
-        assert [value_problem(each.type, args[each.name]) for each in declared.parameters] == [None] * len(kinds)
+        assert [value_problem(parameter.type, args[parameter.name]) for parameter in declared.parameters] == [
+            None
+        ] * len(kinds)

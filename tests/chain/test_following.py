@@ -1,4 +1,4 @@
-"""From a log on a real node to a message, and what is stored on the way."""
+"""From a log on a real node to a message, and the rows stored on the way."""
 
 import pytest
 
@@ -124,8 +124,8 @@ async def test_ten_thousand_logs_are_read_in_pages_and_ranges(world: World, anvi
 
 async def test_watched_events_are_stored_without_an_automation(world: World, anvil: Anvil, token: Token) -> None:
     spec = {"chainId": 31337, "contract": token.address, "signature": "Transfer(address,address,uint256)"}
-    kept = await watch.add_watch(world.database.dsn, "chain", spec | {"walletArg": "to"})
-    assert await watch.list_watches(world.database.dsn, "chain") == [kept]
+    watch_key = await watch.add_watch(world.database.dsn, "chain", spec | {"walletArg": "to"})
+    assert await watch.list_watches(world.database.dsn, "chain") == [watch_key]
     await world.take_in({"event": "seen", "contact": {"walletAddress": ANN}, "idempotencyKey": "1"})
     world.follow(anvil.url)
     await world.read_up_to(anvil)
@@ -142,7 +142,7 @@ async def test_watched_events_are_stored_without_an_automation(world: World, anv
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"chainId": 0}, "chain id"),
         ({"contract": "0x1"}, "must be an address"),
@@ -150,9 +150,9 @@ async def test_watched_events_are_stored_without_an_automation(world: World, anv
         ({"walletArg": "value"}, "no address parameter 'value'"),
     ],
 )
-async def test_an_invalid_watch_is_refused_with_the_reason(changes: dict[str, object], said: str) -> None:
+async def test_an_invalid_watch_is_refused_with_the_reason(changes: dict[str, object], reason: str) -> None:
     spec = {"chainId": 1, "contract": ANN, "signature": "Transfer(address,address,uint256)", "walletArg": "to"}
-    with pytest.raises(AccessError, match=said):
+    with pytest.raises(AccessError, match=reason):
         await watch.add_watch("postgresql://nowhere", "chain", spec | changes)
 
 
@@ -169,8 +169,8 @@ async def test_several_organizations_follow_one_contract(world: World, anvil: An
     anvil.mine()
     await world.read_up_to(anvil)
     await other.drive()
-    found = await world.fetch("SELECT org_id, count(*) FROM messages GROUP BY 1 ORDER BY 1")
-    assert found == [(world.org_id, 1), (other_id, 1)]
+    counts = await world.fetch("SELECT org_id, count(*) FROM messages GROUP BY 1 ORDER BY 1")
+    assert counts == [(world.org_id, 1), (other_id, 1)]
     assert await world.fetch("SELECT count(*), count(DISTINCT contact_id) FROM onchain_events") == [(2, 2)]
 
 
@@ -201,12 +201,12 @@ async def test_logs_of_a_paused_automation_are_stored_and_start_nothing(
     nodes = [{"id": "t", "type": "onchain_event", "data": {}}, {"id": "g", "type": "add_tag", "data": {"tag": "x"}}]
     await world.automation(nodes, [("t", "g")], version, trigger)
     async with world.database.transaction() as tx:
-        assert [each.active is None for each in (await read_watches(tx, 1)).watches] == [False]
+        assert [followed.active is None for followed in (await read_watches(tx, 1)).watches] == [False]
     await world.execute("UPDATE automations SET paused_at = now()")
     async with world.database.transaction() as tx:
-        watched = await read_watches(tx, 1)
-    assert [each.active is None for each in watched.watches] == followed
-    assert watched.contracts == ["0x" + "ab" * 20] * len(followed)
+        watches = await read_watches(tx, 1)
+    assert [followed.active is None for followed in watches.watches] == followed
+    assert watches.contracts == ["0x" + "ab" * 20] * len(followed)
 
 
 async def test_logs_of_a_paused_automation_start_nothing_and_later_ones_do(

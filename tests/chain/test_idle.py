@@ -1,4 +1,4 @@
-"""A chain of which nobody follows anything costs its node nothing, and what is followed from a moment on is read from there."""
+"""A chain without watches costs its node nothing; a new watch is read from its beginning."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,25 +22,27 @@ def node() -> Iterator[ScriptedNode]:
 
 
 @pytest.fixture(autouse=True)
-def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_follow, "POLL_INTERVAL_S", 0.02)
 
 
 async def follow(world: World, node: ScriptedNode, block: int) -> None:
-    """Publish an automation that is live since a block, as of one moment."""
+    """Publish an automation that is live since a block."""
     spec = {"type": "onchain_event", "chainId": node.chain_id, "contract": CONTRACT, "signature": TRANSFER}
     values = (world.org_id, encode(spec | {"walletArg": "to"}).decode(), int(node.began + block))
     async with world.database.transaction() as tx:
         await tx.execute(
-            "INSERT INTO automations SELECT %s, gen_random_uuid(), 'a', %s::jsonb, '{}', true, 1, 1, NULL, now(), now(), 1, NULL,"
-            " to_timestamp(%s)",
+            "INSERT INTO automations SELECT"
+            " %s, gen_random_uuid(), 'a', %s::jsonb, '{}', true, 1, 1, NULL, now(), now(), 1, NULL, to_timestamp(%s)",
             values,
         )
         await tx.execute(
-            "INSERT INTO automation_versions SELECT org_id, id, 1, trigger_spec, '{}', now() FROM automations ON CONFLICT DO NOTHING"
+            "INSERT INTO automation_versions"
+            " SELECT org_id, id, 1, trigger_spec, '{}', now() FROM automations ON CONFLICT DO NOTHING"
         )
         await tx.execute(
-            "INSERT INTO automation_epochs VALUES (%s, 1) ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
+            "INSERT INTO automation_epochs VALUES (%s, 1)"
+            " ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
             (world.org_id,),
         )
 
@@ -49,20 +51,21 @@ async def test_a_chain_without_watches_is_not_read(world: World, node: ScriptedN
     world.clock.ahead = timedelta(seconds=-10)
     world.follow(node.url)
     await world.until("SELECT count(*) FROM chains", (1,))
-    await asked_in_a_while(node)
-    assert await asked_in_a_while(node) == 0
+    await count_requests(node)
+    assert await count_requests(node) == 0
     await follow(world, node, BLOCKS - 3)
     await world.until("SELECT min(block_number), max(block_number) FROM onchain_events", (BLOCKS - 3, BLOCKS))
     await world.execute("UPDATE automations SET archived_at = now(), active = false")
     await world.execute("UPDATE automation_epochs SET epoch = epoch + 1")
-    await asked_in_a_while(node)
-    assert await asked_in_a_while(node) == 0
+    await count_requests(node)
+    assert await count_requests(node) == 0
 
 
-async def asked_in_a_while(node: ScriptedNode) -> int:
-    before = len(node.asked)
+async def count_requests(node: ScriptedNode) -> int:
+    """Return the number of requests within 0.3 s."""
+    before = len(node.requests)
     await asyncio.sleep(0.3)
-    return len(node.asked) - before
+    return len(node.requests) - before
 
 
 async def test_blocks_before_the_first_watch_are_skipped(world: World, node: ScriptedNode) -> None:
@@ -73,7 +76,7 @@ async def test_blocks_before_the_first_watch_are_skipped(world: World, node: Scr
     await world.until("SELECT block_number FROM chains", (BLOCKS,))
     read = await world.fetch("SELECT count(*), min(block_number) FROM onchain_events")
     assert read == [(NEAR_BLOCKS + 21, BLOCKS - NEAR_BLOCKS - 20)]
-    assert sum(method == "eth_getBlockByNumber" for method, _ in node.asked) < 200
+    assert sum(method == "eth_getBlockByNumber" for method, _ in node.requests) < 200
 
 
 async def test_a_watch_from_before_the_process_started_begins_at_the_head(world: World, node: ScriptedNode) -> None:

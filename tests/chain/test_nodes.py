@@ -1,4 +1,4 @@
-"""Nodes as providers run them: limits of ranges and rates, outages, lies. Nothing is missed, and nothing is doubled."""
+"""Nodes as providers run them, with limits, outages and wrong answers: no log is missed or stored twice."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -29,28 +29,30 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_follow, "STANDBY_INTERVAL_S", 0.05)
 
 
-async def publish(world: World, node: ScriptedNode, spots: Iterable[tuple[str, str]] = ((CONTRACT, TRANSFER),)) -> None:
-    """Publish automations that start from events of contracts."""
-    for contract, signature in spots:
+async def publish(
+    world: World, node: ScriptedNode, events: Iterable[tuple[str, str]] = ((CONTRACT, TRANSFER),)
+) -> None:
+    """Publish an automation for each (contract, signature)."""
+    for contract, signature in events:
         spec = {"type": "onchain_event", "chainId": node.chain_id, "contract": contract, "signature": signature}
         trigger = {"walletArg": "to" if signature == TRANSFER else "owner", "createContacts": False}
         await world.automation([{"id": "t", "type": "onchain_event"}], [], 1, spec | trigger)
 
 
-async def following(world: World, node: ScriptedNode, read: int = 0) -> None:
-    """Follow all transfers of a node whose blocks up to one have been read."""
+async def publish_and_follow(world: World, node: ScriptedNode, read: int = 0) -> None:
+    """Follow all transfers of a node; the blocks up to `read` count as read."""
     await publish(world, node)
     await follow(world, node, read)
 
 
 async def follow(world: World, node: ScriptedNode, read: int = 0) -> None:
-    """Follow a node whose blocks up to one have been read."""
+    """Follow a node; the blocks up to `read` count as read."""
     await world.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', %s)", node.chain_id, read)
     await world.execute("INSERT INTO chain_blocks VALUES (%s, %s, %s)", node.chain_id, read, f"0x{read:064x}")
     world.follow(node.url)
 
 
-async def everything_is_read(world: World, node: ScriptedNode, read: int = 0) -> None:
+async def check_all_logs(world: World, node: ScriptedNode, read: int = 0) -> None:
     await world.until("SELECT block_number FROM chains", (node.head,))
     numbers = await world.fetch("SELECT block_number FROM onchain_events ORDER BY block_number")
     assert numbers == [(number,) for number in range(read + 1, node.head + 1) for _ in range(node.per_block)]
@@ -75,15 +77,15 @@ async def everything_is_read(world: World, node: ScriptedNode, read: int = 0) ->
 async def test_ranges_adapt_to_the_limit_of_the_node(
     world: World, node: ScriptedNode, code: int, message: str, status: int
 ) -> None:
-    def at_most_fifty(method: str, params: list[Any]) -> Refusal | None:
+    def refuse_wide_ranges(method: str, params: list[Any]) -> Refusal | None:
         if method == "eth_getLogs" and "fromBlock" in params[0]:
             wide = int(params[0]["toBlock"], 16) - int(params[0]["fromBlock"], 16) + 1 > 50
             return Refusal(message, code, status) if wide else None
         return None
 
-    node.says = at_most_fifty
-    await following(world, node)
-    await everything_is_read(world, node)
+    node.refuse = refuse_wide_ranges
+    await publish_and_follow(world, node)
+    await check_all_logs(world, node)
     assert max(node.ranges()) in range(40, 51)
 
 
@@ -109,33 +111,33 @@ async def test_ranges_adapt_to_the_limit_of_the_node(
 async def test_a_failed_request_is_repeated(
     world: World, node: ScriptedNode, refusal: Refusal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = 0
+    requests = 0
 
-    def sometimes(method: str, params: list[Any]) -> Refusal | None:
-        nonlocal asked
-        asked += 1
-        return refusal if asked % 7 == 2 else None
+    def refuse_sometimes(method: str, params: list[Any]) -> Refusal | None:
+        nonlocal requests
+        requests += 1
+        return refusal if requests % 7 == 2 else None
 
-    node.says = sometimes
+    node.refuse = refuse_sometimes
     with caplog.at_level(logging.INFO):
-        await following(world, node, BLOCKS - 8)
-        await everything_is_read(world, node, BLOCKS - 8)
-    said = "".join(str(vars(record)) for record in caplog.records if record.name.startswith("workbench"))
-    assert "secret-of-the-operator" not in said
+        await publish_and_follow(world, node, BLOCKS - 8)
+        await check_all_logs(world, node, BLOCKS - 8)
+    output = "".join(str(vars(record)) for record in caplog.records if record.name.startswith("workbench"))
+    assert "secret-of-the-operator" not in output
 
 
 async def test_a_node_that_switches_to_another_chain_changes_nothing(world: World, node: ScriptedNode) -> None:
-    await following(world, node, BLOCKS - 5)
-    await everything_is_read(world, node, BLOCKS - 5)
+    await publish_and_follow(world, node, BLOCKS - 5)
+    await check_all_logs(world, node, BLOCKS - 5)
     other = ScriptedNode(BLOCKS + 10, chain_id=6)
-    node.answer = lambda *asked: _renumbered(other.answer(*asked))  # type: ignore[method-assign]
+    node.answer = lambda *request: _with_other_hashes(other.answer(*request))  # type: ignore[method-assign]
     await world.until("SELECT count(*) FROM chains WHERE chain_id = 6", (1,))
     assert await world.fetch("SELECT count(*) FROM onchain_events WHERE removed OR chain_id = 6") == [(0,)]
     assert await world.fetch("SELECT block_number FROM chains WHERE chain_id = 5") == [(BLOCKS,)]
 
 
-def _renumbered(value: Any) -> Any:
-    """Return a block of another chain: its hashes are others."""
+def _with_other_hashes(value: Any) -> Any:
+    """Return a block with the hashes of another chain."""
     if isinstance(value, dict):
         return value | {name: "0xff" + value[name][4:] for name in ("hash", "parentHash")}
     return value
@@ -144,35 +146,35 @@ def _renumbered(value: Any) -> Any:
 async def test_a_suspended_follower_writes_nothing(world: World, node: ScriptedNode) -> None:
     now = world.clock.now()
     async with world.database.transaction() as tx:
-        taken, _ = await run(tx, claim_chain(5, now, now + LEASE_DURATION), COMMIT)
-    assert taken is not None
+        claim, _ = await run(tx, claim_chain(5, now, now + LEASE_DURATION), COMMIT)
+    assert claim is not None
     async with world.database.transaction() as tx:
-        refused, again, _ = await run(
+        second_claim, later_claim, _ = await run(
             tx,
             claim_chain(5, now, now + LEASE_DURATION),
             claim_chain(5, now + LEASE_DURATION, now + 2 * LEASE_DURATION),
             COMMIT,
         )
-    assert refused is None
-    assert again is not None
+    assert second_claim is None
+    assert later_claim is not None
     page = BlockPage(0, 1, 1, [], [(1, "0x1")])
     async with world.database.transaction() as tx:
-        watched = await read_watches(tx, 5)
+        watches = await read_watches(tx, 5)
         with pytest.raises(LostError):
-            await PageWriter(world.keyring).write(tx, taken.lease, now + LEASE_DURATION, watched, page, now)
-    assert await world.fetch("SELECT block_number, token FROM chains") == [(None, again.lease.token)]
+            await PageWriter(world.keyring).write(tx, claim.lease, now + LEASE_DURATION, watches, page, now)
+    assert await world.fetch("SELECT block_number, token FROM chains") == [(None, later_claim.lease.token)]
 
 
 @pytest.mark.chain
 async def test_a_second_node_takes_over_when_the_first_fails(world: World, node: ScriptedNode) -> None:
     with scripted(ScriptedNode(BLOCKS)) as other:
-        await following(world, node, BLOCKS - 5)
-        await everything_is_read(world, node, BLOCKS - 5)
+        await publish_and_follow(world, node, BLOCKS - 5)
+        await check_all_logs(world, node, BLOCKS - 5)
         first = world.task
         world.follow(other.url)
-        node.says = lambda _method, _params: Refusal(body=b"gone", status=503)
+        node.refuse = lambda _method, _params: Refusal(body=b"gone", status=503)
         other.head = node.head + 3
-        await everything_is_read(world, other, BLOCKS - 5)
+        await check_all_logs(world, other, BLOCKS - 5)
         await world.unfollow()
         world.task = first
     assert await world.fetch("SELECT token > 2 FROM chains") == [(True,)]

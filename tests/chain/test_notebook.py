@@ -1,4 +1,4 @@
-"""The tutorial about chains runs from top to bottom, twice, on a real node."""
+"""The tutorial about chains runs twice from top to bottom, on a real node."""
 
 import asyncio
 import os
@@ -57,8 +57,8 @@ def test_the_tutorial_shows_the_results_it_describes(
     newest = canvas.ask("samples")[0]
     tried = {"event": newest["event"], "payload": newest["payload"], "person": newest["contactId"]}
     assert newest["contactId"]
-    assert [each["title"] for each in canvas.ask("simulate", tried=tried)["messages"]] == [
+    assert [item["title"] for item in canvas.ask("simulate", tried=tried)["messages"]] == [
         "1000000000000000000000 tokens for you"
     ]
-    (value,) = [each for each in canvas.ask("choices")["paths"].popitem()[1] if each["path"] == "value"]
+    (value,) = [item for item in canvas.ask("choices")["paths"].popitem()[1] if item["path"] == "value"]
     assert value == {"path": "value", "types": ["uint256"], "samples": ["“1000000000000000000000”"]}

@@ -1,4 +1,4 @@
-"""Reading far behind the head, from nodes that do not make it easy: nothing is missed, nothing is doubled, and it goes on."""
+"""Reading far behind the head, from nodes with limits: no log is missed or stored twice, and reading continues."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 from api.chain import follow, read, rpc
 from tests.chain.scripted import APPROVAL, CONTRACTS, TRANSFER, Refusal, ScriptedNode, scripted
-from tests.chain.test_nodes import everything_is_read, following, publish
-from tests.chain.test_nodes import follow as test_ranges_follow
+from tests.chain.test_nodes import check_all_logs, publish, publish_and_follow
+from tests.chain.test_nodes import follow as follow_node
 from tests.chain.world import World
 
 pytestmark = pytest.mark.chain
@@ -23,8 +23,8 @@ def node() -> Iterator[ScriptedNode]:
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let little be near the head, which takes two questions a block."""
+def _few_near_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make few blocks near the head, since each takes two requests."""
     monkeypatch.setattr(read, "NEAR_BLOCKS", 8)
     monkeypatch.setattr(read, "NEAR_SECONDS", 96)
 
@@ -38,20 +38,20 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_lagging_node_behind_the_same_address_hides_no_log(world: World, node: ScriptedNode) -> None:
     node.behind = 2
-    await following(world, node)
-    await everything_is_read(world, node)
+    await publish_and_follow(world, node)
+    await check_all_logs(world, node)
 
 
 async def test_a_node_without_batches_is_read(world: World, node: ScriptedNode) -> None:
-    node.takes_several = False
-    await following(world, node)
-    await everything_is_read(world, node)
+    node.accepts_batches = False
+    await publish_and_follow(world, node)
+    await check_all_logs(world, node)
     assert node.ranges()
 
 
 async def test_an_unavailable_node_gets_few_requests(world: World, node: ScriptedNode) -> None:
-    node.says = lambda method, _: Refusal(body=b"gone", status=503) if method == "eth_getLogs" else None
-    await following(world, node)
+    node.refuse = lambda method, _: Refusal(body=b"gone", status=503) if method == "eth_getLogs" else None
+    await publish_and_follow(world, node)
     await world.until("SELECT trouble IS NOT NULL FROM chains", (True,))
     await world.unfollow()
     assert len([params for method, params in node.refused if method == "eth_getLogs"]) <= follow.MAX_NODE_FAILURES
@@ -59,11 +59,11 @@ async def test_an_unavailable_node_gets_few_requests(world: World, node: Scripte
 
 async def test_fast_blocks_are_near_by_their_time(world: World, node: ScriptedNode) -> None:
     node.seconds = 1
-    await following(world, node)
-    await everything_is_read(world, node)
+    await publish_and_follow(world, node)
+    await check_all_logs(world, node)
     ends = [
         int(params[0]["toBlock"], 16)
-        for method, params in node.asked
+        for method, params in node.requests
         if method == "eth_getLogs"
         if "toBlock" in params[0]
     ]
@@ -72,41 +72,41 @@ async def test_fast_blocks_are_near_by_their_time(world: World, node: ScriptedNo
 
 
 async def test_blocks_fetched_before_a_rate_limit_are_kept(world: World, node: ScriptedNode) -> None:
-    left = 3
+    remaining = 3
 
-    def three_moments_at_a_time(method: str, params: list[Any]) -> Refusal | None:
-        nonlocal left
+    def refuse_every_fourth(method: str, params: list[Any]) -> Refusal | None:
+        nonlocal remaining
         if method != "eth_getBlockByNumber" or params[0] == "latest" or int(params[0], 16) > BLOCKS - read.NEAR_BLOCKS:
             return None
-        left = 3 if left == 0 else left - 1
-        return None if left else Refusal("too many requests", 429, 429)
+        remaining = 3 if remaining == 0 else remaining - 1
+        return None if remaining else Refusal("too many requests", 429, 429)
 
-    node.says = three_moments_at_a_time
-    await following(world, node, BLOCKS - read.NEAR_BLOCKS - 20)
-    await everything_is_read(world, node, BLOCKS - read.NEAR_BLOCKS - 20)
+    node.refuse = refuse_every_fourth
+    await publish_and_follow(world, node, BLOCKS - read.NEAR_BLOCKS - 20)
+    await check_all_logs(world, node, BLOCKS - read.NEAR_BLOCKS - 20)
 
 
 async def test_a_log_of_a_block_that_the_node_does_not_have_is_not_stored(world: World, node: ScriptedNode) -> None:
     lies = 3
 
-    def forked(number: int, index: int) -> dict[str, Any]:
+    def fork_block_50(number: int, index: int) -> dict[str, Any]:
         nonlocal lies
         lies -= number == 50
         return ScriptedNode.log(node, number, index) | (
             {"blockHash": f"0x{'f' * 64}"} if number == 50 and lies > 0 else {}
         )
 
-    node.log = forked  # type: ignore[method-assign]
-    await following(world, node)
-    await everything_is_read(world, node)
+    node.log = fork_block_50  # type: ignore[method-assign]
+    await publish_and_follow(world, node)
+    await check_all_logs(world, node)
     assert await world.fetch("SELECT count(*) FROM onchain_events WHERE block_hash LIKE '0xffff%%'") == [(0,)]
 
 
 async def test_a_log_that_is_returned_twice_is_stored_once(world: World, node: ScriptedNode) -> None:
-    once = ScriptedNode._logs
-    node._logs = lambda wanted, head: once(node, wanted, head) * 2  # type: ignore[method-assign]
-    await following(world, node)
-    await everything_is_read(world, node)
+    logs = ScriptedNode._logs
+    node._logs = lambda log_filter, head: logs(node, log_filter, head) * 2  # type: ignore[method-assign]
+    await publish_and_follow(world, node)
+    await check_all_logs(world, node)
 
 
 @pytest.mark.parametrize("read", [0, BLOCKS - 8], ids=["far", "near"])
@@ -117,8 +117,8 @@ async def test_a_large_block_is_requested_in_parts(
     monkeypatch.setattr(rpc, "MAX_RESPONSE_BYTES", 12_000)  # two logs, of eight
     node.head = read + 12
     await publish(world, node, [(contract, event) for contract in CONTRACTS for event in (TRANSFER, APPROVAL)])
-    await test_ranges_follow(world, node, read)
-    await everything_is_read(world, node, read)
+    await follow_node(world, node, read)
+    await check_all_logs(world, node, read)
     assert node.largest > 12_000
 
 
@@ -127,8 +127,8 @@ async def test_a_large_block_that_cannot_be_divided_is_read_whole(
 ) -> None:
     node.padding = 10_000
     monkeypatch.setattr(rpc, "MAX_RESPONSE_BYTES", 12_000)
-    await following(world, node, BLOCKS - 8)
-    await everything_is_read(world, node, BLOCKS - 8)
+    await publish_and_follow(world, node, BLOCKS - 8)
+    await check_all_logs(world, node, BLOCKS - 8)
 
 
 async def test_a_block_that_exceeds_every_limit_is_reported(
@@ -137,5 +137,5 @@ async def test_a_block_that_exceeds_every_limit_is_reported(
     node.padding = 200_000
     monkeypatch.setattr(rpc, "MAX_RESPONSE_BYTES", 12_000)
     monkeypatch.setattr(rpc, "MAX_UNDIVIDED_BYTES", 24_000)
-    await following(world, node, BLOCKS - 8)
+    await publish_and_follow(world, node, BLOCKS - 8)
     await world.until("SELECT trouble FROM chains", ("the node does not return all logs of a block",))

@@ -1,4 +1,4 @@
-"""A chain that takes blocks back: what was not sent is not sent, what was sent stays, and nothing is missed or doubled."""
+"""Reorganizations: dropped logs start nothing more, sent messages stay, and no log is missed or doubled."""
 
 from datetime import timedelta
 

@@ -1,6 +1,6 @@
-"""Trust.md O1: the address of a node may hold its operator's key, in its path, its query or before its host. It is said nowhere.
+"""Trust.md O1: the URL of a node may contain a key of the operator, in its path, its query or its user part.
 
-A real follower process and a node that says the whole address again in every way it can; then everything that was said is searched.
+A real follower process reads a node that repeats the whole URL in every way. Then logs and tables are searched for it.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ def node() -> Iterator[ScriptedNode]:
         yield node
 
 
-def everything(node: ScriptedNode) -> list[Refusal]:
-    """Return answers that say the address again."""
-    said = f"{node.url} {quote(node.url)} {' '.join(PLACES)} {' '.join(PLACES).upper()}"
+def refusals_with_url(node: ScriptedNode) -> list[Refusal]:
+    """Return refusals that repeat the URL."""
+    text = f"{node.url} {quote(node.url)} {' '.join(PLACES)} {' '.join(PLACES).upper()}"
     return [
-        Refusal(f"no project {said}", -32000),
-        Refusal(f"rate limit of {said}", 429, 429),
-        Refusal(f"response size of {said}", -32005),
-        Refusal(body=f"<html>{said}</html>".encode(), status=502),
-        Refusal(body=f"<html>{said}</html>".encode(), status=301, headers={"Location": node.url}),
+        Refusal(f"no project {text}", -32000),
+        Refusal(f"rate limit of {text}", 429, 429),
+        Refusal(f"response size of {text}", -32005),
+        Refusal(body=f"<html>{text}</html>".encode(), status=502),
+        Refusal(body=f"<html>{text}</html>".encode(), status=301, headers={"Location": node.url}),
         Refusal(body=f'{{"jsonrpc": "2.0", "id": 1, "result": "{node.url}"}}'.encode()),
     ]
 
 
 def run(environment: dict[str, str], log: Path) -> None:
-    """Run a follower process until it has met some troubles."""
+    """Run a follower process until it has logged six errors."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "api", "chain"], env=environment, stdout=output, stderr=output
@@ -65,15 +65,15 @@ def run(environment: dict[str, str], log: Path) -> None:
 
 
 async def test_no_log_and_no_table_contains_the_url_of_a_node(world: World, node: ScriptedNode, tmp_path: Path) -> None:
-    refusals = everything(node)
-    asked = 0
+    refusals = refusals_with_url(node)
+    requests = 0
 
-    def again(_method: str, _params: list[Any]) -> Refusal | None:
-        nonlocal asked
-        asked += 1
-        return refusals[asked // 3 % len(refusals)] if asked % 3 else None
+    def refuse_two_of_three(_method: str, _params: list[Any]) -> Refusal | None:
+        nonlocal requests
+        requests += 1
+        return refusals[requests // 3 % len(refusals)] if requests % 3 else None
 
-    node.says = again
+    node.refuse = refuse_two_of_three
     log = tmp_path / "chain.log"
     environment = os.environ | {
         "DATABASE_URL": world.database.dsn,
@@ -82,20 +82,22 @@ async def test_no_log_and_no_table_contains_the_url_of_a_node(world: World, node
         "WORKBENCH_DATA_DIR": str(tmp_path),
     }
     await asyncio.to_thread(run, environment, log)
-    said = log.read_text() + str(await world.fetch("SELECT c::text FROM chains c"))
-    assert not [place for place in (*PLACES, *map(str.upper, PLACES)) if place in said]
-    assert "no project" in said
-    assert said.count("node_error") >= 6
+    output = log.read_text() + str(await world.fetch("SELECT c::text FROM chains c"))
+    assert not [place for place in (*PLACES, *map(str.upper, PLACES)) if place in output]
+    assert "no project" in output
+    assert output.count("node_error") >= 6
 
 
 async def test_errors_of_a_node_do_not_contain_its_url(node: ScriptedNode) -> None:
-    for refusal in everything(node):
-        node.says = lambda _method, _params, refusal=refusal: refusal
-        asking = EvmNode(node.url)
+    for refusal in refusals_with_url(node):
+        node.refuse = lambda _method, _params, refusal=refusal: refusal
+        evm_node = EvmNode(node.url)
         with pytest.raises(NodeError) as caught:
-            await asking.head()
-        await asking.close()
-        assert not [place for place in (*PLACES, *map(str.upper, PLACES)) if place in f"{caught.value!r} {asking.name}"]
+            await evm_node.head()
+        await evm_node.close()
+        assert not [
+            place for place in (*PLACES, *map(str.upper, PLACES)) if place in f"{caught.value!r} {evm_node.name}"
+        ]
 
 
 @pytest.mark.parametrize("url", ["ftp://canary-user@host/canary-path", "https:///canary-path", "https://[canary-path"])

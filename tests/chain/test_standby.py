@@ -1,4 +1,4 @@
-"""Nodes that stand still, or are slow, and answer all the same: another takes over, and where there is none it is said."""
+"""Nodes without progress that still answer: another one takes over, or the trouble is reported."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -9,7 +9,7 @@ from api.chain import follow
 from api.chain.follow import STUCK_AFTER_S, Standby
 from api.store.chain import list_chains
 from tests.chain.scripted import ScriptedNode, scripted
-from tests.chain.test_nodes import following
+from tests.chain.test_nodes import publish_and_follow
 from tests.chain.world import World
 
 BLOCKS = 100
@@ -32,18 +32,18 @@ def node() -> Iterator[ScriptedNode]:
         ([(100, 99), (130, 129), (160, 159)], False),
         ([(100, 120), (100, 120)], False),
     ],
-    ids=["stands", "stands-while-blocks-come", "slow", "one-behind", "catches-up", "gets-on", "own-node-behind"],
+    ids=["stuck", "stuck-with-new-blocks", "slow", "one-behind", "catches-up", "keeps-up", "own-node-behind"],
 )
 def test_a_follower_without_progress_is_stuck(looks: Sequence[tuple[int, int]], is_stuck: bool) -> None:
-    watching = Standby()
-    found = [watching.is_stuck(head, read, number * STUCK_AFTER_S) for number, (head, read) in enumerate(looks)]
-    assert found == [False] * (len(looks) - 1) + [is_stuck]
+    standby = Standby()
+    results = [standby.is_stuck(head, read, number * STUCK_AFTER_S) for number, (head, read) in enumerate(looks)]
+    assert results == [False] * (len(looks) - 1) + [is_stuck]
 
 
 def test_a_follower_is_not_stuck_before_the_timeout() -> None:
-    watching = Standby()
-    assert not watching.is_stuck(100, 90, 0)
-    assert not watching.is_stuck(110, 90, STUCK_AFTER_S / 2)
+    standby = Standby()
+    assert not standby.is_stuck(100, 90, 0)
+    assert not standby.is_stuck(110, 90, STUCK_AFTER_S / 2)
 
 
 async def test_another_node_takes_over_from_one_without_progress(
@@ -52,7 +52,7 @@ async def test_another_node_takes_over_from_one_without_progress(
     monkeypatch.setattr(follow, "STUCK_AFTER_S", 0.3)
     monkeypatch.setattr(follow, "STANDBY_INTERVAL_S", 0.05)
     with scripted(ScriptedNode(BLOCKS)) as other:
-        await following(world, node, BLOCKS - 2)
+        await publish_and_follow(world, node, BLOCKS - 2)
         await world.until("SELECT block_number FROM chains", (BLOCKS,))
         first = world.task
         world.follow(other.url)
@@ -65,7 +65,7 @@ async def test_another_node_takes_over_from_one_without_progress(
 
 async def test_an_old_head_is_reported(world: World, node: ScriptedNode) -> None:
     node.began -= 300
-    await following(world, node, BLOCKS - 2)
+    await publish_and_follow(world, node, BLOCKS - 2)
     await world.until("SELECT trouble LIKE 'no new block since %%UTC', block_number FROM chains", (True, BLOCKS))
     node.began += 300
     node.head += 1
@@ -73,13 +73,13 @@ async def test_an_old_head_is_reported(world: World, node: ScriptedNode) -> None
 
 
 async def test_a_chain_without_a_follower_is_reported(world: World, node: ScriptedNode) -> None:
-    async def said() -> list[str | None]:
+    async def troubles() -> list[str | None]:
         async with world.database.transaction() as tx:
-            return [each.trouble for each in await list_chains(tx, world.clock.now() + timedelta(seconds=6))]
+            return [chain.trouble for chain in await list_chains(tx, world.clock.now() + timedelta(seconds=6))]
 
-    await following(world, node, BLOCKS - 2)
+    await publish_and_follow(world, node, BLOCKS - 2)
     await world.until("SELECT trouble, block_number FROM chains", (None, BLOCKS))
     await world.unfollow()
-    assert await said() == ["no process follows it now"]
+    assert await troubles() == ["no process follows it now"]
     await world.execute("UPDATE chains SET lease_until = now() + interval '1 hour', block_number = NULL")
-    assert await said() == ["no block was read yet"]
+    assert await troubles() == ["no block was read yet"]

@@ -1,4 +1,4 @@
-"""Entries that wait for logs, and those whose goal is one: `0x…:transfer`."""
+"""Entries that wait for logs, and entries with a log as their goal: `0x…:transfer`."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from tests.chain.world import World
 SAY = {"title": "{{ amount }}", "body": "x"}
 
 
-async def waiting(world: World, token: Token, **settings: Any) -> None:
-    """Publish an automation that waits a day after a deposit for tokens, and says so when they come; the token is followed."""
+async def publish_wait(world: World, token: Token, **settings: Any) -> None:
+    """Publish an automation that waits a day after a deposit for tokens and then sends a message; watch the token."""
     await world.on_chain(token, walletArg="to", filters=[{"path": "value", "operator": "eq", "value": "0"}])
     wait = {
         "event": f"{token.address}:Transfer",
@@ -29,7 +29,7 @@ async def waiting(world: World, token: Token, **settings: Any) -> None:
 
 
 async def test_a_wait_ends_with_a_log_that_passes_its_filters(world: World, anvil: Anvil, token: Token) -> None:
-    await waiting(world, token)
+    await publish_wait(world, token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     token.mint(ANN, 1)
@@ -38,13 +38,16 @@ async def test_a_wait_ends_with_a_log_that_passes_its_filters(world: World, anvi
     token.mint(ANN, 7)
     await world.read_up_to(anvil)
     assert await world.messages() == [(ANN, "5")]
-    met = "SELECT s.detail ->> 'event', o.args ->> 'value' FROM entry_steps s JOIN onchain_events o ON o.id::text = s.detail ->> 'eventId'"
-    assert await world.fetch(met) == [(f"{token.address}:transfer", "7")]
+    awaited_logs = (
+        "SELECT s.detail ->> 'event', o.args ->> 'value' FROM entry_steps s"
+        " JOIN onchain_events o ON o.id::text = s.detail ->> 'eventId'"
+    )
+    assert await world.fetch(awaited_logs) == [(f"{token.address}:transfer", "7")]
 
 
 async def test_a_log_may_be_a_goal(world: World, anvil: Anvil, token: Token) -> None:
     goal = {"event": f"{token.address}:Transfer", "filters": [{"path": "value", "operator": "eq", "value": "1"}]}
-    await waiting(world, token, goal=goal)
+    await publish_wait(world, token, goal=goal)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     token.mint(BOB, 1)
@@ -54,7 +57,7 @@ async def test_a_log_may_be_a_goal(world: World, anvil: Anvil, token: Token) -> 
 
 
 async def test_a_dropped_log_ends_no_wait(world: World, anvil: Anvil, token: Token) -> None:
-    await waiting(world, token)
+    await publish_wait(world, token)
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     before = anvil.ask("evm_snapshot")

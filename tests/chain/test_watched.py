@@ -1,4 +1,4 @@
-"""What is followed changes while the chain is read: nothing is read twice for it, nothing is lost, and nothing old starts anything."""
+"""Watches change while the chain is read: no log is read twice or lost, and no old log starts an entry."""
 
 import pytest
 
@@ -18,49 +18,49 @@ OTHER = "0x" + "d0" * 20
 async def test_a_page_that_was_read_before_an_edit_is_stored(world: World) -> None:
     tokens = await Authored.of(world)
     chain = await Chain.of(world)
-    asked = await chain.look()
+    requested = await chain.read_watches()
     await tokens.publish(filters=[{"path": "value", "operator": "eq", "value": "2"}])
-    await tokens.let(automations.update, AutomationEdit(tokens.row.revision, "Renamed", None, None, None))
+    await tokens.apply(automations.update, AutomationEdit(tokens.row.revision, "Renamed", None, None, None))
     at = later(world, 1)
-    told = await chain.keep(3, *(transfer(block, wallet(1), at) for block in (1, 2, 3)), asked=asked)
-    assert (told.logs, told.entries) == (3, 1)
+    result = await chain.store(3, *(transfer(block, wallet(1), at) for block in (1, 2, 3)), requested=requested)
+    assert (result.logs, result.entries) == (3, 1)
     assert await chain.entered() == [2]
-    assert (await chain.look()).epoch == told.watches.epoch
+    assert (await chain.read_watches()).epoch == result.watches.epoch
 
 
 async def test_a_page_is_read_again_only_if_a_new_event_is_watched(world: World) -> None:
     await Authored.of(world)
     chain = await Chain.of(world)
-    asked = await chain.look()
+    requested = await chain.read_watches()
     await Authored.of(world, contract=OTHER)
     with pytest.raises(ChangedError):
-        await chain.keep(1, transfer(1, wallet(1), later(world, 1)), asked=asked)
+        await chain.store(1, transfer(1, wallet(1), later(world, 1)), requested=requested)
     assert await world.logs() == []
-    assert {contract for contract, _ in (await chain.look()).requested} - set(asked.contracts) == {OTHER}
+    assert {contract for contract, _ in (await chain.read_watches()).requested} - set(requested.contracts) == {OTHER}
 
 
 async def test_a_page_is_matched_with_the_watches_at_its_commit(world: World) -> None:
     tokens = await Authored.of(world)
     chain = await Chain.of(world)
-    asked = await chain.look()
-    await tokens.let(automations.archive)
-    told = await chain.keep(1, transfer(1, wallet(1), later(world, 1)), asked=asked)
-    assert (told.logs, told.entries) == (0, 0)
+    requested = await chain.read_watches()
+    await tokens.apply(automations.archive)
+    result = await chain.store(1, transfer(1, wallet(1), later(world, 1)), requested=requested)
+    assert (result.logs, result.entries) == (0, 0)
 
 
 async def test_fewer_confirmations_lose_and_double_no_log(world: World) -> None:
     tokens = await Authored.of(world, confirmations=10)
     chain = await Chain.of(world)
     at = later(world, 1)
-    await chain.keep(20, *(transfer(block, wallet(1), at) for block in (5, 12, 19)))
+    await chain.store(20, *(transfer(block, wallet(1), at) for block in (5, 12, 19)))
     assert await chain.entered() == [5]
     await tokens.publish(confirmations=5)
     await tokens.publish(confirmations=2)
-    await chain.keep(21)
+    await chain.store(21)
     assert await chain.entered() == [5, 12, 19]
-    await chain.keep(22, transfer(22, wallet(1), at))
+    await chain.store(22, transfer(22, wallet(1), at))
     await tokens.publish(confirmations=0)
-    await chain.keep(23)
+    await chain.store(23)
     assert await chain.entered() == [5, 12, 19, 22]
     assert await world.fetch("SELECT earlier_confirmations FROM automations") == [(None,)]
 
@@ -69,12 +69,12 @@ async def test_more_and_then_fewer_confirmations_lose_no_log(world: World) -> No
     tokens = await Authored.of(world, confirmations=2)
     chain = await Chain.of(world)
     at = later(world, 1)
-    await chain.keep(10, *(transfer(block, wallet(1), at) for block in (8, 9)))
+    await chain.store(10, *(transfer(block, wallet(1), at) for block in (8, 9)))
     await tokens.publish(confirmations=8)
-    await chain.keep(13, transfer(11, wallet(1), at))
+    await chain.store(13, transfer(11, wallet(1), at))
     assert await chain.entered() == [8]
     await tokens.publish(confirmations=1)
-    await chain.keep(14)
+    await chain.store(14)
     assert await chain.entered() == [8, 9, 11]
 
 
@@ -85,12 +85,12 @@ async def test_a_new_automation_takes_no_earlier_log(world: World) -> None:
     later(world, 5)
     new = await Authored.of(world, confirmations=3)
     after = later(world, 5)
-    await chain.keep(9, transfer(1, wallet(1), before), transfer(2, wallet(2), after))
-    found = await world.fetch(
+    await chain.store(9, transfer(1, wallet(1), before), transfer(2, wallet(2), after))
+    rows = await world.fetch(
         "SELECT o.block_number FROM entries e JOIN onchain_events o ON o.id = e.event_id WHERE automation_id = %s",
         new.row.id,
     )
-    assert found == [(2,)]
+    assert rows == [(2,)]
     assert await chain.entered() == [1, 2, 2]
 
 
@@ -98,7 +98,7 @@ async def test_logs_of_the_second_of_publication_count(world: World) -> None:
     tokens = await Authored.of(world)
     chain = await Chain.of(world)
     assert tokens.row.live_since is not None
-    await chain.keep(1, transfer(1, wallet(1), tokens.row.live_since))
+    await chain.store(1, transfer(1, wallet(1), tokens.row.live_since))
     assert await chain.entered() == [1]
 
 
@@ -115,12 +115,12 @@ async def test_logs_during_an_inactive_period_start_nothing(
 ) -> None:
     tokens = await Authored.of(world)
     chain = await Chain.of(world)
-    await tokens.let(*off)
+    await tokens.apply(*off)
     at = later(world, 10)
-    await chain.keep(1, transfer(1, wallet(1), at))
+    await chain.store(1, transfer(1, wallet(1), at))
     later(world, 10)
-    await tokens.let(on[0], **on[1])
-    await chain.keep(3, transfer(2, wallet(1), at), transfer(3, wallet(1), later(world, 1)))
+    await tokens.apply(on[0], **on[1])
+    await chain.store(3, transfer(2, wallet(1), at), transfer(3, wallet(1), later(world, 1)))
     assert await chain.entered() == [3]
 
 
@@ -129,8 +129,8 @@ async def test_a_new_version_continues_after_the_previous_one(world: World) -> N
     chain = await Chain.of(world)
     at = later(world, 10)
     await tokens.publish(filters=[{"path": "value", "operator": "neq", "value": "2"}])
-    await tokens.let(automations.rollback, 1)
-    await chain.keep(2, transfer(1, wallet(1), at), transfer(2, wallet(1), at))
+    await tokens.apply(automations.rollback, 1)
+    await chain.store(2, transfer(1, wallet(1), at), transfer(2, wallet(1), at))
     assert await chain.entered() == [1, 2]
 
 
@@ -141,7 +141,7 @@ async def test_a_new_contract_counts_from_its_publication(world: World) -> None:
     before = later(world, 10)
     later(world, 10)
     await tokens.publish(contract=OTHER)
-    await chain.keep(
+    await chain.store(
         2, transfer(1, wallet(1), before, contract=OTHER), transfer(2, wallet(1), later(world, 1), contract=OTHER)
     )
     assert await chain.entered() == [2]
@@ -153,14 +153,17 @@ async def test_organizations_follow_one_contract_independently(world: World) -> 
     theirs = await Authored.of(other, filters=[{"path": "value", "operator": "eq", "value": "2"}])
     chain = await Chain.of(world)
     at = later(world, 1)
-    await chain.keep(2, transfer(1, wallet(1), at), transfer(2, wallet(1), at))
-    await mine.let(automations.deactivate)
-    await chain.keep(3, transfer(3, wallet(1), later(world, 1)))
+    await chain.store(2, transfer(1, wallet(1), at), transfer(2, wallet(1), at))
+    await mine.apply(automations.deactivate)
+    await chain.store(3, transfer(3, wallet(1), later(world, 1)))
     await theirs.publish(filters=[])
-    await mine.let(automations.activate)
-    await chain.keep(4, transfer(4, wallet(1), later(world, 1)))
-    counted = "SELECT e.org_id, o.block_number FROM entries e JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id ORDER BY 1, 2"
-    assert await world.fetch(counted) == [
+    await mine.apply(automations.activate)
+    await chain.store(4, transfer(4, wallet(1), later(world, 1)))
+    counts = (
+        "SELECT e.org_id, o.block_number FROM entries e"
+        " JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id ORDER BY 1, 2"
+    )
+    assert await world.fetch(counts) == [
         *((world.org_id, block) for block in (1, 2, 4)),
         *((other.org_id, block) for block in (2, 4)),
     ]
@@ -177,7 +180,7 @@ async def test_one_address_on_two_chains_is_two_contracts(world: World) -> None:
     at = later(world, 1)
     log = transfer(1, wallet(1), at)
     for chain in (first, second):
-        assert (await chain.keep(1, log)).entries == 1
+        assert (await chain.store(1, log)).entries == 1
     assert await world.fetch("SELECT chain_id, count(*) FROM onchain_events GROUP BY 1 ORDER BY 1") == [(5, 1), (6, 1)]
 
 
@@ -185,15 +188,15 @@ async def test_a_watch_that_is_removed_and_added_again_skips_the_logs_between(wo
     spec = {"chainId": 5, "contract": CONTRACT, "signature": TRANSFER, "walletArg": "to"}
     await watch.add_watch(world.database.dsn, "chain", spec)
     chain = await Chain.of(world)
-    await chain.keep(1, transfer(1, wallet(1), later(world, 1)))
-    asked = await chain.look()
+    await chain.store(1, transfer(1, wallet(1), later(world, 1)))
+    requested = await chain.read_watches()
     await watch.remove_watch(world.database.dsn, "chain", spec)
-    await chain.keep(2, transfer(2, wallet(1), later(world, 1)), asked=asked)
-    assert (await chain.look()).requested == frozenset()
+    await chain.store(2, transfer(2, wallet(1), later(world, 1)), requested=requested)
+    assert (await chain.read_watches()).requested == frozenset()
     await watch.add_watch(world.database.dsn, "chain", spec)
     with pytest.raises(ChangedError):
-        await chain.keep(3, transfer(3, wallet(1), later(world, 1)), asked=NO_WATCHES)
-    await chain.keep(3, transfer(3, wallet(1), later(world, 1)))
+        await chain.store(3, transfer(3, wallet(1), later(world, 1)), requested=NO_WATCHES)
+    await chain.store(3, transfer(3, wallet(1), later(world, 1)))
     assert await world.logs("block_number") == [(1,), (3,)]
     assert await world.entries() == []
 
@@ -201,12 +204,12 @@ async def test_a_watch_that_is_removed_and_added_again_skips_the_logs_between(wo
 async def test_a_version_published_during_a_pause_counts_from_the_resumption(world: World) -> None:
     tokens = await Authored.of(world, confirmations=2)
     chain = await Chain.of(world)
-    await chain.keep(2, transfer(2, wallet(1), later(world, 1)))
+    await chain.store(2, transfer(2, wallet(1), later(world, 1)))
     later(world, 5)
-    await tokens.let(automations.pause)
+    await tokens.apply(automations.pause)
     await tokens.publish(confirmations=0)
-    await chain.keep(3, transfer(3, wallet(1), later(world, 1)))
+    await chain.store(3, transfer(3, wallet(1), later(world, 1)))
     later(world, 5)
-    await tokens.let(automations.resume, cancel_overdue=False)
-    await chain.keep(5, transfer(5, wallet(1), later(world, 1)))
+    await tokens.apply(automations.resume, cancel_overdue=False)
+    await chain.store(5, transfer(5, wallet(1), later(world, 1)))
     assert await chain.entered() == [5]

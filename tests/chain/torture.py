@@ -1,7 +1,7 @@
 """Kill followers and reorganize the chain while tokens move: `python -m tests.chain.torture --kills 50 --reorgs 20`.
 
-At the end the node is asked for every transfer that is in its chain. Each has one row and one entry that was not cancelled; whatever
-else was seen is marked as removed; nobody was sent two messages for one transfer.
+At the end, every transfer in the chain of the node must have one row and one entry that was not cancelled. All other
+rows must be marked as removed, and no contact may have two messages for one transfer.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _SETTLED_WITHIN = 120.0
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What came of it. The last four are to be nothing."""
+    """The results. The last four must be 0."""
 
     transfers: int
     removed: int
@@ -59,13 +59,12 @@ class Killed:
         self._process = self._started()
 
     def kill(self) -> None:
-        """Kill it at once, and start another."""
+        """Kill the process and start another."""
         self._process.kill()
         self._process.wait()
         self._process = self._started()
 
     def stop(self) -> None:
-        """End it."""
         self._process.terminate()
         self._process.wait()
         self._log.close()
@@ -76,16 +75,16 @@ class Killed:
 
 
 async def torture(world: World, node: Anvil, folder: Path, kills: int, reorgs: int, chance: random.Random) -> Summary:
-    """Do so many kills and reorganizations in a random order with transfers between them, then judge."""
+    """Run kills and reorganizations in a random order with transfers between them; return the results."""
     token = Token(node)
-    node.mine(2 * DEEPEST)  # the token itself is not taken back
+    node.mine(2 * DEEPEST)  # the token itself is never dropped
     await world.on_chain(token)
     await world.on_chain(token, confirmations=2, delay=1)
     process = Killed(world.database.dsn, node.url, folder)
     driving = asyncio.create_task(_drive(world))
     try:
         await world.until("SELECT count(*) FROM chains WHERE block_number IS NOT NULL", (1,))
-        await asyncio.to_thread(node.mine, 2 * DEEPEST)  # nothing of now comes again in a block from before
+        await asyncio.to_thread(node.mine, 2 * DEEPEST)  # later transactions never move to a block from before
         faults = ["kill"] * kills + ["reorg"] * reorgs
         chance.shuffle(faults)
         number = 1_000
@@ -108,7 +107,7 @@ async def torture(world: World, node: Anvil, folder: Path, kills: int, reorgs: i
         driving.cancel()
         await asyncio.gather(driving, return_exceptions=True)
         process.stop()
-    return await _judged(world, node, token)
+    return await _check_results(world, node, token)
 
 
 def _move(token: Token, number: int, chance: random.Random) -> int:
@@ -121,12 +120,14 @@ def _move(token: Token, number: int, chance: random.Random) -> int:
 
 def _reorganize(node: Anvil, token: Token, number: int, chance: random.Random) -> None:
     depth = chance.randrange(1, DEEPEST + 1)
-    if chance.random() < 0.5:  # everything comes again, in one block and behind somebody else's
+    if chance.random() < 0.5:  # all transactions come again, in one block behind another one
         first = token.minting(f"0x{number:040x}", 1) | {"from": OTHER}
-        node.reorg(depth, [[first, 0], *([each, 0] for each in node.newest_transactions(depth))])
+        node.reorg(depth, [[first, 0], *([transaction, 0] for transaction in node.newest_transactions(depth))])
         return
-    instead = [[token.minting(f"0x{number + each:040x}", 1), each] for each in range(chance.randrange(depth + 1))]
-    node.reorg(depth, instead)
+    replacements = [
+        [token.minting(f"0x{number + offset:040x}", 1), offset] for offset in range(chance.randrange(depth + 1))
+    ]
+    node.reorg(depth, replacements)
 
 
 async def _drive(world: World) -> None:
@@ -135,12 +136,12 @@ async def _drive(world: World) -> None:
         await asyncio.sleep(_DRIVE_EVERY)
 
 
-async def _judged(world: World, node: Anvil, token: Token) -> Summary:
-    wanted = {"fromBlock": "0x0", "toBlock": "latest", "address": token.address}
+async def _check_results(world: World, node: Anvil, token: Token) -> Summary:
+    log_filter = {"fromBlock": "0x0", "toBlock": "latest", "address": token.address}
     logs: list[dict[str, Any]] = await asyncio.to_thread(
-        node.ask, "eth_getLogs", {**wanted, "topics": [event_topic("Transfer(address,address,uint256)")]}
+        node.ask, "eth_getLogs", {**log_filter, "topics": [event_topic("Transfer(address,address,uint256)")]}
     )
-    there = {(each["transactionHash"], int(each["logIndex"], 16)) for each in logs}
+    transfers = {(log["transactionHash"], int(log["logIndex"], 16)) for log in logs}
     rows = await world.fetch("SELECT tx_hash, log_index, removed, id::text FROM onchain_events")
     live = {(tx_hash, index): row_id for tx_hash, index, removed, row_id in rows if not removed}
     completed = await world.fetch(
@@ -153,11 +154,11 @@ async def _judged(world: World, node: Anvil, token: Token) -> Summary:
     )
     ((messages,),) = await world.fetch("SELECT count(*) FROM messages")
     return Summary(
-        transfers=len(there),
+        transfers=len(transfers),
         removed=len(rows) - len(live),
         messages=messages,
-        missed=len(there - live.keys()),
-        invented=len(live.keys() - there),
+        missed=len(transfers - live.keys()),
+        invented=len(live.keys() - transfers),
         unanswered=sum(entered.get(row_id, 0) != 2 for row_id in live.values()),
         doubled=len(doubled),
     )
@@ -172,12 +173,12 @@ def main() -> int:
     parser.add_argument("--reorgs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
-    os.environ["PGOPTIONS"] = "-c workbench.org=*"  # what we ask the database ourselves sees every organization
+    os.environ["PGOPTIONS"] = "-c workbench.org=*"  # our own queries see every organization
     with postgres.running() as server, tempfile.TemporaryDirectory() as folder, running(Path(folder)) as node:
         dsn = postgres.prepared(server, "torture").dsn
-        found = asyncio.run(_run(dsn, node, Path(folder), args))
-    sys.stdout.write(f"{found}\n")
-    return int(bool(found.missed or found.invented or found.unanswered or found.doubled))
+        summary = asyncio.run(_run(dsn, node, Path(folder), args))
+    sys.stdout.write(f"{summary}\n")
+    return int(bool(summary.missed or summary.invented or summary.unanswered or summary.doubled))
 
 
 async def _run(dsn: str, node: Anvil, folder: Path, args: argparse.Namespace) -> Summary:

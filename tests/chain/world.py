@@ -1,4 +1,4 @@
-"""One organization whose automations start from logs, with a follower in the test's own loop and an engine driven by hand."""
+"""One organization with automations that start from logs, a follower in the loop of the test, and an engine."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from tests.chain.anvil import Anvil, Token
 from tests.engine.conftest import Bench
 
 TRANSFER = "Transfer(address indexed from, address indexed to, uint256 value)"
-PATIENCE = 60.0  # a node that is slow to start is asked again after 16 s
+TIMEOUT_S = 60.0  # after some failures of a node, the follower pauses for 16 s
 
 Row = tuple[Any, ...]
 
@@ -21,13 +21,13 @@ class World(Bench):
     task: asyncio.Task[None] | None = None
 
     async def automation(self, *args: Any, **settings: Any) -> str:
-        """Publish an automation that is live for years: chains of tests have clocks of their own."""
+        """Publish an automation that has been live for years, since test chains have clocks of their own."""
         automation_id = await super().automation(*args, **settings)
         await self.execute("UPDATE automations SET live_since = '2020-01-01' WHERE id = %s", automation_id)
         return automation_id
 
     async def on_chain(self, token: Token, version: int | None = 1, delay: int = 0, **spec: Any) -> str:
-        """Publish an automation that tells who gets tokens how many."""
+        """Publish an automation that sends the receivers of tokens their amounts."""
         trigger = {
             "type": "onchain_event",
             "chainId": 31337,
@@ -65,10 +65,10 @@ class World(Bench):
         head = await asyncio.to_thread(lambda: node.head)
         await self.until("SELECT number, hash FROM chain_blocks ORDER BY number DESC LIMIT 1", head)
 
-    async def until(self, query: str, wanted: Row, seconds: float = PATIENCE) -> None:
-        """Wait until a query gives one row, this one."""
+    async def until(self, query: str, expected: Row, seconds: float = TIMEOUT_S) -> None:
+        """Wait until a query returns one row, `expected`."""
         async with asyncio.timeout(seconds):
-            while await self.fetch(query) != [wanted]:
+            while await self.fetch(query) != [expected]:
                 assert self.task is None or not self.task.done(), self.task
                 await asyncio.sleep(0.05)
 
@@ -76,8 +76,9 @@ class World(Bench):
         return await self.fetch(f"SELECT {columns} FROM onchain_events ORDER BY block_number, log_index")
 
     async def messages(self) -> list[Row]:
-        """Let the engine work, then return who was told what."""
+        """Run the engine, then return (wallet, title) of all messages."""
         await self.drive()
         return await self.fetch(
-            "SELECT c.wallet_address, m.subject FROM messages m JOIN contacts c USING (org_id) WHERE c.id = m.contact_id ORDER BY 1, 2"
+            "SELECT c.wallet_address, m.subject FROM messages m JOIN contacts c USING (org_id)"
+            " WHERE c.id = m.contact_id ORDER BY 1, 2"
         )
