@@ -1,9 +1,10 @@
--- Distributes the tables over the workers. Run by the coordinator of a Citus cluster at every migration; only tables that are not
--- distributed yet are changed. Distribute early: existing rows are moved.
+-- Distributes the tables over the workers. Run by the coordinator of a Citus cluster at every migration; only tables
+-- that are not distributed yet are changed. Distribute early: existing rows are moved.
 --
--- A table with org_id is distributed by it, colocated with `contacts`: all rows of an organization are on one node, and so are its
--- transactions and joins. The few tables without an organization, and `api_keys`, which identifies organizations, are reference tables
--- with a copy on every node. A table is distributed after the tables that it references.
+-- A table with org_id is distributed by it, colocated with `contacts`: all rows of an organization are on one node, and
+-- so are its transactions and joins. The few tables without an organization, and `api_keys`, which identifies
+-- organizations, are reference tables with a copy on every node. A table is distributed after the tables that it
+-- references.
 
 DO $citus$
 DECLARE
@@ -43,7 +44,8 @@ BEGIN
     FOREACH name IN ARRAY moved LOOP
         PERFORM truncate_local_data_after_distributing_table(name);
     END LOOP;
-    -- Reader roles may use the shards by name, but not the tables here (api/store/sql_roles.py). Nodes added later lack the grant.
+    -- Reader roles may use the shards by name, but not the tables here (api/store/sql_roles.py). Nodes added later lack
+    -- the grant.
     FOR item IN
         SELECT DISTINCT reader FROM pg_policies, unnest(roles) AS reader
         WHERE schemaname = 'workbench' AND reader IN (SELECT rolname FROM pg_roles)

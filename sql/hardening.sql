@@ -1,12 +1,12 @@
--- Revokes from PUBLIC what an analyst's login role must not use. Run by a superuser at every migration; idempotent, and read-only when
--- nothing is left to do.
+-- Revokes from PUBLIC what an analyst's login role must not use. Run by a superuser at every migration; idempotent, and
+-- read-only when nothing is left to do.
 --
--- An analyst's query can only be one SELECT (it runs in DECLARE CURSOR through the extended protocol). What is left to close is what a
--- SELECT can call or read: functions that act or reveal other sessions, and the catalogs. The owner of the database (the application)
--- and pg_monitor keep whatever PUBLIC loses; superusers are not affected.
+-- An analyst's query can only be one SELECT (it runs in DECLARE CURSOR through the extended protocol). What is left to
+-- close is what a SELECT can call or read: functions that act or reveal other sessions, and the catalogs. The owner of
+-- the database (the application) and pg_monitor keep whatever PUBLIC loses; superusers are not affected.
 --
--- Functions are chosen by rule, not by list, so that functions of newer Postgres versions are covered, too: everything VOLATILE,
--- everything called pg_*, and the families below.
+-- Functions are chosen by rule, not by list, so that functions of newer Postgres versions are covered, too: everything
+-- VOLATILE, everything called pg_*, and the families below.
 
 DO $hardening$
 DECLARE
@@ -37,7 +37,8 @@ BEGIN
               'random', 'random_normal', 'gen_random_uuid', 'uuidv4', 'uuidv7', 'array_sample', 'array_shuffle',
               'clock_timestamp', 'timeofday',
               'pg_typeof', 'pg_column_size', 'pg_size_pretty', 'pg_size_bytes', 'pg_input_is_valid', 'pg_collation_for',
-              -- Citus needs these to run an analyst's query on its workers in that role; none reveals other transactions
+              -- Citus needs these to run an analyst's query on its workers in that role; none reveals other
+              -- transactions
               'assign_distributed_transaction_id', 'read_intermediate_result', 'read_intermediate_results')
     LOOP
         IF item.is_open THEN

@@ -1,11 +1,13 @@
--- Row-level security for every table with an `org_id`. Run at every migration; idempotent, and read-only when nothing is left to do.
+-- Row-level security for every table with an `org_id`. Run at every migration; idempotent, and read-only when nothing
+-- is left to do.
 --
--- The policies also apply to the tables' owner, which is the application. A session sees and writes the rows of the organization in its
--- setting `workbench.org`; with `*` those of all organizations, without the setting none. Analysts' login roles have their own policies
--- (api/store/sql_roles.py), and the setting gives them nothing. Partitions are read through their table, so its policy applies.
+-- The policies also apply to the tables' owner, which is the application. A session sees and writes the rows of the
+-- organization in its setting `workbench.org`; with `*` those of all organizations, without the setting none. Analysts'
+-- login roles have their own policies (api/store/sql_roles.py), and the setting gives them nothing. Partitions are read
+-- through their table, so its policy applies.
 --
--- The setting is read in a subquery, which is evaluated once per statement instead of once per row. Citus accepts no policy with a
--- subquery; its nodes learn the setting from each transaction that sets it (api/store/database.py).
+-- The setting is read in a subquery, which is evaluated once per statement instead of once per row. Citus accepts no
+-- policy with a subquery; its nodes learn the setting from each transaction that sets it (api/store/database.py).
 
 DO $wall$
 DECLARE

@@ -1,4 +1,4 @@
--- Organizations, their API keys, and what a rotation of the installation's secret rewrites.
+-- Organizations, their API keys, and the rows that a rotation of the installation's secret rewrites.
 
 -- Organizations ----------------------------------------------------------------------------------------------------
 

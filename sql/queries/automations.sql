@@ -1,4 +1,4 @@
--- Automations: drafts and versions, the audit log, cancelling and resuming entries, goals, and entries as people see
+-- Automations: drafts and versions, the audit log, cancelling and resuming entries, goals, and entries as users see
 -- them.
 
 -- Automations and versions -----------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revi
 
 -- insert_version --
 -- Publish: a version is written once and never changed. `awaits` preselects the events for which ingest looks at
--- waiting entries; what the events mean to them, the language decides.
+-- waiting entries; the language decides what the events mean to them.
 INSERT INTO automation_versions (org_id, automation_id, version, trigger_spec, graph, published_at, published_by, awaits)
 SELECT :org_id ::bigint, :automation_id ::uuid, :version ::integer, :trigger_spec ::jsonb, :graph ::jsonb, :published_at ::timestamptz,
        :published_by ::uuid, ARRAY(

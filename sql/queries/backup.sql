@@ -46,5 +46,5 @@ GROUP BY m.org_id
 ORDER BY 1, 2;
 
 -- has_organizations --
--- Whether a restore would replace anybody's data.
+-- Whether the database has an organization, so that a restore would replace data.
 SELECT EXISTS (SELECT FROM organizations);

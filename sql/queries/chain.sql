@@ -1,4 +1,4 @@
--- Chains: following them, storing their logs, taking back what a reorganization removes, and showing them to people.
+-- Chains: following them, storing their logs, dropping those that a reorganization removes, and showing them to users.
 --
 -- `ORDER BY` in a lookup by key (CROSS JOIN LATERAL) keeps the planner from every index but that key.
 
@@ -28,13 +28,13 @@ UPDATE chains SET block_number = :block_number ::bigint, head = :head ::bigint, 
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- begin_dropping --
--- All logs above this block are to be taken back before anything else is read; the lower block counts if an earlier
+-- All logs above this block must be dropped before anything else is read; the lower block counts if an earlier
 -- reorganization is not done yet.
 UPDATE chains SET dropping_above = least(dropping_above, :above ::bigint)
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- end_dropping --
--- They are taken back.
+-- They are dropped.
 UPDATE chains SET dropping_above = NULL WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- last_read_block --
@@ -42,12 +42,12 @@ UPDATE chains SET dropping_above = NULL WHERE chain_id = :chain_id ::bigint AND 
 SELECT block_number FROM chains WHERE chain_id = :chain_id ::bigint;
 
 -- set_chain_trouble --
--- What hinders the follower.
+-- Record what prevents progress, or null.
 UPDATE chains SET trouble = :trouble ::text
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- list_chains --
--- How far chains were read, and what hinders their followers, or that there is none.
+-- How far chains were read, and what prevents progress, including a missing follower.
 SELECT c.chain_id, c.block_number, c.head, c.read_at,
        CASE WHEN c.lease_until <= :now THEN concat_ws('; ', 'no process follows it now', c.trouble)
             WHEN c.block_number IS NULL THEN coalesce(c.trouble, 'no block was read yet')
@@ -55,7 +55,7 @@ SELECT c.chain_id, c.block_number, c.head, c.read_at,
 FROM chains c ORDER BY c.chain_id;
 
 -- add_blocks --
--- Remember blocks that were read.
+-- Store blocks that were read.
 INSERT INTO chain_blocks (chain_id, number, hash)
 SELECT :chain_id ::bigint, number, hash FROM unnest(:numbers ::bigint[], :hashes ::text[]) AS b (number, hash)
 ON CONFLICT (chain_id, number) DO UPDATE SET hash = excluded.hash;
@@ -66,7 +66,7 @@ DELETE FROM chain_blocks
 WHERE chain_id = :chain_id ::bigint AND (number > :above ::bigint OR (number < :below ::bigint AND number > 0));
 
 -- list_blocks --
--- The remembered blocks, in order.
+-- The stored blocks, in order.
 SELECT number, hash FROM chain_blocks WHERE chain_id = :chain_id ::bigint ORDER BY number;
 
 -- What to look for -------------------------------------------------------------------------------------------------
@@ -81,8 +81,8 @@ SELECT org_id, epoch FROM automation_epochs WHERE org_id > 0;
 
 -- chain_automations --
 -- The active automations of some organizations that start from logs of a chain, with the trigger of the published
--- version, or of the draft if none is published. A paused automation takes no entries, but its logs are kept: others
--- wait for them, and it may wait for their confirmations.
+-- version, or of the draft if none is published. A paused automation takes no entries, but its logs are stored: other
+-- entries wait for them, and it may wait for their confirmations.
 SELECT t.org_id, t.id::text, t.published_version, t.activation, t.spec, t.live_since, t.earlier_confirmations, t.paused
 FROM (
     SELECT a.org_id, a.id, a.published_version, a.activation, coalesce(v.trigger_spec, a.trigger_spec) AS spec,
@@ -216,7 +216,7 @@ WHERE g.id IN (
 ORDER BY g.id;
 
 -- drop_logs --
--- The blocks above one are no longer in the chain: mark an organization's next logs in them as removed, and cancel
+-- The blocks above one left the chain: mark an organization's next logs in them as removed, and cancel
 -- the unfinished entries that they started, also those that a worker holds. Queued messages are skipped; messages
 -- being sent may arrive. How many logs and entries, and up to which block.
 WITH page AS MATERIALIZED (
@@ -272,7 +272,7 @@ WITH page AS MATERIALIZED (
 SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM moved), (SELECT max(block_number) FROM page);
 
 -- restore_logs --
--- Dropped logs are back, in another block or at another place in it.
+-- Restore dropped logs that returned, in another block or at another position in it.
 UPDATE onchain_events o
 SET removed = false, log_index = k.log_index, block_number = k.block_number, block_hash = k.block_hash,
     block_time = to_timestamp(k.block_seconds)

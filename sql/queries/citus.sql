@@ -4,8 +4,8 @@
 -- Numbers of transactions ------------------------------------------------------------------------------------------
 
 -- register_cluster --
--- Begin a new series of numbers if the database has come to another cluster. No transaction that will use it has
--- begun yet.
+-- Begin a new series of numbers if the database moved to another cluster. No transaction that will use it has begun
+-- yet.
 INSERT INTO workbench.clusters (first_number, system_identifier, added, since)
 SELECT greatest(following, counter), system_identifier, greatest(following - counter, 0), clock_timestamp()
 FROM pg_control_system(),
@@ -16,7 +16,7 @@ WHERE system_identifier IS DISTINCT FROM
       (SELECT c.system_identifier FROM workbench.clusters c ORDER BY first_number DESC LIMIT 1);
 
 -- transaction_offset --
--- The offset that this cluster adds to its transaction ids; no row if the database has come to it and was not
+-- The offset that this cluster adds to its transaction ids; no row if the database moved to it and was not
 -- migrated since.
 SELECT c.added FROM pg_control_system() s, (SELECT * FROM clusters ORDER BY first_number DESC LIMIT 1) c
 WHERE c.system_identifier = s.system_identifier;

@@ -80,9 +80,9 @@ WHERE org_id = :org_id AND id = :id AND erased_at IS NULL AND 'email' <> ALL (op
 -- The rows of an erased contact stay and are counted, without anything that identifies it or shows what it did.
 
 -- find_erasure --
--- When a contact was erased, or null, and the contact it was merged into; no row if there is no such contact. The
+-- When a contact was erased, or null, and the contact it was merged into; no row if the contact does not exist. The
 -- third column is true while rows of another contact are on their way back from it (an undone merge): until then
--- they cannot be told apart.
+-- they cannot be distinguished.
 SELECT erased_at, merged_into::text, EXISTS (
     SELECT FROM contact_merges m
     WHERE m.org_id = :org_id AND m.keep_id = :contact_id AND m.undone_at IS NOT NULL AND m.due_at IS NOT NULL)
@@ -382,7 +382,7 @@ ORDER BY created_at, id
 LIMIT :limit;
 
 -- Timeline ---------------------------------------------------------------------------------------------------------
--- What happened to one contact, newest first: for each kind, the rows before a time and an id.
+-- The history of one contact, newest first: for each kind, the rows before a time and an id.
 
 -- count_contact_rows --
 -- How many events, entries, messages and identity conflicts a contact has.

@@ -5,7 +5,7 @@
 CREATE TEMPORARY TABLE IF NOT EXISTS arriving_keys (LIKE idempotency_keys) ON COMMIT DELETE ROWS;
 
 -- send_keys --
--- Send idempotency keys that no event was seen to hold; the caller sorts them.
+-- Send idempotency keys that were not claimed at the last look; the caller sorts them.
 COPY arriving_keys (org_id, key_digest, event_id, body_digest, created_at) FROM STDIN (FORMAT binary);
 
 -- add_keys --

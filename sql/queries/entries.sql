@@ -76,7 +76,7 @@ SELECT id::text, automation_id::text, automation_version, event_id::text, event_
 FROM claimed;
 
 -- rescue_entries --
--- Release entries whose worker let its lease expire; they are retried at once.
+-- Release entries with an expired lease; they are retried at once.
 WITH expired AS (
     SELECT org_id, id FROM entries
     WHERE org_id = :org_id ::bigint AND state = 'running' AND lease_until <= :now ::timestamptz
@@ -154,7 +154,7 @@ CROSS JOIN LATERAL (
 ) AS s;
 
 -- read_automation_statuses --
--- The activation of automations, the outcome of their entries if they no longer run, and whether they are paused.
+-- The activation of automations, the outcome of their entries if they stopped, and whether they are paused.
 SELECT a.id::text, a.activation,
        CASE WHEN a.archived_at IS NOT NULL THEN 'automation_archived' WHEN NOT a.active THEN 'automation_inactive' END,
        a.paused_at IS NOT NULL
@@ -167,7 +167,7 @@ SELECT graph FROM automation_versions
 WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version;
 
 -- read_other_entries --
--- For each entry: when the contact last entered the automation otherwise, and whether one of those entries has not
+-- For each entry: when the contact last entered the automation with another entry, and whether one of those entries has not
 -- ended.
 -- Another entry counts once it has taken a step or died; while it is undecided, it counts if it was created before
 -- this one. Two entries that are committed in another order than created can still not both be first: the later
@@ -216,8 +216,8 @@ ORDER BY m.created_at;
 
 -- read_later_events --
 -- For each entry: the newest events of some names that its contact sent after a moment, and after the event that
--- started it; and the newest logs about the contact whose contract and event are among the names, if there is a name
--- of that form.
+-- started it; and, if a name is a contract and an event, the newest logs about the contact with that contract and
+-- event.
 SELECT k.id::text, a.created_at, a.event, a.wallet_address, a.email, a.external_id, a.payload, a.id::text
 FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :event_ids ::uuid[], :created ::timestamptz[], :since ::timestamptz[],
             :names ::text[]) AS k (id, contact_id, event_id, created_at, since, names)
@@ -294,12 +294,12 @@ SELECT count(*) FROM (
 ) AS paused;
 
 -- has_step --
--- A row if a step is logged under a claim: then everything that was written with it is there, too.
+-- A row if a step is logged under a claim: then everything that was written with it is stored, too.
 SELECT step FROM entry_steps
 WHERE org_id = :org_id ::bigint AND entry_id = :entry_id ::uuid AND claim = :claim ::bigint AND step = :step ::integer;
 
 -- add_steps --
--- Log what happened at nodes.
+-- Log the steps at nodes.
 INSERT INTO entry_steps (org_id, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, at)
 SELECT :org_id ::bigint, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, :at ::timestamptz
 FROM unnest(:entry_ids ::uuid[], :claims ::bigint[], :steps ::integer[], :attempts ::integer[], :node_ids ::text[],

@@ -1,6 +1,6 @@
 -- Events: storing them, counting them, and showing them in the catalog and the live tail.
 
--- Ingest: what it must know of automations -------------------------------------------------------------------------
+-- Ingest: triggers of automations ----------------------------------------------------------------------------------
 -- Ingest caches the triggers of organizations. It compares epochs in its own transaction, so a cached trigger is
 -- never stale.
 
@@ -77,7 +77,7 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains
 RETURNING true;
 
 -- remove_emails --
--- Remove the email of contacts whose address moved to another contact.
+-- Remove the email of contacts after the address moved to another contact.
 UPDATE contacts c SET email = NULL, email_domain = NULL, updated_at = :updated_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[]) AS l (org_id, id)
 WHERE c.org_id = l.org_id AND c.id = l.id;

@@ -5,7 +5,7 @@
 SELECT count(pg_advisory_xact_lock(k)) FROM unnest(:keys ::bigint[]) AS k;
 
 -- share_members --
--- Shared lock: change the segments of single contacts, beside other transactions that do the same.
+-- Shared lock: change the segments of single contacts, while other transactions may do the same.
 SELECT pg_advisory_xact_lock_shared(7300454, (:org_id ::bigint % 2147483647) ::integer);
 
 -- hold_members --

@@ -80,7 +80,7 @@ DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :id AND segm
 -- Merge records ----------------------------------------------------------------------------------------------------
 
 -- add_merge --
--- Record what a merge changed.
+-- Record the changes of a merge.
 INSERT INTO contact_merges (org_id, id, keep_id, absorbed_id, gained, identities, absorbed, created_at, due_at)
 VALUES (:org_id, :id, :keep_id, :absorbed_id, :gained ::jsonb, :identities ::jsonb, :absorbed ::jsonb, :at, :due_at);
 
@@ -106,7 +106,7 @@ SELECT id FROM contact_merges WHERE org_id = :org_id AND absorbed_id = :absorbed
 UPDATE contact_merges SET undone_at = :at, due_at = :due_at WHERE org_id = :org_id AND id = :id;
 
 -- update_absorbed --
--- What the survivor took over from the absorbed contact.
+-- Record what the survivor took over from the absorbed contact.
 UPDATE contact_merges SET absorbed = :absorbed ::jsonb WHERE org_id = :org_id AND id = :id;
 
 -- resolve_conflicts --
@@ -185,7 +185,7 @@ FROM page p
 WHERE e.org_id = :org_id AND e.id = p.id;
 
 -- move_messages --
--- Move the next messages of a contact whose entries have moved already.
+-- Move the next messages of a contact, after their entries have moved.
 WITH page AS (
     SELECT m.id FROM messages m
     JOIN entries e ON e.org_id = :org_id AND e.id = m.entry_id AND e.contact_id = :to_id

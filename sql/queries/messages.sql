@@ -92,7 +92,7 @@ UPDATE organizations SET origins = origins || :origin ::text WHERE id = :org_id 
 UPDATE organizations SET origins = array_remove(origins, :origin ::text) WHERE id = :org_id AND :origin ::text = ANY (origins);
 
 -- add_challenge --
--- Remember the values that a wallet was asked to sign.
+-- Store the values that a wallet must sign.
 INSERT INTO inapp_challenges (org_id, nonce, wallet_address, key_id, origin, chain_id, expires_at)
 VALUES (:org_id, :nonce, :wallet, :key_id, :origin, :chain_id, :expires_at);
 

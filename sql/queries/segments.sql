@@ -50,7 +50,7 @@ SET archived_at = :at, updated_at = :at, updated_by = :key_id, revision = revisi
 WHERE org_id = :org_id AND id = :id;
 
 -- find_published_graphs --
--- The published versions of automations that mention segments; which segments they use, the language decides.
+-- The published versions of automations that mention segments; the language decides which segments they use.
 SELECT a.name, v.graph
 FROM automations a
 JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
@@ -107,7 +107,7 @@ SET last_error = :error, failing_since = coalesce(failing_since, :at), failures 
 WHERE org_id = :org_id AND id = :id AND lease_token = :lease_token AND archived_at IS NULL;
 
 -- postpone_refresh --
--- Release a segment and refresh it later, through no fault of its own; `error` says what a late refresh waits for.
+-- Release a segment and refresh it later, without counting a failure; `error` says what a late refresh waits for.
 UPDATE segments
 SET due_at = :due_at, lease_until = NULL, last_error = coalesce(:error ::text, last_error),
     failing_since = CASE WHEN :error ::text IS NULL THEN failing_since ELSE coalesce(failing_since, :at) END

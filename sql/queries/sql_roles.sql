@@ -28,7 +28,7 @@ WHERE u.view_schema IN ('analyst', 'analyst_direct', 'analyst_past') AND NOT c.r
 ORDER BY 1;
 
 -- find_missing_rights --
--- What an existing role lacks to read views, as (kind, place, name): connect (database), schema (schema), view
+-- The rights that an existing role lacks to read views, as (kind, place, name): connect (database), schema (schema), view
 -- (schema, view), column (table, column), policy (table).
 WITH visible AS (
     SELECT schemaname::text AS place, viewname::text AS name FROM pg_views WHERE format('%I.%I', schemaname, viewname) = ANY(:views ::text[])
