@@ -126,7 +126,7 @@ async def test_watched_events_are_stored_without_an_automation(world: World, anv
     spec = {"chainId": 31337, "contract": token.address, "signature": "Transfer(address,address,uint256)"}
     watch_key = await watch.add_watch(world.database.dsn, "chain", spec | {"walletArg": "to"})
     assert await watch.list_watches(world.database.dsn, "chain") == [watch_key]
-    await world.take_in({"event": "seen", "contact": {"walletAddress": ANN}, "idempotencyKey": "1"})
+    await world.ingest({"event": "seen", "contact": {"walletAddress": ANN}, "idempotencyKey": "1"})
     world.follow(anvil.url)
     await world.read_up_to(anvil)
     token.mint(ANN, 1)

@@ -20,7 +20,7 @@ async def count_wallets(world: World) -> dict[str, int]:
 
 
 async def test_the_zero_address_has_no_contact(world: World) -> None:
-    await world.take_in({"event": "seen", "contact": {"walletAddress": ZERO_ADDRESS}})
+    await world.ingest({"event": "seen", "contact": {"walletAddress": ZERO_ADDRESS}})
     await Authored.of(world, filters=[{"path": "value", "operator": "neq", "value": "3"}])
     chain = await Chain.of(world)
     at = later(world, 1)
@@ -32,7 +32,7 @@ async def test_the_zero_address_has_no_contact(world: World) -> None:
 
 
 async def test_only_automations_that_ask_for_it_create_contacts(world: World) -> None:
-    await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await world.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
     await Authored.of(world, createContacts=False)
     chain = await Chain.of(world)
     at = later(world, 1)
@@ -65,7 +65,7 @@ async def test_a_wallet_refused_for_one_automation_may_enter_another(world: Worl
 
 
 async def test_a_log_does_not_recreate_an_erased_contact(world: World) -> None:
-    await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await world.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
     await Authored.of(world, confirmations=5)
     await Authored.of(world)
     chain = await Chain.of(world)
@@ -82,20 +82,20 @@ async def test_a_log_does_not_recreate_an_erased_contact(world: World) -> None:
 
 
 async def test_an_event_with_an_erased_wallet_creates_a_new_contact(world: World) -> None:
-    await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await world.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
     await Authored.of(world)
     chain = await Chain.of(world)
     before = later(world, 1)
     await erase_first_contact(world)
     later(world, 10)
-    await world.take_in({"event": "seen_again", "contact": {"walletAddress": wallet(1)}, "idempotencyKey": "2"})
+    await world.ingest({"event": "seen_again", "contact": {"walletAddress": wallet(1)}, "idempotencyKey": "2"})
     await chain.store(2, transfer(1, wallet(1), before), transfer(2, wallet(1), later(world, 1)))
     assert await chain.entered() == [2]
     assert await world.logs("contact_id IS NULL") == [(True,), (False,)]
 
 
 async def test_an_erasure_does_not_affect_other_organizations(world: World) -> None:
-    await world.take_in({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await world.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
     await erase_first_contact(world)
     assert await world.fetch("SELECT org_id FROM erased_wallets") == [(world.org_id,)]
     await world.execute("UPDATE erased_wallets SET org_id = org_id + 1")

@@ -1,4 +1,4 @@
-"""An engine on a database of its own, driven by hand: no loop, no waiting, a clock that tests move."""
+"""An engine on a database of its own, driven by the test: without the loop, with a clock that the test moves."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -60,7 +60,8 @@ class Bench:
             {
                 "nodes": nodes,
                 "edges": [
-                    {"source": e[0], "target": e[1], "sourceHandle": e[2] if len(e) > 2 else None} for e in edges
+                    {"source": edge[0], "target": edge[1], "sourceHandle": edge[2] if len(edge) > 2 else None}
+                    for edge in edges
                 ],
                 "settings": settings,
             }
@@ -79,14 +80,15 @@ class Bench:
             async with self.database.transaction() as tx:
                 await insert_version(tx, self.org_id, automation_id, row)
         await self.execute(
-            "INSERT INTO automation_epochs VALUES (%s, 1) ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
+            "INSERT INTO automation_epochs VALUES (%s, 1)"
+            " ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
             self.org_id,
         )
         return automation_id
 
     async def send(self, key: str, contact: dict[str, str] | None = None, **payload: Any) -> None:
-        """Take in a deposit."""
-        await self.take_in(
+        """Ingest a deposit."""
+        await self.ingest(
             {
                 "event": "deposit",
                 "contact": contact or {"walletAddress": "0xA"},
@@ -95,15 +97,15 @@ class Bench:
             }
         )
 
-    async def take_in(self, event: dict[str, Any]) -> None:
+    async def ingest(self, event: dict[str, Any]) -> None:
         event = {"contact": {"walletAddress": "0xA"}} | event
-        arrival = EventReader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), encode(event), False)
-        assert not isinstance(arrival, tuple), arrival
+        parsed = EventReader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), encode(event), False)
+        assert not isinstance(parsed, tuple), parsed
         async with self.database.transaction() as tx:
-            await store_batch(tx, [arrival], Triggers(self.keyring), self.clock.now())
+            await store_batch(tx, [parsed], Triggers(self.keyring), self.clock.now())
 
     async def drive(self) -> int:
-        """Take everything that is due as far as it goes; return how many claims that took."""
+        """Drive all due entries as far as they go; return the number of claims."""
         claimed = await self.driver.drive(self.org_id, "ready", 100)
         claimed += await self.driver.drive(self.org_id, "retrying", 100)
         await self.driver.finish_deliveries()
@@ -129,8 +131,8 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     org_id = await keys.create_org(database_url, "engine")
     database = Database(database_url, size=4, lock_ms=10_000, hot=True)  # tests hold locks for long
     await database.open()
-    surroundings = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"}
-    transports = open_transports(settings.read(surroundings))
+    environment = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"}
+    transports = open_transports(settings.read(environment))
     yield Bench(database, org_id, transports)
     await transports.close()
     await database.close()

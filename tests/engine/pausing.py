@@ -1,4 +1,4 @@
-"""Pausing and resuming automations whose entries wait."""
+"""Helpers to pause and resume automations with waiting entries."""
 
 from itertools import pairwise
 from typing import Any
@@ -26,8 +26,8 @@ async def pause(bench: Bench, automation_id: str) -> None:
 
 
 async def resume(bench: Bench, automation_id: str, *, cancel_overdue: bool = False) -> None:
-    who = author(bench)
-    row = await automations.resume(bench.database, who, automation_id, cancel_overdue=cancel_overdue)
+    caller = author(bench)
+    row = await automations.resume(bench.database, caller, automation_id, cancel_overdue=cancel_overdue)
     assert not isinstance(row, Refusal)
     assert row.paused_at is None
 

@@ -1,4 +1,4 @@
-"""A stream of stored events, sent to a live automation and then backtested: the same entries take the same steps at the same time."""
+"""Events that are sent to a live automation and then backtested take the same steps at the same times."""
 
 from datetime import timedelta
 from typing import Any
@@ -39,8 +39,8 @@ STREAMS = st.lists(
     ),
     min_size=1,
     max_size=4,
-    unique_by=lambda each: each[0],
-).map(lambda later: [(0, "deposit", {"plan": "pro"}), *sorted(later, key=lambda each: each[0])])
+    unique_by=lambda sent: sent[0],
+).map(lambda later: [(0, "deposit", {"plan": "pro"}), *sorted(later, key=lambda sent: sent[0])])
 TOGETHER = st.sampled_from(
     (
         {"reentry": {"policy": "not_while_running"}},
@@ -52,19 +52,21 @@ TOGETHER = st.sampled_from(
 WHO = st.sampled_from([{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}])
 
 
-async def lived(bench: Bench, clock: StandingClock, who: dict[str, str], stream: list[Sent]) -> None:
-    """Let the events come and the engine work, each in its time, until the period is over."""
+async def live_through(bench: Bench, clock: StandingClock, contact: dict[str, str], stream: list[Sent]) -> None:
+    """Send the events and run the engine at their times, until the period is over."""
     began = clock.ahead
-    coming = [(began + timedelta(seconds=seconds), name, payload) for seconds, name, payload in stream]
+    remaining = [(began + timedelta(seconds=seconds), name, payload) for seconds, name, payload in stream]
     while True:
         ((due_at,),) = await bench.fetch(
             "SELECT min(due_at) FROM entries WHERE state IN ('pending', 'waiting', 'retrying')"
         )
         due = timedelta.max if due_at is None else due_at - from_us(0)
-        if coming and coming[0][0] <= due:
-            clock.ahead, name, payload = coming.pop(0)
-            await bench.take_in({"event": name, "contact": who, "payload": payload})
-            await bench.execute("UPDATE entries SET id = event_id WHERE state = 'pending'")  # retries are spread by it
+        if remaining and remaining[0][0] <= due:
+            clock.ahead, name, payload = remaining.pop(0)
+            await bench.ingest({"event": name, "contact": contact, "payload": payload})
+            await bench.execute(
+                "UPDATE entries SET id = event_id WHERE state = 'pending'"
+            )  # the pauses of retries depend on it
         elif due < began + PERIOD:
             clock.ahead = max(clock.ahead, due)
         else:
@@ -72,30 +74,31 @@ async def lived(bench: Bench, clock: StandingClock, who: dict[str, str], stream:
         await bench.drive()
 
 
-async def events(bench: Bench, who: Identifiers) -> list[EventRecord]:
+async def events(bench: Bench, identifiers: Identifiers) -> list[EventRecord]:
     rows = await bench.fetch("SELECT id::text, event, created_at, payload::text FROM events ORDER BY created_at, id")
-    return [EventRecord(event_id, name, at, who, payload.encode()) for event_id, name, at, payload in rows]
+    return [EventRecord(event_id, name, at, identifiers, payload.encode()) for event_id, name, at, payload in rows]
 
 
 async def steps(bench: Bench) -> list[tuple[Any, ...]]:
     return [
         tuple(row)
         for row in await bench.fetch(
-            "SELECT entry_id::text, node_id, outcome, handle, attempt, at FROM entry_steps ORDER BY entry_id, claim, step"
+            "SELECT entry_id::text, node_id, outcome, handle, attempt, at FROM entry_steps"
+            " ORDER BY entry_id, claim, step"
         )
     ]
 
 
-def told(entries: list[SimulatedEntry]) -> list[tuple[Any, ...]]:
+def simulated_steps(entries: list[SimulatedEntry]) -> list[tuple[Any, ...]]:
     return [
         (entry.event.id, step.node_id, step.outcome, step.handle, step.attempt, step.at)
-        for entry in sorted(entries, key=lambda each: each.event.id)
-        for step in (each.step for each in entry.records)
+        for entry in sorted(entries, key=lambda entry: entry.event.id)
+        for step in (record.step for record in entry.records)
     ]
 
 
 def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
-    return {(each.event.id, each.run.state.value, each.run.outcome, each.run.node_id) for each in entries}
+    return {(entry.event.id, entry.run.state.value, entry.run.outcome, entry.run.node_id) for entry in entries}
 
 
 @settings(
@@ -105,12 +108,12 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(written=sound_graphs(), together=TOGETHER, who=WHO, stream=STREAMS)
+@given(written=sound_graphs(), together=TOGETHER, contact=WHO, stream=STREAMS)
 async def test_a_backtest_of_sent_events_equals_the_engine(
-    bench: Bench, written: dict[str, Any], together: dict[str, Any], who: dict[str, str], stream: list[Sent]
+    bench: Bench, written: dict[str, Any], together: dict[str, Any], contact: dict[str, str], stream: list[Sent]
 ) -> None:
     written["settings"] |= together
-    written["settings"].pop("quietHours", None)  # ends for all at one moment, and which goes first is nobody's promise
+    written["settings"].pop("quietHours", None)  # they end for all entries at one time, in no defined order
     clock = StandingClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock
@@ -119,18 +122,21 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
-    edges = [(each["source"], each["target"], each["sourceHandle"]) for each in written["edges"]]
+    edges = [(edge["source"], edge["target"], edge["sourceHandle"]) for edge in written["edges"]]
     automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
     until = from_us(0) + clock.ahead + PERIOD
-    await lived(bench, clock, who, stream)
+    await live_through(bench, clock, contact, stream)
     ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
-    known = Identifiers(who.get("walletAddress"), who.get("email"))
+    identifiers = Identifiers(contact.get("walletAddress"), contact.get("email"))
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
-    stored = await events(bench, known)
-    found = list(
+    stored = await events(bench, identifiers)
+    entries = list(
         backtest(
-            prepare_backtest(automation), ContactState(contact_id, known), stored, BacktestSettings(until, RETRIES)
+            prepare_backtest(automation),
+            ContactState(contact_id, identifiers),
+            stored,
+            BacktestSettings(until, RETRIES),
         )
     )
-    assert told(found) == await steps(bench)
-    assert ends(found) == {*map(tuple, await bench.entries("id::text, state, outcome, node_id"))}
+    assert simulated_steps(entries) == await steps(bench)
+    assert ends(entries) == {*map(tuple, await bench.entries("id::text, state, outcome, node_id"))}

@@ -1,4 +1,4 @@
-"""Whatever is drawn: the engine on Postgres takes the steps that `simulate` foretold, and ends where it said."""
+"""For random graphs, the engine on Postgres takes the steps of `simulate` and ends in the same state."""
 
 from datetime import timedelta
 from typing import Any
@@ -49,32 +49,36 @@ class StandingClock(MovedClock):
         return self.ahead // timedelta(microseconds=1)
 
 
-async def lived(bench: Bench, clock: StandingClock, later: list[tuple[int, dict[str, Any]]], entry_id: str) -> None:
-    """Let the events come and the engine work, each in its time, until the entry has ended."""
-    began, coming = clock.ahead, sorted(later, key=lambda each: each[0])
+async def live_through(
+    bench: Bench, clock: StandingClock, later: list[tuple[int, dict[str, Any]]], entry_id: str
+) -> None:
+    """Send the events and run the engine at their times, until the entry has ended."""
+    began, remaining = clock.ahead, sorted(later, key=lambda event: event[0])
     for _ in range(100):
         await bench.drive()
         ((state, due_at),) = await bench.fetch("SELECT state, due_at FROM entries WHERE id = %s", entry_id)
-        if state in TERMINAL and not coming:
+        if state in TERMINAL and not remaining:
             return
         due = timedelta.max if state in TERMINAL else due_at - from_us(0)
-        if coming and began + timedelta(seconds=coming[0][0]) <= due:
-            seconds, body = coming.pop(0)
+        if remaining and began + timedelta(seconds=remaining[0][0]) <= due:
+            seconds, body = remaining.pop(0)
             clock.ahead = began + timedelta(seconds=seconds)
-            await bench.take_in(body)
+            await bench.ingest(body)
         else:
             clock.ahead = max(clock.ahead, due)
     raise AssertionError("the entry never ends")
 
 
-def foretold(
+def simulate_entry(
     written: dict[str, Any], ids: tuple[str, str, str], events: list[Event], seconds: list[int], began: timedelta
 ) -> Trace:
     automation_id, contact_id, entry_id = ids
     later = tuple(ScheduledEvent(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
-    given = SimulationInput(later=later, retries=uniform_policy((10.0, 10.0)), entry_id=entry_id)
+    simulation_input = SimulationInput(later=later, retries=uniform_policy((10.0, 10.0)), entry_id=entry_id)
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
-    return simulate(automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + began, given)
+    return simulate(
+        automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + began, simulation_input
+    )
 
 
 @settings(
@@ -84,36 +88,36 @@ def foretold(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(written=sound_graphs(), body=BODIES, who=WHO, later=LATER)
+@given(written=sound_graphs(), body=BODIES, contact=WHO, later=LATER)
 async def test_the_engine_does_what_was_simulated(
     bench: Bench,
     written: dict[str, Any],
     body: dict[str, Any],
-    who: dict[str, str],
+    contact: dict[str, str],
     later: list[tuple[int, dict[str, Any]]],
 ) -> None:
-    later = sorted(later, key=lambda each: each[0])
+    later = sorted(later, key=lambda event: event[0])
     assume(len({seconds for seconds, _ in later}) == len(later))
     clock = StandingClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock
     takes: Any = Takes()
-    ways = Transports(takes, takes, "http://localhost")
-    bench.driver = Driver(bench.database, bench.keyring, clock, uniform_policy((10.0, 10.0)), ways)
+    transports = Transports(takes, takes, "http://localhost")
+    bench.driver = Driver(bench.database, bench.keyring, clock, uniform_policy((10.0, 10.0)), transports)
     for table in ("entries", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
-    edges = [(each["source"], each["target"], each["sourceHandle"]) for each in written["edges"]]
+    edges = [(edge["source"], edge["target"], edge["sourceHandle"]) for edge in written["edges"]]
     automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
     began = clock.ahead
-    bodies = [body | {"event": "deposit", "contact": who}, *(each | {"contact": who} for _, each in later)]
-    await bench.take_in(bodies[0])
+    bodies = [body | {"event": "deposit", "contact": contact}, *(event | {"contact": contact} for _, event in later)]
+    await bench.ingest(bodies[0])
     ((entry_id, contact_id),) = await bench.entries("id, contact_id")
-    events = [read_event(encode(each), clock.now_us()) for each in bodies]
-    await lived(bench, clock, [(at, each) for (at, _), each in zip(later, bodies[1:], strict=True)], entry_id)
-    known = [each for each in events if isinstance(each, Event)]
+    events = [read_event(encode(body), clock.now_us()) for body in bodies]
+    await live_through(bench, clock, [(at, body) for (at, _), body in zip(later, bodies[1:], strict=True)], entry_id)
+    valid_events = [event for event in events if isinstance(event, Event)]
     ids = (automation_id, contact_id, entry_id)
-    trace = foretold(written, ids, known, [at for at, _ in later], began)
+    trace = simulate_entry(written, ids, valid_events, [at for at, _ in later], began)
     steps = await bench.fetch(
         "SELECT node_id, outcome, handle, attempt, at FROM entry_steps WHERE entry_id = %s ORDER BY claim, step",
         entry_id,

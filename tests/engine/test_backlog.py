@@ -1,4 +1,4 @@
-"""What `python -m bench engine` lays before the engines is what they meet in life."""
+"""The backlog of `python -m bench engine` consists of real entries."""
 
 from bench.automations import thanks
 from bench.engines import DUE, STEPS

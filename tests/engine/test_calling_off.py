@@ -1,4 +1,4 @@
-"""Resumed with what came due cancelled: whatever is under way, none of it does anything more."""
+"""After a resume that cancels overdue entries, work under way takes no further step."""
 
 import asyncio
 from datetime import timedelta
@@ -17,7 +17,7 @@ from tests.engine.pausing import TAG, WAIT, pause, resume, waiting
 
 
 def hooks(server: Endpoint, *ids: str) -> list[dict[str, Any]]:
-    return [{"id": each, "type": "send_webhook", "data": {"url": server.url(path=f"/{each}")}} for each in ids]
+    return [{"id": id_, "type": "send_webhook", "data": {"url": server.url(path=f"/{id_}")}} for id_ in ids]
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ async def test_a_claimed_entry_stops_when_overdue_entries_are_cancelled(
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     decided, resumed = asyncio.Event(), asyncio.Event()
-    loop, held = asyncio.get_running_loop(), advance_slice
+    loop, advance = asyncio.get_running_loop(), advance_slice
 
     def once_resumed(*values: Any) -> Any:
-        done = held(*values)
+        batch = advance(*values)
         if not resumed.is_set():
             loop.call_soon_threadsafe(decided.set)
             asyncio.run_coroutine_threadsafe(resumed.wait(), loop).result()
-        return done
+        return batch
 
     monkeypatch.setattr(drive, "advance_slice", once_resumed)
     driving = asyncio.create_task(bench.drive())

@@ -1,4 +1,4 @@
-"""What entries do to contacts: tags that come and go, attributes within their bounds, and who sees what when."""
+"""Effects on contacts: tags, attributes within their bounds, and their visibility to later entries."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ async def test_a_tag_that_is_added_again_is_last(bench: Bench) -> None:
 
 async def test_attributes_are_merged_with_values_of_the_event(bench: Bench) -> None:
     await bench.automation([TRIGGER, update(last="{{ amountUsd }}", plan="pro")], [("t", "u")])
-    await bench.take_in({"event": "deposit", "attributes": {"plan": "free", "age": 7}, "payload": {"amountUsd": 5}})
+    await bench.ingest({"event": "deposit", "attributes": {"plan": "free", "age": 7}, "payload": {"amountUsd": 5}})
     await bench.drive()
     ((attributes,),) = await bench.fetch("SELECT attributes::text FROM contacts")
     assert attributes == '{"age": 7, "last": 5, "plan": "pro"}'
@@ -83,10 +83,10 @@ async def test_an_update_that_became_too_large_meanwhile_is_dead_alone(bench: Be
     driver = bench.new_driver()
     claims = await driver._claims.take(bench.org_id, "ready", 10)
     await driver._graphs.load(bench.org_id, claims)
-    seen = await driver._read_facts(bench.org_id, claims)
-    done = advance_slice(bench.org_id, claims, driver._graphs, seen)
+    facts = await driver._read_facts(bench.org_id, claims)
+    batch = advance_slice(bench.org_id, claims, driver._graphs, facts)
     await fill(bench, 1_000)
-    assert await driver._record(bench.org_id, done, seen) is None
-    for each in done:
-        assert await driver._record(bench.org_id, [each], seen) == Recorded()
+    assert await driver._record(bench.org_id, batch, facts) is None
+    for progress in batch:
+        assert await driver._record(bench.org_id, [progress], facts) == Recorded()
     assert await bench.entries() == [("dead", "invalid_attribute"), ("completed", "completed")]

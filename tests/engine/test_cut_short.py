@@ -1,4 +1,4 @@
-"""A resume or a switch-off that was cut short: what it left resting is seen to by whoever comes next."""
+"""Entries left by an interrupted resume or deactivation are completed by the next process."""
 
 import asyncio
 from datetime import timedelta
@@ -60,11 +60,11 @@ async def test_entries_left_by_an_interrupted_resume_continue_without_another(
     automation_id = await resting(bench, 5)
     await cut_short(bench, automation_id, monkeypatch)
     monkeypatch.setattr(automations, "_RESUME_BATCH", 2)
-    left = await asyncio.gather(
+    results = await asyncio.gather(
         *(move_on(bench.database, bench.clock) for _ in range(3)), resume(bench, automation_id), return_exceptions=True
     )
-    assert left[0] == 1
-    assert not [each for each in left if isinstance(each, BaseException)]
+    assert results[0] == 1
+    assert not [result for result in results if isinstance(result, BaseException)]
     await bench.drive()
     assert await bench.entries() == [("completed", "completed")] * 5
     assert await bench.fetch("SELECT count(*) FROM entry_transitions WHERE from_state = 'paused'") == [(5,)]

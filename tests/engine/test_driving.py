@@ -1,4 +1,4 @@
-"""Claiming, driving, recording: what the engine writes, and what it never writes twice."""
+"""Claiming, driving and recording, each write once."""
 
 import asyncio
 from datetime import timedelta
@@ -87,8 +87,8 @@ async def test_two_drivers_never_take_the_same_entry(bench: Bench) -> None:
     for number in range(30):
         await bench.send(f"k{number}")
     drivers = [bench.new_driver() for _ in range(3)]
-    taken = await asyncio.gather(*(driver.drive(bench.org_id, "ready", 20) for driver in drivers))
-    assert sum(taken) == 30
+    claimed = await asyncio.gather(*(driver.drive(bench.org_id, "ready", 20) for driver in drivers))
+    assert sum(claimed) == 30
     assert await bench.fetch("SELECT count(*) FROM entry_steps") == [(60,)]
 
 
@@ -132,8 +132,9 @@ async def test_an_entry_runs_the_version_it_entered(bench: Bench) -> None:
     automation_id = await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.send("k")
     await bench.execute(
-        'INSERT INTO automation_versions SELECT org_id, automation_id, 2, trigger_spec, \'{"nodes": [], "edges": []}\', now(), NULL '
-        "FROM automation_versions WHERE org_id = %s AND automation_id = %s",
+        "INSERT INTO automation_versions"
+        """ SELECT org_id, automation_id, 2, trigger_spec, '{"nodes": [], "edges": []}', now(), NULL"""
+        " FROM automation_versions WHERE org_id = %s AND automation_id = %s",
         bench.org_id,
         automation_id,
     )
@@ -157,9 +158,9 @@ async def test_leases_are_kept_while_entries_wait_for_slow_ones(bench: Bench) ->
     await bench.send("k")
     claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
     async with bench.database.transaction() as tx:
-        (kept,) = await run(tx, renew_leases(bench.org_id, claims, bench.clock.now() + 3 * LEASE))
+        (renewed_ids,) = await run(tx, renew_leases(bench.org_id, claims, bench.clock.now() + 3 * LEASE))
     bench.clock.ahead += 2 * LEASE
-    assert kept == {claims[0].entry_id}
+    assert renewed_ids == {claims[0].entry_id}
     assert await bench.driver.rescue(bench.org_id, 10) == 0
 
 

@@ -1,4 +1,4 @@
-"""Forgetting a contact while its entries run and its events come in (trust.md C19, O4, V15)."""
+"""Erasing a contact while its entries run and its events arrive (trust.md C19, O4, V15)."""
 
 import asyncio
 from datetime import timedelta
@@ -40,7 +40,7 @@ async def look_again(bench: Bench) -> int:
 
 
 async def arrive(bench: Bench, key: str, **more: Any) -> None:
-    await bench.take_in({"event": "deposit", "contact": ANN, "idempotencyKey": key, **more})
+    await bench.ingest({"event": "deposit", "contact": ANN, "idempotencyKey": key, **more})
 
 
 @pytest.mark.parametrize("nodes", [[INAPP], [DELAY, INAPP]])
@@ -66,10 +66,10 @@ async def test_b9_a_worker_that_holds_an_entry_writes_nothing_after_the_erasure(
     claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
     look = bench.driver._read_facts
 
-    async def look_before_the_erasure(*asked: Any) -> Any:
-        seen = await look(*asked)
+    async def look_before_the_erasure(*args: Any) -> Any:
+        facts = await look(*args)
         await forget(bench, claims[0].contact_id)
-        return seen
+        return facts
 
     bench.driver._read_facts = look_before_the_erasure  # type: ignore[method-assign]
     await bench.driver._process(bench.org_id, claims)
@@ -167,25 +167,26 @@ async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
     assert await bench.entries() == [("completed", "completed"), ("cancelled", "contact_erased")]
     assert len(await bench.fetch("SELECT FROM messages")) == 1
     assert await look_again(bench) == 1
-    said = "SELECT payload, idempotency_key, wallet_address, email, external_id FROM events"
-    assert await bench.fetch(said) == [(b"{}", "", None, None, None)] * 2
+    columns = "payload, idempotency_key, wallet_address, email, external_id"
+    assert await bench.fetch(f"SELECT {columns} FROM events") == [(b"{}", "", None, None, None)] * 2
     assert await look_again(bench) == 0
 
 
 async def waiting(bench: Bench, transactions: int) -> None:
-    """Return when so many transactions wait for an advisory lock."""
+    """Return when this number of transactions waits for an advisory lock."""
+    count = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
     async with asyncio.timeout(2), bench.database.transaction() as tx:
         while True:
-            asked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database ="
-            row = await (
-                await tx.execute(f"{asked} (SELECT oid FROM pg_database WHERE datname = current_database())")
-            ).fetchone()
+            row = await (await tx.execute(count)).fetchone()
             if row == (transactions,):
                 return
 
 
 async def test_an_event_after_the_erasure_creates_a_new_contact(bench: Bench) -> None:
-    """An event that brings a new identifier takes the contact's lock: after the erasure it finds nobody."""
+    """An event that brings a new identifier takes the contact's lock: after the erasure it finds no contact."""
     await arrive(bench, "before")
     contact_id = await known(bench)
     async with bench.database.transaction() as tx:

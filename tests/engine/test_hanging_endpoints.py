@@ -1,4 +1,4 @@
-"""A webhook endpoint that hangs takes its own places and no other's, however much is due for it."""
+"""A hanging webhook endpoint delays only its own deliveries."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The loop, running: woken by new work and by due times, and its end."""
+"""The loop of the engine: it wakes for new work and due times, and ends."""
 
 import asyncio
 from datetime import timedelta
@@ -38,10 +38,10 @@ async def test_a_delay_ends_on_time_without_a_notification(bench: Bench) -> None
 
 
 async def test_an_engine_that_stops_lets_deliveries_under_way_end(bench: Bench) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     async def slow(writer: asyncio.StreamWriter) -> None:
-        asked.set()
+        requested.set()
         await asyncio.sleep(0.3)
         writer.write(status(200))
 
@@ -51,7 +51,7 @@ async def test_an_engine_that_stops_lets_deliveries_under_way_end(bench: Bench) 
         engine = Engine(bench.database, bench.new_driver(), bench.clock, Listener(bench.database.dsn))
         running = asyncio.create_task(engine.run())
         await bench.send("k")
-        await asked.wait()
+        await requested.wait()
         engine.stop()
         await running
     assert await bench.entries() == [("completed", "completed")]

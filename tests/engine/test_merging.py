@@ -1,4 +1,4 @@
-"""Merging contacts while their entries wait and their events come in."""
+"""Merging contacts while their entries wait and their events arrive."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,7 @@ WEB, APP = {"walletAddress": "0xweb"}, {"externalId": "app-1"}
 
 async def arrive(bench: Bench, contact: dict[str, str], event: str = "deposit", **more: Any) -> str:
     """Let an event come in; return the contact it belongs to."""
-    await bench.take_in({"event": event, "contact": contact, **more})
+    await bench.ingest({"event": event, "contact": contact, **more})
     ((contact_id,),) = await bench.fetch("SELECT contact_id FROM events ORDER BY created_at DESC, id DESC LIMIT 1")
     return str(contact_id)
 

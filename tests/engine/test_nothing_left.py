@@ -1,4 +1,4 @@
-"""A contact that lived through every node of the engine leaves nothing behind that says who it was (trust.md O4)."""
+"""An erased contact leaves no data in any table after every node of the engine (trust.md O4)."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from tests.engine.test_erasure import TRIGGER, forget, known, look_again
 CANARY = "canary4711"
 WHO = {"walletAddress": "0xCanary4711", "email": f"{CANARY}@acme.example", "externalId": f"id-{CANARY}"}
 CARD = "{{ card }} {{ contact.name }}"
-LIFE = [
+ALL_NODES = [
     {"id": "c", "type": "condition", "data": {"filters": [{"path": "card", "operator": "exists"}]}},
     {"id": "u", "type": "update_contact", "data": {"attributes": {"lastCard": CARD}}},
     {"id": "g", "type": "add_tag", "data": {"tag": "seen"}},
@@ -20,25 +20,25 @@ LIFE = [
 
 
 async def tables_with(bench: Bench, *words: str) -> set[str]:
-    """Return the tables, of all there are, with a row in which one of the words is."""
+    """Return all tables with a row that contains one of the words."""
     names = await bench.fetch("SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = 'workbench'")
-    found = set()
+    tables = set()
     for (name,) in names:
         rows = await bench.fetch(f"SELECT lower(t::text) FROM {name} t")
         if any(word in row for (row,) in rows for word in words):
-            found.add(name.partition("_2")[0])
-    return found
+            tables.add(name.partition("_2")[0])
+    return tables
 
 
 async def test_o4_an_engine_leaks_nothing(bench: Bench) -> None:
-    async with endpoint(status(500)) as broken, endpoint(status(410)) as gone:
+    async with endpoint(status(500)) as broken, endpoint(status(410)) as closed:
         edges = [("t", "c"), ("c", "u", "true"), ("u", "g"), ("g", "i"), ("i", "m"), ("m", "w")]
-        await bench.automation([TRIGGER, *LIFE], edges)
-        for server in (broken, gone):
+        await bench.automation([TRIGGER, *ALL_NODES], edges)
+        for server in (broken, closed):
             data = {"url": server.url(path="/hook?{{ card }}"), "body": '{"card": "{{ card }}"}'}
             await bench.automation([TRIGGER, {"id": "h", "type": "send_webhook", "data": data}], [("t", "h")])
         for number in range(2):
-            await bench.take_in(
+            await bench.ingest(
                 {
                     "event": "deposit",
                     "contact": WHO,

@@ -158,7 +158,7 @@ async def test_j12_an_address_unsubscribed_earlier_is_skipped(bench: Bench) -> N
     async with bench.database.transaction() as tx:
         await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
     for address in ("old@example.com", "ann@example.com"):
-        await bench.take_in({"event": "login", "contact": {"walletAddress": "0xA", "email": address}})
+        await bench.ingest({"event": "login", "contact": {"walletAddress": "0xA", "email": address}})
     await send_one(bench, EMAIL)
     assert await outcomes(bench) == [("skipped", "opted_out")]
 
@@ -180,10 +180,10 @@ async def test_an_opt_out_after_the_decision_prevents_the_message(bench: Bench) 
         await bench.send("k", ANN)
         look = bench.driver._read_facts
 
-        async def look_too_early(*asked: Any) -> Any:
-            seen = await look(*asked)
+        async def look_too_early(*args: Any) -> Any:
+            facts = await look(*args)
             await opt_out(bench, "webhook")
-            return seen
+            return facts
 
         bench.driver._read_facts = look_too_early  # type: ignore[method-assign]
         await bench.drive()

@@ -1,4 +1,4 @@
-"""Emails and webhooks: the row before the effect, one id for ever, and what every outcome means for the entry."""
+"""Emails and webhooks: stored before they are sent, under one id, with the effect of each outcome."""
 
 import asyncio
 from datetime import timedelta
@@ -60,13 +60,13 @@ async def test_an_email_leaves_and_its_address_is_stored_sealed(bench: Bench) ->
 async def test_a_retry_sends_the_stored_text_again(bench: Bench) -> None:
     async with endpoint(BROKEN, OK) as server:
         await bench.automation([TRIGGER, hook(server, body="{{ contact.plan }}"), TAG], [("t", "h"), ("h", "a")])
-        await bench.take_in({"event": "deposit", "attributes": {"plan": "free"}})
+        await bench.ingest({"event": "deposit", "attributes": {"plan": "free"}})
         await bench.drive()
         assert await messages(bench) == [("webhook", "queued", False)]
         assert await bench.entries("state, node_id, attempts, last_error") == [
             ("retrying", "h", 1, "refused: rejected by the receiver (HTTP 500)")
         ]
-        await bench.take_in({"event": "visit", "attributes": {"plan": "pro"}})
+        await bench.ingest({"event": "visit", "attributes": {"plan": "pro"}})
         bench.clock.ahead += timedelta(seconds=13)
         await bench.drive()
     assert [request.body for request in server.requests] == [b"free", b"free"]
@@ -98,9 +98,9 @@ async def test_an_endpoint_that_is_gone_is_closed_permanently(bench: Bench) -> N
 
 async def test_an_unsubscribed_contact_gets_no_email_and_the_run_continues(bench: Bench) -> None:
     await bench.automation([TRIGGER, EMAIL, TAG], [("t", "e"), ("e", "a")])
-    who = Unsubscription(bench.org_id, bench.keyring.of(bench.org_id).digest("email", "ann@example.com"))
+    unsubscription = Unsubscription(bench.org_id, bench.keyring.of(bench.org_id).digest("email", "ann@example.com"))
     async with bench.database.transaction() as tx:
-        await store_messages.suppress(tx, bench.org_id, "email", who.address_digest, bench.clock.now())
+        await store_messages.suppress(tx, bench.org_id, "email", unsubscription.address_digest, bench.clock.now())
     await bench.send("k", ANN)
     await bench.drive()
     assert await messages(bench) == [("email", "skipped", False)]
@@ -173,7 +173,7 @@ async def test_an_older_claim_of_the_same_process_cannot_send(bench: Bench) -> N
     assert await driver.rescue(bench.org_id, 10) == 1
     after = await driver._claims.take(bench.org_id, "retrying", 10)
     holder.hold(bench.org_id, after)
-    assert [holder.is_valid(bench.org_id, each) for each in (*before, *after)] == [False, True]
+    assert [holder.is_valid(bench.org_id, claim) for claim in (*before, *after)] == [False, True]
     await holder._renew(bench.org_id, before)
     holder.release(bench.org_id, before)
     assert holder.is_valid(bench.org_id, after[0])
@@ -185,7 +185,8 @@ async def test_a_replay_does_not_send_a_sent_message_again(bench: Bench) -> None
     async with endpoint(OK) as server:
         await post(bench, server)
         await bench.execute(
-            "UPDATE entries SET state = 'pending', outcome = NULL, node_id = 'h', step = 1, attempts = 0 WHERE org_id = %s",
+            "UPDATE entries SET state = 'pending', outcome = NULL, node_id = 'h', step = 1, attempts = 0"
+            " WHERE org_id = %s",
             bench.org_id,
         )
         await bench.drive()
@@ -194,10 +195,10 @@ async def test_a_replay_does_not_send_a_sent_message_again(bench: Bench) -> None
 
 
 async def test_a_hanging_endpoint_delays_no_other_entry(bench: Bench) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
+    requested, answer = asyncio.Event(), asyncio.Event()
 
     async def hang(writer: asyncio.StreamWriter) -> None:
-        asked.set()
+        requested.set()
         await answer.wait()
         writer.write(OK)
 
@@ -206,7 +207,7 @@ async def test_a_hanging_endpoint_delays_no_other_entry(bench: Bench) -> None:
         await bench.automation([TRIGGER, TAG], [("t", "a")])
         await bench.send("k")
         await bench.driver.drive(bench.org_id, "ready", 10)
-        await asked.wait()
+        await requested.wait()
         assert sorted(await bench.entries("state")) == [("completed",), ("running",)]
         answer.set()
         await bench.driver.finish_deliveries()

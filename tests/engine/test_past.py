@@ -1,4 +1,4 @@
-"""What a contact did before: re-entry, the frequency cap and the loop guard."""
+"""Decisions on the history of a contact: re-entry, the message cap and the loop guard."""
 
 import asyncio
 from datetime import timedelta
@@ -123,8 +123,9 @@ async def test_the_loop_guard_stops_an_automation_that_starts_itself(bench: Benc
     await bench.send("k")
     ((event_id, at, contact_id),) = await bench.fetch("SELECT id, created_at, contact_id FROM events")
     await bench.execute(
-        "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at,"
-        " updated_at) SELECT %s, gen_random_uuid(), %s, gen_random_uuid(), now(), %s, 'completed', now(),"
+        "INSERT INTO entries"
+        " (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at, updated_at)"
+        " SELECT %s, gen_random_uuid(), %s, gen_random_uuid(), now(), %s, 'completed', now(),"
         " %s::timestamptz - n * interval '1 ms', now() FROM generate_series(1, %s) AS n RETURNING 1",
         bench.org_id,
         automation_id,

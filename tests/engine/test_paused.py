@@ -1,4 +1,4 @@
-"""Pause and resume: nothing is lost, nothing happens meanwhile, and whoever dies in between changes neither."""
+"""Pause and resume: no entry is lost or takes a step meanwhile, also if a worker dies."""
 
 from datetime import timedelta
 from typing import Any
@@ -96,7 +96,7 @@ async def test_overdue_entries_can_be_cancelled_before_or_after_an_engine_saw_th
 async def test_an_event_during_a_pause_ends_the_wait_for_it(bench: Bench) -> None:
     automation_id = await waiting(bench, AWAIT)
     await pause(bench, automation_id)
-    await bench.take_in({"event": "bought", "contact": {"walletAddress": "0x0"}})
+    await bench.ingest({"event": "bought", "contact": {"walletAddress": "0x0"}})
     assert await bench.drive() == 1
     assert await bench.entries("state") == [("paused",)]
     bench.clock.ahead += timedelta(hours=2)
@@ -159,14 +159,14 @@ async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(be
     async with bench.database.transaction() as tx:
         claims, _ = await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
     await graphs.load(bench.org_id, claims)
-    asked = [facts_request(bench.org_id, claim, graphs) for claim in claims]
+    requests = [facts_request(bench.org_id, claim, graphs) for claim in claims]
     async with bench.database.transaction() as tx:
-        seen = await read_facts(tx, bench.org_id, bench.keyring.of(bench.org_id), asked, retries, now)
-    done = advance_slice(bench.org_id, claims, graphs, seen)
-    assert [each.run.state for each in done] == ["paused"]
+        facts = await read_facts(tx, bench.org_id, bench.keyring.of(bench.org_id), requests, retries, now)
+    batch = advance_slice(bench.org_id, claims, graphs, facts)
+    assert [progress.run.state for progress in batch] == ["paused"]
     await resume(bench, automation_id)
     async with bench.database.transaction() as tx:
-        assert await record(tx, bench.org_id, bench.keyring, done, seen) == StaleFacts()
+        assert await record(tx, bench.org_id, bench.keyring, batch, facts) == StaleFacts()
 
 
 async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: Bench) -> None:
@@ -226,7 +226,7 @@ async def test_waiting_time_passes_during_a_pause_as_simulated(bench: Bench, min
     automation_id = await waiting(bench, AWAIT)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=minutes)
-    await bench.take_in({"event": "bought", "contact": {"walletAddress": "0x0"}})
+    await bench.ingest({"event": "bought", "contact": {"walletAddress": "0x0"}})
     await bench.drive()
     bench.clock.ahead += timedelta(hours=3)
     await bench.drive()

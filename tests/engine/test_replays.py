@@ -1,4 +1,4 @@
-"""Replaying what failed for good: the step that failed is tried again, and an effect has one id for ever."""
+"""Replaying dead entries: the failed step is retried, and an effect keeps its id."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What was still to be sent when an automation is switched off, whoever cancels the entry."""
+"""Unsent messages of an automation that is switched off, cancelled by the API or by the engine."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Entries that wait: for a time, for an event, for quiet hours to end; and what ends or wakes them early."""
+"""Entries that wait for a time, an event or the end of quiet hours, and what ends a wait early."""
 
 import asyncio
 from datetime import timedelta
@@ -25,8 +25,8 @@ BOTH = [("t", "w"), ("w", "a", "matched"), ("w", "b", "timeout")]
 
 
 async def tags(bench: Bench) -> list[str]:
-    ((found,),) = await bench.fetch("SELECT tags FROM contacts")
-    return list(found)
+    ((contact_tags,),) = await bench.fetch("SELECT tags FROM contacts")
+    return list(contact_tags)
 
 
 async def test_a_delay_waits_until_its_moment_and_uses_up_no_attempt(bench: Bench) -> None:
@@ -49,7 +49,7 @@ async def test_an_awaited_event_wakes_the_entry_at_once(bench: Bench) -> None:
     await bench.send("k")
     await bench.drive()
     assert await bench.entries("state, awaits") == [("waiting", ["purchase"])]
-    await bench.take_in({"event": "purchase"})
+    await bench.ingest({"event": "purchase"})
     assert await bench.drive() == 1
     assert (await tags(bench), await bench.entries()) == (["came"], [("completed", "completed")])
 
@@ -58,8 +58,8 @@ async def test_other_events_and_events_of_other_contacts_wake_no_entry(bench: Be
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
-    await bench.take_in({"event": "purchase", "contact": {"walletAddress": "0xB"}})
-    await bench.take_in({"event": "visit"})
+    await bench.ingest({"event": "purchase", "contact": {"walletAddress": "0xB"}})
+    await bench.ingest({"event": "visit"})
     assert await bench.drive() == 0
 
 
@@ -67,7 +67,7 @@ async def test_a_wait_continues_after_an_event_that_does_not_match_its_filters(b
     await bench.automation([TRIGGER, wait(filters=[PRO]), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
-    await bench.take_in({"event": "purchase", "payload": {"plan": "free"}})
+    await bench.ingest({"event": "purchase", "payload": {"plan": "free"}})
     assert await bench.drive() == 1
     assert await bench.entries("state, due_at = since + interval '1 hour'") == [("waiting", True)]
     bench.clock.ahead += HOUR
@@ -80,7 +80,7 @@ async def test_an_event_before_the_timeout_counts_even_if_processed_after_it(ben
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
-    await bench.take_in({"event": "purchase"})
+    await bench.ingest({"event": "purchase"})
     bench.clock.ahead += 2 * HOUR
     await bench.drive()
     assert await tags(bench) == ["came"]
@@ -90,7 +90,7 @@ async def test_an_event_before_the_wait_does_not_count(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY, wait(), TAG, LATE], [("t", "d"), ("d", "w"), *BOTH[1:]])
     await bench.send("k")
     await bench.drive()
-    await bench.take_in({"event": "purchase"})
+    await bench.ingest({"event": "purchase"})
     bench.clock.ahead += HOUR
     await bench.drive()
     assert await bench.entries("state, node_id") == [("waiting", "w")]
@@ -101,7 +101,8 @@ HOLD_UP = """
     CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
         'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'"""
 HELD_UP = "CREATE TRIGGER held_up AFTER INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION hold_up()"
-EVENTS = "SELECT pg_advisory_xact_lock(1)"  # what stores an event then waits, with its contact locked, and nobody can read it yet
+# While this lock is held, a transaction that stores an event waits, with its contact locked and the event uncommitted.
+EVENTS = "SELECT pg_advisory_xact_lock(1)"
 
 
 async def _hold_up_events(bench: Bench) -> None:
@@ -116,7 +117,7 @@ async def test_an_event_during_the_recording_of_a_wait_wakes_it(bench: Bench) ->
         await blocker.execute(STEPS)  # the wait is decided, and its contact locked
         driving = asyncio.create_task(bench.drive())
         await _until_somebody_waits(bench)
-        taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
+        taking_in = asyncio.create_task(bench.ingest({"event": "purchase"}))
         await _until_somebody_waits(bench, 2)
     await asyncio.gather(driving, taking_in)
     await bench.drive()
@@ -130,7 +131,7 @@ async def test_an_event_stored_during_a_decision_is_seen_when_it_is_recorded(ben
     await _hold_up_events(bench)
     async with bench.database.transaction() as blocker:
         await blocker.execute(EVENTS)
-        taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
+        taking_in = asyncio.create_task(bench.ingest({"event": "purchase"}))
         await _until_somebody_waits(bench)
         driving = asyncio.create_task(bench.drive())
         await _until_somebody_waits(bench, 2)
@@ -146,7 +147,7 @@ async def test_an_event_stored_while_a_wait_begins_wakes_it_at_once(bench: Bench
     bench.clock.ahead += HOUR / 60
     async with bench.database.transaction() as blocker:
         await blocker.execute(EVENTS)
-        taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
+        taking_in = asyncio.create_task(bench.ingest({"event": "purchase"}))
         await _until_somebody_waits(bench)
         bench.clock.ahead -= HOUR / 60  # the engine decided before the event was received, and records after it
         driving = asyncio.create_task(bench.drive())
@@ -165,7 +166,7 @@ async def test_an_event_stored_during_the_timeout_counts(bench: Bench) -> None:
     await _hold_up_events(bench)
     async with bench.database.transaction() as blocker:
         await blocker.execute(EVENTS)
-        taking_in = asyncio.create_task(bench.take_in({"event": "purchase"}))
+        taking_in = asyncio.create_task(bench.ingest({"event": "purchase"}))
         await _until_somebody_waits(bench)
         bench.clock.ahead += 2 * HOUR
         driving = asyncio.create_task(bench.drive())
@@ -191,10 +192,10 @@ async def test_a_goal_ends_an_entry_wherever_it_is(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY, TAG], [("t", "d"), ("d", "a")], goal=goal)
     await bench.send("k")
     await bench.drive()
-    await bench.take_in({"event": "purchase", "payload": {"plan": "free"}})
+    await bench.ingest({"event": "purchase", "payload": {"plan": "free"}})
     await bench.drive()
     assert await bench.entries("state, awaits") == [("waiting", ["purchase"])]
-    await bench.take_in({"event": "purchase", "payload": {"plan": "pro"}})
+    await bench.ingest({"event": "purchase", "payload": {"plan": "pro"}})
     await bench.drive()
     assert await bench.entries() == [("exited", "goal")]
     assert await bench.steps() == ["entered", "waiting", "goal"]
@@ -212,7 +213,7 @@ async def test_an_entry_of_an_old_version_is_woken_by_the_events_of_that_version
     )
     await bench.execute("UPDATE automations SET published_version = 2 WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s", bench.org_id)
-    await bench.take_in({"event": "purchase"})
+    await bench.ingest({"event": "purchase"})
     await bench.drive()
     assert await tags(bench) == ["came"]
 

@@ -1,4 +1,4 @@
-"""Live ingest without HTTP: a pipeline on a database of the file, an organization of its own for each test."""
+"""Live ingest without HTTP: a pipeline on a database for each module, and an organization for each test."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ _numbers = count(1)
 
 
 class Intake:
-    """What one API process has of ingest."""
+    """The parts of one API process that ingest events."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -68,7 +68,7 @@ class Intake:
             return await store_batch(tx, list(arrivals), self._triggers, self.clock.now())
 
     async def rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Return what is in the database; jsonb is decoded."""
+        """Return rows of the database, with decoded jsonb."""
         async with self.database.transaction() as tx:
             cursor = await tx.execute(statement, values)
             rows = await cursor.fetchall() if cursor.description else []
@@ -76,7 +76,7 @@ class Intake:
 
 
 class Org:
-    """An organization whose events come in."""
+    """An organization that sends events."""
 
     def __init__(self, intake: Intake, org_id: int) -> None:
         self.intake, self.id = intake, org_id
@@ -85,7 +85,7 @@ class Org:
 
     async def send(self, *events: dict[str, Any], test: bool = False, through: Pipeline | None = None) -> list[Outcome]:
         """Send events as one request; return their outcomes."""
-        return await (through or self.intake.pipeline).ingest(self.id, [encode(each) for each in events], test)
+        return await (through or self.intake.pipeline).ingest(self.id, [encode(event) for event in events], test)
 
     async def send_at_once(self, *events: dict[str, Any]) -> list[Outcome]:
         """Send every event as a request of its own, all at once."""
@@ -98,7 +98,7 @@ class Org:
         return read
 
     async def automate(self, name: str = "", *filters: dict[str, Any], publish: bool = True) -> str:
-        """Make an active automation for events of a name; return its id."""
+        """Create an active automation for events of one name; return its id."""
         trigger = {"type": "app_event", "event": name or None, "filters": list(filters)}
         nodes = [{"id": "t", "type": "app_event", "data": {}}, {"id": "x", "type": "add_tag", "data": {"tag": "seen"}}]
         graph = {"nodes": nodes, "edges": [{"id": "e", "source": "t", "target": "x"}]}
@@ -120,20 +120,20 @@ class Org:
         return await self.intake.rows(f"SELECT {columns} FROM {table} WHERE org_id = {self.id} ORDER BY {order}")
 
     async def traces(self) -> dict[str, int]:
-        """Return how many rows the organization has in the tables of ingest, where there are any."""
+        """Return the number of rows by table of ingest; empty tables are left out."""
         tables = ("events", "idempotency_keys", "contacts", "identities", "entries", "dry_runs", "identity_conflicts")
         counts = ", ".join(f"(SELECT count(*) FROM {table} WHERE org_id = {self.id})" for table in tables)
         (row,) = await self.intake.rows(f"SELECT {counts}")
         return {table: number for table, number in zip(tables, row, strict=True) if number}
 
     async def contacts(self) -> list[dict[str, Any]]:
-        """Return the contacts by wallet and external id, what they lack left out, emails in clear."""
-        found = await self.rows(
+        """Return the contacts by wallet and external id, without empty columns, with readable emails."""
+        rows = await self.rows(
             "wallet_address, email, external_id, attributes", "contacts", "1 NULLS LAST, 3 NULLS LAST"
         )
         return [
             {name: value for name, value in zip(_CONTACT, self._clear(row), strict=True) if value not in (None, {})}
-            for row in found
+            for row in rows
         ]
 
     def _clear(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -145,7 +145,7 @@ _CONTACT = ("wallet", "email", "external_id", "attributes")
 
 
 def event(key: str | None = None, **fields: Any) -> dict[str, Any]:
-    """Return an event; what is not one of its fields identifies its contact."""
+    """Return an event; `wallet`, `email` and `external_id` go into its contact."""
     contact = {name: fields.pop(field) for field, name in _IDENTIFIERS.items() if field in fields}
     sent = {"event": "deposit", "contact": contact or {"externalId": "u1"}, **fields}
     return sent if key is None else sent | {"idempotencyKey": key}
@@ -175,11 +175,11 @@ async def globex(intake: Intake) -> Org:
 
 
 async def store_past(
-    tx: Transaction, target: ImportTarget, events: PastEvents, at: datetime, *, ahead: bool = False
+    tx: Transaction, target: ImportTarget, events: PastEvents, at: datetime, *, early: bool = False
 ) -> BatchResult:
-    """Store events as an import does, in one transaction; `ahead`: those of people met before ahead of their turn."""
+    """Store events as an import does, in one transaction; `early`: store those of expected contacts early."""
     claimed = await claim_keys(tx, target, events, at)
-    expected = await store_early(tx, target, claimed) if ahead else [""] * len(claimed.events)
+    expected = await store_early(tx, target, claimed) if early else [""] * len(claimed.events)
     result = await store_in_turn(tx, target, events, claimed, expected, at)
     await run(tx, *result.writes)
     return result

@@ -20,17 +20,17 @@ def some(first: int, count: int = 50, size: int = 1) -> dict[str, Any]:
     return {"attributes": {f"k{number:04}": "x" * size for number in range(first, first + count)}}
 
 
-async def fill(org: Org, count: int, size: int = 1, **who: str) -> None:
-    """Give a contact so many attributes, in events of their own batches."""
+async def fill(org: Org, count: int, size: int = 1, **contact: str) -> None:
+    """Send `count` attributes of a contact, one batch per event."""
     step = min(50, 15_000 // (size + 8))
     for first in range(0, count, step):
-        assert await org.send(event(**who, **some(first, min(step, count - first), size))) != [OVERFULL]
+        assert await org.send(event(**contact, **some(first, min(step, count - first), size))) != [OVERFULL]
 
 
-async def held(org: Org) -> list[int]:
-    """Return how many attributes each contact has."""
-    counted = "(SELECT count(*) FROM jsonb_object_keys(attributes))::int"
-    return [count for (count,) in await org.rows(counted, "contacts", "external_id")]
+async def count_attributes(org: Org) -> list[int]:
+    """Return the number of attributes of each contact."""
+    column = "(SELECT count(*) FROM jsonb_object_keys(attributes))::int"
+    return [count for (count,) in await org.rows(column, "contacts", "external_id")]
 
 
 async def test_a12_a_contact_has_at_most_a_thousand_attributes(acme: Org) -> None:
@@ -38,7 +38,7 @@ async def test_a12_a_contact_has_at_most_a_thousand_attributes(acme: Org) -> Non
     assert await acme.send(event("fits", **some(999, 1))) == [AcceptedEvent("fits")]
     before = await acme.traces()
     assert await acme.send(event("more", **some(1000, 1))) == [OVERFULL]
-    assert (await held(acme), await acme.traces()) == ([1000], before)
+    assert (await count_attributes(acme), await acme.traces()) == ([1000], before)
     assert await acme.send(event("again", **some(0, 50, 2))) == [AcceptedEvent("again")]  # those it has may change
 
 
@@ -47,7 +47,7 @@ async def test_a12_a_contact_has_at_most_256_kb_of_attributes(acme: Org) -> None
     await fill(acme, most, 1_000)
     assert await acme.send(event("more", **some(most, 1, 1_000))) == [OVERFULL]
     assert await acme.send(event("little", **some(most, 1, 1))) == [AcceptedEvent("little")]
-    assert await held(acme) == [most + 1]
+    assert await count_attributes(acme) == [most + 1]
 
 
 async def test_a12_the_neighbours_of_a_refused_event_are_stored(acme: Org) -> None:
@@ -61,7 +61,7 @@ async def test_a12_the_neighbours_of_a_refused_event_are_stored(acme: Org) -> No
 async def test_a12_many_events_at_once_cannot_make_a_new_contact_too_large(acme: Org) -> None:
     outcomes = await acme.send(*[event(str(n), **some(n * 50)) for n in range(30)])
     assert outcomes == [*[AcceptedEvent(str(n)) for n in range(20)], *[OVERFULL] * 10]
-    assert await held(acme) == [1000]
+    assert await count_attributes(acme) == [1000]
 
 
 async def test_a12_an_import_has_the_same_bounds(acme: Org, intake: Intake, tmp_path: Path) -> None:
@@ -72,4 +72,4 @@ async def test_a12_an_import_has_the_same_bounds(acme: Org, intake: Intake, tmp_
     with Rejects(default_rejects_path(path)) as rejects:
         report = await import_history(intake.dsn, intake.keyring, name, find_sources([path], ReadOptions())[0], rejects)
     assert (report.stored, report.rejected, report.refusals[0].problems) == (20, 2, OVERFULL.problems)
-    assert await held(acme) == [1000]
+    assert await count_attributes(acme) == [1000]

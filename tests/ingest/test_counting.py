@@ -1,4 +1,4 @@
-"""The catalog's counts are those of the rows, at any moment: while ingest, imports and two processes that count run side by side."""
+"""The counts of the catalog equal those of the rows at any time, also with imports and two counting processes."""
 
 import asyncio
 from collections import Counter
@@ -30,7 +30,7 @@ ROWS = (
 
 
 class Organization:
-    """An organization into which events come with any date."""
+    """An organization that receives events of any date."""
 
     def __init__(self, org: Org) -> None:
         self.org, self.intake = org, org.intake
@@ -39,14 +39,14 @@ class Organization:
         self._triggers = Triggers(org.intake.keyring)
 
     def arrivals(self, *names: str) -> list[ParsedEvent]:
-        """Return valid events that nobody has sent before."""
+        """Return valid new events."""
         keys = (uuid7(self.intake.clock.unique_now_us()) for _ in names)
         return [
             self.org.arrival(event(key, event=name, external_id=key)) for key, name in zip(keys, names, strict=True)
         ]
 
     def dated(self, *dated: tuple[str, datetime]) -> PastEvents:
-        """Return such events as an import reads them."""
+        """Return (name, time) events as an import reads them."""
         reader, now_us = PastReader(self.org.id, self.intake.keyring.of(self.org.id)), self.intake.clock.now_us()
         keys = [uuid7(self.intake.clock.unique_now_us()) for _ in dated]
         sent = [
@@ -58,7 +58,7 @@ class Organization:
         return events
 
     async def store(self, at: datetime, *names: str, database: Database | None = None) -> None:
-        """Store events as a batch of ingest does that was received at a moment."""
+        """Store events as a batch of ingest received at `at`."""
         async with (database or self.intake.database).transaction() as tx:
             await store_batch(tx, self.arrivals(*names), self._triggers, at)
 
@@ -67,31 +67,31 @@ class Organization:
         async with (database or self.intake.database).transaction() as tx:
             await store_past(tx, self.target, self.dated(*dated), self.now)
 
-    async def counted(self, now: datetime | None = None, database: Database | None = None) -> None:
+    async def count(self, now: datetime | None = None, database: Database | None = None) -> None:
         await count_events(database or self.intake.database, now or self.now)
 
     async def catalog(self, since: datetime) -> dict[tuple[str, datetime], int]:
-        """Return what the catalog says by event and day; both its statements, and the rows themselves, must say the same."""
+        """Return the counts of the catalog by event and day, after comparing its two statements with the rows."""
         async with self.intake.database.transaction() as tx:
             await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            said = by_day(await events.count_events(tx, self.org.id, since, "", 200))
+            counts = by_day(await events.count_events(tx, self.org.id, since, "", 200))
             rows = await (await tx.execute(ROWS, {"org_id": self.org.id, "since": since})).fetchall()
-            assert said == {(name, day): count for name, day, count in rows}
-            assert said == await self._one_by_one(tx, since, {name for name, _ in said})
-        return said
+            assert counts == {(name, day): count for name, day, count in rows}
+            assert counts == await self._one_by_one(tx, since, {name for name, _ in counts})
+        return counts
 
     async def _one_by_one(self, tx: Transaction, since: datetime, names: set[str]) -> dict[tuple[str, datetime], int]:
         return by_day([await events.count_event(tx, self.org.id, name, since) for name in names])
 
-    async def kept(self, *tables: str) -> list[int]:
-        """Return the sums of counts that are kept in tables."""
+    async def sum_counts(self, *tables: str) -> list[int]:
+        """Return the sums of the counts in tables."""
         return [(await self.org.rows("coalesce(sum(count), 0)::int", table))[0][0] for table in tables]
 
 
-def by_day(counted: list[events.CountedEvent]) -> dict[tuple[str, datetime], int]:
-    found = {(each.event, day): count for each in counted for day, count in each.days.items()}
-    assert sum(found.values()) == sum(each.count for each in counted)
-    return found
+def by_day(counted_events: list[events.CountedEvent]) -> dict[tuple[str, datetime], int]:
+    counts = {(event.event, day): count for event in counted_events for day, count in event.days.items()}
+    assert sum(counts.values()) == sum(event.count for event in counted_events)
+    return counts
 
 
 @pytest.fixture
@@ -113,25 +113,25 @@ async def test_hours_are_counted_once_and_the_rest_is_counted_live(acme: Organiz
     await acme.load(
         *[("a", start + n * timedelta(minutes=7)) for n in range(30)], ("b", start), ("old", start - 40 * DAY)
     )
-    await acme.counted()
-    assert await acme.kept("event_hours", "event_days", "late_events") == [31, 31, 0]
+    await acme.count()
+    assert await acme.sum_counts("event_hours", "event_days", "late_events") == [31, 31, 0]
     await acme.store(acme.now, "a", "new")
     for since in (start, start + timedelta(minutes=20, microseconds=1), start + HOUR, acme.now, acme.now - 30 * DAY):
         await acme.catalog(since)
     assert sum((await acme.catalog(start)).values()) == 33
 
 
-async def test_late_events_are_noted_and_then_counted(acme: Organization) -> None:
+async def test_late_counted_eventsare_noted_and_then_counted(acme: Organization) -> None:
     await acme.store(acme.now - HOUR, "a")
-    await acme.counted()
+    await acme.count()
     late = acme.now - timedelta(minutes=3) - DAY
     await acme.load(("a", late), ("a", late), ("b", acme.now - HOUR), ("b", acme.now - timedelta(seconds=1)))
     await acme.store(late, "a", "c")
-    assert await acme.kept("event_hours", "event_days", "late_events") == [1, 1, 5]
+    assert await acme.sum_counts("event_hours", "event_days", "late_events") == [1, 1, 5]
     for since in (late - HOUR, late, late + timedelta(microseconds=1)):
         await acme.catalog(since)
-    await acme.counted(acme.now + timedelta(minutes=6))
-    assert await acme.kept("event_hours", "event_days", "late_events") == [7, 7, 0]
+    await acme.count(acme.now + timedelta(minutes=6))
+    assert await acme.sum_counts("event_hours", "event_days", "late_events") == [7, 7, 0]
     await acme.catalog(late - DAY)
 
 
@@ -149,16 +149,16 @@ async def test_counting_waits_for_transactions_from_before_an_hour_was_closed(
 
     writing = asyncio.create_task(store_slowly())
     await slow.wait()
-    counting_task = asyncio.create_task(acme.counted())
-    for _ in range(20):  # it looks every 50 ms whether the writer has ended
+    counting_task = asyncio.create_task(acme.count())
+    for _ in range(20):  # the job checks every 50 ms whether the writer has ended
         await acme.org.rows("*", "event_counting")
         await asyncio.sleep(0.01)
     assert await acme.org.rows("counted_until < closed_until", "event_counting") == [(True,)]
     await acme.store(at, "b")
-    assert await acme.kept("late_events") == [1]
+    assert await acme.sum_counts("late_events") == [1]
     go_on.set()
     await asyncio.gather(writing, counting_task)
-    assert await acme.kept("event_hours", "event_days", "late_events") == [2, 2, 0]
+    assert await acme.sum_counts("event_hours", "event_days", "late_events") == [2, 2, 0]
     assert sum((await acme.catalog(at - HOUR)).values()) == 2
 
 
@@ -167,60 +167,61 @@ async def test_another_process_continues_after_one_that_died(acme: Organization,
     async with acme.intake.database.transaction() as tx:
         await counts.store.close_hours(tx, acme.now - DAY, acme.now)
     await acme.store(acme.now - HOUR, "a", "b")
-    await asyncio.gather(acme.counted(database=second), acme.counted())
-    await acme.counted()  # what each of the two left because the other was at it
-    assert await acme.kept("event_hours", "event_days", "late_events") == [3, 3, 0]
+    await asyncio.gather(acme.count(database=second), acme.count())
+    await acme.count()  # organizations that both skipped because the other one counted them
+    assert await acme.sum_counts("event_hours", "event_days", "late_events") == [3, 3, 0]
     await acme.catalog(acme.now - DAY)
 
 
 async def test_hours_older_than_the_catalog_shows_are_deleted(acme: Organization) -> None:
     await acme.load(("a", acme.now - 30 * DAY), ("a", acme.now - HOUR))
-    await acme.counted()
-    assert await acme.kept("event_hours", "event_days") == [2, 2]
+    await acme.count()
+    assert await acme.sum_counts("event_hours", "event_days") == [2, 2]
     later = acme.now + 5 * DAY
-    await acme.counted(later)
+    await acme.count(later)
     await counts.delete_old_counts(acme.intake.database, acme.org.id, later)
-    assert await acme.kept("event_hours", "event_days") == [1, 1]
+    assert await acme.sum_counts("event_hours", "event_days") == [1, 1]
     await acme.catalog(later - 30 * DAY)
 
 
 async def test_counts_are_those_of_the_rows_at_any_moment(acme: Organization, second: Database) -> None:
-    """Writers date events up to two days back, and two processes count up to there and further, without a pause."""
-    chance, seen = Random(7), Counter[str]()
+    """Writers date events up to two days back while two processes count that time without a pause."""
+    chance, done = Random(7), Counter[str]()
     over = asyncio.Event()
 
-    def somewhen() -> datetime:
+    def random_time() -> datetime:
         return acme.now - timedelta(seconds=chance.choice([1, 60, 300, 3_600, 172_800]) * chance.random())
 
     async def write(database: Database) -> None:
         while not over.is_set():
             names = chance.choices("abcdefgh", k=chance.randint(1, 6))
             if chance.random() < 0.5:
-                await acme.store(somewhen(), *names, database=database)
+                await acme.store(random_time(), *names, database=database)
             else:
-                await acme.load(*[(name, somewhen()) for name in names], database=database)
-            seen["stored"] += len(names)
+                await acme.load(*[(name, random_time()) for name in names], database=database)
+            done["stored"] += len(names)
 
     async def look() -> None:
         while not over.is_set():
             await acme.catalog(acme.now - 3 * DAY * chance.random())
-            seen["looked"] += 1
+            done["looked"] += 1
 
     async def count(database: Database) -> None:
         for step in range(25):
-            await acme.counted(acme.now - 2 * DAY + step * 2 * HOUR, database)
+            await acme.count(acme.now - 2 * DAY + step * 2 * HOUR, database)
 
-    beside = [asyncio.create_task(each) for each in (write(acme.intake.database), write(second), write(second), look())]
+    work = (write(acme.intake.database), write(second), write(second), look())
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
     await asyncio.gather(count(acme.intake.database), count(second))
     over.set()
-    await asyncio.gather(*beside)
-    assert sum((await acme.catalog(acme.now - 3 * DAY)).values()) == seen["stored"] > 0 < seen["looked"]
+    await asyncio.gather(*tasks)
+    assert sum((await acme.catalog(acme.now - 3 * DAY)).values()) == done["stored"] > 0 < done["looked"]
 
 
-async def test_an_organization_without_events_costs_nothing_until_one_arrives(acme: Organization) -> None:
+async def test_an_organization_without_counted_eventscosts_nothing_until_one_arrives(acme: Organization) -> None:
     await acme.store(acme.now - HOUR, "a")
     for minutes in (0, 5, 60, 120):
-        await acme.counted(acme.now + timedelta(minutes=minutes))
+        await acme.count(acme.now + timedelta(minutes=minutes))
     ((version, resting),) = await acme.org.rows(
         "xmin::text, counted_until < now() + interval '10 minutes'", "event_counting"
     )
@@ -229,15 +230,15 @@ async def test_an_organization_without_events_costs_nothing_until_one_arrives(ac
     await acme.store(later - timedelta(minutes=20), "a", "b")
     assert await acme.org.rows("xmin::text", "event_counting") == [(version,)]
     await acme.catalog(acme.now - DAY)
-    await acme.counted(later)
-    assert await acme.kept("event_hours", "event_days", "late_events") == [3, 3, 0]
+    await acme.count(later)
+    assert await acme.sum_counts("event_hours", "event_days", "late_events") == [3, 3, 0]
     await acme.store(later, "b")
     await acme.catalog(acme.now - DAY)
 
 
 async def test_an_import_notes_an_hour_once_however_many_pieces_it_has(acme: Organization) -> None:
     await acme.store(acme.now - HOUR, "a")
-    await acme.counted()
+    await acme.count()
     for minute in range(4):
         await acme.load(("a", (acme.now - DAY).replace(minute=minute)))
     assert await acme.org.rows("count", "late_events", "event") == [(4,)]
@@ -249,26 +250,30 @@ async def test_a_slow_organization_does_not_delay_the_others(
     intake: Intake, acme: Organization, second: Database, limit: str, tried: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     other = Organization(await intake.organization())
-    for each in (acme, other):
-        await each.store(acme.now - HOUR, "a")
+    for org in (acme, other):
+        await org.store(acme.now - HOUR, "a")
     async with second.transaction() as tx:
         first = acme.now.replace(minute=0, second=0, microsecond=0) - DAY
         await counts.store.close_hours(tx, first, acme.now)
     hasty = Database(intake.dsn, size=2, **{limit: 100})
     await hasty.open()
-    async with second.transaction() as tx:  # so acme's count waits until its time is over
+    async with second.transaction() as tx:  # acme's count waits until it times out
         await tx.execute("SELECT FROM event_counting WHERE org_id = %s FOR UPDATE", (acme.org.id,))
-        await acme.counted(database=hasty)
+        await acme.count(database=hasty)
     await hasty.close()
-    assert [await each.kept("event_hours") for each in (acme, other)] == [[0], [1]]
-    slow = [each.__dict__["minutes"] for each in caplog.records if each.message == "counting_slow"]
+    assert [await org.sum_counts("event_hours") for org in (acme, other)] == [[0], [1]]
+    slow = [record.__dict__["minutes"] for record in caplog.records if record.message == "counting_slow"]
     assert slow == tried
 
 
 async def test_organizations_are_counted_separately(intake: Intake, acme: Organization) -> None:
     other = Organization(await intake.organization())
-    for each in (acme, other):
-        await each.load(*[("a", each.now - n * HOUR) for n in range(5)])
-    await acme.counted()
-    assert await acme.kept("event_hours", "event_days") == await other.kept("event_hours", "event_days") == [4, 4]
+    for org in (acme, other):
+        await org.load(*[("a", org.now - n * HOUR) for n in range(5)])
+    await acme.count()
+    assert (
+        await acme.sum_counts("event_hours", "event_days")
+        == await other.sum_counts("event_hours", "event_days")
+        == [4, 4]
+    )
     await other.catalog(other.now - DAY)

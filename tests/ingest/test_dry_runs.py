@@ -25,7 +25,7 @@ async def test_a_dry_run_counts_what_would_match_and_writes_nothing_else(acme: O
     await acme.automate("deposit", {"path": "usd", "operator": "eq", "value": 5})
     await acme.automate("other")
     outcomes = await acme.send(event("1", payload={"usd": 5}), event("2"), event("3", external_id="new"), test=True)
-    assert [matched(each) for each in outcomes] == [3, 2, 2]
+    assert [matched(outcome) for outcome in outcomes] == [3, 2, 2]
     assert await acme.traces() == {"dry_runs": 3}
     assert await acme.rows("idempotency_key, matched", "dry_runs") == [("1", 3), ("2", 2), ("3", 2)]
 

@@ -78,8 +78,8 @@ def test_cells_have_their_apparent_type_or_the_declared_one(
     tmp_path: Path, column: str, cell: str, value: object
 ) -> None:
     (tmp_path / "a.tsv").write_text(f"event\tc\nsignup\t{cell}\n")
-    ((_, found),) = read(tmp_path / "a.tsv", columns={"c": column})
-    assert (found if isinstance(found, str) else found["payload"]["x"]) == value
+    ((_, cells),) = read(tmp_path / "a.tsv", columns={"c": column})
+    assert (cells if isinstance(cells, str) else cells["payload"]["x"]) == value
 
 
 def test_an_invalid_row_affects_no_other_row(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def write(path: Path, count: int) -> None:
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(records), path, row_group_size=1_200)
         return
-    lines = ["event,email,occurred_at", *(",".join(each.values()) for each in records)]
+    lines = ["event,email,occurred_at", *(",".join(record.values()) for record in records)]
     text = "\n".join(lines if ".csv" in path.name else map(json.dumps, records)).encode()
     match path.suffix:
         case ".gz":
@@ -153,7 +153,7 @@ def test_segment_is_recognised_and_its_names_are_normalized(tmp_path: Path) -> N
         "occurredAt": "2025-03-04T05:06:07.000Z",
         "idempotencyKey": "m1",
     }
-    assert [(each["event"], each["contact"], each["attributes"], each["payload"]) for each in events[1:]] == [
+    assert [(read["event"], read["contact"], read["attributes"], read["payload"]) for read in events[1:]] == [
         ("identify", {"externalId": "7", "email": "a@b.cc"}, {"plan": "pro"}, {"traits": {"at": {"x": 1}}}),
         ("page", {"externalId": "an2", "email": None}, {}, {"name": "Home"}),
     ]

@@ -68,7 +68,7 @@ async def history(database_url: str, tmp_path: Path) -> AsyncIterator[History]:
 
 
 def as_lines(events: Iterable[dict[str, Any] | bytes]) -> bytes:
-    return b"\n".join(each if isinstance(each, bytes) else encode(each) for each in events)
+    return b"\n".join(line if isinstance(line, bytes) else encode(line) for line in events)
 
 
 def event(name: str = "deposit", at: str = "2025-03-04T05:06:07Z", **fields: Any) -> dict[str, Any]:
@@ -239,28 +239,32 @@ async def test_imported_contacts_follow_the_identity_rules(history: History, see
     chance = Random(seed)
     sent = [Identifiers(*(chance.choice((None, None, *pool)) for pool in POOLS)) for _ in range(400)]
     events = [
-        event(at=f"2025-03-04T05:{n // 60:02}:{n % 60:02}Z", contact=as_contact(who), idempotencyKey=str(n))
-        for n, who in enumerate(sent)
-        if who != Identifiers()
+        event(at=f"2025-03-04T05:{n // 60:02}:{n % 60:02}Z", contact=as_contact(identifiers), idempotencyKey=str(n))
+        for n, identifiers in enumerate(sent)
+        if identifiers != Identifiers()
     ]
     for start in (0, 150, 160):
         await history.load(*events[start : {0: 150, 150: 160}.get(start)])
     expected = Fold(history)
-    for each in events:
-        expected.take(each)
+    for past_event in events:
+        expected.take(past_event)
     assert await stored_contacts(history) == expected.contacts()
 
 
 POOLS = (("w1", "w2", "w3"), ("a@example.com", "b@example.com", "c@example.com"), ("e1", "e2", "e3"))
 
 
-def as_contact(who: Identifiers) -> dict[str, str]:
-    named = {"walletAddress": who.wallet, "email": who.email, "externalId": who.external_id}
-    return {field: value for field, value in named.items() if value is not None}
+def as_contact(identifiers: Identifiers) -> dict[str, str]:
+    fields = {
+        "walletAddress": identifiers.wallet,
+        "email": identifiers.email,
+        "externalId": identifiers.external_id,
+    }
+    return {field: value for field, value in fields.items() if value is not None}
 
 
 class Fold:
-    """The rules applied one event at a time, with nothing but dicts for a store."""
+    """The identity rules, applied event by event to dicts."""
 
     def __init__(self, history: History) -> None:
         self._org_keys = history.org_keys
@@ -270,14 +274,14 @@ class Fold:
 
     def take(self, sent: dict[str, Any]) -> None:
         contact = sent["contact"]
-        who = Identifiers(contact.get("walletAddress"), contact.get("email"), contact.get("externalId"))
+        identifiers = Identifiers(contact.get("walletAddress"), contact.get("email"), contact.get("externalId"))
         values = {
-            IdentifierKind.WALLET: who.wallet,
-            IdentifierKind.EMAIL: who.email,
-            IdentifierKind.EXTERNAL_ID: who.external_id,
+            IdentifierKind.WALLET: identifiers.wallet,
+            IdentifierKind.EMAIL: identifiers.email,
+            IdentifierKind.EXTERNAL_ID: identifiers.external_id,
         }
         has = {contact_id: frozenset(columns) for contact_id, columns in self._columns.items()}
-        resolution = resolve_identity(keys_of(self._org_keys, who), self._owners, has)
+        resolution = resolve_identity(keys_of(self._org_keys, identifiers), self._owners, has)
         contact_id = resolution.contact_id or f"contact {len(self._columns)}"
         for key in resolution.gained:
             former = self._columns.get(self._owners.get(key, ""), {})
@@ -318,17 +322,17 @@ async def stored_contacts(history: History) -> set[tuple[Any, ...]]:
 
 
 def parquet(folder: Path, events: list[dict[str, Any]]) -> bytes:
-    contacts = [each["contact"] for each in events]
+    contacts = [past_event["contact"] for past_event in events]
     table = pa.table(
         {
-            "event": [each["event"] for each in events],
-            "occurred_at": [datetime.fromisoformat(each["occurredAt"]) for each in events],
-            "payload": [text(each.get("payload")) for each in events],
-            "attributes": [text(each.get("attributes")) for each in events],
+            "event": [past_event["event"] for past_event in events],
+            "occurred_at": [datetime.fromisoformat(past_event["occurredAt"]) for past_event in events],
+            "payload": [text(past_event.get("payload")) for past_event in events],
+            "attributes": [text(past_event.get("attributes")) for past_event in events],
             "email": [contact.get("email") for contact in contacts],
             "wallet_address": [contact.get("walletAddress") for contact in contacts],
             "external_id": [contact.get("externalId") for contact in contacts],
-            "idempotency_key": [each.get("idempotencyKey") for each in events],
+            "idempotency_key": [past_event.get("idempotencyKey") for past_event in events],
         }
     )
     pq.write_table(table, folder / "made.parquet")

@@ -10,19 +10,20 @@ from tests.ingest.conftest import Intake, Org, event
 
 
 def kinds(outcomes: list[Outcome]) -> dict[str, int]:
-    """Return how many outcomes there are of each kind."""
-    words = [type(each).__name__ for each in outcomes]
-    return {word: words.count(word) for word in words}
+    """Return the number of outcomes by kind."""
+    names = [type(outcome).__name__ for outcome in outcomes]
+    return {name: names.count(name) for name in names}
 
 
 async def mismatches(org: Org) -> list[str]:
-    """Return the keys that came back with another body."""
-    found = await org.intake.rows(
-        "SELECT e.idempotency_key FROM idempotency_mismatches m JOIN events e ON e.org_id = m.org_id AND e.id = m.event_id"
+    """Return the keys that were sent again with another body."""
+    rows = await org.intake.rows(
+        "SELECT e.idempotency_key FROM idempotency_mismatches m"
+        " JOIN events e ON e.org_id = m.org_id AND e.id = m.event_id"
         " WHERE m.org_id = %(org_id)s ORDER BY m.id",
         org_id=org.id,
     )
-    return [key for (key,) in found]
+    return [key for (key,) in rows]
 
 
 async def test_c1_a_hundred_times_the_same_at_once_is_one_event(acme: Org) -> None:

@@ -120,7 +120,7 @@ async def test_c12_attributes_of_two_writers_are_never_torn(acme: Org) -> None:
 async def test_c13_of_two_external_ids_for_one_contact_one_stays(acme: Org) -> None:
     await acme.send(event("0", email=A))
     outcomes = await acme.send_at_once(*[event(f"{n}", email=A, external_id=f"u{n}") for n in range(1, 41)])
-    assert all(isinstance(each, AcceptedEvent) for each in outcomes)
+    assert all(isinstance(outcome, AcceptedEvent) for outcome in outcomes)
     (contact,) = await acme.contacts()
     assert contact["external_id"] in {f"u{n}" for n in range(1, 41)}
     assert await conflicts(acme) == [(3, "kept", False)] * 39
@@ -131,8 +131,8 @@ async def test_batches_of_any_size_give_the_contacts_that_events_one_by_one_give
     chance = Random(seed)
     events = [wanderer(chance, number) for number in range(250)]
     expected = Fold(acme)  # type: ignore[arg-type]
-    for each in events:
-        expected.take(each)
+    for sent in events:
+        expected.take(sent)
     while events:
         size = chance.choice((1, 2, 7, 60))
         await acme.send(*events[:size])
@@ -148,7 +148,7 @@ async def test_v7_contacts_own_the_identifiers_that_lead_to_them_in_any_order(
     other = Intake(intake.dsn)
     await other.start()
     batches = [[wanderer(chance, batch * 10 + n) for n in range(10)] for batch in range(30)]
-    pipelines = [each.pipeline for each in (intake, other)]
+    pipelines = [process.pipeline for process in (intake, other)]
     await asyncio.gather(*[acme.send(*batch, through=pipelines[n % 2]) for n, batch in enumerate(batches)])
     await other.stop()
     assert (await acme.traces())["events"] == 300
@@ -167,7 +167,8 @@ ASTRAY = """
     SELECT min(id::text)::uuid FROM contacts WHERE org_id = %(org_id)s AND wallet_address IS NOT NULL
     GROUP BY wallet_address HAVING count(*) > 1
     UNION ALL
-    SELECT min(id::text)::uuid FROM contacts WHERE org_id = %(org_id)s AND email IS NOT NULL GROUP BY email HAVING count(*) > 1"""
+    SELECT min(id::text)::uuid FROM contacts WHERE org_id = %(org_id)s AND email IS NOT NULL
+    GROUP BY email HAVING count(*) > 1"""
 
 
 def wanderer(chance: Random, number: int) -> dict[str, Any]:
@@ -196,7 +197,7 @@ async def stored_contacts(org: Org) -> set[tuple[Any, ...]]:
             wallet,
             None if email is None else org.keys.open_email(email),
             external_id,
-            frozenset((int(kind), digest) for kind, _, digest in (each.partition(":") for each in identities)),
+            frozenset((int(kind), digest) for kind, _, digest in (identity.partition(":") for identity in identities)),
             frozenset(events),
         )
         for wallet, email, external_id, identities, events in rows

@@ -121,11 +121,11 @@ async def test_refused_rows_can_be_corrected_and_imported(acme: Org, tmp_path: P
     first = await load(acme, path)
     assert (first.stored, first.rejected) == (7, 3)
     refused = [decode(line) for line in default_rejects_path(path).read_bytes().splitlines()]
-    assert [each["rejected"]["line"] for each in refused] == [4, 8, 10]
+    assert [row["rejected"]["line"] for row in refused] == [4, 8, 10]
     assert refused[0]["rejected"]["reason"].startswith("contact: ")
     assert refused[2]["rejected"]["text"] == "{no json"
     default_rejects_path(path).write_bytes(
-        b"\n".join(encode(each | {"contact": {"externalId": "u1"}}) for each in refused[:2])
+        b"\n".join(encode(row | {"contact": {"externalId": "u1"}}) for row in refused[:2])
     )
     assert await load(acme, default_rejects_path(path)) == ImportReport(read=2, stored=2)
     assert await stored(acme) == list(range(9))
@@ -160,7 +160,7 @@ async def test_a_value_that_postgres_refuses_is_refused_alone(
     ]
     path.write_bytes(b"\n".join(map(encode, [*many, event | {"payload": {"n": 22}}])))
     report = await load(acme, path)
-    assert (report.stored, report.rejected, [each.line for each in report.refusals]) == (21, 2, [21, 22])
+    assert (report.stored, report.rejected, [refusal.line for refusal in report.refusals]) == (21, 2, [21, 22])
     assert await stored(acme) == [*range(20), 22]
 
 

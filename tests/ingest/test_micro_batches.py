@@ -48,19 +48,19 @@ async def test_a_poisoned_dry_run_fails_alone(alone: Intake) -> None:
 
 
 class UnforeseenError(Exception):
-    """Something nobody foresaw."""
+    """A bug."""
 
 
 class Buggy(Database):
-    """A database on which the first batch meets a bug."""
+    """A database that raises a bug in the first batch."""
 
-    met = False
+    has_raised = False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         async with super().transaction() as tx:
-            if not self.met:
-                self.met = True
+            if not self.has_raised:
+                self.has_raised = True
                 raise UnforeseenError
             yield tx
 
@@ -82,8 +82,8 @@ async def test_outcomes_are_in_the_order_of_the_events(acme: Org) -> None:
     ]
     outcomes = await acme.send(*sent)
     expected = ["AcceptedEvent" if n % 3 else "Rejected" if n % 2 else "DryRun" for n in range(97)]
-    assert [type(each).__name__ for each in outcomes] == expected
-    assert [getattr(each, "idempotency_key", key) for each, key in zip(outcomes, keys, strict=True)] == keys
+    assert [type(outcome).__name__ for outcome in outcomes] == expected
+    assert [getattr(outcome, "idempotency_key", key) for outcome, key in zip(outcomes, keys, strict=True)] == keys
     stored = await acme.rows("idempotency_key", "events", "id")  # ids grow in the order of arrival
     assert [key for (key,) in stored] == [key for n, key in enumerate(keys) if n % 3]
 
@@ -188,7 +188,7 @@ async def test_stopping_writes_queued_events_and_refuses_later_ones(acme: Org, i
         await asyncio.sleep(0)
     async with asyncio.timeout(5):
         await pipeline.stop()
-    assert [await each for each in waiting] == [[AcceptedEvent(str(n))] for n in range(20)]
+    assert [await task for task in waiting] == [[AcceptedEvent(str(n))] for n in range(20)]
     (late,) = await acme.send(event("late"), through=pipeline)
     assert isinstance(late, Unavailable)
     assert not pipeline.alive
@@ -198,56 +198,56 @@ async def test_an_abandoned_request_does_not_affect_others(acme: Org) -> None:
     leaving = [asyncio.create_task(acme.send(event(f"left {n}"))) for n in range(20)]
     staying = [asyncio.create_task(acme.send(event(f"stays {n}"))) for n in range(20)]
     await asyncio.sleep(0)
-    for each in leaving:
-        each.cancel()
-    assert [await each for each in staying] == [[AcceptedEvent(f"stays {n}")] for n in range(20)]
+    for task in leaving:
+        task.cancel()
+    assert [await task for task in staying] == [[AcceptedEvent(f"stays {n}")] for n in range(20)]
     await asyncio.gather(*leaving, return_exceptions=True)
     assert await acme.send(event("after")) == [AcceptedEvent("after")]
 
 
-NOBODY = "00000000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 HOT: dict[str, tuple[str, dict[str, Any]]] = {
     "claim_keys": (
         "",
         {
             "org_ids": "{1}",
-            "key_digests": [NOBODY],
-            "event_ids": [NOBODY],
-            "body_digests": [NOBODY],
+            "key_digests": [UNKNOWN_ID],
+            "event_ids": [UNKNOWN_ID],
+            "body_digests": [UNKNOWN_ID],
             "created_at": "now",
         },
     ),
-    "find_key_holders": ("idempotency_keys_pkey", {"org_ids": "{1}", "key_digests": f"{{{NOBODY}}}"}),
+    "find_key_holders": ("idempotency_keys_pkey", {"org_ids": "{1}", "key_digests": f"{{{UNKNOWN_ID}}}"}),
     "find_owners": (
         "identities_pkey contacts_pkey",
-        {"org_ids": "{1}", "kinds": "{1}", "digests": f"{{{NOBODY}}}", "attributes": ""},
+        {"org_ids": "{1}", "kinds": "{1}", "digests": f"{{{UNKNOWN_ID}}}", "attributes": ""},
     ),
     "merge_attributes": (
         "contacts_pkey",
-        {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "attributes": ['{"a": 1}'], "updated_at": "now"},
+        {"org_ids": "{1}", "ids": f"{{{UNKNOWN_ID}}}", "attributes": ['{"a": 1}'], "updated_at": "now"},
     ),
-    "remove_emails": ("contacts_pkey", {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "updated_at": "now"}),
+    "remove_emails": ("contacts_pkey", {"org_ids": "{1}", "ids": f"{{{UNKNOWN_ID}}}", "updated_at": "now"}),
     "add_contact_identifiers": (
         "contacts_pkey",
         dict.fromkeys(("emails", "email_domains", "wallets", "raw_wallets", "external_ids"))
-        | {"org_ids": "{1}", "ids": f"{{{NOBODY}}}", "updated_at": "now"},
+        | {"org_ids": "{1}", "ids": f"{{{UNKNOWN_ID}}}", "updated_at": "now"},
     ),
 }
 
 
 @pytest.mark.plain
-@pytest.mark.parametrize("people", [0, 20_000])
-async def test_hot_statements_use_primary_keys_without_statistics(alone: Intake, people: int) -> None:
+@pytest.mark.parametrize("contacts", [0, 20_000])
+async def test_hot_statements_use_primary_keys_without_statistics(alone: Intake, contacts: int) -> None:
     acme = await alone.organization()
     await alone.rows(
         "ALTER TABLE contacts SET (autovacuum_enabled = off); ALTER TABLE identities SET (autovacuum_enabled = off)"
     )
-    if people:
+    if contacts:
         await alone.rows(
-            "INSERT INTO contacts (org_id, id, created_at, updated_at) SELECT %(org_id)s, gen_random_uuid(), now(), now()"
-            " FROM generate_series(1, %(people)s)",
+            "INSERT INTO contacts (org_id, id, created_at, updated_at)"
+            " SELECT %(org_id)s, gen_random_uuid(), now(), now() FROM generate_series(1, %(contacts)s)",
             org_id=acme.id,
-            people=people,
+            contacts=contacts,
         )
         await alone.rows("INSERT INTO identities SELECT org_id, 1, gen_random_uuid(), id, now() FROM contacts")
     database = Database(alone.dsn, size=1, hot=True)

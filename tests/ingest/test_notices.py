@@ -1,4 +1,4 @@
-"""Refusals and duplicates leave a trace: why, in which field, and no personal value; nobody's flood hides another's."""
+"""Refused events and duplicates are recorded with field and reason, without personal values, per organization."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,42 +20,46 @@ from workbench.language.codec import encode
 from workbench.language.problem import Problem
 
 CANARY = "canary-7d1f"
-WHY = (Problem("contact", "is required"), Problem("event", "is required"))
+PROBLEMS = (Problem("contact", "is required"), Problem("event", "is required"))
 
 
 @pytest.fixture
-def kept(intake: Intake) -> Notices:
-    """The notices of a process that are written when the test says so."""
+def notices(intake: Intake) -> Notices:
+    """The notices of a process, written only by `flush`."""
     return Notices(intake.database, intake.clock)
 
 
 @pytest.fixture
-async def pipeline(intake: Intake, kept: Notices) -> AsyncIterator[Pipeline]:
+async def pipeline(intake: Intake, notices: Notices) -> AsyncIterator[Pipeline]:
     database = Database(intake.dsn, size=1, hot=True)
-    started = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), kept, writers=1)
+    started = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), notices, writers=1)
     await started.start()
     yield started
     await started.stop()
 
 
-async def flush(kept: Notices) -> None:
-    """Write what waits, as a process does that stops."""
-    await kept.start()
-    await kept.stop()
+async def flush(notices: Notices) -> None:
+    """Write all notices, as a process does when it stops."""
+    await notices.start()
+    await notices.stop()
 
 
-async def noticed(org: Org, columns: str = "outcome, event, idempotency_key, field, reason") -> list[tuple[Any, ...]]:
+async def read_notices(
+    org: Org, columns: str = "outcome, event, idempotency_key, field, reason"
+) -> list[tuple[Any, ...]]:
     return await org.rows(columns, "event_notices n", "id")
 
 
 async def test_a_refused_event_of_a_batch_is_found_with_its_field_and_reason(
-    acme: Org, pipeline: Pipeline, kept: Notices
+    acme: Org, pipeline: Pipeline, notices: Notices
 ) -> None:
     bad = event("k2", email=CANARY, payload={"card": CANARY}, attributes={"name": CANARY}, unknown=CANARY)
     await acme.send(event("k1"), bad | {"event": "First_Deposit"}, through=pipeline)
-    await flush(kept)
-    assert await noticed(acme) == [("rejected", "First_Deposit", "k2", "contact.email", "not a valid email address")]
-    ((row, body),) = await noticed(acme, "n::text, body")
+    await flush(notices)
+    assert await read_notices(acme) == [
+        ("rejected", "First_Deposit", "k2", "contact.email", "not a valid email address")
+    ]
+    ((row, body),) = await read_notices(acme, "n::text, body")
     assert CANARY not in row
     assert body == {
         "event": "First_Deposit",
@@ -67,62 +71,64 @@ async def test_a_refused_event_of_a_batch_is_found_with_its_field_and_reason(
     }
 
 
-async def test_an_unreadable_event_is_noted_with_the_reason_only(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+async def test_an_unreadable_event_is_noted_with_the_reason_only(
+    acme: Org, pipeline: Pipeline, notices: Notices
+) -> None:
     (outcome,) = await pipeline.ingest(acme.id, [b'{"event": "' + CANARY.encode()], test_key=False)
     assert isinstance(outcome, Rejected)
-    await flush(kept)
-    assert await noticed(acme) == [("rejected", None, None, None, outcome.problems[0].reason)]
-    assert CANARY not in (await noticed(acme, "n::text"))[0][0]
+    await flush(notices)
+    assert await read_notices(acme) == [("rejected", None, None, None, outcome.problems[0].reason)]
+    assert CANARY not in (await read_notices(acme, "n::text"))[0][0]
 
 
-async def test_repeated_events_are_noted_live_and_dry(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+async def test_repeated_events_are_noted_live_and_dry(acme: Org, pipeline: Pipeline, notices: Notices) -> None:
     outcomes = await acme.send(event("a"), event("a"), event("b", test=True), event("b", test=True), through=pipeline)
     assert (outcomes[1], outcomes[3]) == (Duplicate("a"), DryRun("b", 0, True))
-    await flush(kept)
-    assert await noticed(acme) == [
+    await flush(notices)
+    assert await read_notices(acme) == [
         ("deduplicated", "deposit", "a", None, None),
         ("deduplicated", "deposit", "b", None, None),
     ]
 
 
-async def test_an_event_refused_by_the_database_is_noted_too(acme: Org, pipeline: Pipeline, kept: Notices) -> None:
+async def test_an_event_refused_by_the_database_is_noted_too(acme: Org, pipeline: Pipeline, notices: Notices) -> None:
     for number in range(20):
         await acme.send(event(str(number), attributes={f"{number}-{n}": n for n in range(50)}), through=pipeline)
     (outcome,) = await acme.send(event("full", attributes={"one": "more"}), through=pipeline)
     assert isinstance(outcome, Rejected)
-    await flush(kept)
-    assert await noticed(acme) == [("rejected", "deposit", "full", "attributes", outcome.problems[0].reason)]
+    await flush(notices)
+    assert await read_notices(acme) == [("rejected", "deposit", "full", "attributes", outcome.problems[0].reason)]
 
 
-async def test_a_flood_of_one_organization_hides_nothing_of_another(acme: Org, globex: Org, kept: Notices) -> None:
+async def test_a_flood_of_one_organization_hides_nothing_of_another(acme: Org, globex: Org, notices: Notices) -> None:
     for number in range(10 * ORG_SHARE):
-        kept.note_rejected(acme.id, encode(event(f"k{number}")), WHY)
-    kept.note_rejected(globex.id, encode(event("only")), WHY)
-    await flush(kept)
-    assert [key for (key,) in await noticed(acme, "idempotency_key")] == [
+        notices.note_rejected(acme.id, encode(event(f"k{number}")), PROBLEMS)
+    notices.note_rejected(globex.id, encode(event("only")), PROBLEMS)
+    await flush(notices)
+    assert [key for (key,) in await read_notices(acme, "idempotency_key")] == [
         f"k{9 * ORG_SHARE + n}" for n in range(ORG_SHARE)
     ]
-    assert await noticed(globex, "idempotency_key") == [("only",)]
-    assert kept.dropped == 9 * ORG_SHARE
+    assert await read_notices(globex, "idempotency_key") == [("only",)]
+    assert notices.dropped == 9 * ORG_SHARE
 
 
-async def test_many_organizations_that_flood_fill_a_bounded_buffer(acme: Org, kept: Notices) -> None:
+async def test_many_organizations_that_flood_fill_a_bounded_buffer(acme: Org, notices: Notices) -> None:
     for number in range(10_000):
-        kept.note_rejected(-number, b"{}" + b" " * MAX_BODY_BYTES, WHY)
-        kept.note_rejected(-number, b"{}" + b" " * (MAX_BODY_BYTES - 2), WHY)
-    assert kept.dropped == 20_000 - rejected.MAX_NOTICES
-    held = [notice.raw for share in kept._shares.values() for notice in share]
-    assert sum(map(len, held)) <= rejected.MAX_BUFFERED_BYTES
+        notices.note_rejected(-number, b"{}" + b" " * MAX_BODY_BYTES, PROBLEMS)
+        notices.note_rejected(-number, b"{}" + b" " * (MAX_BODY_BYTES - 2), PROBLEMS)
+    assert notices.dropped == 20_000 - rejected.MAX_NOTICES
+    raws = [notice.raw for share in notices._shares.values() for notice in share]
+    assert sum(map(len, raws)) <= rejected.MAX_BUFFERED_BYTES
 
 
-async def test_a_huge_body_is_noted_with_the_reason_only(acme: Org, kept: Notices) -> None:
-    kept.note_rejected(acme.id, encode(event("huge", payload={"x": "y" * MAX_BODY_BYTES})), WHY)
-    await flush(kept)
-    assert await noticed(acme, "field, reason, body") == [("contact", "is required", None)]
+async def test_a_huge_body_is_noted_with_the_reason_only(acme: Org, notices: Notices) -> None:
+    notices.note_rejected(acme.id, encode(event("huge", payload={"x": "y" * MAX_BODY_BYTES})), PROBLEMS)
+    await flush(notices)
+    assert await read_notices(acme, "field, reason, body") == [("contact", "is required", None)]
 
 
-class Fickle(Database):
-    """A database that is away for the first few tries; `written` tells of the first commit."""
+class FailingDatabase(Database):
+    """A database that is down for the first three transactions; `written` is set by the first commit."""
 
     tries = 0
 
@@ -144,27 +150,27 @@ async def test_while_the_database_is_down_the_newest_notices_wait(
     acme: Org, intake: Intake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rejected, "RETRY_INTERVAL_S", 0.01)
-    database = Fickle(intake.dsn)
+    database = FailingDatabase(intake.dsn)
     await database.open()
-    kept = Notices(database, intake.clock)
+    notices = Notices(database, intake.clock)
     for number in range(3 * ORG_SHARE):
-        kept.note_rejected(acme.id, encode(event(f"k{number}")), WHY)
-    await kept.start()
+        notices.note_rejected(acme.id, encode(event(f"k{number}")), PROBLEMS)
+    await notices.start()
     await asyncio.wait_for(database.written.wait(), 10)
-    await kept.stop()
+    await notices.stop()
     await database.close()
-    assert [key for (key,) in await noticed(acme, "idempotency_key")] == [
+    assert [key for (key,) in await read_notices(acme, "idempotency_key")] == [
         f"k{2 * ORG_SHARE + n}" for n in range(ORG_SHARE)
     ]
-    (line,) = [vars(each) for each in caplog.records if each.message == "notices_behind"]
+    (line,) = [vars(record) for record in caplog.records if record.message == "notices_behind"]
     assert (line["dropped"], line["waiting"], line["reason"]) == (2 * ORG_SHARE, ORG_SHARE, "gone fishing")
 
 
-async def test_notices_are_deleted_after_seven_days(acme: Org, globex: Org, intake: Intake, kept: Notices) -> None:
+async def test_notices_are_deleted_after_seven_days(acme: Org, globex: Org, intake: Intake, notices: Notices) -> None:
     for org in (acme, globex):
-        kept.note_rejected(org.id, b"{}", WHY)
-    await flush(kept)
+        notices.note_rejected(org.id, b"{}", PROBLEMS)
+    await flush(notices)
     await maintenance.delete_expired(intake.database, acme.id, intake.clock.now() + timedelta(days=6, hours=23))
-    assert len(await noticed(acme)) == 1
+    assert len(await read_notices(acme)) == 1
     await maintenance.delete_expired(intake.database, acme.id, intake.clock.now() + timedelta(days=7, seconds=1))
-    assert (len(await noticed(acme)), len(await noticed(globex))) == (0, 1)
+    assert (len(await read_notices(acme)), len(await read_notices(globex))) == (0, 1)

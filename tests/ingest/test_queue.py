@@ -1,4 +1,4 @@
-"""The queue: nothing is lost, each organization keeps its order, and nobody waits for somebody else's flood."""
+"""The queue: no item is lost, each organization keeps its order, and a flood of one does not delay the others."""
 
 from collections import Counter
 from typing import TypeAlias
@@ -35,39 +35,41 @@ def weight_of(items: list[Item]) -> int:
 @given(st.lists(puts | takes))
 def test_items_of_one_organization_stay_complete_and_in_order(moves: list[tuple[int, int] | int]) -> None:
     queue: Queue[Item] = Queue(MOST)
-    let_in: list[Item] = []
+    accepted: list[Item] = []
     taken: list[Item] = []
     for number, move in enumerate(moves):
         if isinstance(move, int):
             batch = queue.take(move)
             assert weight_of(batch) <= move or len(batch) == 1
-            assert bool(batch) == (len(taken) < len(let_in))
+            assert bool(batch) == (len(taken) < len(accepted))
             taken += batch
         elif queue.put(move[0], item := (move[0], number, move[1]), move[1]):
-            let_in.append(item)
-        assert queue.waiting == weight_of(let_in) - weight_of(taken) <= MOST
-        assert bool(queue) == (len(taken) < len(let_in))
+            accepted.append(item)
+        assert queue.waiting == weight_of(accepted) - weight_of(taken) <= MOST
+        assert bool(queue) == (len(taken) < len(accepted))
     taken += drain(queue)
-    assert sorted(taken) == sorted(let_in)
-    assert sorted(taken, key=lambda item: item[0]) == sorted(let_in)  # stable: each organization in its own order
+    assert sorted(taken) == sorted(accepted)
+    assert sorted(taken, key=lambda item: item[0]) == sorted(accepted)  # stable: each organization in its own order
 
 
 @unhurried
 @given(st.lists(st.lists(weights, min_size=30, max_size=30), min_size=2, max_size=5), takes)
 def test_organizations_with_a_backlog_get_equal_shares(lines: list[list[int]], most: int) -> None:
     queue: Queue[Item] = Queue(1_000_000)
-    left = {org_id: sum(line) for org_id, line in enumerate(lines)}
-    got = Counter(dict.fromkeys(left, 0))
+    remaining = {org_id: sum(line) for org_id, line in enumerate(lines)}
+    taken_weights = Counter(dict.fromkeys(remaining, 0))
     for org_id, line in enumerate(lines):
         for number, weight in enumerate(line):
             assert queue.put(org_id, (org_id, number, weight), weight)
-    while all(left.values()):
+    while all(remaining.values()):
         for org_id, _, weight in queue.take(most):
-            got[org_id] += weight
-            left[org_id] -= weight
-            if not left[org_id]:
-                return  # from here on the shares differ rightly
-        assert max(got.values()) - min(got.values()) <= QUANTUM + 2 * HEAVIEST  # the bound of deficit round robin
+            taken_weights[org_id] += weight
+            remaining[org_id] -= weight
+            if not remaining[org_id]:
+                return  # after this the shares may differ
+        assert (
+            max(taken_weights.values()) - min(taken_weights.values()) <= QUANTUM + 2 * HEAVIEST
+        )  # the bound of deficit round robin
 
 
 @unhurried
@@ -88,10 +90,10 @@ def test_organizations_that_flood_share_the_room_and_leave_as_much_for_the_other
     for _ in range(MOST):
         for org_id in range(flooding):
             queue.put(org_id, org_id, 1)
-    held = Counter(queue.take(MOST))
-    assert set(held) == set(range(flooding))
-    assert max(held.values()) <= MOST // (flooding + 1) + 1
-    assert MOST - sum(held.values()) >= MOST // (flooding + 1)
+    taken_weights = Counter(queue.take(MOST))
+    assert set(taken_weights) == set(range(flooding))
+    assert max(taken_weights.values()) <= MOST // (flooding + 1) + 1
+    assert MOST - sum(taken_weights.values()) >= MOST // (flooding + 1)
 
 
 def test_taken_items_free_their_room() -> None:

@@ -1,4 +1,4 @@
-"""What came in lately: every outcome, in order, given once, whatever the order of the commits."""
+"""Recent events: every outcome, in order and once, whatever the order of the commits."""
 
 import asyncio
 from datetime import timedelta
@@ -21,12 +21,12 @@ def tail_of(org: Org, *outcomes: str) -> Tail:
     return Tail(org.intake.database, org.intake.clock, org.id, outcomes or catalog_tail.OUTCOMES)
 
 
-def keys(given: list[TailItem]) -> list[str | None]:
-    return [each.idempotency_key for each, _ in given]
+def keys(items: list[TailItem]) -> list[str | None]:
+    return [item.idempotency_key for item, _ in items]
 
 
 async def write(org: Org, key: str, ago: timedelta = timedelta()) -> str:
-    """Commit an event whose id was made some time ago; return the id."""
+    """Commit an event with an id of some time ago; return the id."""
     arrival = org.arrival(event(key))
     arrival.event_id = uuid7(to_us(org.intake.clock.now() - ago))
     assert await org.intake.write(arrival) == [AcceptedEvent(key)]
@@ -34,10 +34,10 @@ async def write(org: Org, key: str, ago: timedelta = timedelta()) -> str:
 
 
 async def refuse(org: Org, key: str) -> None:
-    kept = Notices(org.intake.database, org.intake.clock)
-    kept.note_rejected(org.id, encode(event(key, payload={"a": 1})), (Problem("contact.email", "is no address"),))
-    await kept.start()
-    await kept.stop()
+    notices = Notices(org.intake.database, org.intake.clock)
+    notices.note_rejected(org.id, encode(event(key, payload={"a": 1})), (Problem("contact.email", "is no address"),))
+    await notices.start()
+    await notices.stop()
 
 
 async def test_a_page_shows_the_outcome_of_every_event(acme: Org) -> None:
@@ -46,8 +46,8 @@ async def test_a_page_shows_the_outcome_of_every_event(acme: Org) -> None:
     await acme.send(event("new", payload={"usd": 5}))
     await acme.send(event("dry", payload={"usd": 6}, test=True))
     await refuse(acme, "bad")
-    given = await tail_of(acme).begin(10)
-    accepted, dry, rejected = (decode(encode(each)) for each, _ in given)
+    items = await tail_of(acme).begin(10)
+    accepted, dry, rejected = (decode(encode(item)) for item, _ in items)
     assert accepted == {
         "id": accepted["id"],
         "at": accepted["at"],
@@ -208,8 +208,8 @@ async def test_followers_are_limited_and_all_stop_when_ended_is_set(acme: Org) -
                 pass
         looks: list[Any] = []
         async with asyncio.timeout(5):
-            async for given in followers.follow(tail):
-                looks.append(given)
+            async for items in followers.follow(tail):
+                looks.append(items)
                 followers.ended = True
     assert looks == [[]]
     with followers.join(1):

@@ -1,4 +1,4 @@
-"""What is kept of a refused event: keys and types, no values; 2 KB at most, and always JSON."""
+"""The excerpt of a refused event: keys and types without values, at most 2 KB, always JSON."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ CANARY = "canary-7d1f"
 
 
 def body(raw: bytes) -> Any:
-    kept = excerpt(raw).body
-    return None if kept is None else decode(kept.encode())
+    body_excerpt = excerpt(raw).body
+    return None if body_excerpt is None else decode(body_excerpt.encode())
 
 
 def test_keys_are_kept_and_values_become_their_types() -> None:
@@ -28,8 +28,8 @@ def test_keys_are_kept_and_values_become_their_types() -> None:
         "test": False,
         "unknown": CANARY,
     }
-    kept = excerpt(encode(sent))
-    assert (kept.event, kept.idempotency_key) == ("First Deposit", "order-7")
+    body_excerpt = excerpt(encode(sent))
+    assert (body_excerpt.event, body_excerpt.idempotency_key) == ("First Deposit", "order-7")
     assert body(encode(sent)) == {
         "event": "First Deposit",
         "contact": {"email": "string", "walletAddress": "number", "externalId": "null"},
@@ -47,7 +47,7 @@ def test_keys_are_kept_and_values_become_their_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "kept"),
+    ("sent", "body_excerpt"),
     [
         (b'{"event": {"name": "x"}, "test": "yes"}', {"event": {"name": "string"}, "test": "yes"}),
         (b'{"contact": "ann@example.com"}', {"contact": "string"}),
@@ -61,8 +61,8 @@ def test_keys_are_kept_and_values_become_their_types() -> None:
         (b"", None),
     ],
 )
-def test_values_in_unexpected_places_are_redacted(sent: bytes, kept: Any) -> None:
-    assert body(sent) == kept
+def test_values_in_unexpected_places_are_redacted(sent: bytes, body_excerpt: Any) -> None:
+    assert body(sent) == body_excerpt
 
 
 def test_an_unreadable_body_has_an_empty_excerpt() -> None:
@@ -90,15 +90,14 @@ _VALUES = st.recursive(
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=20).filter(lambda key: key not in _READABLE), _VALUES, max_size=25))
 def test_no_value_is_kept_and_the_excerpt_stays_small(sent: dict[str, Any]) -> None:
-    kept = excerpt(encode(sent)).body
-    assert kept is not None
-    assert CANARY not in kept
-    assert (
-        len(kept.replace('":', '": ').replace(",", ", ").encode()) <= MAX_EXCERPT_BYTES
-    )  # at least as Postgres writes it
+    body_excerpt = excerpt(encode(sent)).body
+    assert body_excerpt is not None
+    assert CANARY not in body_excerpt
+    as_postgres_writes_it = body_excerpt.replace('":', '": ').replace(",", ", ")
+    assert len(as_postgres_writes_it.encode()) <= MAX_EXCERPT_BYTES
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_have_an_excerpt(raw: bytes) -> None:
-    kept = excerpt(raw).body
-    assert kept is None or decode(kept.encode()) is not ...
+    body_excerpt = excerpt(raw).body
+    assert body_excerpt is None or decode(body_excerpt.encode()) is not ...

@@ -19,7 +19,7 @@ from workbench.language.codec import encode
 from workbench.language.problem import Problems
 
 ANN = {"wallet": "w1", "email": "ann@example.com"}
-BEN = {"wallet": "w2", "email": "ann@example.com"}  # takes the address over, once he is known by his wallet
+BEN = {"wallet": "w2", "email": "ann@example.com"}  # takes over the address, if his wallet is known
 
 
 class Import:
@@ -29,12 +29,12 @@ class Import:
         self._org, self._database = org, database
         self._target = ImportTarget(org.id, ContactCache(org.id), max_locks=1_000)
         self._reader, self._numbers = PastReader(org.id, org.keys), count()
-        self.moved = 0  # transactions that had stored an event ahead of its turn, with what was no longer its contact
+        self.moved = 0  # transactions that had stored an event early under a wrong contact
 
-    async def store(self, **who: str) -> "Stored":
-        """Store one event of somebody in a transaction of its own."""
+    async def store(self, **contact: str) -> "Stored":
+        """Store one event of a contact in a transaction of its own."""
         key = f"k{next(self._numbers)}"
-        sent = event(key, occurredAt="2025-03-04T05:06:07Z", **who)
+        sent = event(key, occurredAt="2025-03-04T05:06:07Z", **contact)
         events, problems = self._reader.read([encode(sent)], self._org.intake.clock.now_us())
         assert not problems
         at = self._org.intake.clock.now()
@@ -43,46 +43,46 @@ class Import:
         ((contact_id,),) = await self._org.intake.rows(f"SELECT contact_id::text FROM {where}")
         return Stored(events.identities[0], contact_id)
 
-    async def store_together(self, *people: dict[str, str]) -> list[Identity]:
-        """Store an event of each in one transaction; return what is remembered of them."""
+    async def store_together(self, *contacts: dict[str, str]) -> list[Identity]:
+        """Store an event of each contact in one transaction; return the cached identities."""
         at = self._org.intake.clock.now()
-        events, problems = self._read(*people)
+        events, problems = self._read(*contacts)
         assert not problems
         await self._store(events, at)
         return events.identities
 
-    def read(self, *people: dict[str, str]) -> list[Identity]:
-        """Read one event of each; return who they are taken for."""
-        return self._read(*people)[0].identities
+    def read(self, *contacts: dict[str, str]) -> list[Identity]:
+        """Read one event of each contact; return the identities."""
+        return self._read(*contacts)[0].identities
 
-    def _read(self, *people: dict[str, str]) -> tuple[PastEvents, dict[int, Problems]]:
-        sent = [event(f"k{next(self._numbers)}", occurredAt="2025-03-04T05:06:07Z", **who) for who in people]
+    def _read(self, *contacts: dict[str, str]) -> tuple[PastEvents, dict[int, Problems]]:
+        sent = [event(f"k{next(self._numbers)}", occurredAt="2025-03-04T05:06:07Z", **contact) for contact in contacts]
         return self._reader.read(list(map(encode, sent)), self._org.intake.clock.now_us())
 
     async def _store(self, events: PastEvents, at: datetime) -> None:
-        """Store events ahead of their turn if that is possible."""
+        """Store events early if possible."""
         try:
             async with self._database.transaction() as tx:
-                piece = await store_past(tx, self._target, events, at, ahead=True)
+                result = await store_past(tx, self._target, events, at, early=True)
         except ContactChangedError:
             self.moved += 1
             async with self._database.transaction() as tx:
-                piece = await store_past(tx, self._target, events, at)
-        self._target.cache.add(piece.new, at)
+                result = await store_past(tx, self._target, events, at)
+        self._target.cache.add(result.new, at)
 
     async def add_month(self, text: str) -> None:
-        """Make sure that the month of a moment has its partition."""
+        """Create the partition for the month of a time."""
         ids = await Partitions(self._database).add([to_us(datetime.fromisoformat(text))])
         self._target.cache.note_own(ids)
 
-    async def meet(self, **who: str) -> "Stored":
-        """Store events of somebody until they are remembered."""
-        await self.store(**who)
-        return await self.store(**who)
+    async def store_until_cached(self, **contact: str) -> "Stored":
+        """Store events of a contact until it is cached."""
+        await self.store(**contact)
+        return await self.store(**contact)
 
 
 class Stored(NamedTuple):
-    """Whom a stored event is about."""
+    """The identity and the contact of a stored event."""
 
     identity: Identity
     contact_id: str
@@ -99,7 +99,7 @@ async def importing(acme: Org) -> AsyncIterator[Import]:
 async def test_a_new_contact_is_cached_as_it_is_stored(acme: Org, importing: Import) -> None:
     ann = await importing.store(**ANN)
     assert ann.identity.contact_id == ann.contact_id
-    await acme.send(event(external_id="nobody we know"))
+    await acme.send(event(external_id="unknown"))
     again = await importing.store(**ANN)
     assert again.identity is ann.identity
     assert again.contact_id == ann.contact_id
@@ -107,10 +107,10 @@ async def test_a_new_contact_is_cached_as_it_is_stored(acme: Org, importing: Imp
 
 async def test_events_of_an_apparently_new_contact_are_stored_early_under_its_future_id(importing: Import) -> None:
     identity, *_ = importing.read(ANN)
-    meant = identity.expected_id
+    expected_id = identity.expected_id
     ann = await importing.store(**ANN)
-    assert (ann.contact_id, importing.moved) == (meant, 0)
-    assert ann.identity.expected_id == ""  # should the contact be erased, nobody gets its id again
+    assert (ann.contact_id, importing.moved) == (expected_id, 0)
+    assert ann.identity.expected_id == ""  # if the contact is erased, no other contact gets its id
 
 
 async def test_of_two_identities_that_share_an_identifier_only_the_first_seems_new(
@@ -143,44 +143,43 @@ async def test_without_other_writers_contacts_are_not_looked_up_again(importing:
     async def nothing(_: int) -> None:
         """Do nothing."""
 
-    assert await stays_known(importing, nothing)
+    assert await stays_cached(importing, nothing)
 
 
 async def test_after_another_writer_contacts_are_looked_up_again(acme: Org, importing: Import) -> None:
-    met = (await importing.meet(**ANN)).identity.checked_in
-    await acme.send(event(external_id="nobody we know"))
-    assert (await importing.store(**ANN)).identity.checked_in > met
+    checked_in = (await importing.store_until_cached(**ANN)).identity.checked_in
+    await acme.send(event(external_id="unknown"))
+    assert (await importing.store(**ANN)).identity.checked_in > checked_in
 
 
 async def test_an_address_that_moved_meanwhile_has_its_new_owner(acme: Org, importing: Import) -> None:
-    ann = await importing.meet(**ANN)
-    found = await importing.meet(email=ANN["email"])
-    assert found.contact_id == ann.contact_id
+    ann = await importing.store_until_cached(**ANN)
+    address = await importing.store_until_cached(email=ANN["email"])
+    assert address.contact_id == ann.contact_id
     await acme.send(event(wallet=BEN["wallet"]), event(**BEN))
     assert (await importing.store(email=ANN["email"])).contact_id != ann.contact_id
     assert importing.moved == 1
-    assert [each.get("email") for each in await acme.contacts()] == [None, ANN["email"]]  # by wallet
+    assert [contact.get("email") for contact in await acme.contacts()] == [None, ANN["email"]]  # by wallet
 
 
 async def test_an_address_that_the_import_moved_returns_with_its_wallet(acme: Org, importing: Import) -> None:
     await importing.store(wallet=BEN["wallet"])
-    ann = await importing.meet(**ANN)
+    ann = await importing.store_until_cached(**ANN)
     await importing.store(**BEN)
-    assert (
-        await importing.store(wallet=ANN["wallet"])
-    ).contact_id == ann.contact_id  # which is known anew, without the address
+    # Looked up again, and cached without the address.
+    assert (await importing.store(wallet=ANN["wallet"])).contact_id == ann.contact_id
     assert (await importing.store(**ANN)).contact_id == ann.contact_id
-    assert [each.get("email") for each in await acme.contacts()] == [ANN["email"], None]
+    assert [contact.get("email") for contact in await acme.contacts()] == [ANN["email"], None]
 
 
 @pytest.mark.plain
 async def test_adding_a_partition_keeps_the_cache_valid(importing: Import) -> None:
     async def add(time: int) -> None:
-        await importing.add_month(f"{1995 + time}-05-06T00:00:00+00:00")  # too old for one of its own
+        await importing.add_month(f"{1995 + time}-05-06T00:00:00+00:00")  # too old for a partition of its own
         await importing.add_month(f"{2012 + time}-05-06T00:00:00+00:00")
         await importing.add_month(f"{2012 + time}-05-07T00:00:00+00:00")
 
-    assert await stays_known(importing, add)
+    assert await stays_cached(importing, add)
 
 
 @pytest.mark.plain
@@ -188,16 +187,16 @@ async def test_reading_keeps_the_cache_valid(acme: Org, importing: Import) -> No
     async def read(_: int) -> None:
         assert await acme.contacts()
 
-    assert await stays_known(importing, read)
+    assert await stays_cached(importing, read)
 
 
-async def stays_known(importing: Import, act: Callable[[int], Awaitable[None]]) -> bool:
-    """Tell whether, in one of five tries, the store was not asked again for whom it met before an act: autovacuum writes, too."""
+async def stays_cached(importing: Import, act: Callable[[int], Awaitable[None]]) -> bool:
+    """Return whether `act` left a contact cached, in one of five attempts: autovacuum writes, too."""
     for time in range(5):
-        who = {"wallet": f"w{time}"}
-        met = (await importing.meet(**who)).identity.checked_in
+        contact = {"wallet": f"w{time}"}
+        checked_in = (await importing.store_until_cached(**contact)).identity.checked_in
         await act(time)
-        if (await importing.store(**who)).identity.checked_in == met:
+        if (await importing.store(**contact)).identity.checked_in == checked_in:
             return True
     return False
 
@@ -205,7 +204,7 @@ async def stays_known(importing: Import, act: Callable[[int], Awaitable[None]]) 
 @pytest.mark.parametrize(
     ("now", "own", "alone"),
     [
-        (ImportSnapshot(10, frozenset()), {9}, True),  # nothing ended since but our own
+        (ImportSnapshot(10, frozenset()), {9}, True),  # only our own ended since
         (ImportSnapshot(12, frozenset()), {10, 11}, True),
         (ImportSnapshot(12, frozenset()), {10}, False),
         (ImportSnapshot(12, frozenset({11})), {10}, True),  # the other one still runs

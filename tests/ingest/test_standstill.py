@@ -85,8 +85,8 @@ async def test_a_refused_event_does_not_affect_its_batch(alone: Intake) -> None:
 def key_held(intake: Intake, org: Org, key: str) -> Any:
     """Hold an idempotency key in a transaction that does not end."""
     with acting(libpq_dsn(intake.dsn)) as holder:
-        held = "INSERT INTO idempotency_keys VALUES (%s, %s, gen_random_uuid(), gen_random_uuid(), now())"
-        holder.execute(held, (org.id, org.keys.key_digest(key)))
+        claim = "INSERT INTO idempotency_keys VALUES (%s, %s, gen_random_uuid(), gen_random_uuid(), now())"
+        holder.execute(claim, (org.id, org.keys.key_digest(key)))
         yield
         holder.rollback()
 
@@ -132,7 +132,7 @@ async def test_the_queue_is_bounded_in_bytes_too(alone: Intake) -> None:
         await asyncio.sleep(0.05)
         sending += [asyncio.create_task(acme.send(event(f"{n}", payload=large))) for n in range(QUEUE_CAPACITY // 4)]
         done, _ = await asyncio.wait(sending, timeout=0.5)
-        assert any(isinstance(each.result()[0], Unavailable) for each in done)
+        assert any(isinstance(task.result()[0], Unavailable) for task in done)
         await asyncio.gather(*sending)
 
 

@@ -14,7 +14,8 @@ from tests.ingest.conftest import Intake, Org, event
 async def entered(org: Org) -> set[tuple[str, str]]:
     """Return (automation, key of the event) of every entry; each pair must be there once."""
     rows = await org.intake.rows(
-        "SELECT n.automation_id, e.idempotency_key FROM entries n JOIN events e ON e.org_id = n.org_id AND e.id = n.event_id"
+        "SELECT n.automation_id, e.idempotency_key FROM entries n"
+        " JOIN events e ON e.org_id = n.org_id AND e.id = n.event_id"
         " AND e.created_at = n.event_created_at AND e.contact_id = n.contact_id WHERE n.org_id = %(org_id)s",
         org_id=org.id,
     )
@@ -70,7 +71,7 @@ async def test_a_change_of_automations_is_seen_by_the_next_event_of_every_proces
         assert await acme.send(event(), through=pipeline) != []  # both know now that there is nothing
     automation_id = await acme.automate("deposit")
     outcomes = [
-        await acme.send(event(str(n)), through=each) for n, each in enumerate((intake.pipeline, other.pipeline))
+        await acme.send(event(str(n)), through=pipeline) for n, pipeline in enumerate((intake.pipeline, other.pipeline))
     ]
     assert outcomes == [[AcceptedEvent("0", 1)], [AcceptedEvent("1", 1)]]
     assert not isinstance(await automations.deactivate(intake.database, acme.author, automation_id), tuple)
@@ -91,7 +92,7 @@ async def test_a_batch_keeps_the_triggers_it_read_whatever_other_writers_read_me
     async with intake.database.transaction() as tx:
         after = await triggers.matcher(tx, {acme.id: epoch + 1})
         await triggers.matcher(tx, {acme.id: epoch})  # a slower writer, which read the epoch earlier
-    assert [len(each.matches(arrival, {})) for each in (before, after)] == [1, 0]
+    assert [len(matcher.matches(arrival, {})) for matcher in (before, after)] == [1, 0]
 
 
 async def test_events_during_changes_of_automations_have_each_entry_once(acme: Org) -> None:

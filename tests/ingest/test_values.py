@@ -49,13 +49,13 @@ async def test_accepted_values_are_stored_unchanged(acme: Org, seed: int) -> Non
         for n in range(100)
     ]
     outcomes = await acme.send(*sent)
-    assert {type(each) for each in outcomes} <= {AcceptedEvent, Rejected}
+    assert {type(outcome) for outcome in outcomes} <= {AcceptedEvent, Rejected}
     assert "cannot be stored" not in str(outcomes)
     stored = dict(await acme.rows("idempotency_key, payload", "events"))
-    attributes = {name: kept for (row,) in await acme.rows("attributes", "contacts") for name, kept in row.items()}
-    assert len(stored) == sum(isinstance(each, AcceptedEvent) for each in outcomes) > 60
-    for each in sent:
-        if each["idempotencyKey"] in stored:
-            assert json_equal(stored[each["idempotencyKey"]], decode(encode(each["payload"])))
-            ((name, brought),) = each["attributes"].items()
+    attributes = {name: value for (row,) in await acme.rows("attributes", "contacts") for name, value in row.items()}
+    assert len(stored) == sum(isinstance(outcome, AcceptedEvent) for outcome in outcomes) > 60
+    for sent_event in sent:
+        if sent_event["idempotencyKey"] in stored:
+            assert json_equal(stored[sent_event["idempotencyKey"]], decode(encode(sent_event["payload"])))
+            ((name, brought),) = sent_event["attributes"].items()
             assert json_equal(attributes[name], decode(encode(brought)))

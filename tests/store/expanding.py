@@ -1,4 +1,4 @@
-"""The forms of statements that a migration may have while code of the previous version runs; all others are refused."""
+"""The statements that an expanding migration may have; all others are refused."""
 
 import re
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def _on_own_table(statement: str, own: set[str]) -> bool:
 
 
 def _not_repeatable(statements: list[str]) -> list[str]:
-    """Return indexes that a second attempt would not build, because the first one left an invalid index with that name."""
+    """Return indexes that a second attempt would not build, after the first one left an invalid index of that name."""
     dropped = {text.split()[-1].split(".")[-1] for text in statements if text.upper().startswith("DROP INDEX")}
     created = [
         (text, re.search(r"CONCURRENTLY (\w+)", text)) for text in statements if text.upper().startswith("CREATE")

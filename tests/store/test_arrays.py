@@ -1,4 +1,4 @@
-"""Array literals arrive in Postgres with the values they were made from, whatever the texts contain."""
+"""Array literals have the values that they were made from, for any texts."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Suppressions and the pages of an erasure are found by index, so one contact or address costs the same among millions."""
+"""Suppressions and the pages of an erasure are found by index, so their cost does not grow with the tables."""
 
 import re
 from collections.abc import AsyncIterator
@@ -83,22 +83,24 @@ def scanned_tables(explained: str) -> list[str]:
 
 
 async def fill(database: Database) -> None:
-    """Give 20,000 other contacts an event, an entry with a step and a transition, a message and a notice each."""
+    """Give each of 20,000 other contacts an event, an entry with a step and a transition, a message and a notice."""
     ids = "md5('contact ' || n)::uuid"
-    some = "FROM generate_series(1, 20000) AS n"
+    rows = "FROM generate_series(1, 20000) AS n"
     async with database.transaction() as tx:
         for statement in (
             "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
-            f" SELECT 1, {ids}, {ids}, 'e', %(now)s, %(now)s, n::text {some}",
-            "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at,"
-            f" updated_at) SELECT 1, {ids}, {ids}, {ids}, %(now)s, {ids}, 'completed', %(now)s, %(now)s, %(now)s {some}",
-            f"INSERT INTO entry_steps SELECT 1, {ids}, 1, 0, 1, 'n', 'k', 'sent', NULL, '{{}}', %(now)s {some}",
+            f" SELECT 1, {ids}, {ids}, 'e', %(now)s, %(now)s, n::text {rows}",
+            "INSERT INTO entries"
+            " (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at, updated_at)"
+            f" SELECT 1, {ids}, {ids}, {ids}, %(now)s, {ids}, 'completed', %(now)s, %(now)s, %(now)s {rows}",
+            f"INSERT INTO entry_steps SELECT 1, {ids}, 1, 0, 1, 'n', 'k', 'sent', NULL, '{{}}', %(now)s {rows}",
             "INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)"
-            f" SELECT 1, {ids}, 'pending', 'running', %(now)s {some}",
-            "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)"
-            f" SELECT 1, {ids}, {ids}, {ids}, {ids}, 'n', 1, 'inapp', 'sent', %(now)s {some}",
+            f" SELECT 1, {ids}, 'pending', 'running', %(now)s {rows}",
+            "INSERT INTO messages"
+            " (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)"
+            f" SELECT 1, {ids}, {ids}, {ids}, {ids}, 'n', 1, 'inapp', 'sent', %(now)s {rows}",
             "INSERT INTO event_notices (org_id, id, outcome, idempotency_key, received_at)"
-            f" SELECT 1, {ids}, 'rejected', n::text, %(now)s {some}",
+            f" SELECT 1, {ids}, 'rejected', n::text, %(now)s {rows}",
         ):
             await tx.execute(statement, {"now": NOW})
         await tx.execute("ANALYZE")

@@ -60,7 +60,7 @@ async def test_counted_rows_are_not_scanned(full: tuple[Database, datetime]) -> 
 
 
 def read(node: dict[str, Any]) -> Iterator[int]:
-    """Yield the number of rows of `events` that each scan of a plan read: at most one hour's, and those not counted yet."""
+    """Yield the number of rows of `events` that each scan of a plan reads: those of an hour, and uncounted ones."""
     if node.get("Relation Name", "").startswith("events_"):
         rows_read = (
             node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)

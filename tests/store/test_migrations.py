@@ -1,4 +1,4 @@
-"""Migrations expand the schema, so the previous version keeps working; contracting migrations are applied on request."""
+"""Migrations expand the schema, so the previous version keeps working. Contracting ones are applied on request."""
 
 import asyncio
 import time

@@ -229,20 +229,22 @@ async def fill(database: Database) -> None:
             " SELECT 1, id, id, id, created_at FROM events WHERE org_id = 1"
         )
         await tx.execute(
-            "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state,"
-            " node_id, due_at, since, awaits, created_at, updated_at)"
+            "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id,"
+            " state, node_id, due_at, since, awaits, created_at, updated_at)"
             " SELECT 1, gen_random_uuid(), %(id)s, 1, id, created_at, contact_id, 'waiting', 'w',"
-            " created_at + interval '1 day', created_at, '{purchase}', created_at, created_at FROM events WHERE org_id = 1",
+            " created_at + interval '1 day', created_at, '{purchase}', created_at, created_at"
+            " FROM events WHERE org_id = 1",
             numbers,
         )
         await tx.execute(
-            "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
-            " digest, block_number, block_hash, block_time, created_at)"
-            " SELECT 1, id, contact_id, 1, 'c', 'Transfer', 's', id, 0, id, row_number() OVER (), 'h', created_at, created_at"
-            " FROM events WHERE org_id = 1"
+            "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash,"
+            " log_index, digest, block_number, block_hash, block_time, created_at)"
+            " SELECT 1, id, contact_id, 1, 'c', 'Transfer', 's', id, 0, id, row_number() OVER (), 'h',"
+            " created_at, created_at FROM events WHERE org_id = 1"
         )
         await tx.execute(
-            "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)"
-            " SELECT 1, gen_random_uuid(), contact_id, automation_id, id, 'n', 1, 'inapp', 'sent', created_at FROM entries"
-            " WHERE org_id = 1"
+            "INSERT INTO messages"
+            " (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)"
+            " SELECT 1, gen_random_uuid(), contact_id, automation_id, id, 'n', 1, 'inapp', 'sent', created_at"
+            " FROM entries WHERE org_id = 1"
         )

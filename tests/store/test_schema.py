@@ -13,12 +13,14 @@ _CATALOG = """
            || ' ' || coalesce(pg_get_expr(d.adbin, d.adrelid), '')
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
-    WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past') AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r', 'p', 'v')
-          AND c.relname !~ '^events_[0-9]'
+    WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past') AND a.attnum > 0
+          AND NOT a.attisdropped AND c.relkind IN ('r', 'p', 'v') AND c.relname !~ '^events_[0-9]'
     UNION ALL
-    SELECT 'table', c.relname, c.relkind::text || ' ' || c.relrowsecurity || ' ' || coalesce(array_to_string(c.reloptions, ','), '')
+    SELECT 'table', c.relname,
+           c.relkind::text || ' ' || c.relrowsecurity || ' ' || coalesce(array_to_string(c.reloptions, ','), '')
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past') AND c.relkind IN ('r', 'p', 'v') AND c.relname !~ '^events_[0-9]'
+    WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past') AND c.relkind IN ('r', 'p', 'v')
+          AND c.relname !~ '^events_[0-9]'
     UNION ALL
     SELECT 'index', tablename, indexdef FROM pg_indexes WHERE schemaname = 'workbench' AND tablename !~ '^events_[0-9]'
     UNION ALL
