@@ -105,7 +105,6 @@ class Decoder:
         }
 
     def _indexed_parameters(self, topics: int) -> tuple[bool, ...]:
-        """Return which parameters are topics."""
         if self._declared is not None and sum(self._declared) == topics:
             return self._declared
         if topics > len(self._parameters):

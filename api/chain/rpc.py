@@ -202,7 +202,6 @@ class LogFilter(msgspec.Struct, frozen=True):
         return None
 
     def part(self, contracts: Iterable[str]) -> "LogFilter":
-        """Return the filter for some of the contracts."""
         return LogFilter({contract: self.topics_of[contract] for contract in contracts})
 
 
@@ -227,7 +226,6 @@ class EvmNode:
         self._accepts_batches = True
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     async def chain_id(self) -> int:
@@ -240,7 +238,6 @@ class EvmNode:
         return None if block is None else block.read()
 
     async def head(self) -> Block:
-        """Return the newest block."""
         block = await self.block("latest")
         if block is None:
             raise NodeError("has no blocks", "unavailable")

@@ -148,12 +148,10 @@ class ChainWatches(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def contracts(self) -> list[str]:
-        """The requested contracts."""
         return sorted({contract for contract, _ in self.requested})
 
     @cached_property
     def topics(self) -> list[str]:
-        """The requested topics."""
         return sorted({topic for _, topic in self.requested})
 
     @cached_property

@@ -192,28 +192,42 @@ class Deliveries:
         at: datetime,
     ) -> EntryProgress | None:
         """Write the outcome of an attempt; return the progress as written, or None if the lease was lost."""
-        context, stored, claim = self._context, message.stored, message.progress.claim
-        message_calls = []
-        if stored is not None and result is not None:
-            message_calls.append(settle_outgoing(org_id, stored.id, claim.token, result, at))
+        context = self._context
         while True:
             try:
-                async with context.database.transaction() as tx:
-                    recorded = await record_delivery(tx, org_id, progress, message_calls, at)
-                    if isinstance(recorded, EntryProgress) and stored is not None and progress.run.outcome == "gone":
-                        digests = address_digests(context.keyring, org_id, stored)
-                        await close_endpoint(tx, org_id, digests, urlsplit(stored.recipient).hostname or "", at)
+                recorded = await self._write(org_id, message, progress, result, at)
             except (DatabaseUnavailableError, TransactionConflictError):
                 # The message may have left: give up only once another engine can have claimed the entry.
-                if not context.claims.is_valid(org_id, claim):
+                if not context.claims.is_valid(org_id, message.progress.claim):
                     raise
                 await asyncio.sleep(DATABASE_RETRY_S)
                 continue
-            if isinstance(recorded, LostLeases):
+            if recorded is None:
                 context.counts.add_lost(org_id, 1)
-                return None
-            context.counts.add(org_id, [recorded])
+            else:
+                context.counts.add(org_id, [recorded])
             return recorded
+
+    async def _write(
+        self,
+        org_id: int,
+        message: OutgoingMessage,
+        progress: EntryProgress,
+        result: AttemptResult | None,
+        at: datetime,
+    ) -> EntryProgress | None:
+        context, stored = self._context, message.stored
+        message_calls = []
+        if stored is not None and result is not None:
+            message_calls.append(settle_outgoing(org_id, stored.id, progress.claim.token, result, at))
+        async with context.database.transaction() as tx:
+            recorded = await record_delivery(tx, org_id, progress, message_calls, at)
+            if isinstance(recorded, LostLeases):
+                return None
+            if stored is not None and progress.run.outcome == "gone":
+                digests = address_digests(context.keyring, org_id, stored)
+                await close_endpoint(tx, org_id, digests, urlsplit(stored.recipient).hostname or "", at)
+        return recorded
 
 
 async def attempt(

@@ -83,7 +83,6 @@ class PastEvents(msgspec.Struct):
         return type(self)(self.org_id, **{name: getattr(self, name)[start:stop] for name in _COLUMNS})
 
     def at(self, positions: Sequence[int]) -> Self:
-        """Return the events at these positions."""
         if len(positions) == len(self):
             return self
         columns = {name: getattr(self, name) for name in _COLUMNS}

@@ -114,7 +114,6 @@ class Columns:
                 )
 
     def row(self, line: int, cells: Sequence[Any]) -> Row:
-        """Return the row of some cells."""
         event: Record = {"contact": {}}
         problems: list[Problem] = []
         for index, path, convert in self._columns:

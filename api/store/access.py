@@ -132,9 +132,7 @@ class Org(msgspec.Struct, frozen=True):
 
 async def count_other_generations(tx: Transaction, mark: str) -> int:
     """Return the number of connections of processes with other secrets than processes with `mark`."""
-    row = await (await tx.execute(_SQL["count_other_generations"], {"name": APPLICATION_NAME, "mark": mark})).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(await tx.fetch_value(_SQL["count_other_generations"], {"name": APPLICATION_NAME, "mark": mark}))
 
 
 async def rotate_indexes(

@@ -161,7 +161,6 @@ class BlockReader:
 
 
 def read_columns(result: PGresult) -> tuple[ResultColumn, ...]:
-    """Return the columns of a result."""
     return tuple(
         ResultColumn(
             (result.fname(index) or b"").decode(),
@@ -454,7 +453,6 @@ def _execute(pgconn: PGconn, statement: str, parameters: Sequence[BoundParameter
 
 
 def _describe(pgconn: PGconn) -> PQGen[tuple[ResultColumn, ...]]:
-    """Return the columns of the query."""
     pgconn.send_describe_portal(b"gw")
     (result,) = yield from generators.execute(pgconn)
     return read_columns(_checked(result))

@@ -94,7 +94,6 @@ async def update_automation(tx: Transaction, row: AutomationRow) -> AutomationRo
 
 
 async def insert_version(tx: Transaction, org_id: int, automation_id: str, row: VersionRow) -> None:
-    """Publish a version."""
     values = {"org_id": org_id, "automation_id": automation_id, **_columns(row)}
     await tx.execute(_SQL["insert_version"], values)
 
@@ -522,32 +521,27 @@ async def find_event_by_key(tx: Transaction, org_id: int, key_digest: str) -> st
 
 
 async def find_log(tx: Transaction, org_id: int, chain_id: int, tx_hash: str, log_index: int) -> str | None:
-    """Return the id of a stored log."""
     values = {"org_id": org_id, "chain_id": chain_id, "tx_hash": tx_hash, "log_index": log_index}
     row = await (await tx.execute(_SQL["find_log"], values)).fetchone()
     return None if row is None else row[0]
 
 
 async def find_entry(tx: Transaction, org_id: int, entry_id: str) -> tuple[EntryRow, EntryEventRow] | None:
-    """Return one entry and its event."""
     row = await (await tx.execute(_SQL["find_entry"], {"org_id": org_id, "id": entry_id})).fetchone()
     return None if row is None else (_entry(*row[:-3]), EntryEventRow(*row[-3:]))
 
 
 async def list_steps(tx: Transaction, org_id: int, entry_id: str) -> list[StepRow]:
-    """Return the steps of an entry in order."""
     cursor = await tx.execute(_SQL["list_steps"], {"org_id": org_id, "entry_id": entry_id})
     return [StepRow(*row) async for row in cursor]
 
 
 async def list_messages(tx: Transaction, org_id: int, entry_id: str) -> list[MessageRow]:
-    """Return the messages of an entry in order."""
     cursor = await tx.execute(_SQL["list_messages"], {"org_id": org_id, "entry_id": entry_id})
     return [MessageRow(*row) async for row in cursor]
 
 
 async def list_transitions(tx: Transaction, org_id: int, entry_id: str) -> list[TransitionRow]:
-    """Return the transitions of an entry in order."""
     cursor = await tx.execute(_SQL["list_transitions"], {"org_id": org_id, "entry_id": entry_id})
     return [TransitionRow(*row) async for row in cursor]
 

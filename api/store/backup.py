@@ -66,8 +66,7 @@ async def is_in_use(dsn: str) -> bool:
         table = await (await tx.execute("SELECT to_regclass('workbench.organizations')")).fetchone()
         if table is None or table[0] is None:
             return False
-        row = await (await tx.execute(_SQL["has_organizations"])).fetchone()
-        return row is not None and bool(row[0])
+        return bool(await tx.fetch_value(_SQL["has_organizations"]))
 
 
 async def is_citus(dsn: str) -> bool:

@@ -234,7 +234,6 @@ async def remove_watch(tx: Transaction, org_id: int, watch: ContractEventKey) ->
 
 
 async def list_watches(tx: Transaction, org_id: int) -> list[ContractEventKey]:
-    """Return the watches of an organization."""
     return [ContractEventKey(*row) async for row in await tx.execute(_SQL["list_watches"], {"org_id": org_id})]
 
 
@@ -462,7 +461,6 @@ class UnknownWalletRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def hour_of(at: datetime) -> datetime:
-    """Return the start of the hour."""
     return at.replace(minute=0, second=0, microsecond=0)
 
 

@@ -226,6 +226,11 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         await self.begin()
         return await super().execute(*args, **kwargs)
 
+    async def fetch_value(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
+        """Execute a statement; return the first column of its first row, or None without rows."""
+        row = await (await self.execute(query, values)).fetchone()
+        return None if row is None else row[0]
+
     async def begin(self) -> None:
         """Run the `opening` statements if no transaction is open. psycopg itself sends BEGIN before the first one."""
         if self.opening and self.pgconn.transaction_status == TransactionStatus.IDLE:
@@ -416,8 +421,7 @@ async def transaction_offset(tx: Transaction) -> int:
 async def is_distributed(tx: Transaction) -> bool:
     """Return whether the server is Citus. Read once per connection."""
     if tx.distributed is None:
-        row = await (await tx.execute(_CITUS["is_distributed"])).fetchone()
-        tx.distributed = row is not None and row[0] is True
+        tx.distributed = await tx.fetch_value(_CITUS["is_distributed"]) is True
     return tx.distributed
 
 
@@ -425,8 +429,7 @@ async def is_coordinator(tx: Transaction) -> bool:
     """Return whether this is the node of a Citus cluster that distributes tables."""
     if not await is_distributed(tx):
         return False
-    row = await (await tx.execute(_CITUS["is_coordinator"])).fetchone()
-    return row is not None and row[0] is True
+    return await tx.fetch_value(_CITUS["is_coordinator"]) is True
 
 
 async def run_on_workers(tx: Transaction, script: str) -> None:

@@ -111,9 +111,7 @@ class ExistingOwner(msgspec.Struct, gc=False):
 
 async def max_locks(tx: Transaction) -> int:
     """Return how many locks a transaction may take without starving others."""
-    row = await (await tx.execute(_SQL["max_locks"])).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(await tx.fetch_value(_SQL["max_locks"]))
 
 
 def take_snapshot() -> Call[ImportSnapshot | None]:

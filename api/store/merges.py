@@ -42,7 +42,6 @@ async def find_survivor(tx: Transaction, org_id: int, contact_id: str) -> str:
 
 
 async def find_contacts(tx: Transaction, org_id: int, ids: Collection[str]) -> dict[str, StoredContact]:
-    """Return contacts by id."""
     cursor = await tx.execute(_SQL["find_contacts"], {"org_id": org_id, "ids": list(ids)})
     return {row[0]: _stored(*row[1:]) async for row in cursor}
 
@@ -102,7 +101,6 @@ async def join_segments(tx: Transaction, org_id: int, contact_id: str, segments:
 
 
 async def leave_segments(tx: Transaction, org_id: int, contact_id: str, segments: Iterable[str]) -> None:
-    """Remove a contact from segments."""
     await tx.execute(_SQL["leave_segments"], {"org_id": org_id, "id": contact_id, "segments": list(segments)})
 
 

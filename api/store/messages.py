@@ -385,9 +385,7 @@ async def find_published_urls(tx: Transaction, org_id: int) -> list[str]:
 
 async def count_test_sends(tx: Transaction, org_id: int, since_id: str) -> int:
     """Count the test sends since a time, given as an id of that time."""
-    row = await (await tx.execute(_SQL["count_test_sends"], {"org_id": org_id, "since_id": since_id})).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(await tx.fetch_value(_SQL["count_test_sends"], {"org_id": org_id, "since_id": since_id}))
 
 
 async def add_test_push(tx: Transaction, push: TestPushRow) -> None:

@@ -341,6 +341,4 @@ async def seconds_since_engine(tx: Transaction) -> float | None:
 
 
 async def has_events(tx: Transaction, org_id: int) -> bool:
-    """Return whether an organization has any event."""
-    row = await (await tx.execute(_SQL["has_events"], {"org_id": org_id})).fetchone()
-    return row is not None and bool(row[0])
+    return bool(await tx.fetch_value(_SQL["has_events"], {"org_id": org_id}))

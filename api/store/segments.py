@@ -81,7 +81,6 @@ async def lock_segment(tx: Transaction, org_id: int, name: str) -> SegmentRow | 
 
 
 async def list_segments(tx: Transaction, org_id: int) -> list[SegmentRow]:
-    """Return all segments by name."""
     return [SegmentRow(*row) async for row in await tx.execute(_SQL["list_segments"], {"org_id": org_id})]
 
 
@@ -96,7 +95,6 @@ async def write_segment(tx: Transaction, row: SegmentRow, key_id: str, at: datet
 
 
 async def archive_segment(tx: Transaction, row: SegmentRow, key_id: str, at: datetime) -> None:
-    """Archive a locked segment."""
     await tx.execute(_SQL["archive_segment"], {"org_id": row.org_id, "id": row.id, "key_id": key_id, "at": at})
 
 
@@ -261,9 +259,7 @@ async def change_members(tx: Transaction, key: SegmentKey, at: datetime) -> Memb
 
 
 async def count_members(tx: Transaction, key: SegmentKey) -> int:
-    row = await (await tx.execute(_SQL["count_members"], msgspec.structs.asdict(key))).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(await tx.fetch_value(_SQL["count_members"], msgspec.structs.asdict(key)))
 
 
 async def remove_all_members(tx: Transaction, key: SegmentKey) -> None:
@@ -286,9 +282,7 @@ async def _drop_members(tx: Transaction, key: SegmentKey) -> int:
 async def repair_members(tx: Transaction, key: SegmentKey, since: datetime) -> int:
     """Apply erasures and merges committed since a time; return the change of the size. Needs `locks.hold_members`."""
     values = {**msgspec.structs.asdict(key), "since": since}
-    row = await (await tx.execute(_SQL["repair_members"], values)).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(await tx.fetch_value(_SQL["repair_members"], values))
 
 
 async def clear_members(tx: Transaction, key: SegmentKey) -> None:

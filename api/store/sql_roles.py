@@ -184,8 +184,7 @@ async def find_missing_rights(tx: Transaction, role: str, views: list[str]) -> l
 
 
 async def _is_true(tx: Transaction, name: str, parameters: dict[str, str]) -> bool:
-    row = await (await tx.execute(_SQL[name], parameters)).fetchone()
-    return row is not None and row[0] is True
+    return await tx.fetch_value(_SQL[name], parameters) is True
 
 
 # --- The gateway's roles
@@ -266,8 +265,7 @@ async def list_gateway_views(tx: Transaction) -> list[str]:
 
 async def stop_backend(tx: Transaction, pid: int) -> bool:
     """End the connection of a role; False if it is gone."""
-    row = await (await tx.execute(_SQL["stop_backend"], {"pid": pid})).fetchone()
-    return row is not None and row[0] is True
+    return await tx.fetch_value(_SQL["stop_backend"], {"pid": pid}) is True
 
 
 # --- Direct logins
@@ -371,8 +369,7 @@ async def close_login(tx: Transaction, role: str) -> None:
 
 async def is_open(tx: Transaction, role: str) -> bool:
     """Return whether the role exists and may log in."""
-    row = await (await tx.execute(_SQL["is_open"], {"role": role})).fetchone()
-    return row is not None and row[0] is True
+    return await tx.fetch_value(_SQL["is_open"], {"role": role}) is True
 
 
 async def list_open_logins(tx: Transaction) -> list[tuple[str, int]]:
@@ -393,9 +390,7 @@ async def list_sessions(tx: Transaction, role: str) -> list[LoginSession]:
 
 async def end_sessions(tx: Transaction, role: str) -> set[int]:
     """End all sessions of a role; return their process ids."""
-    row = await (await tx.execute(_SQL["end_sessions"], {"role": role})).fetchone()
-    assert row is not None
-    return set(row[0])
+    return set(await tx.fetch_value(_SQL["end_sessions"], {"role": role}))
 
 
 async def end_excessive_sessions(tx: Transaction, limits: SessionLimits) -> list[EndedSession]:
@@ -406,9 +401,7 @@ async def end_excessive_sessions(tx: Transaction, limits: SessionLimits) -> list
 
 
 async def _number(tx: Transaction, name: str, values: dict[str, str] | None = None) -> int:
-    row = await (await tx.execute(_SQL[name], values)).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(await tx.fetch_value(_SQL[name], values))
 
 
 def login_url(dsn: str, role: str, password: str) -> str:

@@ -90,8 +90,8 @@ async def fill(database: Database) -> None:
         for statement in (
             "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key)"
             f" SELECT 1, {ids}, {ids}, 'e', %(now)s, %(now)s, n::text {rows}",
-            "INSERT INTO entries"
-            " (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at, updated_at)"
+            "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state,"
+            " due_at, created_at, updated_at)"
             f" SELECT 1, {ids}, {ids}, {ids}, %(now)s, {ids}, 'completed', %(now)s, %(now)s, %(now)s {rows}",
             f"INSERT INTO entry_steps SELECT 1, {ids}, 1, 0, 1, 'n', 'k', 'sent', NULL, '{{}}', %(now)s {rows}",
             "INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)"

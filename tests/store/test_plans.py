@@ -229,8 +229,8 @@ async def fill(database: Database) -> None:
             " SELECT 1, id, id, id, created_at FROM events WHERE org_id = 1"
         )
         await tx.execute(
-            "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id,"
-            " state, node_id, due_at, since, awaits, created_at, updated_at)"
+            "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at,"
+            " contact_id, state, node_id, due_at, since, awaits, created_at, updated_at)"
             " SELECT 1, gen_random_uuid(), %(id)s, 1, id, created_at, contact_id, 'waiting', 'w',"
             " created_at + interval '1 day', created_at, '{purchase}', created_at, created_at"
             " FROM events WHERE org_id = 1",
