@@ -63,5 +63,5 @@ async def test_parameters_may_have_the_names_of_columns_and_built_ins(world: Wor
     assert sorted(await world.entries("state, last_error")) == [
         ("completed", None),
         ("completed", None),
-        ("dead", "template_error: there is no value 'value'"),
+        ("dead", "template_error: the value 'value' is missing"),
     ]

@@ -147,7 +147,7 @@ def test_i6_a_wallet_found_between_attempts_is_used() -> None:
 def test_a_text_that_fails_is_dead_at_once_and_says_why() -> None:
     decision = advance(line(SendInapp("t", "{{ nope }}")), at("1"), FACTS, NOW)
     assert (decision.run.state, decision.run.outcome) == (State.DEAD, "template_error")
-    assert decision.run.error == "template_error: there is no value 'nope'"
+    assert decision.run.error == "template_error: the value 'nope' is missing"
 
 
 def test_i2_nothing_published_completes_without_a_step() -> None:

@@ -40,13 +40,13 @@ WAIT = {"type": "wait_for_event", "data": {"event": "purchas", "timeoutSeconds":
 
 
 def test_an_event_that_never_came_is_said_where_it_is_named_with_the_nearest() -> None:
-    came = "came in the last 30 days; did you mean"
+    came = "was received in the last 30 days; did you mean"
     assert said(trigger("deposits"), graph(WAIT, goal={"event": "trades"})) == [
         (None, "triggerSpec", f"no event 'deposits' {came} 'deposit'?"),
         (None, "graph.settings.goal", f"no event 'trades' {came} 'trade'?"),
         ("0", None, f"no event 'purchas' {came} 'purchase'?"),
     ]
-    assert said(trigger("zzz"), graph()) == [(None, "triggerSpec", "no event 'zzz' came in the last 30 days")]
+    assert said(trigger("zzz"), graph()) == [(None, "triggerSpec", "no event 'zzz' was received in the last 30 days")]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_segment_that_nobody_defined_is_said_with_the_nearest() -> None:
     seen = msgspec.structs.replace(SEEN, segments=("whales",))
     shape = graph(asks_for("wales"), asks_for("whales"), asks_for("x"), asks_for(5))
     assert said(trigger(), shape, seen) == [
-        ("0", None, "there is no segment 'wales'; did you mean 'whales'?"),
-        ("2", None, "there is no segment 'x': no contact is in it"),
+        ("0", None, "unknown segment 'wales'; did you mean 'whales'?"),
+        ("2", None, "unknown segment 'x': no contact is in it"),
     ]
     assert said(trigger(), shape) == []  # nobody knows which there are
     assert segments_of(shape) == ("wales", "whales", "x")

@@ -106,7 +106,7 @@ def test_conditions_decide_by_the_true_address_and_tell_of_the_mask() -> None:
 
 def test_what_fails_says_why_without_the_address() -> None:
     true, told = traced({"type": "send_inapp", "data": {"title": "{{ contact[contact.email | upper] }}", "body": "-"}})
-    assert true.error == told.error == "template_error: there is no such key in what comes before it"
+    assert true.error == told.error == "template_error: the value before it has no such key"
     assert told.steps[-1].detail["error"] in told.error
 
 

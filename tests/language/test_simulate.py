@@ -126,7 +126,7 @@ def test_another_retry_policy_is_obeyed() -> None:
 def test_a_failing_text_is_dead_and_names_the_missing_value() -> None:
     trace = simulate(automation(), event(payload={"amount": 1}), contact_from(None), NOW)
     assert (trace.state, trace.outcome) == (State.DEAD, "template_error")
-    assert trace.error == "template_error: there is no 'tier' in what comes before it"
+    assert trace.error == "template_error: the value before it has no key 'tier'"
 
 
 def test_i2_an_unpublished_automation_matches_and_sends_nothing() -> None:

@@ -99,22 +99,22 @@ def test_m7_values_are_never_rendered_again() -> None:
 @pytest.mark.parametrize(
     ("source", "part"),
     [
-        ("{{ nowhere }}", "no value 'nowhere'"),
-        ("{{ contact.nope }}", "no 'nope'"),
-        ("{{ contact.nope.deeper }}", "no 'nope'"),
-        ("{{ list[9] }}", "no 9"),
-        ("{% if nowhere %}{% endif %}", "no value 'nowhere'"),
-        ("{{ nowhere ~ 'a' }}", "no value 'nowhere'"),
-        ("{{ nowhere|upper }}", "no value 'nowhere'"),
-        ("{{ nowhere + 1 }}", "no value 'nowhere'"),
-        ("{{ nowhere|number }}", "no value 'nowhere'"),
-        ("{{ nowhere|length }}", "no value 'nowhere'"),
-        ("{{ nowhere|join }}", "no value 'nowhere'"),
-        ("{{ nowhere|first }}", "no value 'nowhere'"),
-        ("{{ nowhere == 1 }}", "no value 'nowhere'"),
-        ("{{ 1 in nowhere }}", "no value 'nowhere'"),
-        ("{% for x in nowhere %}{% endfor %}", "no value 'nowhere'"),
-        ("{{ name.upper }}", "no 'upper'"),
+        ("{{ nowhere }}", "'nowhere' is missing"),
+        ("{{ contact.nope }}", "no key 'nope'"),
+        ("{{ contact.nope.deeper }}", "no key 'nope'"),
+        ("{{ list[9] }}", "no key 9"),
+        ("{% if nowhere %}{% endif %}", "'nowhere' is missing"),
+        ("{{ nowhere ~ 'a' }}", "'nowhere' is missing"),
+        ("{{ nowhere|upper }}", "'nowhere' is missing"),
+        ("{{ nowhere + 1 }}", "'nowhere' is missing"),
+        ("{{ nowhere|number }}", "'nowhere' is missing"),
+        ("{{ nowhere|length }}", "'nowhere' is missing"),
+        ("{{ nowhere|join }}", "'nowhere' is missing"),
+        ("{{ nowhere|first }}", "'nowhere' is missing"),
+        ("{{ nowhere == 1 }}", "'nowhere' is missing"),
+        ("{{ 1 in nowhere }}", "'nowhere' is missing"),
+        ("{% for x in nowhere %}{% endfor %}", "'nowhere' is missing"),
+        ("{{ name.upper }}", "no key 'upper'"),
         ("{{ []|last }}", "empty list"),
     ],
 )
@@ -125,7 +125,7 @@ def test_m6_a_missing_value_fails_and_is_named(source: str, part: str) -> None:
 @pytest.mark.parametrize(
     ("source", "part"),
     [
-        ("{{ name + 1 }}", "needs a number where there is a text"),
+        ("{{ name + 1 }}", "needs a number, not a text"),
         ("{{ yes + 1 }}", "true or false"),
         ("{{ nothing * 2 }}", "null"),
         ("{{ 'a' * 2 }}", "a text"),
@@ -136,7 +136,7 @@ def test_m6_a_missing_value_fails_and_is_named(source: str, part: str) -> None:
         ("{{ name|truncate(list) }}", "a list"),
         ("{{ name < 1 }}", "have no order"),
         ("{{ list == list }}", "only texts and numbers"),
-        ("{{ 1 in 5 }}", "nothing can be in a number"),
+        ("{{ 1 in 5 }}", "`in` needs a text, a list or an object, not a number"),
         ("{{ 5|length }}", "a number has no length"),
         ("{{ object|first }}", "an object has no first"),
         ("{{ name|join }}", "needs a list"),
@@ -207,7 +207,7 @@ def test_a_text_that_cannot_be_stored_is_a_failure(source: str) -> None:
 
 def test_m9_a_text_sees_its_context_and_nothing_else() -> None:
     for name in ("range", "dict", "lipsum", "cycler", "joiner", "namespace", "config", "environment", "context", "env"):
-        assert failure(f"{{{{ {name} }}}}", {}) == f"there is no value {name!r}"
+        assert failure(f"{{{{ {name} }}}}", {}) == f"the value {name!r} is missing"
 
 
 def test_rendering_leaves_the_context_alone() -> None:
@@ -267,9 +267,9 @@ def test_a_text_that_is_nothing_but_a_value_is_that_value(source: str, value: An
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("{{ nope }}", "there is no value 'nope'"),
+        ("{{ nope }}", "the value 'nope' is missing"),
         ("{{ amount * amount }}", "outside"),
-        ("{{ loop }}", "there is no value 'loop'"),
+        ("{{ loop }}", "the value 'loop' is missing"),
         ("{{ text }}", "makes more than"),
     ],
 )

@@ -11,7 +11,7 @@ from workbench.language.version import OLDEST_SERVED, VERSION, incompatibility, 
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server of 0.12.3 that serves notebooks since 0.9."""
+    """Use a server of version 0.12.3 that supports notebooks from 0.9 on."""
     monkeypatch.setattr(version, "VERSION", "0.12.3")
     monkeypatch.setattr(version, "OLDEST_SERVED", "0.9")
 
@@ -38,7 +38,7 @@ def test_a_server_serves_notebooks_of_its_own_version_and_of_those_it_promises(n
             "newer than the server (0.12.3): upgrade the server first, or pip install 'event-workbench==0.12.*'",
         ),
         ("1.0.0", "newer than the server"),
-        ("nightly", "not a version: the server serves notebooks of event-workbench 0.9 to 0.12"),
+        ("nightly", "not a version: this server supports event-workbench 0.9 to 0.12"),
         ("", "not a version"),
         ("\u0660.\u0661", "not a version"),
         ("9999999.1", "not a version"),

@@ -270,7 +270,7 @@ def test_a_preview_shows_errors_and_the_branch() -> None:
     canvas = RecordingCanvas(
         new().on("deposit").when("who", eq="x").then(lambda b: b.send_inapp(title="{{ x }}", body="b"))
     )
-    assert canvas.request("preview", key="send_inapp", sample=SAMPLE)["error"] == "there is no value 'x'"
+    assert canvas.request("preview", key="send_inapp", sample=SAMPLE)["error"] == "the value 'x' is missing"
     preview = canvas.request("preview", key="if_who", sample=SAMPLE)
     assert preview["text"] == "Continues at “no”."
     assert preview["verdicts"][0]["actual"] == "“<b>”"

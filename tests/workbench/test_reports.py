@@ -231,7 +231,7 @@ def test_steps_that_nobody_took_have_their_rows(wb: Workbench) -> None:
 @pytest.mark.parametrize(
     ("ask", "doubt"),
     [
-        (lambda wb: wb.funnel(["story:visit", "story:signp"]), "'story:signp' came in the last 30 days; did you mean 'story:signup'?"),
+        (lambda wb: wb.funnel(["story:visit", "story:signp"]), "'story:signp' was received in the last 30 days; did you mean 'story:signup'?"),
         (lambda wb: wb.retention("story:visits"), "did you mean 'story:visit'?"),
         (lambda wb: wb.retention("story:visit", "story:trad"), "did you mean 'story:trade'?"),
         (lambda wb: wb.cohorts("story:visit", "story:trad"), "did you mean 'story:trade'?"),

@@ -110,7 +110,7 @@ def test_a_segment_that_nobody_defined_is_warned_of(wb: Workbench) -> None:
     automation = wb.automation("asks").on("seg:deposit")
     asking = automation.when("contact.segments", contains="bigfish").then(lambda b: b.add_tag("rich"))
     said = [remark.message for remark in asking.check()]
-    assert "there is no segment 'bigfish'; did you mean 'big-fish'?" in said
+    assert "unknown segment 'bigfish'; did you mean 'big-fish'?" in said
     fine = automation.when("contact.segments", contains="big-fish").then(lambda b: b.add_tag("rich"))
     assert [remark for remark in fine.check() if "segment" in remark.message] == []
     assert "If contact.segments contains “big-fish”" in fine.describe()

@@ -242,7 +242,7 @@ def test_a_simulation_with_a_contact_asks_the_server_too(wb: Workbench) -> None:
 def test_an_unseen_event_name_is_worth_a_look(wb: Workbench) -> None:
     remarks = wb.automation("unseen").on("depositt").add_tag("x").check()
     assert [each.message for each in remarks] == [
-        "no event 'depositt' came in the last 30 days; did you mean 'deposit'?"
+        "no event 'depositt' was received in the last 30 days; did you mean 'deposit'?"
     ]
 
 

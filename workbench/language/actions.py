@@ -1,7 +1,7 @@
 """The actions of nodes: one struct per kind, and how it is read from the `data` of a node. Reading never raises.
 
 A node that cannot be read becomes an `InvalidAction` with its problems, so that a draft can be stored and checked while
-it is wrong. What an action does is in `nodes`.
+it is wrong. The behaviour of an action is in `nodes`.
 """
 
 import re
@@ -18,19 +18,20 @@ from workbench.language.problem import Problem, Problems
 from workbench.language.template import TemplateError, compile_template
 from workbench.language.trigger import is_app_event, read_filters
 
-MAX_ID_LENGTH = 128  # characters of an id or a handle
+MAX_ID_LENGTH = 128  # characters of an id or a handle; Postgres indexes node ids
 MAX_TAG = 64  # characters
 MAX_WAIT = timedelta(days=366)
 MAX_BRANCHES = 100
 MAX_URL = 2_048  # characters
 
 _ORIGIN = r"https?://[^\s\x00-\x1f/?#@\\:{}][^\s\x00-\x1f/?#@\\{}]*"
+# The origin excludes user information (`@`) and templates (`{`), which could choose the server.
 _URL = re.compile(_ORIGIN + r"([/?#][^\s\x00-\x1f\x7f]*)?", re.IGNORECASE)
 _URL_TEMPLATE = re.compile(_ORIGIN + r"([/?#].*)?", re.IGNORECASE | re.DOTALL)
 _PLACEHOLDER = re.compile(r"{{.*?}}|{%.*?%}|{#.*?#}", re.DOTALL)
 
 Handle: TypeAlias = str | None
-"""The handle that an edge leaves by; None is the only one of a node that does not branch."""
+"""The handle that an edge leaves by; nodes that do not branch have only None."""
 
 
 class _SingleHandle(msgspec.Struct, frozen=True):
@@ -142,7 +143,7 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class InvalidAction(_SingleHandle, frozen=True):
-    """A node that cannot run, and why. Drafts may contain some; a published graph never does."""
+    """A node that cannot run, with its problems. Drafts may contain such nodes, published graphs never do."""
 
     problems: Problems
 
@@ -168,7 +169,7 @@ def read_action(kind: str, data: dict[str, Any], node: str) -> Action:
     """Return the action of a node; `node` is its path, such as `graph.nodes[2]`, for the problems."""
     read = _READERS.get("app_event" if is_app_event(kind) else kind)
     if read is None:
-        reason = f"there is no node kind {kind!r}; there are {', '.join(NODE_KINDS)}"
+        reason = f"unknown node kind {kind!r}; the kinds are {', '.join(NODE_KINDS)}"
         return InvalidAction((Problem(f"{node}.type", reason),))
     problems: list[Problem] = []
     action = read(data, f"{node}.data", problems)
@@ -206,7 +207,7 @@ def is_webhook_url(url: str) -> bool:
 
 
 def is_valid_id(value: Any) -> bool:
-    """Return whether a value can be the id of a node or an edge, or a handle. The limit is that of the indexes on them."""
+    """Return whether a value can be the id of a node or an edge, or a handle."""
     return isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH
 
 

@@ -1,8 +1,8 @@
 """Checks of an automation before it is published: errors refuse publication, warnings inform its author.
 
-`check` looks at trigger and graph alone. `check_against` compares them with what the service knows: events that were
-never received, properties that were never in them, unknown segments, chains that are not followed. `CatalogFacts` is a
-plain value, which the server and the workbench each read in their own way.
+`check` looks at trigger and graph alone. `check_against` compares them with the catalog: events that were never received,
+properties that they never had, unknown segments, chains that are not followed. `CatalogFacts` is a plain value, which the
+server and the workbench each load in their own way.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -50,13 +50,10 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
     diagnostics = [
         *_check_nodes(graph),
         *_check_edges(graph),
-        *_check_loops(graph),
-        *_check_reachability(graph),
+        *_check_paths(graph),
         *_check_settings(graph),
         *_check_trigger(trigger),
-        *_check_operators(trigger, graph),
-        *_check_trigger_paths(trigger),
-        *_check_list_filters(graph),
+        *_check_filters(trigger, graph),
         *_check_overridden_built_ins(trigger, graph),
         *_check_recipients(trigger, graph, SendInapp, "walletAddress", "a wallet"),
         *_check_recipients(trigger, graph, SendEmail, "email", "an email address"),
@@ -71,6 +68,7 @@ def errors(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
 
 def context_paths(node: Node) -> set[str]:
     """Return the paths that a node reads in the event that started the entry, and in the contact."""
+    # A wait is not included: its filters see the later event.
     if isinstance(node.action, Condition):
         return {filter_.path for filter_ in node.action.filters}
     paths: set[str] = set()
@@ -95,12 +93,12 @@ def _check_nodes(graph: Graph) -> Iterator[Diagnostic]:
     if not graph.nodes:
         yield Diagnostic("error", "the graph is empty: it needs a trigger node and at least one step")
     elif not triggers:
-        message = "is where entries start, as the first node: there is no trigger node"
+        message = "starts the entries as the first node, because the graph has no trigger node"
         yield Diagnostic("warning", message, graph.nodes[0].id)
     elif graph.nodes[0] is not triggers[0]:
         yield Diagnostic("warning", "should be the first node of the graph", triggers[0].id)
     for node in triggers[1:]:
-        yield Diagnostic("error", "is a second trigger: a graph has one", node.id)
+        yield Diagnostic("error", "is a second trigger node: a graph has one", node.id)
 
 
 def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
@@ -114,7 +112,16 @@ def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
         if target is None:
             yield Diagnostic("error", f"an edge leads to node {edge.target!r}, which does not exist", source.id)
         if edge.handle not in source.handles and not isinstance(source.action, InvalidAction):
-            yield Diagnostic("error", _handle_message(source, edge.handle), source.id)
+            if isinstance(source.action, Exit):
+                message = "ends the entry: no edge leaves it"
+            elif source.handles == (None,):
+                message = f"does not branch: its edge has no sourceHandle, such as {edge.handle!r}"
+            else:
+                message = (
+                    "has an edge without sourceHandle" if edge.handle is None else f"has no branch {edge.handle!r}"
+                )
+                message = f"{message}: its branches are {_list(source.handles, 'and')}"
+            yield Diagnostic("error", message, source.id)
         if (edge.source, edge.handle) in connected:
             yield Diagnostic("error", "has two edges from the same handle", source.id)
         connected.add((edge.source, edge.handle))
@@ -123,22 +130,14 @@ def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
             yield Diagnostic("error", f"connect {_list(node.handles, 'or')} to a step", node.id)
 
 
-def _handle_message(node: Node, handle: Handle) -> str:
-    if isinstance(node.action, Exit):
-        return "ends the entry: no edge leaves it"
-    if node.handles == (None,):
-        return f"does not branch: its edge has no sourceHandle, such as {handle!r}"
-    message = "has an edge without sourceHandle" if handle is None else f"has no branch {handle!r}"
-    return f"{message}: its branches are {_list(node.handles, 'and')}"
-
-
 def _list(handles: Iterable[Handle], conjunction: str) -> str:
     *names, last = filter(None, handles)
     return f"{', '.join(names)} {conjunction} {last}" if names else last
 
 
-def _check_loops(graph: Graph) -> Iterator[Diagnostic]:
-    # A depth-first search without recursion: a path can have 1,000 nodes.
+def _check_paths(graph: Graph) -> Iterator[Diagnostic]:
+    """Report loops and nodes that cannot be reached."""
+    # A depth-first search with its own stack: a path can have 1,000 nodes, which is Python's recursion limit.
     done: dict[str, bool] = {}  # False: on the current path
     targets = _targets(graph.edges)
     for node in graph.nodes:
@@ -155,9 +154,6 @@ def _check_loops(graph: Graph) -> Iterator[Diagnostic]:
                 path.append((target, iter(targets.get(target, ()))))
             elif not done[target]:
                 yield Diagnostic("error", f"leads back to {target!r}: a graph has no loops", current)
-
-
-def _check_reachability(graph: Graph) -> Iterator[Diagnostic]:
     if graph.start is None:
         return
     reachable = _reachable(graph.start.id, graph.edges)
@@ -208,7 +204,7 @@ def _check_trigger(trigger: Trigger) -> Iterator[Diagnostic]:
             yield Diagnostic("warning", f"{name!r} is not a valid event name", field="triggerSpec")
 
 
-def _check_operators(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
     filters: list[tuple[str | None, str | None, Filter]] = [(None, TRIGGER_FILTERS, item) for item in trigger.filters]
     if graph.settings.goal is not None:
         filters += [(None, "graph.settings.goal.filters", item) for item in graph.settings.goal.filters]
@@ -220,10 +216,7 @@ def _check_operators(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
     for node_id, field, filter_ in filters:
         if filter_.operator not in OPERATORS:
             message = f"the operator {filter_.operator!r} on {filter_.path!r} is unknown and will be dropped"
-            yield Diagnostic("warning", f"{message}; there are {', '.join(OPERATORS)}", node_id, field)
-
-
-def _check_trigger_paths(trigger: Trigger) -> Iterator[Diagnostic]:
+            yield Diagnostic("warning", f"{message}; the operators are {', '.join(OPERATORS)}", node_id, field)
     # Only conditions and texts see `payload` and `contact`; a trigger sees the flat context (docs/contract.md 4.7.3).
     for filter_ in trigger.filters:
         first, _, rest = filter_.path.partition(".")
@@ -233,9 +226,6 @@ def _check_trigger_paths(trigger: Trigger) -> Iterator[Diagnostic]:
         elif first == "contact" and rest:
             message = f"the trigger does not see the contact: test {filter_.path!r} in a condition"
             yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
-
-
-def _check_list_filters(graph: Graph) -> Iterator[Diagnostic]:
     for node in graph.nodes:
         for filter_ in node.action.filters if isinstance(node.action, Condition) else ():
             if filter_.path not in ("contact.tags", "contact.segments") or filter_.operator not in ("eq", "neq", "in"):
@@ -246,7 +236,7 @@ def _check_list_filters(graph: Graph) -> Iterator[Diagnostic]:
 
 
 def _check_overridden_built_ins(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
-    """Warn of a built-in where the author knows of a payload key of that name, which overrides it."""
+    """Warn about a built-in name if the automation also reads a payload key of that name, which overrides it."""
     uses = _uses(trigger, graph)
     in_payload = {
         name
@@ -256,7 +246,7 @@ def _check_overridden_built_ins(trigger: Trigger, graph: Graph) -> Iterator[Diag
     }
     for node_id, paths in uses:
         for name in sorted(in_payload & paths):
-            message = f"{name!r} is the payload's key of that name when the event has one, not the built-in value"
+            message = f"{name!r} is the payload's key of that name if the event has one, not the built-in value"
             yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
 
 
@@ -269,7 +259,8 @@ def _uses(trigger: Trigger, graph: Graph) -> list[tuple[str | None, set[str]]]:
 
 
 def _check_recipients(trigger: Trigger, graph: Graph, kind: type, name: str, label: str) -> Iterator[Diagnostic]:
-    """Warn of messages on a path without a condition on the address they need."""
+    """Warn about messages on a path without a condition on the address that they need."""
+    # The trigger of a contract log guarantees a wallet.
     if graph.start is None or _requires(name, trigger.filters) or (trigger.source and kind is SendInapp):
         return
     unchecked = []
@@ -299,9 +290,9 @@ class ChainFacts(msgspec.Struct, frozen=True):
 
 
 class CatalogFacts(msgspec.Struct, frozen=True):
-    """The events of the last 30 days, the payload paths of those that were examined, and the segments.
+    """The events of the last 30 days, the payload paths of some of them, and the segments.
 
-    `segments` and `chain` are None if they were not loaded.
+    `segments` and `chain` are None if they were not loaded; an event without `paths` was not examined.
     """
 
     events: tuple[str, ...] = ()
@@ -327,55 +318,39 @@ def uses_chain(trigger: Trigger, graph: Graph) -> bool:
 
 def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
     """Return warnings about events, properties, segments and chains that do not match the catalog."""
-    return (
-        *_check_events(catalog, trigger, graph),
-        *_check_properties(catalog, trigger, graph),
-        *_check_hidden_built_ins(catalog, trigger, graph),
-        *_check_segments(catalog, graph),
-        *_check_chains(catalog, trigger, graph),
-    )
+    return tuple(_compare(catalog, trigger, graph))
 
 
-def _check_events(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+def _compare(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
     for name, node_id, field in _named_events(trigger, graph):
         if name not in catalog.events:
             yield Diagnostic("warning", unknown_event_message(name, catalog.events), node_id, field)
-
-
-def _check_properties(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
     for path, events, node_id, field in dict.fromkeys(_payload_paths(trigger, graph)):
         if not events or any(event not in catalog.paths for event in events):
             continue  # an event that was not examined may have any property
-        known = {known_path for event in events for known_path in catalog.paths[event]}
-        # The catalog does not list what is inside an array, so a path around or inside a known one counts as known.
-        if path not in known and not any(
-            other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in known
+        paths = {payload_path for event in events for payload_path in catalog.paths[event]}
+        # The catalog does not list what is inside an array, so a path around or inside a listed one may exist.
+        if path not in paths and not any(
+            other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in paths
         ):
-            yield Diagnostic("warning", unknown_property_message(path, events, known), node_id, field)
-
-
-def _check_hidden_built_ins(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+            yield Diagnostic("warning", unknown_property_message(path, events, paths), node_id, field)
     # A key of the payload overrides a built-in (docs/contract.md 4.7.3).
     hiding = {path.partition(".")[0]: event for event in sorted(trigger.names) for path in catalog.paths.get(event, ())}
     for node_id, paths in _uses(trigger, graph):
         for name in sorted(paths & hiding.keys() & set(BUILT_INS)):
             message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
             yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
+    if catalog.segments is not None:
+        for name, node_id in _named_segments(graph):
+            if name not in catalog.segments:
+                hint = suggestion(name, catalog.segments, ": no contact is in it")
+                yield Diagnostic("warning", f"unknown segment {name!r}{hint}", node_id)
+    if catalog.chain is not None:
+        yield from _check_chain(catalog.chain, trigger, graph)
 
 
-def _check_segments(catalog: CatalogFacts, graph: Graph) -> Iterator[Diagnostic]:
-    if catalog.segments is None:
-        return
-    for name, node_id in _named_segments(graph):
-        if name not in catalog.segments:
-            hint = suggestion(name, catalog.segments, ": no contact is in it")
-            yield Diagnostic("warning", f"there is no segment {name!r}{hint}", node_id)
-
-
-def _check_chains(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
-    source, chain = trigger.source, catalog.chain
-    if chain is None:
-        return
+def _check_chain(chain: ChainFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    source = trigger.source
     if source is not None and source.chain_id not in chain.chains:
         message = f"chain {source.chain_id} is not followed: add one of its nodes to WORKBENCH_EVM_RPC"
         yield Diagnostic("warning", message, None, "triggerSpec.chainId")
@@ -387,13 +362,13 @@ def _check_chains(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
 
 
 def unknown_event_message(name: str, events: Collection[str]) -> str:
-    """Return the message for an event that was never received, with the nearest one that was."""
-    return f"no event {name!r} came in the last 30 days{suggestion(name, events)}"
+    """Return the message for an event that was not received, with the most similar name that was."""
+    return f"no event {name!r} was received in the last 30 days{suggestion(name, events)}"
 
 
-def unknown_property_message(path: str, events: tuple[str, ...], known: Collection[str]) -> str:
-    """Return the message for a path that was never in any of these events, with the nearest known one."""
-    nearest = nearest_name(path, known)
+def unknown_property_message(path: str, events: tuple[str, ...], paths: Collection[str]) -> str:
+    """Return the message for a path that none of these events ever had, with the most similar of their `paths`."""
+    nearest = nearest_name(path, paths)
     hint = f": did you mean {nearest!r}?" if nearest else f'; wb.catalog["{events[0]}"] shows its properties'
     listed = f"{', '.join(events[:-1])} or {events[-1]}" if len(events) > 1 else events[0]
     return f"{path!r} was never seen in {listed}{hint}"
@@ -408,11 +383,11 @@ def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _named_events(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield every custom event that is named, with its node or field; the catalog has no logs of contracts."""
+    """Yield every custom event that is named, with its node or field."""
     for name in sorted(trigger.names):
         yield name, None, "triggerSpec"
     for name, node_id, field in _awaited_events(graph):
-        if not LOG_NAME.fullmatch(name):
+        if not LOG_NAME.fullmatch(name):  # the catalog lists no contract logs
             yield name, node_id, field
 
 

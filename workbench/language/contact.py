@@ -1,13 +1,12 @@
-"""Contacts: what filters and texts see of one, which contact an event belongs to, and merging two contacts.
+"""Contacts: their values in filters and texts, the contact of an event, and the merge of two contacts.
 
 Identity (docs/contract.md 4.5). The first identifier with an owner decides: wallet, then email, then external id.
 Identifiers that the contact lacks are added if no other contact owns them. An email sent along with a matching wallet
-moves to the wallet's contact, also from another owner; any other identifier that belongs to another contact stays
-there. Each of these is a `Conflict`.
+moves to the wallet's contact, also from another owner; any other identifier of another contact stays there. Both are
+recorded as a `Conflict`.
 
-Merging. The values of the kept contact win. Nothing of the absorbed contact is destroyed: its own row keeps its values,
-and all its identifiers lead to the kept contact from then on, also those that are hidden because the kept contact has
-its own.
+Merging. The values of the kept contact win. The absorbed contact's row keeps its values, so a merge can be undone, and
+all its identifiers resolve to the kept contact, including those that are hidden because the kept contact has its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,12 @@ from workbench.language.codec import Json, encode, json_equal
 from workbench.language.event import Event, Identifiers
 from workbench.language.trigger import identifier_fields
 
-MAX_CONTACT_ATTRIBUTES = 1_000
+MAX_CONTACT_ATTRIBUTES = 1_000  # docs/contract.md 2.1
 MAX_CONTACT_ATTRIBUTES_BYTES = 262_144  # as JSON
 
 
 class ContactState(msgspec.Struct, frozen=True):
-    """A contact at the time of a step. `opted_out`: the channels it has opted out of."""
+    """A contact at the time of a step. `opted_out`: the channels it does not want."""
 
     id: str
     identifiers: Identifiers = Identifiers()
@@ -62,8 +61,9 @@ def apply_event(contact: ContactState, event: Event) -> ContactState:
     """Return the contact after an event: attributes merged, missing identifiers added."""
     sent, own = event.identifiers, contact.identifiers
     identifiers = merge_identifiers(own, sent)
+    # An email that is sent with a matching wallet moves to the wallet's contact (docs/contract.md 4.5).
     if sent.email is not None and sent.wallet is not None and sent.wallet == own.wallet:
-        identifiers = msgspec.structs.replace(identifiers, email=sent.email)  # an email follows a matching wallet
+        identifiers = msgspec.structs.replace(identifiers, email=sent.email)
     attributes = {**contact.attributes, **event.attributes}
     return msgspec.structs.replace(contact, identifiers=identifiers, attributes=attributes)
 
@@ -85,8 +85,8 @@ ConflictOutcome = Literal["moved", "left", "replaced", "kept"]
 class Conflict(msgspec.Struct, frozen=True):
     """An identifier in conflict.
 
-    Of another contact: `moved` from it or `left` with it. Of this contact: its own one of that kind was `replaced` or
-    `kept`.
+    If it belongs to another contact, it was `moved` from there or `left` there. Otherwise the contact's own identifier of
+    that kind was `replaced` or `kept`.
     """
 
     key: IdentifierKey
@@ -108,7 +108,7 @@ def resolve_identity(
     kinds: Mapping[str, frozenset[IdentifierKind]],
 ) -> Resolution:
     """Return the contact of the identifiers `sent`, given the owner of each and the `kinds` that each contact has."""
-    keys = sorted(sent)
+    keys = sorted(sent)  # by kind, which is the order in which they decide
     match_kind, contact_id = next(((key[0], owners[key]) for key in keys if key in owners), (None, None))
     if contact_id is None:
         return Resolution(None, tuple(keys))
@@ -134,9 +134,7 @@ def resolve_identity(
 
 
 class ContactRecord(msgspec.Struct, frozen=True):
-    """The values of a contact. `email` and `email_domain` as stored, that is encrypted; `wallet_raw` belongs to
-    `wallet`.
-    """
+    """The values of a contact. `email` and `email_domain` are encrypted; `wallet_raw` is the wallet as it was sent."""
 
     wallet: str | None = None
     wallet_raw: str | None = None
@@ -152,9 +150,8 @@ class ContactRecord(msgspec.Struct, frozen=True):
 class MergePlan(msgspec.Struct, frozen=True):
     """The effect of a merge on the kept contact.
 
-    `gained`: the values it lacked. `hidden`: the kinds of identifier that both have; the absorbed contact's identifier
-    still leads to the kept contact, but is not shown. `lost`: attributes of the absorbed contact for which the kept
-    contact has another value.
+    `gained`: the values it lacked. `hidden`: the kinds of identifier that both have; the one of the absorbed contact
+    still resolves to the kept contact, but is not shown. `lost`: attributes for which the kept contact has another value.
     """
 
     gained: ContactRecord
@@ -207,7 +204,7 @@ def apply_merge(keep: ContactRecord, gained: ContactRecord) -> ContactRecord | N
 
 
 class UndoneMerge(msgspec.Struct, frozen=True):
-    """A contact after a merge was undone. `kept_attributes`: gained ones that changed since, and so stay."""
+    """A contact after a merge was undone. `kept_attributes`: gained attributes that stay because they changed since."""
 
     contact: ContactRecord
     kept_attributes: tuple[str, ...]

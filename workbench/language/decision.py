@@ -1,6 +1,4 @@
-"""The result of a step, and the five ways in which a step can end: continue, wait, retry, fail permanently, end the
-entry.
-"""
+"""The result of a step, and the ways in which it can end: continue, wait, retry, fail permanently, end the entry."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,11 +10,11 @@ from workbench.language.facts import Facts
 from workbench.language.graph import Graph, Node
 from workbench.language.run import Channel, Effect, Run, State, Step, delay_after
 
-MAX_RETRY_AFTER = timedelta(days=1)
+MAX_RETRY_AFTER = timedelta(days=1)  # a receiver must not postpone an entry without bound
 
 
 class StepContext(msgspec.Struct, frozen=True):
-    """One run at one node: everything that a node handler may read. The retry schedule is that of `channel`."""
+    """One run at one node: everything that a node handler may read. `channel` selects the retry schedule."""
 
     graph: Graph
     node: Node
@@ -37,7 +35,7 @@ class Decision(msgspec.Struct, frozen=True):
 class Failure(msgspec.Struct, frozen=True):
     """A failed external effect.
 
-    `permanent`: no retry can succeed. `retry_after`: the delay that the receiver asked for, honoured up to one day.
+    `permanent`: no retry can succeed. `retry_after`: the delay that the receiver asked for.
     """
 
     cause: str
@@ -62,16 +60,11 @@ def follow_edge(ctx: StepContext, step: Step, *effects: Effect) -> Decision:
 
 
 def wait(ctx: StepContext, until: datetime, cause: str) -> Decision:
-    """Stay at this node until a time. The wait is recorded once, when it begins, and does not use up an attempt."""
+    """Stay at this node until the given time."""
     run = ctx.run
-    waiting = run.to(
-        State.WAITING,
-        node_id=ctx.node.id,
-        attempt=max(run.attempt - 1, 0),
-        due_at=until,
-        since=run.since or ctx.now,
-    )
-    if run.since is not None:
+    attempt = max(run.attempt - 1, 0)  # the claim counted one, but waiting uses up no attempt
+    waiting = run.to(State.WAITING, node_id=ctx.node.id, attempt=attempt, due_at=until, since=run.since or ctx.now)
+    if run.since is not None:  # woken before its time: the step was recorded when the wait began
         return Decision(waiting)
     until_text = until.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return Decision(waiting, record_step(ctx, "waiting", detail={"cause": cause, "until": until_text}))
@@ -86,21 +79,18 @@ def fail(ctx: StepContext, failure: Failure) -> Decision:
     due_at = ctx.now + max(delay, min(failure.retry_after, MAX_RETRY_AFTER))
     error = f"{failure.cause}: {failure.reason}"
     retrying = run.to(State.RETRYING, node_id=ctx.node.id, error=error, due_at=due_at, since=None)
-    return Decision(retrying, _record_failure(ctx, failure.cause, failure.reason))
+    step = record_step(ctx, "failed", detail={"cause": failure.cause, "error": failure.reason})
+    return Decision(retrying, step)
 
 
 def fail_permanently(ctx: StepContext, cause: str, reason: str) -> Decision:
     """End the entry as dead; it can be replayed from this node."""
     dead = ctx.run.to(State.DEAD, outcome=cause, node_id=ctx.node.id, error=f"{cause}: {reason}", since=None)
-    return Decision(dead, _record_failure(ctx, cause, reason))
+    return Decision(dead, record_step(ctx, "failed", detail={"cause": cause, "error": reason}))
 
 
 def end_entry(ctx: StepContext, state: State, outcome: str, step: Step, *, steps: int = 1) -> Decision:
-    """End the entry with an outcome of its own; `steps`: how many steps this adds to the entry's count."""
+    """End the entry with the given outcome. `steps` 0: the node was not run, so the entry's count stays."""
     run = ctx.run
     ended = run.to(state, outcome=outcome, node_id=ctx.node.id, step=run.step + steps, error=None, since=None)
     return Decision(ended, step)
-
-
-def _record_failure(ctx: StepContext, cause: str, reason: str) -> Step:
-    return record_step(ctx, "failed", detail={"cause": cause, "error": reason})

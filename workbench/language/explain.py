@@ -1,11 +1,10 @@
-"""Explains why an automation took an event or did not: its state at the time, the verdicts of its trigger, the outcome
-of the entry.
+"""Explanations: why an automation started an entry for an event, or did not.
 
-The decisions come from the code that ingest and engine run: the trigger's filters, and for an event that did not
-happen, a simulation.
+The verdicts come from the code that ingest and engine run: the trigger's filters for a stored event, and a simulation for
+an event that did not happen.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -40,7 +39,7 @@ class ActivationChange(msgspec.Struct, frozen=True):
 
 
 class AutomationState(msgspec.Struct, frozen=True):
-    """An automation at one time: whether it existed, was active or archived, and the version it ran."""
+    """An automation at one time. `version`: the version that it ran."""
 
     exists: bool = True
     active: bool = True
@@ -58,9 +57,10 @@ class StartedEntry(msgspec.Struct, frozen=True):
 
 
 class MatchExplanation(msgspec.Struct, frozen=True):
-    """The explanation. `reasons`: everything that prevents the automation from running; empty if nothing does.
+    """`reasons`: everything that prevents the automation from running; empty if nothing does.
 
-    `matched`: an entry exists, or would. `named`: the trigger is for events of this name.
+    `matched`: an entry exists, or would. `named`: the trigger is for events of this name. `cause`: why the entry was
+    refused.
     """
 
     matched: bool
@@ -71,7 +71,7 @@ class MatchExplanation(msgspec.Struct, frozen=True):
 
 
 def active_since(changes: Sequence[ActivationChange], at: datetime) -> datetime | None:
-    """Return the start of the activation period that contains `at`, or None if it is not known."""
+    """Return the start of the activation period that contains `at`, or None if it is unknown."""
     began, active = None, False
     for change in changes:
         if change.at <= at and change.active and not active:
@@ -102,33 +102,33 @@ class ObservedEvent(msgspec.Struct, frozen=True):
 
 
 def explain_stored_event(
-    trigger: Trigger, standing: AutomationState, came: ObservedEvent, entry: StartedEntry | None
+    trigger: Trigger, state: AutomationState, event: ObservedEvent, entry: StartedEntry | None
 ) -> MatchExplanation:
     """Explain why a stored event started an entry or did not."""
-    verdicts = explain(trigger.filters, came.context)
+    verdicts = explain(trigger.filters, event.context)
     if entry is not None:
-        return MatchExplanation(True, came.named, verdicts, _of_entry(entry.outcome), entry.cause)
-    reasons = [*_standing_against(standing), *_of_trigger(came.named, verdicts)]
-    if came.dry:
+        # The automation took the event, so its state at that time is no reason.
+        return MatchExplanation(True, event.named, verdicts, _outcome_reasons(entry.outcome), entry.cause)
+    reasons = _start_obstacles(state, event.named, verdicts)
+    if event.dry:
         reasons.append("dry_run")
-    if came.removed:
+    if event.removed:
         reasons.append("dropped")
-    if came.early:
+    if event.early:
         reasons.append("before_live")
-    return MatchExplanation(False, came.named, verdicts, tuple(reasons or ["no_entry"]))
+    return MatchExplanation(False, event.named, verdicts, tuple(reasons or ["no_entry"]))
 
 
-def explain_simulated_event(standing: AutomationState, trace: Trace) -> MatchExplanation:
+def explain_simulated_event(state: AutomationState, trace: Trace) -> MatchExplanation:
     """Explain why a simulated event would start an entry now or would not."""
-    against = _standing_against(standing)
-    reasons = [*against, *_of_trigger(trace.name_matched, trace.verdicts)]
-    if trace.matched and not against:
-        reasons += _of_entry(trace.outcome)
+    obstacles = _start_obstacles(state, trace.name_matched, trace.verdicts)
+    matched = trace.matched and not obstacles
+    reasons = _outcome_reasons(trace.outcome) if matched else tuple(obstacles)
     cause = next((step.detail.get("cause") for step in trace.steps if step.outcome == "refused"), None)
-    return MatchExplanation(trace.matched and not against, trace.name_matched, trace.verdicts, tuple(reasons), cause)
+    return MatchExplanation(matched, trace.name_matched, trace.verdicts, reasons, cause)
 
 
-_OUTCOMES: Mapping[str | None, Reason] = {
+_OUTCOME_REASONS: Mapping[str | None, Reason] = {
     "no_published_version": "unpublished",
     "reentry": "reentry",
     "loop_guard": "loop_guard",
@@ -139,19 +139,21 @@ _OUTCOMES: Mapping[str | None, Reason] = {
 }
 
 
-def _of_entry(outcome: str | None) -> tuple[Reason, ...]:
-    reason = _OUTCOMES.get(outcome)
+def _outcome_reasons(outcome: str | None) -> tuple[Reason, ...]:
+    reason = _OUTCOME_REASONS.get(outcome)
     return () if reason is None else (reason,)
 
 
-def _standing_against(standing: AutomationState) -> list[Reason]:
-    if not standing.exists:
-        return ["not_there_yet"]
-    if standing.archived:
-        return ["archived"]
-    return [] if standing.active else ["inactive"]
-
-
-def _of_trigger(named: bool, verdicts: Iterable[Verdict]) -> list[Reason]:
-    reasons: list[Reason] = [] if named else ["other_event"]
-    return reasons if all(each.passed for each in verdicts) else [*reasons, "filters"]
+def _start_obstacles(state: AutomationState, named: bool, verdicts: Sequence[Verdict]) -> list[Reason]:
+    reasons: list[Reason] = []
+    if not state.exists:
+        reasons.append("not_there_yet")
+    elif state.archived:  # an archived automation is also inactive, which would say less
+        reasons.append("archived")
+    elif not state.active:
+        reasons.append("inactive")
+    if not named:
+        reasons.append("other_event")
+    if not all(verdict.passed for verdict in verdicts):
+        reasons.append("filters")
+    return reasons

@@ -1,8 +1,7 @@
-"""The semantics of expressions in templates: values, operators, filters, and the budget that bounds the work of one
-render.
+"""The semantics of expressions in templates: values, operators, filters, and the budget that bounds one render.
 
-Numbers behave as on paper: `0.1` is one tenth, `7 / 2` is 3.5, rounding is half away from zero. Arithmetic is exact and
-refuses what it cannot do exactly; only division stops, at 34 digits.
+Arithmetic is decimal and exact: `0.1` is one tenth, `7 / 2` is 3.5, and a result that cannot be exact is an error. Only
+division rounds, to 34 digits, half away from zero.
 """
 
 import operator
@@ -31,7 +30,7 @@ from markupsafe import escape
 
 from workbench.language.codec import Json, encode, storage_problem
 
-MAX_OUTPUT = 262_144
+MAX_OUTPUT = 262_144  # bytes of the result, and characters of any text on the way to it
 MAX_ITERATIONS = 1_000
 MAX_WORK = 50_000
 
@@ -49,66 +48,69 @@ TESTS = (
 )
 
 
-BUDGET = "_budget"
+BUDGET = "_budget"  # its name in the scope of a template
 _CHARACTERS_PER_WORK = 16
 _LOOP_FIELDS = frozenset({"index", "index0", "first", "last", "length", "revindex", "revindex0"})
 
 
 class TemplateError(ValueError):
-    """A text that cannot be compiled, or that failed with the values it was given."""
+    """A template that cannot be compiled, or that failed with the values of an event."""
 
 
 def error_message(error: Exception) -> str:
-    """Return why a template could not be rendered, without values of the contact."""
+    """Return why a template could not be rendered."""
+    # Python's own messages can quote values of the contact, and the reason of a step is stored in clear.
     match error:
         case UndefinedError():
             return str(error)
         case DivisionByZero():
             return "divides by zero"
         case DecimalException():
-            return "makes a number of too many digits"
+            return "computes a number of too many digits"
         case TypeError() if "not supported between" in str(error):
             return "compares values that have no order, such as a text and a number"
         case TypeError():
             return "uses a value or arguments of the wrong type"
         case _:
-            return f"cannot be filled in ({type(error).__name__})"
+            return f"cannot be rendered ({type(error).__name__})"
 
 
 class RenderBudget:
-    """The remaining work of one render, or of several together."""
+    """The remaining work of one render, or of several together.
+
+    Every operation pays before or right after it does its work, so a template cannot grow or loop without bound.
+    """
 
     def __init__(self) -> None:
         self._iterations = MAX_ITERATIONS
         self._work = MAX_WORK
         self._output = MAX_OUTPUT
 
-    def loop(self, passes: int, work_each: int) -> None:
-        """Pay for all passes of a loop."""
+    def pay_loop(self, passes: int, work_per_pass: int) -> None:
         self._iterations -= passes
         if self._iterations < 0:
             raise TemplateError(f"loops more than {MAX_ITERATIONS} times")
-        self._spend(passes * work_each)
+        self._pay(passes * work_per_pass)
 
-    def made(self, text: str) -> str:
+    def pay_text(self, text: str) -> str:
         """Pay for a text that an operation made, and return it."""
         if len(text) > MAX_OUTPUT:
             raise output_too_long()
-        self._spend(1 + len(text) // _CHARACTERS_PER_WORK)
+        self._pay(1 + len(text) // _CHARACTERS_PER_WORK)
         return text
 
-    def look(self, length: int) -> None:
-        """Pay for reading so many characters."""
-        self._spend(1 + length // _CHARACTERS_PER_WORK)
+    def pay_search(self, length: int) -> None:
+        """Pay for reading a text of this length."""
+        self._pay(1 + length // _CHARACTERS_PER_WORK)
 
-    def printed(self, size: int) -> None:
-        """Pay for so many bytes of what comes out."""
+    def pay_output(self, size: int) -> None:
+        """Pay for bytes of the result."""
         self._output -= size
         if self._output < 0:
             raise output_too_long()
 
-    def paid(self, chunks: Iterator[str]) -> Iterator[str]:
-        """Pay for chunks of text as they come out."""
+    def pay_chunks(self, chunks: Iterator[str]) -> Iterator[str]:
+        """Yield the chunks of the result, each paid for."""
         left = self._output
         for chunk in chunks:
             left -= len(chunk) if chunk.isascii() else len(chunk.encode(errors="replace"))
@@ -117,19 +119,13 @@ class RenderBudget:
             yield chunk
         self._output = left
 
-    def _spend(self, work: int) -> None:
+    def _pay(self, work: int) -> None:
         self._work -= work
         if self._work < 0:
             raise TemplateError("does too much work: use fewer or shorter loops")
 
 
-def _budget(scope: Scope) -> RenderBudget:
-    budget: RenderBudget = scope[BUDGET]
-    return budget
-
-
 def output_too_long() -> TemplateError:
-    """Return the error of a text that grows past the limit."""
     return TemplateError(f"makes more than {MAX_OUTPUT} characters")
 
 
@@ -138,7 +134,7 @@ _EXACT = Context(
 )
 _ROUNDED = Context(prec=1_000, Emax=1_000, Emin=-1_000, rounding=ROUND_HALF_UP, traps=[InvalidOperation, Overflow])
 _QUOTIENT = Context(prec=34, rounding=ROUND_HALF_UP, traps=[InvalidOperation, Overflow, DivisionByZero])
-_LARGEST = 10**1_000
+_LARGEST = 10**1_000  # Python's integers have no bound of their own, so a few multiplications could fill the memory
 _OPERATIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Decimal, Decimal], Decimal]]] = {
     "+": (operator.add, _EXACT.add),
     "-": (operator.sub, _EXACT.subtract),
@@ -156,18 +152,22 @@ class _Missing(StrictUndefined):
         if self._undefined_hint:
             return self._undefined_hint
         if self._undefined_obj is missing:
-            return f"there is no value {self._undefined_name!r}"
-        return f"there is no {self._undefined_name!r} in what comes before it"
+            return f"the value {self._undefined_name!r} is missing"
+        return f"the value before it has no key {self._undefined_name!r}"
 
 
-class _Computed(str):
-    """A computed key: it may be a value of the contact, so no error names it."""
+class _ComputedKey(str):
+    """A key that an expression computed. It may be a value of the contact, so no error names it."""
 
     __slots__ = ()
 
 
 class _DataEnvironment(ImmutableSandboxedEnvironment):
-    """Attributes and items are data of the context or nothing: there is no Python object to climb on."""
+    """An environment in which names and attributes reach only data.
+
+    Attribute access never falls back to Python attributes, so there is no path from a value to its class or globals,
+    which is how templates escape other sandboxes.
+    """
 
     intercepted_binops = frozenset({"*", "+", "-", "/"})
     intercepted_unops = frozenset({"-", "+"})
@@ -184,14 +184,25 @@ class _DataEnvironment(ImmutableSandboxedEnvironment):
             return getattr(obj, argument)
         if isinstance(obj, Undefined):
             return obj
-        if isinstance(argument, _Computed):
-            return self.undefined(hint="there is no such key in what comes before it")
+        if isinstance(argument, _ComputedKey):
+            return self.undefined(hint="the value before it has no such key")
         return self.undefined(obj=obj, name=argument)
 
     def call_binop(self, context: Scope, operator: str, left: Any, right: Any) -> Any:
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
-            return _budget(context).made(left + right)
-        return _calculate(operator, _number(left), _number(right))
+            return _budget(context).pay_text(left + right)
+        left, right = _number(left), _number(right)
+        if operator == "/":
+            if not right:
+                raise DivisionByZero
+            return _QUOTIENT.divide(Decimal(left), Decimal(right))
+        on_integers, on_decimals = _OPERATIONS[operator]
+        if isinstance(left, Decimal) or isinstance(right, Decimal):
+            return on_decimals(Decimal(left), Decimal(right))
+        result = on_integers(left, right)
+        if not -_LARGEST < result < _LARGEST:
+            raise Overflow
+        return result
 
     def call_unop(self, context: Scope, operator: str, arg: Any) -> Any:
         number = _number(arg)
@@ -200,42 +211,52 @@ class _DataEnvironment(ImmutableSandboxedEnvironment):
         return number.copy_negate() if isinstance(number, Decimal) else -number
 
 
-def _calculate(sign: str, left: int | Decimal, right: int | Decimal) -> int | Decimal:
-    if sign == "/":
-        if not right:
-            raise DivisionByZero
-        return _QUOTIENT.divide(Decimal(left), Decimal(right))
-    whole, decimal = _OPERATIONS[sign]
-    if isinstance(left, Decimal) or isinstance(right, Decimal):
-        return decimal(Decimal(left), Decimal(right))
-    result = whole(left, right)
-    if not -_LARGEST < result < _LARGEST:
-        raise Overflow
-    return result
+def to_json_value(value: Any) -> Json:
+    """Return the result of an expression as a JSON value with exact numbers; raise TemplateError for other results."""
+    _require_present(value)
+    if isinstance(value, str | int | Decimal | dict | list | tuple | None):
+        return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, float):
+        return _exact(value)
+    raise TemplateError("only values of the event and the contact can be kept")
+
+
+def _budget(scope: Scope) -> RenderBudget:
+    budget: RenderBudget = scope[BUDGET]
+    return budget
+
+
+def _require_present(value: Any) -> None:
+    if isinstance(value, Undefined):
+        str(value)  # raises, naming the missing value
 
 
 def _number(value: Any) -> int | Decimal:
-    _present(value)
+    _require_present(value)
     if isinstance(value, float):
         return Decimal(repr(value))
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise TemplateError(f"needs a number where there is {_kind(value)}")
+        raise TemplateError(f"needs a number, not {_kind(value)}")
     if storage_problem(value):
         raise InvalidOperation
     return value
 
 
-def _whole(value: Any, least: int, most: int) -> int:
-    return min(max(int(_number(value)), least), most)
+def _clamped(value: Any, least: int, greatest: int) -> int:
+    return min(max(int(_number(value)), least), greatest)
 
 
-def _present(value: Any) -> None:
-    if isinstance(value, Undefined):
-        str(value)  # raises, naming the missing value
+def _exact(value: Decimal | float) -> Decimal:
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def _to_places(number: Decimal, places: Any) -> Decimal:
+    rounded = number.quantize(Decimal(1).scaleb(-_clamped(places, 0, 20)), context=_ROUNDED)
+    return rounded or rounded.copy_abs()  # never -0
 
 
 def _text(value: Any) -> str:
-    """Print a value as JSON readers expect: true, no trailing E+22, objects as JSON, null as nothing."""
+    """Print a value as readers of JSON expect: true, no trailing E+22, objects as JSON, null as an empty text."""
     match value:
         case str():
             return value
@@ -248,23 +269,9 @@ def _text(value: Any) -> str:
         case dict() | list() | tuple():
             return encode(value).decode()
         case Undefined():
-            return str(value)  # raises, unless it is what an `if` without `else` leaves
+            return str(value)  # raises, unless it is the result of an `if` without `else`
         case _:
             raise TemplateError("only values of the event and the contact can be printed")
-
-
-def to_json_value(value: Any) -> Json:
-    """Return what an expression gave as a value of JSON, with exact numbers; raise when it is none."""
-    _present(value)
-    if isinstance(value, str | int | Decimal | dict | list | tuple | None):
-        return list(value) if isinstance(value, tuple) else value
-    if isinstance(value, float):
-        return _exact(value)
-    raise TemplateError("only values of the event and the contact can be kept")
-
-
-def _exact(value: Decimal | float) -> Decimal:
-    return Decimal(repr(value)) if isinstance(value, float) else value
 
 
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
@@ -282,165 +289,172 @@ def _kind(value: Any) -> str:
     return next((words for types, words in _KINDS if isinstance(value, types)), "something else")
 
 
-def _changing(change: Callable[[str], str]) -> Callable[[Scope, Any], str]:
+def _text_filter(change: Callable[[str], str]) -> Callable[[Scope, Any], str]:
     @pass_context
-    def changed(scope: Scope, value: Any) -> str:
-        return _budget(scope).made(change(_text(value)))
+    def apply(scope: Scope, value: Any) -> str:
+        return _budget(scope).pay_text(change(_text(value)))
 
-    return changed
+    return apply
 
 
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "default": STOCK["default"],
+    "d": STOCK["default"],
+    "upper": _text_filter(str.upper),
+    "lower": _text_filter(str.lower),
+    "capitalize": _text_filter(str.capitalize),
+    "title": _text_filter(STOCK["title"]),
+    "urlencode": _text_filter(partial(quote, safe="")),
+    "trim": _text_filter(str.strip),
+}
+
+
+def _filter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a filter. Names that begin with `_` are not for authors: `template` puts them into compiled templates."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _FILTERS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@_filter("replace")
 @pass_context
 def _replace(scope: Scope, value: Any, old: Any, new: Any) -> str:
     text, old, new = _text(value), _text(old), _text(new)
-    if len(text) + text.count(old) * (len(new) - len(old)) > MAX_OUTPUT:
+    if len(text) + text.count(old) * (len(new) - len(old)) > MAX_OUTPUT:  # known before the text is made
         raise output_too_long()
     budget = _budget(scope)
-    budget.look(len(text))
-    return budget.made(text.replace(old, new))
+    budget.pay_search(len(text))
+    return budget.pay_text(text.replace(old, new))
 
 
+@_filter("join")
 @pass_context
 def _join(scope: Scope, values: Any, between: Any = "") -> str:
     if not isinstance(values, list | tuple):
-        _present(values)
+        _require_present(values)
         raise TemplateError(f"needs a list to join, not {_kind(values)}")
     budget, separator = _budget(scope), _text(between)
-    texts = [budget.made(_text(value)) for value in values]
+    texts = [budget.pay_text(_text(value)) for value in values]
     if sum(map(len, texts)) + len(texts) * len(separator) > MAX_OUTPUT:
         raise output_too_long()
-    return budget.made(separator.join(texts))
+    return budget.pay_text(separator.join(texts))
 
 
+@_filter("truncate")
 @pass_context
 def _truncate(scope: Scope, value: Any, length: Any = 80) -> str:
-    text, most = _text(value), _whole(length, 0, MAX_OUTPUT)
-    return _budget(scope).made(text if len(text) <= most else text[: max(most - 1, 0)].rstrip() + "…")
+    text, limit = _text(value), _clamped(length, 0, MAX_OUTPUT)
+    return _budget(scope).pay_text(text if len(text) <= limit else text[: max(limit - 1, 0)].rstrip() + "…")
 
 
+@_filter("round")
 def _round(value: Any, places: Any = 0) -> int | Decimal:
     number = _number(value)
-    return number if isinstance(number, int) else _to_places(number, _whole(places, 0, 20))
+    return number if isinstance(number, int) else _to_places(number, places)
 
 
+@_filter("number")
 def _format_number(value: Any, places: Any = 0) -> str:
-    return format(_to_places(Decimal(_number(value)), _whole(places, 0, 20)), ",f")
+    return format(_to_places(Decimal(_number(value)), places), ",f")
 
 
-def _to_places(number: Decimal, places: int) -> Decimal:
-    rounded = number.quantize(Decimal(1).scaleb(-places), context=_ROUNDED)
-    return rounded or rounded.copy_abs()
-
-
+@_filter("abs")
 def _abs(value: Any) -> int | Decimal:
     number = _number(value)
     return number.copy_abs() if isinstance(number, Decimal) else abs(number)
 
 
+@_filter("length", "count")
 def _length(value: Any) -> int:
     if not isinstance(value, str | list | tuple | Mapping):
-        _present(value)
+        _require_present(value)
         raise TemplateError(f"{_kind(value)} has no length")
     return len(value)
 
 
+@_filter("first")
 def _first(values: Any) -> Any:
     return _element(values, 0)
 
 
+@_filter("last")
 def _last(values: Any) -> Any:
     return _element(values, -1)
 
 
 def _element(values: Any, index: int) -> Any:
     if not isinstance(values, str | list | tuple):
-        _present(values)
+        _require_present(values)
         raise TemplateError(f"{_kind(values)} has no first or last element")
     return values[index] if values else _Missing(hint="an empty list has no first or last element")
 
 
+@_filter("_each")
 @pass_context
-def _each(scope: Scope, values: Any, work_each: int) -> list[Any] | tuple[Any, ...]:
-    """Let a loop run over a list or the keys of an object, paid in advance."""
+def _pay_loop(scope: Scope, values: Any, work_per_pass: int) -> list[Any] | tuple[Any, ...]:
+    """Return the elements of a list, or the keys of an object, for a loop that is paid in advance."""
     if not isinstance(values, Mapping | list | tuple):
-        _present(values)
+        _require_present(values)
         raise TemplateError(f"cannot loop over {_kind(values)}")
-    _budget(scope).loop(len(values), work_each)
+    _budget(scope).pay_loop(len(values), work_per_pass)
     return list(values) if isinstance(values, Mapping) else values
 
 
+@_filter("_concat")
 @pass_context
-def _concat(scope: Scope, values: list[Any]) -> str:
+def _concatenate(scope: Scope, values: list[Any]) -> str:
     texts = [_text(value) for value in values]
     if sum(map(len, texts)) > MAX_OUTPUT:
         raise output_too_long()
-    return _budget(scope).made("".join(texts))
+    return _budget(scope).pay_text("".join(texts))
 
 
-def _scalar(value: Any) -> Any:
+@_filter("_scalar")
+def _require_scalar(value: Any) -> Any:
+    # A comparison is not paid for, so it must not descend into a large value.
     if isinstance(value, Mapping | list | tuple | LoopContext):
         raise TemplateError(f"compares {_kind(value)}: only texts and numbers can be compared")
     return _exact(value) if isinstance(value, float) else value
 
 
+@_filter("_members")
 @pass_context
-def _members(scope: Scope, value: Any) -> Any:
+def _pay_membership(scope: Scope, value: Any) -> Any:
     if not isinstance(value, str | Mapping | list | tuple):
-        _present(value)
-        raise TemplateError(f"nothing can be in {_kind(value)}")
-    _budget(scope).look(len(value) * (1 if isinstance(value, str) else _CHARACTERS_PER_WORK // 8))
+        _require_present(value)
+        raise TemplateError(f"`in` needs a text, a list or an object, not {_kind(value)}")
+    _budget(scope).pay_search(len(value) * (1 if isinstance(value, str) else _CHARACTERS_PER_WORK // 8))
     return value
 
 
-def _key(value: Any) -> Any:
-    return _Computed(value) if isinstance(value, str) else value
+@_filter("_key")
+def _mark_computed_key(value: Any) -> Any:
+    return _ComputedKey(value) if isinstance(value, str) else value
 
 
-def _decimal(digits: str) -> Decimal:
+@_filter("_decimal")
+def _read_decimal(digits: str) -> Decimal:
     return Decimal(digits)
 
 
-def _escaped(value: Any) -> str:
-    return str(escape(_text(value)))
-
-
-def _environment(printed: Callable[[Any], str]) -> _DataEnvironment:
+def _environment(finalize: Callable[[Any], str]) -> _DataEnvironment:
     environment = _DataEnvironment(
         undefined=_Missing,
-        finalize=printed,
-        autoescape=False,
+        finalize=finalize,
+        autoescape=False,  # `finalize` of HTML escapes
         cache_size=0,
-        optimized=False,
+        optimized=False,  # constants are calculated when rendering, within the budget
         keep_trailing_newline=True,
     )
     environment.globals = {}
     environment.tests = {name: environment.tests[name] for name in TESTS}
-    environment.filters = {
-        "default": STOCK["default"],
-        "d": STOCK["default"],
-        "upper": _changing(str.upper),
-        "lower": _changing(str.lower),
-        "capitalize": _changing(str.capitalize),
-        "title": _changing(STOCK["title"]),
-        "urlencode": _changing(partial(quote, safe="")),
-        "trim": _changing(str.strip),
-        "length": _length,
-        "count": _length,
-        "first": _first,
-        "last": _last,
-        "abs": _abs,
-        "round": _round,
-        "number": _format_number,
-        "replace": _replace,
-        "join": _join,
-        "truncate": _truncate,
-    }
-    environment.filters.update(
-        _each=_each, _concat=_concat, _scalar=_scalar, _members=_members, _key=_key, _decimal=_decimal
-    )
+    environment.filters = dict(_FILTERS)
     return environment
 
 
 TEXT = _environment(_text)
-HTML = _environment(_escaped)
+HTML = _environment(lambda value: str(escape(_text(value))))
 FILTERS = tuple(sorted(name for name in TEXT.filters if not name.startswith("_")))

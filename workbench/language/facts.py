@@ -1,4 +1,4 @@
-"""The facts that a decision may depend on besides graph, run and time: plain values.
+"""The facts that a decision depends on, in addition to graph, run and time: plain values.
 
 The engine reads them from Postgres, a simulation receives them. `required_facts` (in `advance`) returns which of them
 the next decisions on a run can read, so that the engine does not query the others.
@@ -31,12 +31,11 @@ class ContactHistory(msgspec.Struct, frozen=True):
     """Earlier entries of the contact, and messages to it.
 
     `entered_at`: when its latest earlier entry of this automation was created. An entry counts once it has taken a
-    step, and while it is undecided; an entry that was refused, or had no published version to run, does not.
-    `running`: whether one of those entries has not ended.
-    `recent`: the number of its entries of this automation in the minute (`LOOP_WINDOW`) before this one, whatever their
-    outcome.
+    step, and while it is undecided; an entry that was refused, or had no published version to run, does not count.
+    `running`: whether one of those entries is still open.
+    `recent`: the number of its entries of this automation in the minute (`LOOP_WINDOW`) before this one.
     `messages_at`: the times of in-app messages and emails to it from any automation, at least those within the period
-    of the frequency cap; without failed and skipped ones.
+    of the frequency cap; failed and skipped messages are not included.
     """
 
     entered_at: datetime | None = None
@@ -56,12 +55,12 @@ class LaterEvent(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, dict=True):
-    """Everything a decision may depend on, besides graph, run and time.
+    """The facts for the decisions on one run.
 
     `event`, `sent` (its identifiers), `payload`: the event that started the entry. `contact`: its current state.
     `cancelled`: the reason why the automation no longer runs, or None. `paused`: the automation is paused.
-    `later_events`: the contact's events since then that the run waits for or that are its goal, ordered by `at`, none
-    after `now`.
+    `later_events`: the contact's events since then that the run waits for or that are its goal, ordered by `at`, up to
+    the time of the decision.
     """
 
     event: str
@@ -85,13 +84,11 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
 
 
 def full_context(facts: Facts) -> dict[str, Any]:
-    """Return the context of conditions and texts: the flat context, plus `payload` and `contact`.
-
-    These two are set last: no key of the payload can take their place.
-    """
+    """Return the context of conditions and texts: the flat context, plus `payload` and `contact`."""
     contact = facts.contact
     identifiers = merge_identifiers(facts.sent, contact.identifiers)
     context = flat_context(facts.event, contact.id, identifiers, facts.payload)
+    # Set last, so that no key of the payload can replace them (docs/contract.md 4.7).
     context["payload"] = facts.payload
     context["contact"] = contact_context(contact)
     return context
@@ -108,7 +105,7 @@ def recipient_email(facts: Facts) -> str | None:
 
 
 def event_reference(event: LaterEvent) -> dict[str, str]:
-    """Return how a step refers to the event that it matched; a simulated event has no id."""
+    """Return the detail of a step that matched an event; a simulated event has no id."""
     return {"event": event.event} if event.id is None else {"event": event.event, "eventId": event.id}
 
 
@@ -126,7 +123,7 @@ def apply_effects(facts: Facts, effects: tuple[Effect, ...], now: datetime) -> F
                 history = msgspec.structs.replace(facts.history, messages_at=(*facts.history.messages_at, now))
                 facts = msgspec.structs.replace(facts, history=history)
             case TagAdded() | TagRemoved() | WebhookMessage():
-                continue
+                continue  # a webhook does not count towards the frequency cap
     return facts
 
 

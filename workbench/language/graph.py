@@ -1,14 +1,13 @@
 """Graphs of automations: nodes and edges in React Flow's shape, and the settings of the automation as a whole.
 
-`read_graph` returns typed actions and refuses only a wrong shape; `check` judges the content. `graph.settings` is
-pinned with the version:
+`read_graph` returns typed actions and refuses only a wrong shape; `check` judges the content. `graph.settings` belongs to
+a version like its nodes, so a rollback restores it (docs/decisions/0016):
 
 `reentry` {policy: always | once | once_per | not_while_running, days?}: whether a contact can enter more than once.
 `goal` {event, filters?}: the event that ends an entry early, as `exited` with outcome `goal`.
 `quietHours` {from, to, timezoneAttribute?}: the hours without in-app messages and emails, in the contact's time zone.
 `frequencyCap` {messages, seconds}: the maximum number of them that a contact gets in a period, from all automations.
 `holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
-Webhooks address systems, not people, so neither quiet hours nor the cap delay them.
 """
 
 import re
@@ -35,7 +34,7 @@ from workbench.language.problem import Problem, Problems
 from workbench.language.trigger import read_filters
 
 MAX_ITEMS = 1_000  # nodes, and edges
-MAX_REENTRY_DAYS = 3_650
+MAX_REENTRY_DAYS = 3_650  # ten years
 MAX_CAP_MESSAGES = 1_000
 MAX_HOLDOUT_PERCENT = 50
 TIMEZONE_ATTRIBUTE = "timezone"
@@ -59,7 +58,10 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """From `start` until before `end`, possibly over midnight, in the zone named by an attribute of the contact."""
+    """From `start` until before `end`, possibly over midnight, in the zone named by an attribute of the contact.
+
+    Webhooks address systems, not people, so neither quiet hours nor the frequency cap apply to them.
+    """
 
     start: time
     end: time
@@ -204,7 +206,8 @@ def read_settings(value: Any, field: str) -> AutomationSettings:
     for name, written in value.items():
         path, before = f"{field}.{name}", len(problems)
         if name not in _SETTINGS:
-            problems.append(Problem(path, f"there is no such setting; there are {', '.join(_SETTINGS)}"))
+            # A misspelt `quietHours` must not be ignored: the automation would send at night.
+            problems.append(Problem(path, f"unknown setting; the settings are {', '.join(_SETTINGS)}"))
         elif written is None:
             continue
         elif name != "holdout" and not isinstance(written, dict):
@@ -217,13 +220,19 @@ def read_settings(value: Any, field: str) -> AutomationSettings:
     return AutomationSettings(**settings, problems=tuple(problems))
 
 
-def _read_holdout(value: Any, field: str, problems: list[Problem]) -> int:
-    if type(value) is int and 1 <= value <= MAX_HOLDOUT_PERCENT:
-        return value
-    problems.append(Problem(field, f"must be a whole percentage from 1 to {MAX_HOLDOUT_PERCENT}"))
-    return 0
+_SettingReader: TypeAlias = Callable[[Any, str, list[Problem]], Any]
+_SETTINGS: dict[str, tuple[str, _SettingReader]] = {}  # the attribute of `AutomationSettings`, and the reader
 
 
+def _reads(name: str, attribute: str) -> Callable[[_SettingReader], _SettingReader]:
+    def register(read: _SettingReader) -> _SettingReader:
+        _SETTINGS[name] = attribute, read
+        return read
+
+    return register
+
+
+@_reads("reentry", "reentry")
 def _read_reentry(value: dict[str, Any], field: str, problems: list[Problem]) -> Reentry:
     policies = get_args(ReentryPolicy)
     if value.get("policy") not in policies:
@@ -234,11 +243,13 @@ def _read_reentry(value: dict[str, Any], field: str, problems: list[Problem]) ->
     return Reentry(policy, days)
 
 
+@_reads("goal", "goal")
 def _read_goal(value: dict[str, Any], field: str, problems: list[Problem]) -> Goal:
     event = read_event_name(value.get("event"), f"{field}.event", problems)
     return Goal(event, read_filters(value.get("filters"), f"{field}.filters", problems))
 
 
+@_reads("quietHours", "quiet_hours")
 def _read_quiet_hours(value: dict[str, Any], field: str, problems: list[Problem]) -> QuietHours:
     clocks: dict[str, time] = {}
     for name in ("from", "to"):
@@ -257,10 +268,19 @@ def _read_quiet_hours(value: dict[str, Any], field: str, problems: list[Problem]
     return QuietHours(clocks.get("from", time()), clocks.get("to", time()), attribute)
 
 
+@_reads("frequencyCap", "frequency_cap")
 def _read_frequency_cap(value: dict[str, Any], field: str, problems: list[Problem]) -> FrequencyCap:
     messages = _positive(value, field, "messages", MAX_CAP_MESSAGES, problems)
     seconds = _positive(value, field, "seconds", MAX_WAIT // timedelta(seconds=1), problems)
     return FrequencyCap(messages, timedelta(seconds=seconds))
+
+
+@_reads("holdout", "holdout")
+def _read_holdout(value: Any, field: str, problems: list[Problem]) -> int:
+    if type(value) is int and 1 <= value <= MAX_HOLDOUT_PERCENT:
+        return value
+    problems.append(Problem(field, f"must be a whole percentage from 1 to {MAX_HOLDOUT_PERCENT}"))
+    return 0
 
 
 def _positive(value: dict[str, Any], field: str, name: str, maximum: int, problems: list[Problem]) -> int:
@@ -269,12 +289,3 @@ def _positive(value: dict[str, Any], field: str, name: str, maximum: int, proble
         return number
     problems.append(Problem(f"{field}.{name}", f"must be a whole number from 1 to {maximum:,}"))
     return 1
-
-
-_SETTINGS: dict[str, tuple[str, Callable[[Any, str, list[Problem]], Any]]] = {
-    "reentry": ("reentry", _read_reentry),
-    "goal": ("goal", _read_goal),
-    "quietHours": ("quiet_hours", _read_quiet_hours),
-    "frequencyCap": ("frequency_cap", _read_frequency_cap),
-    "holdout": ("holdout", _read_holdout),
-}

@@ -1,10 +1,7 @@
-"""The behaviour of each kind of node: one handler per action, with the facts it reads besides event and contact.
+"""The behaviour of each kind of node: one handler per action.
 
 A handler takes the context of a step and returns a `Decision`; it performs nothing itself. To add a kind of node, add
 an action and its reader in `actions`, and a handler here; `check` and the tests find both by their tables.
-
-The time zone database is the only thing that the language reads from disk: data of the installation, the same at every
-call.
 """
 
 import hashlib
@@ -75,9 +72,7 @@ class Need(Flag):
 
     NOTHING = 0
     MESSAGES = auto()  # ContactHistory.messages_at, if the settings have a frequency cap
-    ENTRIES = (
-        auto()
-    )  # ContactHistory.recent: a webhook can make a backend send the event that starts the automation again
+    ENTRIES = auto()  # ContactHistory.recent, for the loop guard
 
 
 class NodeHandler(msgspec.Struct, frozen=True):
@@ -132,8 +127,7 @@ def _send_inapp(ctx: StepContext, action: SendInapp) -> Decision:
     return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
 
 
-# A line break would end the Subject header; an encoded word (=?utf-8?q?…?=) would be decoded by the reader's mail
-# program.
+# A line break would end the Subject header; mail programs decode an encoded word (=?utf-8?q?…?=).
 _UNSAFE_SUBJECT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]|=\?[^?\s]*\?[bq]\?", re.IGNORECASE)
 
 
@@ -166,6 +160,7 @@ def _send_webhook(ctx: StepContext, action: SendWebhook) -> Decision:
             body = render(text, context)
         case _:
             body = encode(_evaluate_texts(action.body, context, RenderBudget())).decode()
+    # Publishing checked the template with an example; a value can still make the URL too long or add white space.
     if not is_webhook_url(url):
         reason = "the URL is not valid after its values were filled in; write {{ value | urlencode }}"
         return fail_permanently(ctx, "invalid_url", reason)
@@ -216,6 +211,7 @@ def _condition(ctx: StepContext, action: Condition) -> Decision:
 
 @_handles(Delay)
 def _delay(ctx: StepContext, action: Delay) -> Decision:
+    # Counted from when the node was reached, so a pause or a late engine does not prolong it.
     until = (ctx.run.since or ctx.now) + action.wait
     if ctx.now < until:
         return wait(ctx, until, "delay")
@@ -226,6 +222,7 @@ def _delay(ctx: StepContext, action: Delay) -> Decision:
 def _wait_for_event(ctx: StepContext, action: WaitForEvent) -> Decision:
     since = ctx.run.since or ctx.now
     until = since + action.timeout
+    # Judged by when the event was received, however late the engine looks (docs/decisions/0018).
     for event in ctx.facts.later_events:
         in_time = event.event == action.event and since < event.at <= until
         if in_time and matches(action.filters, ctx.facts.context_of(event)):
@@ -286,7 +283,7 @@ def _evaluate_texts(value: Json, context: Mapping[str, Any], budget: RenderBudge
     """Return a JSON value with all its texts rendered, within one budget; raise TemplateError."""
     match value:
         case str():
-            return evaluate(value, context, budget)
+            return evaluate(value, context, budget)  # `{{ amount }}` stays a number
         case list():
             return [_evaluate_texts(item, context, budget) for item in value]
         case dict():
@@ -328,7 +325,7 @@ def branch_for(branches: Iterable[Branch], number: int) -> str:
 
 
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
-_MAX_ZONE_LENGTH = 64
+_MAX_ZONE_LENGTH = 64  # characters; the longest IANA name has 32
 
 
 def quiet_until(hours: QuietHours, zone_name: Json, now: datetime) -> datetime | None:
@@ -349,13 +346,14 @@ def quiet_until(hours: QuietHours, zone_name: Json, now: datetime) -> datetime |
 
 
 def time_zone(name: Json) -> tzinfo:
-    """Return the time zone of that name, or UTC if there is none."""
-    # The pattern keeps paths such as `../x` away from the zone files on disk.
-    return (
-        _load_zone(name) if isinstance(name, str) and len(name) <= _MAX_ZONE_LENGTH and _ZONE.fullmatch(name) else UTC
-    )
+    """Return the time zone with an IANA name; UTC for any other value."""
+    # `name` is data of a contact. The pattern keeps paths such as `../x` away from the zone files on disk.
+    if isinstance(name, str) and len(name) <= _MAX_ZONE_LENGTH and _ZONE.fullmatch(name):
+        return _load_zone(name)
+    return UTC
 
 
+# The zone files are the only thing that the language reads from disk: data of the installation, the same at every call.
 @lru_cache(maxsize=1_024)
 def _load_zone(name: str) -> tzinfo:
     try:

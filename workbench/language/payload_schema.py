@@ -1,8 +1,8 @@
-"""The properties inside the payloads of an event: their paths, types, nulls and values. Evidence, never a schema.
+"""The properties inside the payloads of an event: their paths, types, nulls and values, as observed in samples.
 
 `summarise_paths` describes one sample of payloads. `schema_changes` compares two samples of different times: it reports
-paths and types that are new, gone, or clearly more or less frequent, only where the difference would hardly ever arise
-by chance between two samples of the same traffic, and with the counts of both sides, so that the reader can judge.
+paths and types that are new, gone, or clearly more or less frequent, with the counts of both samples. A difference is
+reported only if it would hardly ever arise by chance between two samples of the same traffic.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ import msgspec
 from workbench.language.codec import encode
 
 MAX_SAMPLES = 5
-MAX_PATHS = 500
+MAX_PATHS = 500  # payloads with computed keys could have any number
 MAX_TOP_VALUES = 5
 MAX_TOP_VALUE_LENGTH = 200  # characters
 
 MIN_PAYLOADS = 20  # in each sample; smaller samples are not compared
-_MAX_CHANCE = 1e-4  # of a sample without any occurrence of what is as frequent as in the other sample
+_MAX_CHANCE = 1e-4  # probability that a sample misses a path that is as frequent as in the other sample
 _MIN_STANDARD_ERRORS = 4.0  # between two shares
 _MIN_DIFFERENCE = 0.1  # between two shares
 
@@ -85,7 +85,7 @@ def summarise_paths(payloads: Iterable[dict[str, Any]]) -> tuple[PropertyPath, .
 
 
 def schema_changes(before: Sequence[dict[str, Any]], recent: Sequence[dict[str, Any]]) -> tuple[SchemaChange, ...]:
-    """Return the changes between two samples of payloads, sorted by path; none if a sample is too small."""
+    """Return the changes between two samples of payloads, sorted by path; () if a sample is too small."""
     if min(len(before), len(recent)) < MIN_PAYLOADS:
         return ()
     changes: list[SchemaChange] = []

@@ -1,4 +1,4 @@
-"""Problems of input as values: which field, and what is wrong with it; and suggestions for misspelt names."""
+"""Problems of input as values, so that a reader reports all of them at once; and suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable

@@ -54,14 +54,13 @@ TERMINAL = frozenset({State.COMPLETED, State.EXITED, State.CANCELLED, State.DEAD
 
 
 class IllegalTransitionError(AssertionError):
-    """A bug: a transition that is not in the table."""
+    """A transition that is not in the table. It is always a bug."""
 
 
 class Run(msgspec.Struct, frozen=True):
     """An entry as the interpreter sees it.
 
-    `attempt` counts the claims of the current step, from 1. `due_at`: when a waiting or retrying run continues by
-    itself.
+    `attempt` counts the claims of the current step, from 1. `due_at`: when a waiting or retrying run continues.
     `since`: when the wait at the current node began; None at a node where the run has not waited.
     """
 

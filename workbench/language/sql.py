@@ -1,6 +1,6 @@
-"""Enough of Postgres's lexical rules to tell names, parameters and function calls from strings and comments.
+"""A tokenizer with enough of Postgres's lexical rules to separate names and parameters from strings and comments.
 
-Nothing here decides what a statement means: Postgres does. A string or comment that is never closed extends to the end.
+It only tokenizes; Postgres decides what a statement means. An unclosed string or comment extends to the end of the text.
 """
 
 import re
@@ -39,7 +39,7 @@ _CONTINUED = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:\s|--[^\n\r]*(?=[\n\
 
 
 class SqlToken(msgspec.Struct, frozen=True):
-    """A piece of the text; strings, comments, numbers and white space are no tokens."""
+    """A token with its offset in the text. Strings, comments, numbers and white space are not tokens."""
 
     kind: TokenKind
     text: str
@@ -50,51 +50,35 @@ def tokenize(text: str) -> Iterator[SqlToken]:
     """Yield the words, quoted names, parameters and other single characters of a statement, in order."""
     at = 0
     while (match := _START.match(text, at)) is not None:
-        start = at
-        at = _end(text, match)
+        start, at = at, match.end()
         match match.lastgroup:
             case "word" | "name" | "positional" | "other" as kind:
                 yield SqlToken(kind, match[0], start)
             case "quoted":
+                at = _closing_quote(text, at, _QUOTED_END)
                 yield SqlToken("quoted", text[start + 1 : at - 1].replace('""', '"'), start)
+            case "string":
+                at = _closing_quote(text, at, _PLAIN_END)
+            case "escaped":
+                at = _closing_quote(text, at, _ESCAPED_END)
+                while (more := _CONTINUED.match(text, at)) is not None:
+                    at = _closing_quote(text, more.end(), _ESCAPED_END)
+            case "dollar":
+                closing = text.find(match[0], at)
+                at = len(text) if closing < 0 else closing + len(match[0])
+            case "block":  # Postgres nests comments
+                depth = 1
+                while depth and (edge := _BLOCK_EDGE.search(text, at)) is not None:
+                    depth += 1 if edge[0] == "/*" else -1
+                    at = edge.end()
+                at = at if depth == 0 else len(text)
             case _:
                 pass
 
 
-def _end(text: str, match: re.Match[str]) -> int:
-    at = match.end()
-    match match.lastgroup:
-        case "block":
-            return _block_end(text, at)
-        case "string":
-            return _closing(text, at, _PLAIN_END)
-        case "quoted":
-            return _closing(text, at, _QUOTED_END)
-        case "dollar":
-            found = text.find(match[0], at)
-            return len(text) if found < 0 else found + len(match[0])
-        case "escaped":
-            at = _closing(text, at, _ESCAPED_END)
-            while (more := _CONTINUED.match(text, at)) is not None:
-                at = _closing(text, more.end(), _ESCAPED_END)
-            return at
-        case _:
-            return at
-
-
-def _closing(text: str, at: int, edge: re.Pattern[str]) -> int:
+def _closing_quote(text: str, at: int, edge: re.Pattern[str]) -> int:
     """Return the position after the closing quote; doubled and escaped ones do not close."""
-    for found in edge.finditer(text, at):
-        if len(found[0]) == 1:
-            return found.end()
-    return len(text)
-
-
-def _block_end(text: str, at: int) -> int:
-    """Return the position after a comment, which may contain others."""
-    depth = 1
-    for found in _BLOCK_EDGE.finditer(text, at):
-        depth += 1 if found[0] == "/*" else -1
-        if depth == 0:
-            return found.end()
+    for match in edge.finditer(text, at):
+        if len(match[0]) == 1:
+            return match.end()
     return len(text)

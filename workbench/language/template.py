@@ -1,9 +1,9 @@
-"""Texts with values in them: a subset of Jinja2 that cannot run code and cannot grow without bound.
+"""Templates: a subset of Jinja2 that cannot run code and cannot grow without bound.
 
-Bounded by construction. The syntax tree is checked against a short list of nodes (no calls, macros, imports,
-assignments or powers) and has at most 1,000 of them. What is left runs over `expression`: names and attributes reach
-only into data, only texts and numbers are compared, and every pass of a loop and every character that an operation
-makes is paid from one budget of work. Output stops at 256 KB.
+The syntax tree is checked against a short list of node types (no calls, macros, imports, assignments or powers) and has at
+most 1,000 nodes. The compiled template runs over `expression`: names and attributes reach only data, only texts and
+numbers are compared, and every pass of a loop and every character that an operation makes is paid from one budget of
+work. The result has at most 256 KB.
 """
 
 import re
@@ -45,12 +45,12 @@ __all__ = [
     "render",
 ]
 
-MAX_SOURCE = 65_536
-MAX_TOKENS = 5_000
+MAX_SOURCE = 65_536  # characters
+MAX_TOKENS = 5_000  # the time to parse grows with the tokens
 MAX_NODES = 1_000
 MAX_DEPTH = 50
 
-_VALUE = "_value"  # a name that no text can use
+_VALUE = "_value"  # a name that no template can use
 _TOO_DEEP = "is nested too deeply"
 
 _ALLOWED = (
@@ -85,7 +85,7 @@ _ALLOWED = (
 
 
 def compile_template(source: str, *, html: bool = False) -> "Template":
-    """Return the compiled template; raise TemplateError saying what is not allowed, and where."""
+    """Return the compiled template; raise TemplateError with what is not allowed, and the line."""
     if len(source) > MAX_SOURCE:
         raise TemplateError(f"is longer than {MAX_SOURCE} characters")
     return _compile(source, html)
@@ -97,9 +97,9 @@ def render(source: str, context: Mapping[str, Any], *, html: bool = False) -> st
 
 
 def evaluate(source: str, context: Mapping[str, Any], budget: RenderBudget) -> Json:
-    """Return the value of a template: a text, but of one that is nothing except `{{ … }}` what stands in there.
+    """Return the value of a template: that of its expression if it is only one `{{ … }}`, otherwise a text.
 
-    So a number stays a number. Texts of one step share a budget. Raises TemplateError.
+    So a number stays a number. All templates of one step share a budget. Raises TemplateError.
     """
     template = compile_template(source)
     expression = _compile_expression(source) if source[:2] == "{{" else None
@@ -112,16 +112,16 @@ def evaluate(source: str, context: Mapping[str, Any], budget: RenderBudget) -> J
         value = to_json_value(scope.vars[_VALUE])
     except TemplateError:
         raise
-    except Exception as error:  # noqa: BLE001  as above
+    except Exception as error:  # noqa: BLE001  as in `Template.render`
         raise TemplateError(error_message(error)) from None
     if reason := storage_problem(value):
         raise TemplateError(reason)
-    budget.printed(len(encode(value)))
+    budget.pay_output(len(encode(value)))
     return value
 
 
 class Template:
-    """A compiled, checked text. `paths` are the dotted paths of the context that it looks at."""
+    """A compiled template. `paths` are the dotted paths that it reads in the context."""
 
     def __init__(self, source: str, template: JinjaTemplate | None = None, paths: frozenset[str] = frozenset()) -> None:
         self.paths: Final = paths
@@ -129,15 +129,15 @@ class Template:
         self._template = template
 
     def render(self, context: Mapping[str, Any], budget: RenderBudget | None = None) -> str:
-        """Return the text, at most 256 KB of UTF-8; raise TemplateError for a missing value or one of the wrong type."""
+        """Return the text, at most 256 KB of UTF-8; raise TemplateError for a missing value or one of a wrong type."""
         if self._template is None:
             return self._source
         budget = budget or RenderBudget()
         try:
-            text = "".join(budget.paid(self._template.root_render_func(_scope(self._template, context, budget))))
+            text = "".join(budget.pay_chunks(self._template.root_render_func(_scope(self._template, context, budget))))
         except TemplateError:
             raise
-        except Exception as error:  # noqa: BLE001  a template is the customer's program: whatever it raises is its failure
+        except Exception as error:  # noqa: BLE001  a template is a customer's program: its errors are failures of a step
             raise TemplateError(error_message(error)) from None
         if reason := text_problem(text):
             raise TemplateError(reason)
@@ -153,39 +153,46 @@ def _compile(source: str, html: bool) -> Template:
     if reason := text_problem(source):
         raise TemplateError(reason)
     if "{" not in source:
-        return Template(re.sub("\r\n?", "\n", source))  # as Jinja does
-    with _compiling():
-        tree = _checked(source)
-        paths = frozenset(_paths(tree))
-        return Template(source, _program(tree, HTML if html else TEXT), paths)
+        return Template(re.sub("\r\n?", "\n", source))  # as Jinja2 normalises line breaks
+    with _compile_errors():
+        tree = _parse(source)
+        paths = frozenset(_context_paths(tree))  # before the guards change the tree
+        return Template(source, _build(tree, HTML if html else TEXT), paths)
 
 
 @lru_cache(maxsize=2048)
 def _compile_expression(source: str) -> JinjaTemplate | None:
-    """Return the program that keeps the value of a text's only expression; None when there is more to it than that."""
-    with _compiling():
-        tree = _checked(source)
-        match tree.body:
-            case [nodes.Output(nodes=[only])] if not isinstance(only, nodes.TemplateData):
-                kept = nodes.Assign(nodes.Name(_VALUE, "store"), only, lineno=1)
-                return _program(nodes.Template([kept], lineno=1), TEXT)
+    """Return a program that assigns the value of a template's only expression; None if the template has other parts."""
+    with _compile_errors():
+        match _parse(source).body:
+            case [nodes.Output(nodes=[expression])] if not isinstance(expression, nodes.TemplateData):
+                assignment = nodes.Assign(nodes.Name(_VALUE, "store"), expression, lineno=1)
+                return _build(nodes.Template([assignment], lineno=1), TEXT)
             case _:
                 return None
 
 
-def _checked(source: str) -> nodes.Template:
-    _check_size(source)
+def _parse(source: str) -> nodes.Template:
+    """Return the syntax tree of a template that is within all limits; raise TemplateError."""
+    if sum(1 for _ in islice(TEXT.lexer.tokeniter(source, None), MAX_TOKENS + 1)) > MAX_TOKENS:
+        raise TemplateError(f"has more than {MAX_TOKENS} words and signs")
     tree = TEXT.parse(source)
-    _check_all(tree)
+    for count, (node, depth) in enumerate(_descend(tree), 1):
+        if count > MAX_NODES:
+            raise TemplateError(f"has more than {MAX_NODES} parts")
+        if depth > MAX_DEPTH:
+            raise TemplateError(_TOO_DEEP)
+        if (reason := _node_problem(node)) is not None:
+            raise TemplateError(f"line {node.lineno or 1}: {reason}")
     return tree
 
 
-def _program(tree: nodes.Template, environment: Environment) -> JinjaTemplate:
+def _build(tree: nodes.Template, environment: Environment) -> JinjaTemplate:
     return JinjaTemplate.from_code(environment, environment.compile(_Guard().visit(tree)), {})
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def _compile_errors() -> Iterator[None]:
     try:
         yield
     except TemplateError:
@@ -196,66 +203,48 @@ def _compiling() -> Iterator[None]:
         raise TemplateError(_TOO_DEEP) from None
     except ValueError:  # Python reads no integer of more than 4,300 digits
         raise TemplateError("has a number of too many digits") from None
-    except Exception as error:  # noqa: BLE001  the customer's program again: whatever it wakes in the compiler
+    except Exception as error:  # noqa: BLE001  a customer's program must not make a request fail with a bug of Jinja2
         raise TemplateError(f"cannot be compiled ({type(error).__name__})") from None
 
 
-def _check_size(source: str) -> None:
-    """Refuse what would take long to parse: that costs by the token."""
-    if sum(1 for _ in islice(TEXT.lexer.tokeniter(source, None), MAX_TOKENS + 1)) > MAX_TOKENS:
-        raise TemplateError(f"has more than {MAX_TOKENS} words and signs")
-
-
-def _check_all(tree: nodes.Node) -> None:
-    for count, (node, depth) in enumerate(_descend(tree), 1):
-        if count > MAX_NODES:
-            raise TemplateError(f"has more than {MAX_NODES} parts")
-        if depth > MAX_DEPTH:
-            raise TemplateError(_TOO_DEEP)
-        _check(node)
-
-
 def _descend(tree: nodes.Node) -> Iterator[tuple[nodes.Node, int]]:
-    waiting = [(tree, 0)]
-    while waiting:
-        node, depth = waiting.pop()
+    """Yield every node with its depth. Not recursive: the depth is not checked yet."""
+    stack = [(tree, 0)]
+    while stack:
+        node, depth = stack.pop()
         yield node, depth
-        waiting.extend((child, depth + 1) for child in node.iter_child_nodes())
+        stack.extend((child, depth + 1) for child in node.iter_child_nodes())
 
 
-def _check(node: nodes.Node) -> None:
+def _node_problem(node: nodes.Node) -> str | None:
     if not isinstance(node, _ALLOWED):
-        raise TemplateError(f"line {node.lineno or 1}: {type(node).__name__.lower()} is not allowed here")
+        return f"{type(node).__name__.lower()} is not allowed here"
     match node:
         case nodes.Filter(name=name) if name not in FILTERS:
-            raise TemplateError(f"line {node.lineno}: there is no filter {name!r}; there are {', '.join(FILTERS)}")
+            return f"unknown filter {name!r}; the filters are {', '.join(FILTERS)}"
         case nodes.Filter(dyn_args=args, dyn_kwargs=kwargs) if args or kwargs:
-            raise TemplateError(f"line {node.lineno}: * and ** are not allowed here")
+            return "* and ** are not allowed here"
         case nodes.Test(name=name) if name not in TESTS:
-            raise TemplateError(f"line {node.lineno}: there is no test {name!r}; there are {', '.join(TESTS)}")
+            return f"unknown test {name!r}; the tests are {', '.join(TESTS)}"
         case nodes.Name(name=name) if name.startswith("_") or name == "self":
-            raise TemplateError(f"line {node.lineno}: the name {name!r} cannot be used; write payload[{name!r}]")
+            return f"the name {name!r} cannot be used; write payload[{name!r}]"  # such names are Jinja2's and ours
         case nodes.For(recursive=True):
-            raise TemplateError(f"line {node.lineno}: recursive loops are not allowed here")
-        case nodes.Const(value=int() | float() as value) if storage_problem(
-            value if isinstance(value, int) else _literal(value)
-        ):
-            raise TemplateError(f"line {node.lineno}: a number has too many digits")
+            return "recursive loops are not allowed here"
+        case nodes.Const(value=int() | float() as value):
+            number = value if isinstance(value, int) else Decimal(repr(value))
+            return "a number has too many digits" if storage_problem(number) else None
         case _:
-            return
-
-
-def _literal(value: float) -> Decimal:
-    return Decimal(repr(value))
+            return None
 
 
 class _Guard(NodeTransformer):
-    """Puts the guards around what is checked already."""
+    """Wraps the operations of a checked tree in the internal filters of `expression`, which pay and check values."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-        inside = sum(1 for _ in _descend(node)) - sum(1 for _ in _descend(node.iter))
+        # A pass costs as much work as the loop has nodes, its condition and `else` included.
+        size = sum(1 for _ in _descend(node)) - sum(1 for _ in _descend(node.iter))
         self.generic_visit(node)
-        node.iter = _guarded(node.iter, "_each", nodes.Const(inside))
+        node.iter = _guarded(node.iter, "_each", nodes.Const(size))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
@@ -278,6 +267,7 @@ class _Guard(NodeTransformer):
     def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
         if not isinstance(node.value, float):
             return node
+        # Jinja2 parses 0.1 as a float; written as text it becomes an exact decimal.
         return _guarded(nodes.Const(repr(node.value), lineno=node.lineno), "_decimal")
 
 
@@ -285,14 +275,14 @@ def _guarded(expression: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes
     return nodes.Filter(expression, name, list(arguments), [], None, None, lineno=expression.lineno)
 
 
-def _paths(tree: nodes.Node) -> Iterator[str]:
+def _context_paths(tree: nodes.Node) -> Iterator[str]:
     bound = {"loop"} | {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
+    stack = [tree]
+    while stack:
+        node = stack.pop()
         path = _path(node)
         if path is None:
-            waiting.extend(node.iter_child_nodes())
+            stack.extend(node.iter_child_nodes())
         elif path.partition(".")[0] not in bound:
             yield path
 

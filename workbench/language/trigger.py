@@ -1,9 +1,4 @@
-"""Triggers: what starts an automation (docs/contract.md 2.7, 4.7.1 to 4.7.3 and 6).
-
-`containment_patterns` translates a filter into objects for Postgres (`payload @> {"asset": "USDC"}`), so that fewer
-rows are read. It may let too many rows through, never too few; `matches` decides. It covers filters on a few values of
-the payload.
-"""
+"""Triggers: the events that start an automation (docs/contract.md 2.7 and 4.7)."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
@@ -19,9 +14,7 @@ from workbench.language.problem import Problem, Problems
 
 ALIASES = frozenset({"app_event", "custom_event", "app-event", "custom-event", "appevent"})
 BUILT_INS = ("event", "contactId", "walletAddress", "email", "externalId")
-
-
-MAX_OPTIONS = 20  # of an `in` filter in a query; the interpreter alone handles longer lists
+MAX_OPTIONS = 20  # values of an `in` filter that a query pre-selects; each becomes up to two conditions of the query
 
 
 def is_app_event(type_name: Any) -> bool:
@@ -49,9 +42,7 @@ class Trigger(msgspec.Struct, frozen=True):
         return "app_event" if self.source is None else "onchain_event"
 
     def matches_event(self, name: str, *, on_chain: bool = False) -> bool:
-        """Return whether the trigger is for custom events of this (lower-case) name, or for logs of this contract
-        event.
-        """
+        """Return whether the trigger is for custom events, or logs, of this name; names of custom events in lower case."""
         if self.source is not None:
             return on_chain and name == self.source.abi_event.name
         return not on_chain and (not self.names or name in self.names)
@@ -139,9 +130,10 @@ def read_filters(value: Any, field: str, problems: list[Problem]) -> tuple[Filte
 
 
 def containment_patterns(filter_: Filter, roots: Collection[str] = BUILT_INS) -> tuple[dict[str, Any], ...]:
-    """Return objects of which every payload that passes contains at least one; none: the filter cannot be translated.
+    """Return JSON objects of which every payload that passes the filter contains at least one; () if there are none.
 
-    `roots`: first parts of paths that can refer to something outside the payload.
+    Postgres pre-selects rows with them (`payload @> {"asset": "USDC"}`). They may let too many rows through, never too
+    few; `matches` decides. `roots`: first parts of paths that can refer to something outside the payload.
     """
     if filter_.operator == "eq":
         options = [filter_.value]
@@ -150,7 +142,7 @@ def containment_patterns(filter_: Filter, roots: Collection[str] = BUILT_INS) ->
     else:
         return ()
     first, *rest = filter_.path.split(".")
-    if first in roots:
+    if first in roots:  # the value may come from outside the payload
         return ()
     patterns: list[dict[str, Any]] = []
     for option in options:

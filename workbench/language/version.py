@@ -1,16 +1,13 @@
-"""The version of this code, and which notebook packages a server of this version supports.
+"""The version of this code, and the notebook packages that a server of this version supports.
 
-Versions are compared by their first two numbers: the third changes no route and no field.
+Only the first two numbers of versions are compared: the third changes no route and no field.
 """
 
 import re
 
 VERSION = "0.1.0"
-OLDEST_SERVED = "0.1"
-"""The oldest notebook package that this server supports; raise it when a route or a field is removed."""
-
-VERSION_HEADER = "Workbench-Version"
-"""The header with a notebook's version. Requests without it are not checked: the contract is for every client."""
+OLDEST_SERVED = "0.1"  # raise it when a route or a field is removed
+VERSION_HEADER = "Workbench-Version"  # requests without it are not checked: any HTTP client may use the contract
 
 
 def supported_range() -> tuple[str, str]:
@@ -19,22 +16,22 @@ def supported_range() -> tuple[str, str]:
 
 
 def incompatibility(notebook: str) -> str | None:
-    """Return why this server does not support a notebook of that version, and what to do; None if it does."""
+    """Return why this server does not support a notebook of this version, and what to do; None if it does."""
     oldest, newest = supported_range()
-    cure = f"pip install 'event-workbench=={newest}.*' and restart the kernel"
+    fix = f"pip install 'event-workbench=={newest}.*' and restart the kernel"
     if (release := _release(notebook)) == ():
-        return f"not a version: the server serves notebooks of event-workbench {oldest} to {newest}"
+        return f"not a version: this server supports event-workbench {oldest} to {newest}"
     if release < _release(oldest):
-        return f"this notebook has event-workbench {notebook}, too old for the server ({VERSION}): {cure}"
+        return f"this notebook has event-workbench {notebook}, too old for the server ({VERSION}): {fix}"
     if release > _release(newest):
         return (
             f"this notebook has event-workbench {notebook}, newer than the server ({VERSION}): "
-            f"upgrade the server first, or {cure}"
+            f"upgrade the server first, or {fix}"
         )
     return None
 
 
 def _release(version: str) -> tuple[int, ...]:
     """Return the first two numbers of a version, or () if it is not one."""
-    found = re.match(r"(\d{1,6})\.(\d{1,6})(?![0-9])", version, re.ASCII)
-    return () if found is None else (int(found[1]), int(found[2]))
+    match = re.match(r"(\d{1,6})\.(\d{1,6})(?![0-9])", version, re.ASCII)
+    return () if match is None else (int(match[1]), int(match[2]))
