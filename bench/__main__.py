@@ -67,8 +67,8 @@ def main() -> None:
             print(f"  ({part} failed: {type(error).__name__}: {error})", flush=True)
             failed.append(part)
             continue
-        for each in measured.rows:
-            print(line(each), flush=True)
+        for row in measured.rows:
+            print(line(row), flush=True)
         if said := circumstances([one for slices in measured.slices.values() for one in slices]):
             print(f"  ({part}: {said})", flush=True)
         if not args.quick:

@@ -39,7 +39,7 @@ def _latency(server: Postgres, effort: Effort) -> Row:
         with _following(server, database, node), _engine(server, database), postgres.connect(database.dsn) as asked:
             _wait(asked, "SELECT count(*) FROM workbench.chains WHERE block_number IS NOT NULL", 1)
             rounds = [_transfers(asked, token, number) for number in range(effort.rounds)]
-    worst = [percentile(each, 99) for each in rounds]
+    worst = [percentile(round_, 99) for round_ in rounds]
     return row("transaction to message, block time 1 s, p99", "ms", worst, None, at_most(2_000))
 
 

@@ -48,8 +48,8 @@ async def main(dsn: str, name: str) -> None:
 
 
 async def _take_turns(thank: Callable[[int, int], Awaitable[None]], numbers: Iterator[int]) -> None:
-    for each in numbers:
-        await thank(each % CONTACTS, each % 1000)
+    for number in numbers:
+        await thank(number % CONTACTS, number % 1000)
 
 
 if __name__ == "__main__":

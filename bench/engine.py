@@ -92,4 +92,4 @@ def _reach(database: Database, api: Service, effort: Effort) -> Slice:
 
 
 def _at(percent: float, slices: list[Slice]) -> list[float]:
-    return [percentile(each.latencies_ms, percent) for each in slices]
+    return [percentile(slice_.latencies_ms, percent) for slice_ in slices]

@@ -53,7 +53,7 @@ def accounted(database: Database) -> Iterator[list[Slice]]:
     slices: list[Slice] = []
     before = _ended(database)
     yield slices
-    worked_off, ended = sum(each.accepted for each in slices), _ended(database) - before
+    worked_off, ended = sum(slice_.accepted for slice_ in slices), _ended(database) - before
     if ended != worked_off:
         raise RuntimeError(f"{worked_off} entries were worked off, {ended} have ended with message and steps")
 

@@ -249,7 +249,7 @@ async def _enter(session: AsyncSession, org_id: int, event: Event, event_id: uui
     name = event.event.lower()
     statement = select(Automation).where(Automation.org_id == org_id, Automation.active, Automation.event == name)
     for automation in await session.scalars(statement):
-        if all(event.payload.get(each["path"]) == each["value"] for each in automation.filters):
+        if all(event.payload.get(filter_["path"]) == filter_["value"] for filter_ in automation.filters):
             session.add(
                 Entry(id=uuid.uuid4(), org_id=org_id, automation_id=automation.id, event_id=event_id, state="pending")
             )

@@ -56,14 +56,14 @@ def percentile(distribution: Sequence[float], percent: float) -> float:
 
 def rates(slices: Sequence[Slice]) -> list[float]:
     """Return the accepted events per second of each slice."""
-    return [each.accepted / each.seconds for each in slices]
+    return [slice_.accepted / slice_.seconds for slice_ in slices]
 
 
 def per_core(slices: Sequence[Slice], process: str) -> list[float]:
     """Return the accepted events per CPU second of a kind of process in each slice."""
-    return [each.accepted / each.cpu[process] for each in slices]
+    return [slice_.accepted / slice_.cpu[process] for slice_ in slices]
 
 
 def cpu_us(slices: Sequence[Slice], process: str) -> list[float]:
     """Return the CPU microseconds per accepted event of a kind of process in each slice."""
-    return [each.cpu[process] / each.accepted * 1e6 for each in slices]
+    return [slice_.cpu[process] / slice_.accepted * 1e6 for slice_ in slices]

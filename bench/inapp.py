@@ -57,8 +57,8 @@ def _latency(server: Postgres, effort: Effort) -> list[Row]:
         rounds = asyncio.run(_rounds(database, services, effort))
     name = f"event accepted to push, {RATE:.0f}/s"
     return [
-        row(f"{name}, p50", "ms", [percentile(each, 50) for each in rounds], None, at_most(60)),
-        row(f"{name}, p99", "ms", [percentile(each, 99) for each in rounds], None, at_most(300)),
+        row(f"{name}, p50", "ms", [percentile(round_, 50) for round_ in rounds], None, at_most(60)),
+        row(f"{name}, p99", "ms", [percentile(round_, 99) for round_ in rounds], None, at_most(300)),
     ]
 
 
@@ -67,7 +67,7 @@ async def _rounds(database: Database, services: Sequence[Service], effort: Effor
     wallets = [Wallet(number.to_bytes(32, "big")) for number in range(1, WALLETS + 1)]
     tokens = await sign_in(database, services[0].port, wallets)
     deposits = _Deposits(database, services, wallets)
-    lines = await connect([each.port for each in services], tokens, deposits.arrivals)
+    lines = await connect([service.port for service in services], tokens, deposits.arrivals)
     async with deposits.client:
         await deposits.send(_WARM_UP)
         rounds = [await deposits.send(_LONGER * effort.seconds) for _ in range(effort.rounds)]
@@ -82,7 +82,7 @@ class _Deposits:
     def __init__(self, database: Database, services: Sequence[Service], wallets: Sequence[Wallet]) -> None:
         self.client = httpx.AsyncClient(headers={"Authorization": f"Bearer {database.live_key}"}, timeout=PATIENCE)
         self.arrivals = Arrivals()
-        self._urls = [f"http://127.0.0.1:{each.port}{site.SINGLES}" for each in services]
+        self._urls = [f"http://127.0.0.1:{service.port}{site.SINGLES}" for service in services]
         self._wallets = wallets
         self._accepted: dict[str, float] = {}
 
@@ -93,7 +93,7 @@ class _Deposits:
         await asyncio.gather(*(self._post(first + number, begun + due) for number, due in enumerate(moments)))
         await self.arrivals.until(len(self._accepted))
         numbers = map(str, range(first, len(self._accepted)))
-        return quantiles([(self.arrivals.at[each] - self._accepted[each]) * 1e3 for each in numbers])
+        return quantiles([(self.arrivals.at[number] - self._accepted[number]) * 1e3 for number in numbers])
 
     async def _post(self, number: int, due: float) -> None:
         wallet, url = self._wallets[number % WALLETS], self._urls[number // 2 % len(self._urls)]

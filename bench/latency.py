@@ -43,4 +43,4 @@ def measure(effort: Effort) -> Measured:
 
 
 def _at(percent: float, slices: list[Slice]) -> list[float]:
-    return [percentile(each.latencies_ms, percent) for each in slices]
+    return [percentile(slice_.latencies_ms, percent) for slice_ in slices]

@@ -127,8 +127,8 @@ class _ClosedLoop(_Loop):
     def start(self, connections: list[_Connection]) -> None:
         self._until = time.perf_counter() + self._seconds
         self._asking = len(connections)
-        for each in connections:
-            self.free(each)
+        for connection in connections:
+            self.free(connection)
 
     def free(self, connection: _Connection) -> None:
         now = time.perf_counter()
@@ -153,7 +153,7 @@ class _OpenLoop(_Loop):
 
     def start(self, connections: list[_Connection]) -> None:
         begun = time.perf_counter()
-        self._coming.extend(begun + each for each in self._moments)
+        self._coming.extend(begun + moment for moment in self._moments)
         self._idle = connections.copy()
         self._tick()
 
@@ -207,15 +207,15 @@ async def carry_out(order: Order) -> Slice:
     loop.start(connections)
     await asyncio.wait_for(loop.done, order.seconds + PATIENCE)
     seconds, cpu = time.perf_counter() - begun, _cpu_seconds() - cpu_before
-    for each in connections:
-        each.close()
+    for connection in connections:
+        connection.close()
     return Slice(
         requests=len(loop.latencies),
         accepted=loop.accepted,
         refused=len(loop.latencies) * order.events_per_request - loop.accepted,
         seconds=seconds,
         statuses={status.decode(): count for status, count in loop.statuses.items()},
-        latencies_ms=[round(each * 1000, 3) for each in quantiles(loop.latencies)],
+        latencies_ms=[round(quantile * 1000, 3) for quantile in quantiles(loop.latencies)],
         cpu={"load": cpu},
     )
 

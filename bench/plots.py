@@ -108,7 +108,7 @@ def growths(growth: dict[int, Record]) -> alt.LayerChart:
 def _distribution(slices: list[Slice]) -> Iterable[tuple[float, float]]:
     """Leave out the largest half percent: one hiccup of the machine, not a figure."""
     for step in range(QUANTILES):
-        yield step * 100 / QUANTILES, spread(each.latencies_ms[step] for each in slices).median
+        yield step * 100 / QUANTILES, spread(slice_.latencies_ms[step] for slice_ in slices).median
 
 
 def _bounds(figure: Spread) -> dict[str, float]:

@@ -29,7 +29,7 @@ class Service(msgspec.Struct, frozen=True):
 def running(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Service]:
     """Run `python <arguments>` until the block ends, `{port}` in them standing for a free port; what it says goes to `log`."""
     port = free_port()
-    with beside(*(each.format(port=port) for each in arguments), log=log, environment=environment) as process:
+    with beside(*(argument.format(port=port) for argument in arguments), log=log, environment=environment) as process:
         _wait_until_it_answers(process, port, log)
         yield Service(process.pid, port)
 
@@ -91,7 +91,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process and its children, those that ended too, have used."""
     children = _children(pid)
-    spent = sum(_own_cpu(each) for each in (pid, *children))
+    spent = sum(_own_cpu(child) for child in (pid, *children))
     return (
         spent if _children(pid) == children else cpu_seconds(pid)
     )  # one that ends meanwhile is counted twice or not at all
@@ -100,7 +100,7 @@ def cpu_seconds(pid: int) -> float:
 def machine_cpu_seconds() -> float:
     """Return the CPU time that everybody on this machine has used, and what its host kept from it."""
     fields = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]  # user nice system idle iowait irq softirq steal
-    return sum(int(each) for position, each in enumerate(fields) if position not in (3, 4)) / _TICKS
+    return sum(int(field) for position, field in enumerate(fields) if position not in (3, 4)) / _TICKS
 
 
 def peak_memory(pid: int | Literal["self"]) -> int:
@@ -124,4 +124,4 @@ def _children(pid: int) -> list[int]:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return []
-    return [int(each) for each in text.split()]
+    return [int(part) for part in text.split()]

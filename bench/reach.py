@@ -117,7 +117,7 @@ class _Run:
             refused=0,
             seconds=seconds,
             statuses={"202": len(taken)},
-            latencies_ms=[round(each * 1000, 3) for each in quantiles(taken)],
+            latencies_ms=[round(quantile * 1000, 3) for quantile in quantiles(taken)],
             cpu={},
         )
 

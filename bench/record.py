@@ -31,7 +31,7 @@ def keep(part: str, measured: Measured, folder: Path = FOLDER) -> None:
         part,
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         machine(),
-        {each.name.strip(): each.met for each in measured.rows if each.met is not None},
+        {row.name.strip(): row.met for row in measured.rows if row.met is not None},
         measured.rows,
         measured.slices,
     )

@@ -33,7 +33,7 @@ class Rival(msgspec.Struct, frozen=True):
             self._order([f"lay {count}"])
         bounds = [count * number // PROCESSES for number in range(PROCESSES + 1)]
         shares = [f"work {first} {end}" for first, end in pairwise(bounds)]
-        before, pids = self._written(), [each.pid for each in self.processes]
+        before, pids = self._written(), [process.pid for process in self.processes]
         done = timed(self.server, pids, count, lambda: self._order(shares))
         if (written := self._written() - before) != count:
             raise RuntimeError(f"{count} were to be done, {written} have been")

@@ -19,8 +19,8 @@ _START_WITHIN = 30.0
 
 def send(server: Postgres, order: Order, *services: Service) -> Slice:
     """Carry out an order in a process of its own; return its slice, with the CPU time that services and Postgres took."""
-    order = msgspec.structs.replace(order, ports=tuple(each.port for each in services))
-    pids = [each.pid for each in services]
+    order = msgspec.structs.replace(order, ports=tuple(service.port for service in services))
+    pids = [service.pid for service in services]
     before, begun = cpu_so_far(server, pids), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "bench.load", msgspec.json.encode(order).decode()],
@@ -47,15 +47,15 @@ def accounted(database: Database) -> Iterator[list[Slice]]:
     slices: list[Slice] = []
     before = stored_events(database)
     yield slices
-    accepted, stored = sum(each.accepted for each in slices), stored_events(database) - before
-    refused = sum(each.refused for each in slices)
+    accepted, stored = sum(slice_.accepted for slice_ in slices), stored_events(database) - before
+    refused = sum(slice_.refused for slice_ in slices)
     if not accepted <= stored <= accepted + refused:
         raise RuntimeError(f"{accepted} events were accepted, {refused} refused, {stored} are stored")
 
 
 def cpu_so_far(server: Postgres, pids: Sequence[int]) -> dict[str, float]:
     """Return the CPU seconds that services and Postgres have used so far, and `others`: who has no part in the bench."""
-    ours = {"service": sum(cpu_seconds(each) for each in pids), "postgres": cpu_seconds(server.pid)}
+    ours = {"service": sum(cpu_seconds(pid) for pid in pids), "postgres": cpu_seconds(server.pid)}
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     generator = children.ru_utime + children.ru_stime
     return {**ours, "others": machine_cpu_seconds() - generator - time.process_time() - sum(ours.values())}

@@ -23,14 +23,14 @@ def limited(*pids: int, share: float = SHARE) -> Iterator[None]:
     """Let each of these processes use at most this share of a core until the block ends."""
     over = threading.Event()
     governors = [threading.Thread(target=_govern, args=(pid, share * _PERIOD, over)) for pid in pids]
-    for each in governors:
-        each.start()
+    for governor in governors:
+        governor.start()
     try:
         yield
     finally:
         over.set()
-        for each in governors:
-            each.join()
+        for governor in governors:
+            governor.join()
 
 
 def _govern(pid: int, allowed: float, over: threading.Event) -> None:

@@ -23,7 +23,9 @@ def runs_per_second(effort: Effort) -> list[float]:
     for _ in range(effort.rounds):
         runs, begun = 0, time.perf_counter()
         while time.perf_counter() < begun + effort.seconds:
-            traces = [simulate(automation, _event(each), contact, now) for each in itertools.islice(numbers, _AT_ONCE)]
+            traces = [
+                simulate(automation, _event(number), contact, now) for number in itertools.islice(numbers, _AT_ONCE)
+            ]
             assert traces[-1].outcome == "exit"
             runs += len(traces)
         found.append(runs / (time.perf_counter() - begun))

@@ -63,8 +63,8 @@ def measure(effort: Effort) -> Measured:
             row(
                 "  peak of memory over the frame's size",
                 "times",
-                [each.peak_bytes / each.frame_bytes for each in ours],
-                (reference, [each.peak_bytes / each.frame_bytes for each in theirs]),
+                [our.peak_bytes / our.frame_bytes for our in ours],
+                (reference, [their.peak_bytes / their.frame_bytes for their in theirs]),
                 at_most(2.5),
             ),
             row(

@@ -102,13 +102,13 @@ def line(row: Row) -> str:
 
 def circumstances(slices: Sequence[Slice]) -> str:
     """Say what a reader must know to believe the figures of a part: how busy others were, and what was refused."""
-    others = [each.others for each in slices if each.others is not None]
-    refused = sum(each.refused for each in slices)
+    others = [slice_.others for slice_ in slices if slice_.others is not None]
+    refused = sum(slice_.refused for slice_ in slices)
     said = (
         [f"others kept {number(statistics.median(others))} cores busy, at most {number(max(others))}"] if others else []
     )
     if refused:
-        said.append(f"{refused:,} of {refused + sum(each.accepted for each in slices):,} events were answered 503")
+        said.append(f"{refused:,} of {refused + sum(slice_.accepted for slice_ in slices):,} events were answered 503")
     return "; ".join(said)
 
 

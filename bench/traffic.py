@@ -28,7 +28,7 @@ def introductions() -> Iterator[bytes]:
     first = time.time_ns()
     for start in range(0, CONTACTS, BATCH):
         ids = range(start, min(start + BATCH, CONTACTS))
-        yield _body([_of_contact(first + each, each, b"deposit") for each in ids], batch=True)
+        yield _body([_of_contact(first + id_, id_, b"deposit") for id_ in ids], batch=True)
 
 
 def _body(events: list[bytes], *, batch: bool = False) -> bytes:

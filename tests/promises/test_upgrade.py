@@ -137,7 +137,7 @@ def an_old_notebook_works(new: Api, key: str) -> None:
     """Ask the API of the version to come with the notebook package of this one."""
     assert httpx.get(f"{new.url}/api/v1/version").json()["notebooks"] == {"oldest": "0.1", "newest": "0.2"}
     wb = Workbench(new.url, key)
-    assert [each.name for each in wb.automations] == ["all"]
+    assert [automation.name for automation in wb.automations] == ["all"]
     assert wb.sql("SELECT count(*) > 0 AS any FROM app_events").to_dicts() == [{"any": True}]
 
 

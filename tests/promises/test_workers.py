@@ -26,7 +26,7 @@ def event(number: int) -> dict[str, object]:
 def workers(api: Api) -> list[int]:
     """Return the processes behind the port; with one that is leaving there may be more than wanted."""
     pid = api.process.pid
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(part) for part in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def gone(pid: int) -> bool:

@@ -63,7 +63,7 @@ async def _run(wish: Wish, folder: Path, apis: int, engines: int) -> Run:
 
 def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
     """Write down all that the verdicts were made of."""
-    lines = [f"{verdict.name} {each}" for verdict in verdicts for each in verdict.violations]
+    lines = [f"{verdict.name} {violation}" for verdict in verdicts for violation in verdict.violations]
     (folder / "violations.txt").write_text("\n".join(lines) + "\n")
     evidence = run.evidence
     kept = {

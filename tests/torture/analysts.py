@@ -74,7 +74,7 @@ class Gossip:
     def any(self, caller: Caller, kind: str, *, own: bool) -> str | None:
         """Return an id that is the caller's own, or is not."""
         known = [
-            each for (org, of), ids in self._known.items() if of == kind and (org == caller.org) is own for each in ids
+            id_ for (org, of), ids in self._known.items() if of == kind and (org == caller.org) is own for id_ in ids
         ]
         return caller.chance.choice(known) if known else None
 

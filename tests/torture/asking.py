@@ -67,7 +67,7 @@ class Callers:
 
     def __init__(self, urls: Sequence[str], accounts: Sequence[Account], seed: int, log: Log) -> None:
         self.urls = urls
-        self._accounts = {each.org: each for each in accounts}
+        self._accounts = {account.org: account for account in accounts}
         self._seed = seed
         self._log = log
         self._made: list[Caller] = []

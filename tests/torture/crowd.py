@@ -57,7 +57,7 @@ class Crowd:
     def beside(self, automations: list[Automation]) -> list[Coroutine[Any, Any, None]]:
         """Return what everybody does who sends no events, until cancelled."""
         author = Author(self._callers, self.log)
-        doing = [do for each in automations for do in author.busy_with(each, self.wish.seconds / 2)]
+        doing = [do for automation in automations for do in author.busy_with(automation, self.wish.seconds / 2)]
         for org in self._callers.orgs:
             doing += [
                 self._lender.run(self._callers.caller(org, "lender")),

@@ -39,7 +39,7 @@ def _miscounted(message: MessageRow, steps: list[StepRow], copies: list[Arrival]
 
 
 def _mistaken(message: MessageRow, steps: list[StepRow], copies: list[Arrival]) -> str | None:
-    name, is_taken = f"message {message.id}", any(each.is_taken for each in copies)
+    name, is_taken = f"message {message.id}", any(copy.is_taken for copy in copies)
     if not steps:
         good = not is_taken or message.status == "unknown"
         return None if good else f"{name} was taken, and is {message.status}"
@@ -49,12 +49,12 @@ def _mistaken(message: MessageRow, steps: list[StepRow], copies: list[Arrival]) 
 
 
 def _misprinted(run: Evidence, message: MessageRow, copies: list[Arrival]) -> str | None:
-    if len({each.body for each in copies}) > 1:
+    if len({copy.body for copy in copies}) > 1:
         return f"the copies of message {message.id} differ"
     number = str(_number(run, message))
     if message.channel != "webhook" and message.subject != f"About {number}":
         return f"message {message.id} is not about {number}"
-    if all(_is_what_was_stored(message, each, number) for each in copies):
+    if all(_is_what_was_stored(message, copy, number) for copy in copies):
         return None
     return f"message {message.id} did not leave as it is stored"
 

@@ -31,7 +31,7 @@ def entries_come_to_an_end(run: Evidence) -> Findings:
 
 def attempts_are_bounded(run: Evidence) -> Findings:
     """no step is tried more often than its schedule allows; what is dead says why, and had no try left or no hope"""
-    failures = Counter((each.entry_id, each.node_id) for each in run.stored.steps if each.outcome == "failed")
+    failures = Counter((step.entry_id, step.node_id) for step in run.stored.steps if step.outcome == "failed")
     for (entry_id, node_id), count in failures.items():
         most = MOST_ATTEMPTS * (1 + run.entry[entry_id].replays) if entry_id in run.entry else 0
         yield f"entry {entry_id} failed {count} times at {node_id}" if count > most else None
@@ -95,7 +95,7 @@ def _missed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> s
 def _excused(run: Evidence, entry_id: str, span: Span) -> int:
     """Return how much of a time nobody could work, or the worker that had the entry did not end with it."""
     held = [(each.claimed, each.ended) for each in run.leases.get(entry_id, [])]
-    near = [each for each in run.outages if each[1] > span[0] and each[0] < span[1]]
+    near = [outage for outage in run.outages if outage[1] > span[0] and outage[0] < span[1]]
     return sum(ended - began for began, ended in overlap([span], union(near + held)))
 
 
@@ -105,7 +105,7 @@ def _us(moment: str) -> int:
 
 def paths_are_those_of_versions(run: Evidence) -> Findings:
     """an entry runs the version that was live when its event came, from node to node along its edges, to an end"""
-    roads = {(each.automation_id, each.version): _road(each) for each in run.stored.versions}
+    roads = {(version.automation_id, version.version): _road(version) for version in run.stored.versions}
     for entry in run.stored.entries:
         road = roads.get((entry.automation_id, entry.version or 0))
         problem = _wrong_version(run, entry) or _off_the_road(entry, run.steps.get(entry.id, []), road)
@@ -121,7 +121,7 @@ def _road(version: VersionRow) -> _Road:
     edges: list[dict[str, Any]] = version.graph["edges"]
     return _Road(
         version.graph["nodes"][0]["id"],
-        {(each["source"], each.get("sourceHandle")): each["target"] for each in edges},
+        {(edge["source"], edge.get("sourceHandle")): edge["target"] for edge in edges},
     )
 
 
@@ -133,7 +133,7 @@ def _wrong_version(run: Evidence, entry: EntryRow) -> str | None:
         return "is of no event"
     if not versions:
         return None if entry.version is None else "has a version that was never published"
-    began = min((each.began for each in run.attempts[sent.org, sent.number]), default=event.committed)
+    began = min((attempt.began for attempt in run.attempts[sent.org, sent.number]), default=event.committed)
     return (
         None
         if entry.version in list(_live(versions, began, event.committed))

@@ -76,8 +76,8 @@ class Evidence(msgspec.Struct, dict=True):
     def attempts(self) -> Mapping[tuple[str, int], list[Attempt]]:
         """The attempts at each sent event, in the order of their answers."""
         found = defaultdict(list)
-        for each in self.log.attempts:
-            found[each.org, each.number].append(each)
+        for attempt in self.log.attempts:
+            found[attempt.org, attempt.number].append(attempt)
         return found
 
     @cached_property
@@ -99,8 +99,8 @@ class Evidence(msgspec.Struct, dict=True):
     def conflicts(self) -> Mapping[str, set[Conflict]]:
         """The identity conflicts of each event."""
         found: dict[str, set[Conflict]] = defaultdict(set)
-        for each in self.stored.conflicts:
-            found[each.event_id].add((each.kind, each.outcome))
+        for conflict in self.stored.conflicts:
+            found[conflict.event_id].add((conflict.kind, conflict.outcome))
         return found
 
     @cached_property
@@ -117,35 +117,35 @@ class Evidence(msgspec.Struct, dict=True):
     @cached_property
     def event(self) -> Mapping[str, EventRow]:
         """The stored events by id."""
-        return {each.id: each for each in self.stored.events}
+        return {event.id: event for event in self.stored.events}
 
     @cached_property
     def entry(self) -> Mapping[str, EntryRow]:
         """The entries by id."""
-        return {each.id: each for each in self.stored.entries}
+        return {entry.id: entry for entry in self.stored.entries}
 
     @cached_property
     def list_entries(self) -> Mapping[str, list[EntryRow]]:
         """The entries of each automation."""
         found = defaultdict(list)
-        for each in self.stored.entries:
-            found[each.automation_id].append(each)
+        for entry in self.stored.entries:
+            found[entry.automation_id].append(entry)
         return found
 
     @cached_property
     def by_contact(self) -> Mapping[tuple[str, str], list[EventRow]]:
         """The events of each contact, by name, in the order of their commits."""
         found = defaultdict(list)
-        for each in self.stored.events:
-            found[each.contact_id, each.event].append(each)
+        for event in self.stored.events:
+            found[event.contact_id, event.event].append(event)
         return found
 
     @cached_property
     def steps(self) -> Mapping[str, list[StepRow]]:
         """The steps of each entry, in their order."""
         found = defaultdict(list)
-        for each in self.stored.steps:
-            found[each.entry_id].append(each)
+        for step in self.stored.steps:
+            found[step.entry_id].append(step)
         return found
 
     @cached_property
@@ -169,21 +169,21 @@ class Evidence(msgspec.Struct, dict=True):
     @cached_property
     def by_token(self) -> Mapping[tuple[str, int], Lease]:
         """The leases by entry and token."""
-        return {(entry_id, each.token): each for entry_id, leases in self.leases.items() for each in leases}
+        return {(entry_id, lease.token): lease for entry_id, leases in self.leases.items() for lease in leases}
 
     @cached_property
     def outages(self) -> list[Span]:
         """The times in which nobody could do an engine's work: Postgres was out, or every engine was."""
-        postgres = [_outage(each) for each in self.faults if each.role in _POSTGRES]
-        engines = [[_outage(each) for each in self.faults if _hits(each, engine)] for engine in range(self.engines)]
+        postgres = [_outage(fault) for fault in self.faults if fault.role in _POSTGRES]
+        engines = [[_outage(fault) for fault in self.faults if _hits(fault, engine)] for engine in range(self.engines)]
         return union(postgres + reduce(overlap, map(union, engines)))
 
     @cached_property
     def copies(self) -> Mapping[str, list[Arrival]]:
         """The copies of each message that arrived, in the order in which they began to."""
         found = defaultdict(list)
-        for each in sorted(self.arrivals, key=lambda each: each.at):
-            found[each.id].append(each)
+        for arrival in sorted(self.arrivals, key=lambda each: each.at):
+            found[arrival.id].append(arrival)
         return found
 
     @cached_property
@@ -199,7 +199,7 @@ class Evidence(msgspec.Struct, dict=True):
     @cached_property
     def erased(self) -> Mapping[str, int]:
         """When each erased contact was."""
-        return {each.contact_id: each.committed for each in reversed(self.stored.erasures)}
+        return {erasure.contact_id: erasure.committed for erasure in reversed(self.stored.erasures)}
 
     @cached_property
     def revoked(self) -> Mapping[str, int]:
@@ -209,13 +209,13 @@ class Evidence(msgspec.Struct, dict=True):
     def stood_still(self, span: Span) -> int:
         """Return for how much of a time an API process, or Postgres, that somebody dealt with may have been frozen (microseconds)."""
         frozen = union(
-            (each.began, each.ended) for each in self.faults if each.kind == "freeze" and each.role != "engine"
+            (fault.began, fault.ended) for fault in self.faults if fault.kind == "freeze" and fault.role != "engine"
         )
         return sum(ended - began for began, ended in overlap([span], frozen))
 
     def struck(self, span: Span) -> bool:
         """Whether Postgres suffered anything in a time: what was committed may have been seen later than its moment says."""
-        postgres = ((each.began, each.ended) for each in self.faults if each.role in _POSTGRES)
+        postgres = ((fault.began, fault.ended) for fault in self.faults if fault.role in _POSTGRES)
         return any(began < span[1] and ended > span[0] for began, ended in postgres)
 
     def sent_as(self, row: EventRow | DryRow) -> Sent | None:

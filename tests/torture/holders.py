@@ -40,7 +40,7 @@ class Holders:
 
     async def collect(self, waiting: Collection[tuple[str, str]], everybody: range) -> None:
         """Let everybody (numbers of people) have what waits, by organization and wallet, and acknowledge it."""
-        known = {wallet_of(each).address: wallet_of(each) for each in everybody if has_wallet(each)}
+        known = {wallet_of(person).address: wallet_of(person) for person in everybody if has_wallet(person)}
         room = asyncio.Semaphore(_COLLECTORS)
 
         async def have(caller: Caller, address: str) -> None:

@@ -16,7 +16,7 @@ Inboxes = Mapping[tuple[str, str], list[MessageRow]]
 
 def inboxes_are_kept(run: Evidence) -> Findings:
     """over a socket come the messages of its wallet alone, each once, as stored, in their order and without a gap; what is delivered was acknowledged, and comes no more; in the end nothing waits"""
-    by_id = {each.id: each for each in run.stored.messages if each.channel == "inapp"}
+    by_id = {message.id: message for message in run.stored.messages if message.channel == "inapp"}
     inboxes = _inboxes(by_id.values())
     acknowledged = _acknowledged(run, by_id)
     for line in run.log.lines:
@@ -34,8 +34,8 @@ def inboxes_are_kept(run: Evidence) -> Findings:
 
 def _inboxes(messages: Iterable[MessageRow]) -> Inboxes:
     found: dict[tuple[str, str], list[MessageRow]] = defaultdict(list)
-    for each in sorted(messages, key=_place):
-        found[each.org, each.wallet or ""].append(each)
+    for message in sorted(messages, key=_place):
+        found[message.org, message.wallet or ""].append(message)
     return found
 
 

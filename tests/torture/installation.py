@@ -181,7 +181,7 @@ async def _caught(connection: psycopg.AsyncConnection[tuple[int]], terminate: bo
 
 def children(pid: int) -> list[int]:
     try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(part) for part in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
 
@@ -249,8 +249,8 @@ class Installation:
 
     def complaints(self) -> list[str]:
         """Return what no process may do: end by itself or badly, or log an error, which is a bug that it survived."""
-        ended = [f"{each.name} ended by itself" for each in self.processes if not each.alive]
-        stopped = [complaint for each in self.processes for complaint in each.complaints]
+        ended = [f"{process.name} ended by itself" for process in self.processes if not process.alive]
+        stopped = [complaint for process in self.processes for complaint in process.complaints]
         logged = [error for log in sorted(self.folder.glob("*-*.log")) for error in _errors(log)]
         return ended + stopped + logged
 

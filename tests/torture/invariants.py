@@ -33,8 +33,8 @@ def answers_are_of_the_contract(run: Evidence) -> Findings:
     for reply in run.log.replies:
         yield f"{reply.org} {reply.strange}" if reply.strange else None
     for sent in run.log.sent.values():
-        answers = [each.answer for each in run.attempts[sent.org, sent.number]]
-        final = {each for each in answers if each not in UNSETTLED}
+        answers = [attempt.answer for attempt in run.attempts[sent.org, sent.number]]
+        final = {answer for answer in answers if answer not in UNSETTLED}
         wanted = ({Answer.REJECTED} if sent.sort is Sort.INVALID else ACCEPTED) | {Answer.REVOKED}
         if not final:
             yield f"{_name(sent)} never got an answer"
@@ -45,7 +45,7 @@ def answers_are_of_the_contract(run: Evidence) -> Findings:
 def accepted_exists_once(run: Evidence) -> Findings:
     """what was accepted is stored exactly once, as it was sent, before it was answered"""
     for sent in run.log.sent.values():
-        accepted = [each for each in run.attempts[sent.org, sent.number] if each.answer in ACCEPTED]
+        accepted = [attempt for attempt in run.attempts[sent.org, sent.number] if attempt.answer in ACCEPTED]
         for key in {each.key or "" for each in accepted}:
             answered = min(each.ended for each in accepted if each.key == key)
             match sent.sort:
@@ -91,19 +91,21 @@ def answers_agree(run: Evidence) -> Findings:
     by_key: dict[tuple[str, bool, str], list[Attempt]] = defaultdict(list)
     for sent in run.log.sent.values():
         attempts = run.attempts[sent.org, sent.number]
-        for key in {each.key for each in attempts if each.answer in ACCEPTED} | ({sent.key} if sent.key else set()):
-            own = [each for each in attempts if sent.once or each.key == key]
+        for key in {attempt.key for attempt in attempts if attempt.answer in ACCEPTED} | (
+            {sent.key} if sent.key else set()
+        ):
+            own = [attempt for attempt in attempts if sent.once or attempt.key == key]
             by_key[sent.org, sent.sort is Sort.DRY, key or ""] += own
     for (org, _, key), attempts in by_key.items():
         yield _contradiction(f"{org} {key}", attempts)
 
 
 def _contradiction(name: str, attempts: list[Attempt]) -> str | None:
-    new = [each for each in attempts if each.answer is Answer.NEW]
-    accepted = [each.ended for each in attempts if each.answer in ACCEPTED]
+    new = [attempt for attempt in attempts if attempt.answer is Answer.NEW]
+    accepted = [attempt.ended for attempt in attempts if attempt.answer in ACCEPTED]
     if len(new) > 1:
         return f"doubled: {name} was new {len(new)} times"
-    if accepted and not new and not any(each.answer in UNKNOWN for each in attempts):
+    if accepted and not new and not any(attempt.answer in UNKNOWN for attempt in attempts):
         return f"{name} was a duplicate of nothing"
     if new and min(accepted) < new[0].began:
         return f"{name} was new after it had been accepted"
@@ -119,7 +121,7 @@ def nothing_else_is_stored(run: Evidence) -> Findings:
     rows = Counter((row.org, row.payload.get("n", -1)) for row in run.stored.events)
     for (org, number), count in rows.items():
         attempts = run.attempts[org, number]
-        most = len([each for each in attempts if each.answer in ACCEPTED | UNKNOWN])
+        most = len([attempt for attempt in attempts if attempt.answer in ACCEPTED | UNKNOWN])
         sent = run.log.sent.get((org, number))
         if sent is not None and count > (1 if sent.once else most):
             yield f"doubled: {_name(sent)} is stored {count} times"
@@ -134,14 +136,14 @@ def _stranger(run: Evidence, row: EventRow | DryRow, sort: Sort) -> str | None:
     if sent.key not in (None, row.key):
         return f"{_name(sent)} is stored under the key {row.key}"
     attempts = run.attempts[sent.org, sent.number]
-    possible = any(each.answer in ACCEPTED | UNKNOWN for each in attempts)
+    possible = any(attempt.answer in ACCEPTED | UNKNOWN for attempt in attempts)
     return None if possible else f"{_name(sent)} is stored, and no attempt can have stored it"
 
 
 def keys_and_contacts_belong_to_events(run: Evidence) -> Findings:
     """idempotency keys and events belong to each other one to one; the contact of every event exists"""
-    keys = Counter((each.org, each.event_id) for each in run.stored.keys)
-    contacts = {(each.org, each.id) for each in run.stored.contacts}
+    keys = Counter((key.org, key.event_id) for key in run.stored.keys)
+    contacts = {(contact.org, contact.id) for contact in run.stored.contacts}
     for event in run.stored.events:
         if (event.org, event.contact_id) not in contacts:
             yield f"event {event.id} has no contact"
@@ -153,7 +155,7 @@ def keys_and_contacts_belong_to_events(run: Evidence) -> Findings:
 
 def entered_once(run: Evidence) -> Findings:
     """an event has one entry in every automation that wanted it when it came; a dry run has none and counts them right"""
-    entries = Counter((each.automation_id, each.event_id, each.contact_id) for each in run.stored.entries)
+    entries = Counter((entry.automation_id, entry.event_id, entry.contact_id) for entry in run.stored.entries)
     for event in run.stored.events:
         sent = run.sent_as(event)
         for automation in run.automations:
@@ -171,7 +173,7 @@ def _entries_wanted(run: Evidence, automation: Automation, sent: Sent, event: Ev
         return {0}
     if not automation.rule.is_stopped:
         return {1}
-    began = min((each.began for each in run.attempts[sent.org, sent.number]), default=event.committed)
+    began = min((attempt.began for attempt in run.attempts[sent.org, sent.number]), default=event.committed)
     return {int(active) for active in _states(run.switches[automation.id], began, event.committed)}
 
 
@@ -190,9 +192,13 @@ def _states(switches: list[Switch], since: int, until: int) -> Iterator[bool]:
 def _dry_runs_count_right(run: Evidence) -> Findings:
     for sent in run.log.sent.values():
         if sent.sort is Sort.DRY:
-            wanting = [each.rule for each in run.automations if each.org == sent.org and each.rule.wants(sent)]
+            wanting = [
+                automation.rule
+                for automation in run.automations
+                if automation.org == sent.org and automation.rule.wants(sent)
+            ]
             least = len([rule for rule in wanting if not rule.is_stopped])
-            told = {each.matched for each in run.attempts[sent.org, sent.number] if each.answer in ACCEPTED}
+            told = {attempt.matched for attempt in run.attempts[sent.org, sent.number] if attempt.answer in ACCEPTED}
             yield None if told <= set(range(least, len(wanting) + 1)) else f"{_name(sent)} was told {told} automations"
 
 
@@ -206,11 +212,13 @@ def identifiers_belong_to_whom_they_should(run: Evidence) -> Findings:
                 yield people[each.org].take(each, run.conflicts[each.id])
             case ErasureRow():
                 people[each.org].forget(each)
-    owners = {(each.org, each.kind, each.value): each.contact_id for each in run.stored.owners}
-    right = {(org, *identifier): contact for org, each in people.items() for identifier, contact in each.owners.items()}
+    owners = {(owner.org, owner.kind, owner.value): owner.contact_id for owner in run.stored.owners}
+    right = {
+        (org, *identifier): contact for org, person in people.items() for identifier, contact in person.owners.items()
+    }
     yield from _differences("identifier", right, owners)
-    contacts = {each.id: dict(each.identifiers()) for each in run.stored.contacts}
-    held = {contact: dict(kinds) for each in people.values() for contact, kinds in each.held.items()}
+    contacts = {contact.id: dict(contact.identifiers()) for contact in run.stored.contacts}
+    held = {contact: dict(kinds) for person in people.values() for contact, kinds in person.held.items()}
     yield from _differences("contact", held, contacts)
 
 
@@ -242,10 +250,10 @@ def counts_are_told_right(run: Evidence) -> Findings:
         told = {(org, event): count for org, counts in source.items() for event, count in counts.items()}
         yield from _differences("count of", right, told)
     attribute, value = IN_SEGMENT
-    named = {(each.org, each.id): True for each in run.stored.contacts if each.attributes.get(attribute) == value}
-    yield from _differences(
-        "member", named, {(org, each): True for org, ids in run.told.members.items() for each in ids}
-    )
+    named = {
+        (contact.org, contact.id): True for contact in run.stored.contacts if contact.attributes.get(attribute) == value
+    }
+    yield from _differences("member", named, {(org, id_): True for org, ids in run.told.members.items() for id_ in ids})
 
 
 def _differences(what: str, right: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Findings:
@@ -304,5 +312,5 @@ def judge(name: str, run: Evidence) -> Verdict:
     """Return the verdict on one of them."""
     invariant = INVARIANTS[name]
     findings = list(invariant(run))
-    violations = [each for each in findings if each is not None] if findings else ["nothing was judged"]
+    violations = [finding for finding in findings if finding is not None] if findings else ["nothing was judged"]
     return Verdict(name, invariant.__doc__ or "", len(findings), violations)

@@ -79,7 +79,7 @@ class Ears:
         heard.texts += 1
         heard.own += org in spoken
         self.foreign += [Overheard(org, way, f"the canary of {each}: {text[:400]}") for each in spoken - {org}]
-        self.leaked += [Overheard(org, way, each) for each in addresses(text)]
+        self.leaked += [Overheard(org, way, address) for address in addresses(text)]
 
     def listen_to_refusal(self, org: str, way: str, text: str) -> None:
         """Take a text in which nothing may be read that was sent."""

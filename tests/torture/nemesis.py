@@ -119,9 +119,9 @@ class Nemesis:
         """Return when all faults are over and everything runs again."""
         began = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as group:
-            for each in faults:
-                await asyncio.sleep(began + each.at - asyncio.get_running_loop().time())
-                group.create_task(self._strike(each))
+            for fault in faults:
+                await asyncio.sleep(began + fault.at - asyncio.get_running_loop().time())
+                group.create_task(self._strike(fault))
 
     async def _strike(self, fault: Planned) -> None:
         installation = self.installation

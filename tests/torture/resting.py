@@ -25,8 +25,8 @@ def what_is_stopped_rests(run: Evidence) -> Findings:
 def _rests(run: Evidence, automation_id: str) -> list[Span]:
     """Return the times in which everybody knew that an automation was inactive."""
     switches = run.switches.get(automation_id, [])
-    ends = [*(each.committed for each in switches[1:]), NEVER]
-    return [(each.seen, end) for each, end in zip(switches, ends, strict=False) if not each.active]
+    ends = [*(switch.committed for switch in switches[1:]), NEVER]
+    return [(switch.seen, end) for switch, end in zip(switches, ends, strict=False) if not switch.active]
 
 
 def _the_erased_rest(run: Evidence) -> Findings:
@@ -90,6 +90,6 @@ def _wrongly_answered(run: Evidence, attempt: Attempt) -> str | None:
 
 def _pushed_on(run: Evidence, line: Line) -> str | None:
     revoked = run.revoked.get(line.key, NEVER)
-    last = max((each.at for each in line.pushes), default=0)
+    last = max((push.at for push in line.pushes), default=0)
     late = last - revoked - PROMISED_US - run.stood_still((revoked, last))
     return f"{line.org} {line.wallet} had a push after its key was revoked" if late > _PUSHED_US else None

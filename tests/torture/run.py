@@ -113,7 +113,7 @@ async def _look_once_more(installation: Installation) -> None:
 async def _collect(connection: Connection, crowd: Crowd) -> None:
     """Let everybody whose wallet we know take what waits for it, until nothing does, or for a while."""
     deadline = now_us() + int(COLLECT_WITHIN * 1e6)
-    known = {wallet_of(each).address for each in crowd.load.everybody if has_wallet(each)}
+    known = {wallet_of(person).address for person in crowd.load.everybody if has_wallet(person)}
     while now_us() < deadline:
         waiting = [(org, wallet) for org, wallet in await stored.waiting(connection) if wallet in known]
         if not waiting:

@@ -35,13 +35,13 @@ def in_text(place: str, text: str, words: Collection[str] = ()) -> Searched:
 
 def in_files(files: Collection[Path], words: Collection[str]) -> list[Searched]:
     """Search files, each a place."""
-    return [in_text(each.name, each.read_text(errors="replace"), words) for each in files]
+    return [in_text(file.name, file.read_text(errors="replace"), words) for file in files]
 
 
 async def in_database(connection: psycopg.AsyncConnection[Any]) -> list[Searched]:
     """Search every column: for keys, secrets and addresses in clear, and for values of events where they are not at home."""
     columns = await (await connection.execute(_COLUMNS)).fetchall()
-    return [await _in_column(connection, *each) for each in columns]
+    return [await _in_column(connection, *column) for column in columns]
 
 
 async def _in_column(connection: psycopg.AsyncConnection[Any], table: str, column: str, kind: str) -> Searched:

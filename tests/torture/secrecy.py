@@ -18,7 +18,7 @@ def words_stay_with_their_owner(run: Evidence) -> Findings:
     for each in run.log.ears.foreign:
         yield f"{each.org} heard by {each.way} {each.what}"
     yield from _silences(run)
-    orgs = {each.id: each.org for each in run.stored.messages}
+    orgs = {message.id: message.org for message in run.stored.messages}
     for arrival in run.arrivals:
         spoken, right = canaries(_text(arrival)), {_whose(arrival, orgs)}
         yield None if spoken == right else f"{arrival.channel} {arrival.id} of {right} speaks for {spoken or 'nobody'}"

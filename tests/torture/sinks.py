@@ -173,7 +173,7 @@ async def sinks(seed: int) -> AsyncIterator[Sinks]:
     finally:
         webhooks.close()
         mail.close()
-        for transport in [*(each.transport for each in writers), *(each.transport for each in mailboxes)]:
+        for transport in [*(each.transport for each in writers), *(mailbox.transport for mailbox in mailboxes)]:
             if isinstance(transport, asyncio.WriteTransport):
                 transport.abort()
         await asyncio.sleep(0)

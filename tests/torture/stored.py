@@ -134,20 +134,20 @@ async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent])
     for each in sent:
         orgs[each.org].learn(each.identifiers())
     return Stored(
-        [each.opened(orgs[each.org].email) async for each in _rows(connection, EventRow, _EVENTS)],
-        [each async for each in _rows(connection, KeyRow, _KEYS)],
-        [each async for each in _rows(connection, DryRow, _DRY_RUNS)],
-        [each.opened(orgs[each.org].email) async for each in _rows(connection, ContactRow, _CONTACTS)],
-        [each.opened(orgs[each.org].value) async for each in _rows(connection, OwnerRow, _OWNERS)],
-        [each async for each in _rows(connection, ConflictRow, _CONFLICTS)],
-        [each async for each in _rows(connection, EntryRow, _ENTRIES)],
-        [each async for each in _rows(connection, SwitchRow, _SWITCHES)],
-        [each async for each in _rows(connection, StepRow, _STEPS)],
-        [each async for each in _rows(connection, LeaseRow, _LEASES)],
-        [each.opened(orgs[each.org].email) async for each in _rows(connection, MessageRow, _MESSAGES)],
-        [each async for each in _rows(connection, VersionRow, _VERSIONS)],
-        [each async for each in _rows(connection, RevokedRow, _REVOKED)],
-        [each async for each in _rows(connection, ErasureRow, _ERASURES)],
+        [row.opened(orgs[row.org].email) async for row in _rows(connection, EventRow, _EVENTS)],
+        [row async for row in _rows(connection, KeyRow, _KEYS)],
+        [row async for row in _rows(connection, DryRow, _DRY_RUNS)],
+        [row.opened(orgs[row.org].email) async for row in _rows(connection, ContactRow, _CONTACTS)],
+        [row.opened(orgs[row.org].value) async for row in _rows(connection, OwnerRow, _OWNERS)],
+        [row async for row in _rows(connection, ConflictRow, _CONFLICTS)],
+        [row async for row in _rows(connection, EntryRow, _ENTRIES)],
+        [row async for row in _rows(connection, SwitchRow, _SWITCHES)],
+        [row async for row in _rows(connection, StepRow, _STEPS)],
+        [row async for row in _rows(connection, LeaseRow, _LEASES)],
+        [row.opened(orgs[row.org].email) async for row in _rows(connection, MessageRow, _MESSAGES)],
+        [row async for row in _rows(connection, VersionRow, _VERSIONS)],
+        [row async for row in _rows(connection, RevokedRow, _REVOKED)],
+        [row async for row in _rows(connection, ErasureRow, _ERASURES)],
         await remnants(connection),
     )
 
@@ -172,9 +172,12 @@ async def ask(url: str, accounts: Collection[Account]) -> Told:
     """Return what an API tells of the stored events."""
     async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
         return Told(
-            {each.org: await _catalog(client, each.keys["live"]) for each in accounts},
-            {each.org: dict(await _sql(client, each.keys["workbench"], _COUNTED)) for each in accounts},
-            {each.org: [row[0] for row in await _sql(client, each.keys["workbench"], _MEMBERS)] for each in accounts},
+            {account.org: await _catalog(client, account.keys["live"]) for account in accounts},
+            {account.org: dict(await _sql(client, account.keys["workbench"], _COUNTED)) for account in accounts},
+            {
+                account.org: [row[0] for row in await _sql(client, account.keys["workbench"], _MEMBERS)]
+                for account in accounts
+            },
         )
 
 

@@ -38,8 +38,10 @@ def summary(run: Run, verdicts: list[Verdict]) -> str:
 def _requests(run: Run) -> Iterator[str]:
     log, stored = run.evidence.log, run.evidence.stored
     seconds = (run.healed - run.began) / 1e6
-    answers = Counter(each.answer for each in log.attempts)
-    slowest = max((each.ended - each.began for each in log.attempts if each.answer is not Answer.TIMED_OUT), default=0)
+    answers = Counter(attempt.answer for attempt in log.attempts)
+    slowest = max(
+        (attempt.ended - attempt.began for attempt in log.attempts if attempt.answer is not Answer.TIMED_OUT), default=0
+    )
     yield f"seed {run.wish.seed}: {seconds:.0f} s of load with faults, {(run.drained - run.healed) / 1e6:.0f} s until all was done"
     yield f"sent       {len(log.sent):,} events in {len(log.attempts):,} attempts ({len(log.attempts) / seconds:.0f}/s)"
     yield "answers    " + " · ".join(f"{answer} {answers[answer]:,}" for answer in Answer)
@@ -52,19 +54,19 @@ def _requests(run: Run) -> Iterator[str]:
 
 def _effects(run: Run) -> Iterator[str]:
     stored, arrivals = run.evidence.stored, run.evidence.arrivals
-    copies = Counter(each.id for each in arrivals)
-    yield f"entries    {_counted(each.state for each in stored.entries)}, {len(stored.steps):,} steps, {_replays(run)} replays"
-    yield f"messages   {_counted(each.channel for each in stored.messages)} · {_counted(each.status for each in stored.messages)}"
-    yield f"arrived    {len(arrivals):,} copies of {len(copies):,} messages: {_counted(each.mood for each in arrivals)}"
+    copies = Counter(arrival.id for arrival in arrivals)
+    yield f"entries    {_counted(entry.state for entry in stored.entries)}, {len(stored.steps):,} steps, {_replays(run)} replays"
+    yield f"messages   {_counted(message.channel for message in stored.messages)} · {_counted(message.status for message in stored.messages)}"
+    yield f"arrived    {len(arrivals):,} copies of {len(copies):,} messages: {_counted(arrival.mood for arrival in arrivals)}"
 
 
 def _others(run: Run) -> Iterator[str]:
     log = run.evidence.log
     pushes, acknowledged = (
-        sum(len(each.pushes) for each in log.lines),
-        sum(len(each.acknowledged) for each in log.lines),
+        sum(len(line.pushes) for line in log.lines),
+        sum(len(line.acknowledged) for line in log.lines),
     )
-    statuses = Counter(str(each.status) if each.status else "no answer" for each in log.replies)
+    statuses = Counter(str(reply.status) if reply.status else "no answer" for reply in log.replies)
     yield f"asked      {len(log.replies):,} times: {_counted(statuses.elements())}"
     yield f"sockets    {len(log.lines):,}, {pushes:,} pushes over them, {acknowledged:,} of them acknowledged"
     yield (
@@ -74,7 +76,7 @@ def _others(run: Run) -> Iterator[str]:
 
 
 def _replays(run: Run) -> int:
-    return sum(each.replays for each in run.evidence.stored.entries)
+    return sum(entry.replays for entry in run.evidence.stored.entries)
 
 
 def _counted(words: Iterable[str]) -> str:
@@ -83,7 +85,7 @@ def _counted(words: Iterable[str]) -> str:
 
 def _faults(run: Run) -> list[str]:
     """Return a row for each kind of fault, a column for each part that suffered it."""
-    counts = Counter((each.kind, each.role) for each in run.faults)
+    counts = Counter((fault.kind, fault.role) for fault in run.faults)
     roles = [role for role in get_args(Role) if any(counts[kind, role] for kind in get_args(Kind))]
     kinds = [kind for kind in get_args(Kind) if any(counts[kind, role] for role in roles)]
     rows = [
@@ -94,10 +96,10 @@ def _faults(run: Run) -> list[str]:
 
 def _recoveries(run: Run) -> Iterator[str]:
     """Yield how long it took from the start (or waking) of a part until an event was accepted through it."""
-    accepted = [each for each in run.evidence.log.attempts if each.answer in ACCEPTED]
+    accepted = [attempt for attempt in run.evidence.log.attempts if attempt.answer in ACCEPTED]
     for role in ("api", "postmaster", "postgres", "backend"):
-        recoveries = [_recovery(each, accepted, run.faults) for each in run.faults if each.role == role]
-        seconds = sorted(each for each in recoveries if each is not None)
+        recoveries = [_recovery(fault, accepted, run.faults) for fault in run.faults if fault.role == role]
+        seconds = sorted(recovery for recovery in recoveries if recovery is not None)
         if seconds:
             median, longest = statistics.median(seconds), seconds[-1]
             yield f"{role + ' back':<16} after {median:.2f} s, at most {longest:.2f} s ({len(seconds)} undisturbed)"
@@ -117,13 +119,17 @@ def _same_place(one: Fault, other: Fault) -> bool:
 
 
 def _verdicts(verdicts: list[Verdict]) -> list[str]:
-    rows: list[list[str | int]] = [[each.name, each.promise, each.checked, len(each.violations)] for each in verdicts]
+    rows: list[list[str | int]] = [
+        [verdict.name, verdict.promise, verdict.checked, len(verdict.violations)] for verdict in verdicts
+    ]
     return table(["invariant", "promise", "judged", "violations"], rows)
 
 
 def _result(verdicts: list[Verdict]) -> str:
-    violations = [each for verdict in verdicts for each in verdict.violations]
-    lost, doubled = (len([each for each in violations if each.startswith(word)]) for word in ("lost", "doubled"))
+    violations = [violation for verdict in verdicts for violation in verdict.violations]
+    lost, doubled = (
+        len([violation for violation in violations if violation.startswith(word)]) for word in ("lost", "doubled")
+    )
     return f"{lost:,} lost, {doubled:,} doubled, {len(violations) - lost - doubled:,} other violations"
 
 
@@ -131,7 +137,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> list[str]
     """Return the lines of a table; numbers stand on the right, a text that is longer than WIDEST goes on below."""
     cells = [[_lines(each) for each in row] for row in rows]
     widths = [max(map(len, (name, *(line for row in cells for line in row[at])))) for at, name in enumerate(head)]
-    numbers = [bool(rows) and isinstance(each, int) for each in (rows[0] if rows else head)]
+    numbers = [bool(rows) and isinstance(row, int) for row in (rows[0] if rows else head)]
     places = list(zip(widths, numbers, strict=True))
     printed = [_row(each, places) for row in cells for each in zip_longest(*row, fillvalue="")]
     return [_row(head, places), _row(["-" * width for width in widths], places), *printed]

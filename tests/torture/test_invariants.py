@@ -143,7 +143,7 @@ async def test_what_is_spoilt_in_the_database_is_seen(
 ) -> None:
     evidence = tortured.run.evidence
     invalid = next(each.number for each in evidence.log.sent.values() if (each.org, each.sort) == (ORG, Sort.INVALID))
-    rows = await spoilt(tortured, [each.replace("INVALID", str(invalid)) for each in statements])
+    rows = await spoilt(tortured, [statement.replace("INVALID", str(invalid)) for statement in statements])
     assert_seen(msgspec.structs.replace(evidence, stored=rows), invariant, words)
 
 
@@ -162,7 +162,7 @@ async def spoilt(tortured: Tortured, statements: Iterable[str]) -> Stored:
 
 def assert_seen(evidence: Evidence, invariant: str, words: str) -> None:
     violations = judge(invariant, evidence).violations
-    assert [each for each in violations if words in each], violations[:5]
+    assert [violation for violation in violations if words in violation], violations[:5]
 
 
 Forgery = Callable[[Attempt], Attempt]
@@ -200,13 +200,13 @@ def simple(evidence: Evidence, answer: Answer) -> Attempt:
         sent, tries = evidence.log.sent[attempt.org, attempt.number], evidence.attempts[attempt.org, attempt.number]
         live = sent.sort is Sort.LIVE and sent.key is not None and senders[sent.org, sent.key] == 1
         alone = answer is Answer.DUPLICATE or len(tries) == 1
-        if live and alone and attempt.answer is answer and {each.answer for each in tries} <= ACCEPTED:
+        if live and alone and attempt.answer is answer and {try_.answer for try_ in tries} <= ACCEPTED:
             return attempt
     raise AssertionError(f"no event was answered {answer}")
 
 
 def forge(evidence: Evidence, victim: Attempt, forgery: Forgery) -> Log:
-    attempts = [forgery(each) if each is victim else each for each in evidence.log.attempts]
+    attempts = [forgery(attempt) if attempt is victim else attempt for attempt in evidence.log.attempts]
     return msgspec.structs.replace(evidence.log, attempts=attempts)
 
 
@@ -232,7 +232,7 @@ STRAYED: list[tuple[str, str, Copies]] = [
 @pytest.mark.parametrize(("invariant", "words", "copies"), STRAYED)
 def test_what_arrives_otherwise_is_seen(tortured: Tortured, invariant: str, words: str, copies: Copies) -> None:
     evidence = tortured.run.evidence
-    sent = {each.id for each in evidence.stored.messages if each.status == "sent"}
+    sent = {message.id for message in evidence.stored.messages if message.status == "sent"}
     lone = next(copy for message_id, (copy, *rest) in evidence.copies.items() if message_id in sent and not rest)
     arrivals = [each for copy in evidence.arrivals for each in (copies(copy) if copy is lone else [copy])]
     assert_seen(msgspec.structs.replace(evidence, arrivals=arrivals), invariant, words)
@@ -240,16 +240,17 @@ def test_what_arrives_otherwise_is_seen(tortured: Tortured, invariant: str, word
 
 def test_a_message_that_was_taken_and_counts_as_failed_is_seen(tortured: Tortured) -> None:
     evidence = tortured.run.evidence
-    failed = {each.id for each in evidence.stored.messages if each.status == "failed"}
+    failed = {message.id for message in evidence.stored.messages if message.status == "failed"}
     arrivals = [
-        msgspec.structs.replace(each, mood=Mood.SILENT) if each.id in failed else each for each in evidence.arrivals
+        msgspec.structs.replace(arrival, mood=Mood.SILENT) if arrival.id in failed else arrival
+        for arrival in evidence.arrivals
     ]
     assert_seen(msgspec.structs.replace(evidence, arrivals=arrivals), "V9", "was taken, and is failed")
 
 
 def test_a_step_of_what_was_stopped_is_seen(tortured: Tortured) -> None:
     evidence = tortured.run.evidence
-    stopped = [SwitchRow(each.org, each.id, False, 0) for each in evidence.automations]
+    stopped = [SwitchRow(automation.org, automation.id, False, 0) for automation in evidence.automations]
     stored = msgspec.structs.replace(evidence.stored, switches=stopped)
     assert_seen(msgspec.structs.replace(evidence, stored=stored), "V15", "while stopped")
 

@@ -36,7 +36,7 @@ def again(line: Line) -> Line:
 
 
 def early(line: Line) -> Line:
-    pushes = [msgspec.structs.replace(each, at=each.at - LATER_US) for each in line.pushes]
+    pushes = [msgspec.structs.replace(push, at=push.at - LATER_US) for push in line.pushes]
     return msgspec.structs.replace(line, pushes=pushes)
 
 
@@ -61,13 +61,13 @@ LINES: list[tuple[str, Forgery]] = [
 @pytest.mark.parametrize(("words", "forgery"), LINES)
 def test_a_push_that_should_not_have_come_is_seen(tortured: Tortured, words: str, forgery: Forgery) -> None:
     evidence = tortured.run.evidence
-    delivered = {each.id for each in evidence.stored.messages if each.delivered is not None}
-    lines = [forgery(each) if is_good(each, delivered) else each for each in evidence.log.lines]
+    delivered = {message.id for message in evidence.stored.messages if message.delivered is not None}
+    lines = [forgery(line) if is_good(line, delivered) else line for line in evidence.log.lines]
     assert_seen(with_log(evidence, lines=lines), "V16", words)
 
 
 def is_good(line: Line, delivered: set[str]) -> bool:
-    return not line.key and bool(line.pushes) and all(each.id in delivered for each in line.pushes)
+    return not line.key and bool(line.pushes) and all(push.id in delivered for push in line.pushes)
 
 
 def test_a_gap_in_what_came_is_seen(tortured: Tortured) -> None:
@@ -76,7 +76,8 @@ def test_a_gap_in_what_came_is_seen(tortured: Tortured) -> None:
     first = min(line.pushes, key=lambda push: place(evidence, push.id)).id
     left = [each for each in line.pushes if each.id != first]
     messages = [
-        msgspec.structs.replace(each, committed=0) if each.id == first else each for each in evidence.stored.messages
+        msgspec.structs.replace(message, committed=0) if message.id == first else message
+        for message in evidence.stored.messages
     ]
     alone = with_stored(
         with_log(evidence, lines=[msgspec.structs.replace(line, pushes=left, acknowledged=[])]), messages=messages
@@ -85,19 +86,19 @@ def test_a_gap_in_what_came_is_seen(tortured: Tortured) -> None:
 
 
 def place(evidence: Evidence, message_id: str) -> tuple[int, str]:
-    (row,) = (each for each in evidence.stored.messages if each.id == message_id)
+    (row,) = (message for message in evidence.stored.messages if message.id == message_id)
     return row.created, row.id
 
 
 def test_what_is_done_for_the_erased_is_seen(tortured: Tortured) -> None:
     evidence = tortured.run.evidence
-    erasures = [ErasureRow(each.org, each.id, 1, 1) for each in evidence.stored.contacts]
+    erasures = [ErasureRow(contact.org, contact.id, 1, 1) for contact in evidence.stored.contacts]
     forged = with_stored(evidence, erasures=erasures)
     assert_seen(forged, "V15", "after its contact was erased")
     assert_seen(forged, "V15", "left after its contact was erased")
     erased = [msgspec.structs.replace(each, ended=0) for each in evidence.log.erased]
     pushed = {push.id for line in evidence.log.lines for push in line.pushes}
-    erased += [of_contact(erased[0], each) for each in evidence.stored.messages if each.id in pushed]
+    erased += [of_contact(erased[0], message) for message in evidence.stored.messages if message.id in pushed]
     assert_seen(with_log(forged, erased=erased), "V15", "was pushed after its contact was erased")
 
 
@@ -107,8 +108,8 @@ def of_contact(erased: Any, message: MessageRow) -> Any:
 
 def test_a_key_that_is_taken_too_long_or_not_long_enough_is_seen(tortured: Tortured) -> None:
     evidence = tortured.run.evidence
-    assert {each.answer for each in evidence.log.attempts if each.lent} >= {Answer.NEW, Answer.REVOKED}
-    lent = {*(each.lent for each in evidence.log.attempts), *(each.key for each in evidence.log.lines)}
+    assert {attempt.answer for attempt in evidence.log.attempts if attempt.lent} >= {Answer.NEW, Answer.REVOKED}
+    lent = {*(attempt.lent for attempt in evidence.log.attempts), *(line.key for line in evidence.log.lines)}
     early = [RevokedRow(each, 1) for each in lent]
     assert_seen(with_stored(evidence, revoked=early), "C16", "was accepted")
     assert_seen(with_stored(evidence, revoked=early), "C16", "had a push after its key was revoked")
@@ -132,10 +133,14 @@ def test_a_word_that_somebody_else_hears_is_seen(tortured: Tortured, way: str) -
 def test_a_word_that_arrives_elsewhere_is_seen(tortured: Tortured, channel: str) -> None:
     evidence = tortured.run.evidence
     victim = next(
-        each for each in evidence.arrivals if each.channel == channel and canary("acme").encode() in each.body
+        arrival
+        for arrival in evidence.arrivals
+        if arrival.channel == channel and canary("acme").encode() in arrival.body
     )
     spoken = victim.body.replace(canary("acme").encode(), canary("globex").encode())
-    arrivals = [msgspec.structs.replace(each, body=spoken) if each is victim else each for each in evidence.arrivals]
+    arrivals = [
+        msgspec.structs.replace(arrival, body=spoken) if arrival is victim else arrival for arrival in evidence.arrivals
+    ]
     assert_seen(msgspec.structs.replace(evidence, arrivals=arrivals), "V18", "speaks for {'globex'}")
 
 

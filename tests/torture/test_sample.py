@@ -10,16 +10,18 @@ from tests.torture.summary import summary, table
 
 def test_nothing_is_lost_doubled_or_half_applied(tortured: Tortured) -> None:
     verdicts = check(tortured.run.evidence)
-    assert {each.name: each.violations for each in verdicts if each.violations} == {}, summary(tortured.run, verdicts)
-    assert all(each.checked for each in verdicts)
+    assert {verdict.name: verdict.violations for verdict in verdicts if verdict.violations} == {}, summary(
+        tortured.run, verdicts
+    )
+    assert all(verdict.checked for verdict in verdicts)
 
 
 def test_the_faults_were_felt(tortured: Tortured) -> None:
-    assert {(each.role, each.kind) for each in tortured.run.faults} >= KILLS.keys() | ENGINE_KILLS.keys()
-    answers = {each.answer for each in tortured.run.evidence.log.attempts}
+    assert {(fault.role, fault.kind) for fault in tortured.run.faults} >= KILLS.keys() | ENGINE_KILLS.keys()
+    answers = {attempt.answer for attempt in tortured.run.evidence.log.attempts}
     assert answers & UNKNOWN
     assert answers >= ACCEPTED
-    assert {each.mood for each in tortured.run.evidence.arrivals} == set(Mood)
+    assert {arrival.mood for arrival in tortured.run.evidence.arrivals} == set(Mood)
 
 
 def test_the_summary_says_what_was_done_and_found(tortured: Tortured) -> None:
