@@ -69,8 +69,8 @@ def main() -> None:
             continue
         for row in measured.rows:
             print(line(row), flush=True)
-        if said := circumstances([one for slices in measured.slices.values() for one in slices]):
-            print(f"  ({part}: {said})", flush=True)
+        if note := circumstances([one for slices in measured.slices.values() for one in slices]):
+            print(f"  ({part}: {note})", flush=True)
         if not args.quick:
             record.keep(f"{part}-{effort.stored_millions}" if part in GROWING else part, measured)
     if not args.quick:

@@ -50,22 +50,22 @@ def measure(effort: Effort) -> Measured:
     """Alternate between a database with a million events (or as many as asked for) and one with a tenth of them."""
     many = effort.stored_millions * 1_000_000
     with postgres.running() as server:
-        found: dict[int, list[Took]] = {}
+        sizes: dict[int, list[Took]] = {}
         for events in (many // 10, many):
             database = postgres.prepared(server, f"of_{events}")
             filling.fill(database, events, ["deposit", *(f"other_{number}" for number in range(1, _MATCHING))])
             filling.settle(server)
-            found[events] = _backtests(server, database, events)
-    few, all_of_them = found.values()
+            sizes[events] = _backtests(server, database, events)
+    few, all_of_them = sizes.values()
     return Measured(_rows(many, few, all_of_them), {})
 
 
 def _rows(events: int, few: list[Took], many: list[Took]) -> list[Row]:
-    seconds, memory = [each.seconds for each in many], [each.memory for each in many]
-    tenth = [each.memory for each in few]
+    seconds, memory = [backtest.seconds for backtest in many], [backtest.memory for backtest in many]
+    tenth = [backtest.memory for backtest in few]
     return [
         row(f"backtest of {events:,} events, a tenth matching", "s", seconds, None, at_most(20)),
-        row("  entries", "entries/s", [each.entries / each.seconds for each in many]),
+        row("  entries", "entries/s", [backtest.entries / backtest.seconds for backtest in many]),
         row("  memory, three processes", "MB", memory, ("a tenth of the events", tenth), ratio_at_most(1.5)),
     ]
 
@@ -73,9 +73,9 @@ def _rows(events: int, few: list[Took], many: list[Took]) -> list[Row]:
 def _backtests(server: Postgres, database: Database, events: int) -> list[Took]:
     with site.bare_apis(server, database, 1) as (service,):
         errand = Errand(f"http://127.0.0.1:{service.port}", database.workbench_key)
-        found = [_one(errand) for _ in range(_ROUNDS)]
-    assert all(each.entries == events // _MATCHING for each in found)
-    return found
+        results = [_one(errand) for _ in range(_ROUNDS)]
+    assert all(result.entries == events // _MATCHING for result in results)
+    return results
 
 
 def _one(errand: Errand) -> Took:
@@ -102,7 +102,9 @@ def main() -> None:
     begun = time.perf_counter()
     entries = automation.backtest(days=31, processes=PROCESSES).totals.entries
     seconds = time.perf_counter() - begun
-    own, helper = (resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own, helper = (
+        resource.getrusage(process).ru_maxrss * 1024 for process in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     print(msgspec.json.encode(Took(seconds, entries, own, helper)).decode())
 
 

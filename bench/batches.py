@@ -3,7 +3,7 @@
 from bench import copying, postgres, site
 from bench.effort import Effort, Measured
 from bench.figures import Slice, cpu_us, rates
-from bench.load import Order
+from bench.load import LoadSpec
 from bench.processes import peak_memory
 from bench.sending import accounted, send
 from bench.table import at_least, at_most, ratio_at_least, row
@@ -14,9 +14,9 @@ _LONGER = 2  # than a slice of singles: so that the COPY of its rows takes long 
 _MIB = 2**20
 
 
-def order_of_batches(database: postgres.Database, effort: Effort) -> Order:
+def order_of_batches(database: postgres.Database, effort: Effort) -> LoadSpec:
     """Return an order that keeps two API processes busy."""
-    return Order(
+    return LoadSpec(
         path=site.BATCHES,
         key=database.live_key,
         connections=CONNECTIONS,

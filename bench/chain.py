@@ -36,22 +36,28 @@ def _latency(server: Postgres, effort: Effort) -> Row:
     with running(server.home, 31_337, "--block-time", "1") as node:
         token = Token(node)
         _publish(server, database, token)
-        with _following(server, database, node), _engine(server, database), postgres.connect(database.dsn) as asked:
-            _wait(asked, "SELECT count(*) FROM workbench.chains WHERE block_number IS NOT NULL", 1)
-            rounds = [_transfers(asked, token, number) for number in range(effort.rounds)]
+        with (
+            _following(server, database, node),
+            _engine(server, database),
+            postgres.connect(database.dsn) as connection,
+        ):
+            _wait(connection, "SELECT count(*) FROM workbench.chains WHERE block_number IS NOT NULL", 1)
+            rounds = [_transfers(connection, token, number) for number in range(effort.rounds)]
     worst = [percentile(round_, 99) for round_ in rounds]
     return row("transaction to message, block time 1 s, p99", "ms", worst, None, at_most(2_000))
 
 
-def _transfers(asked: psycopg.Connection, token: Token, number: int) -> list[float]:
+def _transfers(connection: psycopg.Connection, token: Token, number: int) -> list[float]:
     """Return the latencies of a round in milliseconds, as made by `quantiles`."""
     sent: dict[str, float] = {}
-    for each in range(TRANSFERS):
-        amount = number * TRANSFERS + each + 1
+    for index in range(TRANSFERS):
+        amount = number * TRANSFERS + index + 1
         sent[str(amount)] = time.time()
         token.mint(f"0x{amount:040x}", amount)  # returns when it is in a block
-    _wait(asked, "SELECT count(*) FROM workbench.messages", (number + 1) * TRANSFERS)
-    rows = asked.execute("SELECT subject, extract(epoch FROM created_at)::float8 FROM workbench.messages").fetchall()
+    _wait(connection, "SELECT count(*) FROM workbench.messages", (number + 1) * TRANSFERS)
+    rows = connection.execute(
+        "SELECT subject, extract(epoch FROM created_at)::float8 FROM workbench.messages"
+    ).fetchall()
     return quantiles([(at - sent[subject]) * 1e3 for subject, at in rows if subject in sent])
 
 
@@ -59,17 +65,17 @@ def _catching_up(server: Postgres, effort: Effort) -> Row:
     rates = []
     for number in range(min(effort.rounds, 3)):
         database = postgres.prepared(server, f"chain_behind_{number}")
-        with running(server.home) as node, postgres.connect(database.dsn) as asked:
+        with running(server.home) as node, postgres.connect(database.dsn) as connection:
             token = Token(node)
             _publish(server, database, token)
             with _following(server, database, node):
-                _wait(asked, "SELECT count(*) FROM workbench.chains WHERE block_number IS NOT NULL", 1)
+                _wait(connection, "SELECT count(*) FROM workbench.chains WHERE block_number IS NOT NULL", 1)
             for first in range(LOGS // PER_TRANSACTION):
                 token.scatter(first % 5 * PER_TRANSACTION + 1, PER_TRANSACTION)
             node.mine(100)
             began = time.monotonic()
             with _following(server, database, node):
-                _wait(asked, "SELECT count(*) FROM workbench.onchain_events", LOGS)
+                _wait(connection, "SELECT count(*) FROM workbench.onchain_events", LOGS)
             rates.append(LOGS / (time.monotonic() - began))
     return row(f"catching up with {LOGS:,} logs, start included", "logs/s", rates, None, at_least(2_000))
 
@@ -103,9 +109,9 @@ def _engine(server: Postgres, database: Database) -> Iterator[None]:
         yield
 
 
-def _wait(asked: psycopg.Connection, query: str, wanted: int) -> None:
+def _wait(connection: psycopg.Connection, query: str, wanted: int) -> None:
     deadline = time.monotonic() + _PATIENCE
-    while (found := asked.execute(query).fetchone()) is None or found[0] < wanted:
+    while (row := connection.execute(query).fetchone()) is None or row[0] < wanted:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"after {_PATIENCE:.0f} s {query!r} is still {found}")
+            raise RuntimeError(f"after {_PATIENCE:.0f} s {query!r} is still {row}")
         time.sleep(0.02)

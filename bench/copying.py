@@ -40,8 +40,8 @@ def copy_rows(server: Postgres, source: Database, target: Database, since: datet
     """Load what `source` has stored since a moment into `target`; return a slice of its events."""
     with connect(source.dsn) as reading:
         rows = {table: _take(reading, table, since) for table in TABLES}
-        found = reading.execute("SELECT count(*) FROM workbench.events WHERE created_at >= %s", (since,)).fetchone()
-    assert found is not None
+        row = reading.execute("SELECT count(*) FROM workbench.events WHERE created_at >= %s", (since,)).fetchone()
+    assert row is not None
     place = urlsplit(server.admin_dsn)._replace(path=urlsplit(target.dsn).path).geturl()
     with connect(place) as writing:  # a superuser: COPY does not reach a table that is behind row-level security
         spent, begun = cpu_seconds(server.pid), time.perf_counter()
@@ -51,7 +51,7 @@ def copy_rows(server: Postgres, source: Database, target: Database, since: datet
         seconds, spent = time.perf_counter() - begun, cpu_seconds(server.pid) - spent
     return Slice(
         requests=1,
-        accepted=found[0],
+        accepted=row[0],
         refused=0,
         seconds=seconds,
         statuses={},

@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from bench import engines, postgres, rivals, simulating, site
+from bench import engines, peers, postgres, simulating, site
 from bench.automations import thanks
 from bench.effort import Effort, Measured
 from bench.figures import Slice, cpu_us, percentile, rates
@@ -49,7 +49,7 @@ def measure(effort: Effort) -> Measured:
 def _throughput(ours: list[Slice], jobs: list[Slice], workflows: list[Slice]) -> list[Row]:
     of_jobs = ("procrastinate", rates(jobs))
     of_workflows = ("DBOS", rates(workflows))
-    service, database = ([each / engines.STEPS for each in cpu_us(ours, who)] for who in ("service", "postgres"))
+    service, database = ([us / engines.STEPS for us in cpu_us(ours, process)] for process in ("service", "postgres"))
     return [
         row("entries: tag, in-app, done; two engines", "entries/s", rates(ours), None, at_least(6_000)),
         row("  against procrastinate", "entries/s", rates(ours), of_jobs, ratio_at_least(8)),
@@ -65,9 +65,9 @@ def _side_by_side(
     """Return the slices of the engine, of procrastinate and of DBOS, without those of a first round that warms up."""
     with (
         engines.accounted(database) as ours,
-        engines.engines(server, database, rivals.PROCESSES) as pids,
-        rivals.procrastinate(server) as procrastinate,
-        rivals.dbos(server) as dbos,
+        engines.engines(server, database, peers.PROCESSES) as pids,
+        peers.procrastinate(server) as procrastinate,
+        peers.dbos(server) as dbos,
     ):
         jobs, workflows = [], []
         for _ in range(effort.rounds + 1):

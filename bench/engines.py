@@ -35,7 +35,7 @@ def engines(server: Postgres, database: Database, count: int) -> Iterator[tuple[
         command, log = ("-m", "api", "engine"), server.home / "engine.log"
         started = [stack.enter_context(beside(*command, log=log, environment=environment)) for _ in range(count)]
         _wait(connection, "SELECT count(*) >= %(count)s FROM workbench.engines", {"count": count})
-        yield tuple(each.pid for each in started)
+        yield tuple(process.pid for process in started)
 
 
 def work_off(server: Postgres, database: Database, pids: Sequence[int], automation_id: str, count: int) -> Slice:

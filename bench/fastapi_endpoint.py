@@ -203,9 +203,9 @@ async def _find(session: AsyncSession, org_id: int, who: Identifiers) -> Contact
         if value is not None
     ]
     statement = select(Contact).where(Contact.org_id == org_id, or_(*(column == value for column, value in sent)))
-    found = (await session.scalars(statement)).all()
+    rows = (await session.scalars(statement)).all()
     for column, value in sent:
-        for contact in found:
+        for contact in rows:
             if getattr(contact, column.key) == value:
                 return contact
     return None

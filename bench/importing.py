@@ -48,8 +48,8 @@ def measure(effort: Effort) -> Measured:
             target = postgres.prepared(server, f"copy_{number}")
             _add_months(target, database)
             copied.append(copy_rows(server, database, target, _BEGINNING))
-            for each in (f"import_{number}", f"copy_{number}"):
-                postgres.execute(server.admin_dsn, sql.SQL("DROP DATABASE {}").format(sql.Identifier(each)))
+            for name in (f"import_{number}", f"copy_{number}"):
+                postgres.execute(server.admin_dsn, sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
     return Measured(
         [
             row("import, new events", "events/s", rates(new), ("COPY", rates(copied)), at_least(50_000)),
@@ -65,23 +65,23 @@ def measure(effort: Effort) -> Measured:
 def write(path: Path, events: int) -> None:
     """Write a history by time: people come back, one event in fifty brings attributes."""
     with path.open("wb") as file:
-        file.writelines(encode(each) + b"\n" for each in _history(events))
+        file.writelines(encode(event) + b"\n" for event in _history(events))
 
 
 def _history(events: int) -> Iterator[dict[str, object]]:
-    chance, known = Random(1), set[int]()
+    chance, people = Random(1), set[int]()
     for number in range(events):
-        who = chance.randrange(max(events // PEOPLE_EACH, 1))
+        person = chance.randrange(max(events // PEOPLE_EACH, 1))
         event: dict[str, object] = {
             "event": chance.choice(("deposit", "app_open", "trade", "view_page")),
-            "contact": {"externalId": f"user-{who}", "email": f"user{who}@example.com"},
+            "contact": {"externalId": f"user-{person}", "email": f"user{person}@example.com"},
             "occurredAt": from_us(_FIRST_US + number * (_SPAN_US // events)).isoformat(),
             "payload": {"amountUsd": number % 1000, "asset": "USDC", "screen": "home", "n": number, "platform": "ios"},
             "idempotencyKey": f"key-{number:032d}",
         }
-        if who not in known or chance.random() < 0.02:
+        if person not in people or chance.random() < 0.02:
             event["attributes"] = {"plan": chance.choice(("free", "pro")), "country": "DE"}
-        known.add(who)
+        people.add(person)
         yield event
 
 

@@ -1,7 +1,7 @@
 """The load generator: raw HTTP/1.1 over keep-alive connections, in a process of its own.
 
 It shares the machine with what it measures, so it does next to nothing: requests are made before the clock starts, answers
-are counted and not parsed, and what it costs is part of its report. Run as a module, it takes an `Order` (JSON) as its
+are counted and not parsed, and what it costs is part of its report. Run as a module, it takes an `LoadSpec` (JSON) as its
 argument and prints a `Slice`.
 
 A closed loop sends a connection's next request when the one before is answered: it finds the most a service can do. An
@@ -32,7 +32,7 @@ _PREPARED = 25_000  # events per second, made beforehand; what a faster service 
 _HOST = "127.0.0.1"
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What to send: where, for how long, how."""
 
     path: str
@@ -185,7 +185,7 @@ def moments(seconds: float, rate: float) -> Iterator[float]:
         moment += chance.expovariate(rate)
 
 
-def _requests(order: Order) -> Iterator[bytes]:
+def _requests(order: LoadSpec) -> Iterator[bytes]:
     """Yield the requests of an order, as many of them as will probably be needed made beforehand."""
     bodies = traffic.introductions() if order.introduce else traffic.bodies(order.events_per_request, order.new_every)
     head = (
@@ -197,7 +197,7 @@ def _requests(order: Order) -> Iterator[bytes]:
     return itertools.chain(prepared, requests)
 
 
-async def carry_out(order: Order) -> Slice:
+async def carry_out(order: LoadSpec) -> Slice:
     """Send what the order says; return what came back."""
     requests = _requests(order)
     loop: _Loop = _OpenLoop(requests, order.seconds, order.rate) if order.rate else _ClosedLoop(requests, order.seconds)
@@ -231,4 +231,4 @@ def _cpu_seconds() -> float:
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(uvloop.run(carry_out(msgspec.json.decode(sys.argv[1], type=Order)))).decode())
+    print(msgspec.json.encode(uvloop.run(carry_out(msgspec.json.decode(sys.argv[1], type=LoadSpec)))).decode())

@@ -21,7 +21,7 @@ _MILLISECONDS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
 def draw(records: Path = FOLDER, pictures: Path = PICTURES) -> list[Path]:
     """Draw what can be drawn from the records there are; return the files."""
     singles, batches, latency = (last(part, records) for part in ("singles", "batches", "latency"))
-    growth = {millions: found for millions in GROWTH if (found := last(f"growth-{millions}", records)) is not None}
+    growth = {millions: record for millions in GROWTH if (record := last(f"growth-{millions}", records)) is not None}
     charts: dict[str, alt.LayerChart] = {}
     if singles is not None and batches is not None:
         charts["throughput"] = throughput(singles, batches)
@@ -49,7 +49,7 @@ def throughput(singles: Record, batches: Record) -> alt.LayerChart:
         x=alt.X(
             "median:Q",
             scale=scale,
-            axis=alt.Axis(values=[10**each for each in range(1, 6)]),
+            axis=alt.Axis(values=[10**exponent for exponent in range(1, 6)]),
             title="events per second (logarithmic; line: lowest to highest round)",
         ),
         x2=alt.datum(_LEAST),
@@ -91,8 +91,8 @@ def growths(growth: dict[int, Record]) -> alt.LayerChart:
     """Throughput with so many millions of stored events, as a share of that of a new database."""
     points = [{"millions": 0, "median": 1.0, "low": 1.0, "high": 1.0}]
     points += [
-        {"millions": millions, **_bounds(spread(paired(rates(each.slices["full"]), rates(each.slices["new"]))))}
-        for millions, each in growth.items()
+        {"millions": millions, **_bounds(spread(paired(rates(record.slices["full"]), rates(record.slices["new"]))))}
+        for millions, record in growth.items()
     ]
     base = alt.Chart(pl.DataFrame(points)).encode(
         x=alt.X("millions:Q", scale=alt.Scale(domain=[0, max(GROWTH)]), title="millions of stored events")

@@ -45,10 +45,10 @@ def running() -> Iterator[Postgres]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         embedded = EmbeddedPostgres(Path(folder))
         try:
-            with embedded as server:
-                found = read_pid_file(embedded.data)
-                assert found is not None
-                yield Postgres(found.pid, server.dsn, server.admin_dsn, Path(folder))
+            with embedded:
+                server = read_pid_file(embedded.data)
+                assert server is not None
+                yield Postgres(server.pid, server.dsn, server.admin_dsn, Path(folder))
         finally:
             shutil.rmtree(embedded.data.parent, ignore_errors=True)
 

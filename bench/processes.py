@@ -43,13 +43,13 @@ def beside(
     With one that `talks` the caller speaks: only its errors go to `log`.
     """
     with (
-        log.open("ab") as said,
+        log.open("ab") as output,
         subprocess.Popen(
             [sys.executable, *arguments],
             env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if talks else said,
-            stderr=said,
+            stdout=subprocess.PIPE if talks else output,
+            stderr=output,
         ) as process,
     ):
         try:

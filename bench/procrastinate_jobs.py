@@ -34,7 +34,7 @@ async def main(dsn: str) -> None:
             match order:
                 case ["lay", count]:
                     jobs: list[dict[str, JSONValue]] = [
-                        {"contact_id": each % CONTACTS, "amount": each % 1000} for each in range(int(count))
+                        {"contact_id": number % CONTACTS, "amount": number % 1000} for number in range(int(count))
                     ]
                     await thank.batch_defer_async(*jobs)
                 case _:

@@ -103,14 +103,14 @@ class _Run:
     async def _listen(self, connection: psycopg.AsyncConnection, count: int) -> None:
         async for notification in connection.notifies():
             at = time.perf_counter()
-            for found in notification.payload.split()[1:]:
-                self._committed.setdefault(found, at)
+            for event_id in notification.payload.split()[1:]:
+                self._committed.setdefault(event_id, at)
             if len(self._committed) >= count:
                 return
 
     def _slice(self, seconds: float) -> Slice:
         """Return what came; a message that was there before its event was answered took no time."""
-        taken = [max(self._committed[each] - at, 0.0) for each, at in self._accepted.items()]
+        taken = [max(self._committed[event_id] - at, 0.0) for event_id, at in self._accepted.items()]
         return Slice(
             requests=len(taken),
             accepted=len(taken),

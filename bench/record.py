@@ -20,7 +20,7 @@ class Record(msgspec.Struct, frozen=True):
     part: str
     at: str  # UTC
     machine: str
-    met: dict[str, bool]  # by name of the row, where something is promised
+    is_met: dict[str, bool]  # by name of the row, where something is promised
     rows: list[Row]
     slices: dict[str, list[Slice]]
 
@@ -31,7 +31,7 @@ def keep(part: str, measured: Measured, folder: Path = FOLDER) -> None:
         part,
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         machine(),
-        {row.name.strip(): row.met for row in measured.rows if row.met is not None},
+        {row.name.strip(): row.is_met for row in measured.rows if row.is_met is not None},
         measured.rows,
         measured.slices,
     )

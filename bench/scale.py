@@ -33,10 +33,10 @@ def measure(effort: Effort) -> Measured:
 
 
 def _rows(who: str, units: tuple[str, str], one: list[Slice], two: list[Slice]) -> list[Row]:
-    each = f"{SHARE:.0%} of a core each"
+    share = f"{SHARE:.0%} of a core each"
     piece, unit = units
     return [
-        row(f"two {who}, {each}", unit, rates(two), ("one", rates(one)), ratio_at_least(1.6)),
+        row(f"two {who}, {share}", unit, rates(two), ("one", rates(one)), ratio_at_least(1.6)),
         row("  CPU in them", f"µs/{piece}", cpu_us(two, "service"), ("one", cpu_us(one, "service"))),
         row("  CPU in Postgres", f"µs/{piece}", cpu_us(two, "postgres"), ("one", cpu_us(one, "postgres"))),
     ]
@@ -48,7 +48,7 @@ def _apis(server: Postgres, effort: Effort) -> tuple[list[Slice], list[Slice]]:
     with site.apis(server, database, 2) as services, accounted(database) as slices:
         for _ in range(effort.rounds + 1):
             for some in (services[:1], services):
-                with limited(*(each.pid for each in some)):
+                with limited(*(service.pid for service in some)):
                     slices.append(send(server, order, *some))
     return slices[2::2], slices[3::2]
 

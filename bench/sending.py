@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bench.figures import Slice
-from bench.load import PATIENCE, Order
+from bench.load import PATIENCE, LoadSpec
 from bench.postgres import Database, Postgres, stored_events
 from bench.processes import Service, cpu_seconds, machine_cpu_seconds
 
 _START_WITHIN = 30.0
 
 
-def send(server: Postgres, order: Order, *services: Service) -> Slice:
+def send(server: Postgres, order: LoadSpec, *services: Service) -> Slice:
     """Carry out an order in a process of its own; return its slice, with the CPU time that services and Postgres took."""
     order = msgspec.structs.replace(order, ports=tuple(service.port for service in services))
     pids = [service.pid for service in services]
@@ -32,10 +32,10 @@ def send(server: Postgres, order: Order, *services: Service) -> Slice:
     others = cpu.pop("others") / (time.perf_counter() - begun)
     if done.returncode:
         raise RuntimeError(done.stderr.decode()[-2000:])
-    came = msgspec.json.decode(done.stdout, type=Slice)
-    if strange := came.statuses.keys() - {"202", "503"}:
-        raise RuntimeError(f"unexpected answers: {strange} in {came.statuses}")
-    return msgspec.structs.replace(came, cpu={**came.cpu, **cpu}, others=others)
+    result = msgspec.json.decode(done.stdout, type=Slice)
+    if strange := result.statuses.keys() - {"202", "503"}:
+        raise RuntimeError(f"unexpected answers: {strange} in {result.statuses}")
+    return msgspec.structs.replace(result, cpu={**result.cpu, **cpu}, others=others)
 
 
 @contextlib.contextmanager

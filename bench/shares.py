@@ -51,4 +51,4 @@ def _govern(pid: int, allowed: float, over: threading.Event) -> None:
 def _cpu_seconds(pid: int) -> float:
     """Return what the threads of a process have used, to the nanosecond."""
     spent = (task / "schedstat" for task in Path(f"/proc/{pid}/task").iterdir())
-    return sum(int(each.read_text().split()[0]) for each in spent) * _NANOSECONDS
+    return sum(int(schedstat.read_text().split()[0]) for schedstat in spent) * _NANOSECONDS

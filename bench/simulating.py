@@ -19,7 +19,7 @@ _AT_ONCE = 200  # runs between two looks at the clock
 def runs_per_second(effort: Effort) -> list[float]:
     """Return the rate of each round; every run has an event of its own."""
     automation, contact, now = _automation(), ContactState("c", Identifiers("0xa")), datetime(2026, 1, 1, tzinfo=UTC)
-    numbers, found = itertools.count(), []
+    numbers, durations = itertools.count(), []
     for _ in range(effort.rounds):
         runs, begun = 0, time.perf_counter()
         while time.perf_counter() < begun + effort.seconds:
@@ -28,8 +28,8 @@ def runs_per_second(effort: Effort) -> list[float]:
             ]
             assert traces[-1].outcome == "exit"
             runs += len(traces)
-        found.append(runs / (time.perf_counter() - begun))
-    return found
+        durations.append(runs / (time.perf_counter() - begun))
+    return durations
 
 
 def _automation() -> SimulatedAutomation:

@@ -5,16 +5,16 @@ import msgspec
 from bench import postgres, site
 from bench.effort import Effort, Measured
 from bench.figures import Slice, cpu_us, per_core, rates
-from bench.load import Order
+from bench.load import LoadSpec
 from bench.sending import accounted, send
 from bench.table import Row, ratio_at_least, row
 
 CONNECTIONS = 128
 
 
-def order_of_singles(database: postgres.Database, effort: Effort) -> Order:
+def order_of_singles(database: postgres.Database, effort: Effort) -> LoadSpec:
     """Return an order that keeps one API process busy."""
-    return Order(
+    return LoadSpec(
         path=site.SINGLES,
         key=database.live_key,
         connections=CONNECTIONS,

@@ -9,7 +9,7 @@ import msgspec
 from psycopg import sql
 
 from bench.filling import fill_fastapi
-from bench.load import Order
+from bench.load import LoadSpec
 from bench.postgres import SECRET, Database, Postgres, create, execute
 from bench.processes import Service, running
 from bench.sending import send
@@ -80,7 +80,7 @@ def publish(service: Service, database: Database, automation: dict[str, Any]) ->
 
 def _furnish(server: Postgres, database: Database, service: Service) -> None:
     publish(service, database, _AUTOMATION)
-    everybody = Order(
+    everybody = LoadSpec(
         path=BATCHES,
         key=database.live_key,
         connections=4,

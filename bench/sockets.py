@@ -100,8 +100,8 @@ async def sign_in(database: Database, port: int, wallets: Sequence[Wallet]) -> l
 
 
 async def _token(client: httpx.AsyncClient, wallet: Wallet) -> str:
-    asked = await client.post("/challenge", json={"walletAddress": wallet.address})
-    message = asked.raise_for_status().json()["message"]
+    response = await client.post("/challenge", json={"walletAddress": wallet.address})
+    message = response.raise_for_status().json()["message"]
     signed = await client.post("/session", json={"message": message, "signature": wallet.sign(message)})
     return str(signed.raise_for_status().json()["token"])
 

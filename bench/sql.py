@@ -38,7 +38,7 @@ def measure(effort: Effort) -> Measured:
             rounds = [(readers.read("frame", rows), readers.read("adbc", rows)) for _ in range(effort.rounds)]
             streams = [(readers.read("stream", _FEW), readers.read("stream", rows)) for _ in range(_STREAMS)]
     (ours, our_slices), (theirs, their_slices) = (zip(*(pair[side] for pair in rounds), strict=True) for side in (0, 1))
-    if len({each.schema for each in (*ours, *theirs)}) != 1:
+    if len({frame.schema for frame in (*ours, *theirs)}) != 1:
         raise RuntimeError(f"the frames differ: {ours[0].schema}, {theirs[0].schema}")
     reference = "ADBC"
     return Measured(

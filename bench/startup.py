@@ -71,12 +71,12 @@ def _seconds_until_up(home: Path) -> float:
         ) as process,
         _ended_in_time(process),
     ):
-        said = ""
+        output = ""
         for line in process.stdout or ():
-            said += line
+            output += line
             if "Ctrl-C" in line:
                 return time.perf_counter() - started
-        raise RuntimeError(said)
+        raise RuntimeError(output)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True):
     wanted: Wanted | None = None
 
     @property
-    def met(self) -> bool | None:
+    def is_met(self) -> bool | None:
         """Whether the median keeps the promise; None where nothing is promised."""
         if self.wanted is None:
             return None
@@ -96,7 +96,7 @@ def line(row: Row) -> str:
         "" if row.ratio is None else number(row.ratio.median),
         f"{number(shown.low)} to {number(shown.high)}",
         "" if row.wanted is None else _promise(row.wanted, row.unit),
-        {None: "", True: "yes", False: "NO"}[row.met],
+        {None: "", True: "yes", False: "NO"}[row.is_met],
     ).rstrip()
 
 
@@ -104,12 +104,12 @@ def circumstances(slices: Sequence[Slice]) -> str:
     """Say what a reader must know to believe the figures of a part: how busy others were, and what was refused."""
     others = [slice_.others for slice_ in slices if slice_.others is not None]
     refused = sum(slice_.refused for slice_ in slices)
-    said = (
+    notes = (
         [f"others kept {number(statistics.median(others))} cores busy, at most {number(max(others))}"] if others else []
     )
     if refused:
-        said.append(f"{refused:,} of {refused + sum(slice_.accepted for slice_ in slices):,} events were answered 503")
-    return "; ".join(said)
+        notes.append(f"{refused:,} of {refused + sum(slice_.accepted for slice_ in slices):,} events were answered 503")
+    return "; ".join(notes)
 
 
 def _promise(wanted: Wanted, unit: str) -> str:

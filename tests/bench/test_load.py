@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bench.load import Order, carry_out
+from bench.load import LoadSpec, carry_out
 
 ACCEPTED = b'{"accepted":true}'
 REFUSED = b'{"error":"no"}'
@@ -29,8 +29,8 @@ async def serving(answer: Callable[[], tuple[int, bytes]]) -> AsyncIterator[int]
         yield server.sockets[0].getsockname()[1]
 
 
-def an_order(port: int, connections: int = 4, seconds: float = 0.2, rate: float = 0.0) -> Order:
-    return Order(path="/", key="k", connections=connections, seconds=seconds, ports=(port,), rate=rate)
+def an_order(port: int, connections: int = 4, seconds: float = 0.2, rate: float = 0.0) -> LoadSpec:
+    return LoadSpec(path="/", key="k", connections=connections, seconds=seconds, ports=(port,), rate=rate)
 
 
 async def test_a_closed_loop_counts_what_was_accepted() -> None:
@@ -49,7 +49,7 @@ async def test_what_was_refused_is_not_counted_as_accepted() -> None:
 async def test_a_batch_counts_its_events_one_by_one() -> None:
     async with serving(lambda: (202, ACCEPTED * 99 + REFUSED)) as port:
         came = await carry_out(
-            Order(path="/", key="k", connections=1, seconds=0.1, ports=(port,), events_per_request=100, new_every=10)
+            LoadSpec(path="/", key="k", connections=1, seconds=0.1, ports=(port,), events_per_request=100, new_every=10)
         )
     assert (came.accepted, came.refused) == (99 * came.requests, came.requests)
 

@@ -18,7 +18,7 @@ def test_the_last_record_of_a_part_is_kept_with_its_verdicts(tmp_path: Path) -> 
     record.keep("singles", measured("new"), tmp_path)
     last = record.last("singles", tmp_path)
     assert last is not None
-    assert (last.rows, last.slices, last.met) == (measured().rows, {"new": [SLICE, SLICE]}, {"figure": True})
+    assert (last.rows, last.slices, last.is_met) == (measured().rows, {"new": [SLICE, SLICE]}, {"figure": True})
     assert record.last("batches", tmp_path) is None
 
 

@@ -40,7 +40,7 @@ def test_a_row_compares_with_its_reference_round_by_round() -> None:
     ],
 )
 def test_the_median_keeps_the_promise_or_does_not(wanted: Wanted | None, met: bool | None) -> None:
-    assert row("figure", "ms", [20.0], ("reference", [40.0]), wanted).met is met
+    assert row("figure", "ms", [20.0], ("reference", [40.0]), wanted).is_met is met
 
 
 def test_a_line_shows_figure_reference_ratio_spread_and_promise() -> None:

@@ -60,7 +60,7 @@ class Load:
         return self.sent[key]
 
     def answers(self, key: str) -> list[str]:
-        return [answer for each, answer in self.log if each == key]
+        return [answer for sent_key, answer in self.log if sent_key == key]
 
     def count(self, answer: str) -> int:
         return self._counts[answer]

@@ -29,7 +29,7 @@ def dumped_dsn(postgres: Server, database_url: str) -> str:
 
 def without_brackets(found: list[tuple[str, str, str]]) -> list[list[str]]:
     """Return a catalog as it reads without brackets: Postgres sets others when it reads what it has written."""
-    return [[each.translate({ord("("): None, ord(")"): None}) for each in row] for row in found]
+    return [[cell.translate({ord("("): None, ord(")"): None}) for cell in row] for row in found]
 
 
 def command(house: House, dsn: str, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -92,8 +92,8 @@ async def test_b22_a_backup_under_load_comes_back_whole(
         done = await asyncio.to_thread(command, house, other, "restore", folder)
         assert done.returncode == 0, done.stderr
         assert "; no contradictions" in done.stdout
-        ((events, held, entries),) = await query(other, TOTALS)
-        assert len(before) <= events == held == entries < (await query(house.dsn, TOTALS))[0][0]
+        ((events, identifiers, entries),) = await query(other, TOTALS)
+        assert len(before) <= events == identifiers == entries < (await query(house.dsn, TOTALS))[0][0]
         restored = {key for (key,) in await query(other, "SELECT idempotency_key FROM events")}
         assert restored >= set(before)
         again = await asyncio.to_thread(command, house, other, "restore", folder)

@@ -69,21 +69,21 @@ async def spied(embedded: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[Spi
     with embedded as server:
         await migrate(server.dsn, admin_dsn=server.admin_dsn)
         house = House(server.dsn, logs)
-        found = Spied(house, embedded, server.admin_dsn, logs)
-        found.sql("CREATE EXTENSION pg_stat_statements")
-        found.keys = await house.organization()
-        found.keys["workbench"] = await keys.create(server.dsn, house.keyring, "demo", "workbench", WORKBENCH)
-        found.keys["blind"] = await keys.create(server.dsn, house.keyring, "demo", "workbench", ["sql:read"])
-        found.keys["publishable"] = await keys.create(server.dsn, house.keyring, "demo", "publishable")
+        spied = Spied(house, embedded, server.admin_dsn, logs)
+        spied.sql("CREATE EXTENSION pg_stat_statements")
+        spied.keys = await house.organization()
+        spied.keys["workbench"] = await keys.create(server.dsn, house.keyring, "demo", "workbench", WORKBENCH)
+        spied.keys["blind"] = await keys.create(server.dsn, house.keyring, "demo", "workbench", ["sql:read"])
+        spied.keys["publishable"] = await keys.create(server.dsn, house.keyring, "demo", "publishable")
         metrics = {
-            "WORKBENCH_METRICS": str(found.port),
+            "WORKBENCH_METRICS": str(spied.port),
             "WORKBENCH_LOG_REQUESTS": "all",
             "WORKBENCH_RETRY_DELAYS": "60",
         }
-        found.api = house.start_api(**metrics)
+        spied.api = house.start_api(**metrics)
         house.start_engine(**metrics)
         try:
-            yield found
+            yield spied
         finally:
             house.stop()
 
@@ -198,14 +198,14 @@ def test_no_canary_sings(spied: Spied) -> None:
     texts = list(texts_of(spied))
     spied.house.stop()
     spied.sql("CHECKPOINT")
-    said = {file.name: file.read_text() for file in spied.logs.glob("*.log")}
-    assert {"request_failed", "write_failed"} <= set(re.findall(r'"word": "(\w+)"', str(said)))
-    said |= {"postgres.log": next(spied.logs.parent.rglob("postgres.log")).read_text(), "metrics": numbers}
-    said |= {"pg_stat_statements": statements, "answers": str(spied.answers)}
+    outputs = {file.name: file.read_text() for file in spied.logs.glob("*.log")}
+    assert {"request_failed", "write_failed"} <= set(re.findall(r'"word": "(\w+)"', str(outputs)))
+    outputs |= {"postgres.log": next(spied.logs.parent.rglob("postgres.log")).read_text(), "metrics": numbers}
+    outputs |= {"pg_stat_statements": statements, "answers": str(spied.answers)}
     secrets = {SECRET, *spied.keys.values()}
-    for name, text in said.items():
-        found = [canary for canary in (*secrets, EMAIL, VALUE) if canary in text]
-        assert not found, f"{found} in {name}: {_around(text, found[0])}"
+    for name, text in outputs.items():
+        leaked = [canary for canary in (*secrets, EMAIL, VALUE) if canary in text]
+        assert not leaked, f"{leaked} in {name}: {_around(text, leaked[0])}"
     for table, column, text in texts:
         assert not [canary for canary in (*secrets, EMAIL) if canary in text], f"{table}.{column}"
     assert {(table, column) for table, column, text in texts if VALUE in text} <= PAYLOAD_AT_HOME

@@ -41,7 +41,9 @@ async def house(mortal: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[House
     server = mortal.start()
     name = f"mortal_{token(4).hex()}"
     create_database(server, name)
-    dsn, admin_dsn = (urlsplit(each)._replace(path=f"/{name}").geturl() for each in (server.dsn, server.admin_dsn))
+    dsn, admin_dsn = (
+        urlsplit(address)._replace(path=f"/{name}").geturl() for address in (server.dsn, server.admin_dsn)
+    )
     await migrate(dsn, admin_dsn=admin_dsn)
     built = House(dsn, tmp_path)
     yield built

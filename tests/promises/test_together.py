@@ -64,5 +64,5 @@ async def test_g1_g2_two_organizations_send_the_same_and_share_nothing(house: Ho
     ]
     with api.client(globex["workbench"]) as stranger, api.client(acme["workbench"]) as own:
         (entry,) = own.get("/entries").json()["entries"]
-        assert [each.get(f"/entries/{entry['id']}").status_code for each in (own, stranger)] == [200, 404]
+        assert [client.get(f"/entries/{entry['id']}").status_code for client in (own, stranger)] == [200, 404]
         assert stranger.get("/entries").json()["entries"] == []

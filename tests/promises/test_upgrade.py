@@ -111,8 +111,8 @@ async def test_b25_processes_renewed_before_the_migration_leave_the_old_ones_at_
     house: House, tmp_path: Path
 ) -> None:
     code = tmp_path / "code"
-    for each in ("api", "sql"):
-        shutil.copytree(ROOT / each, code / each)
+    for package in ("api", "sql"):
+        shutil.copytree(ROOT / package, code / package)
     own = {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
     house.log = tmp_path / "serve.log"
     api = house.start_api("--workers", "2", **own)

@@ -1,13 +1,14 @@
 """`python -m tests.torture --seed N --minutes 10`: kill everything under load and prove that nothing is lost or done twice.
 
-Theory of operation. Clients send all kinds of events to several API processes and log every answer; an attempt without one is
-made again with the same key until there is one. Engines run what the events start; webhooks and emails arrive at sinks that note
-every copy and misbehave; wallets get pushes over sockets, acknowledge some and vanish; analysts ask for what is theirs and what is not.
-Meanwhile a nemesis, whose plan comes from the printed seed, kills and freezes API processes, engines, Postgres and its back-ends, and starts
-again what it killed; automations are switched, edited and archived, dead entries replayed, keys lent and revoked, contacts erased.
-Then everything heals and drains, every wallet collects what waits for it, and the checker compares what is stored with what was
-answered, what arrived and what was heard: one function per invariant, and one that found nothing to judge has failed. The seed fixes what is
-sent and done, not the interleaving: a violation is kept with all its evidence, because it may not show again.
+Theory of operation. Clients send all kinds of events to several API processes and log every answer. A request without an answer is
+repeated with the same idempotency key until it gets one. Engines run the entries that the events start; webhooks and emails
+arrive at receivers that record every copy and misbehave; wallets get pushes over sockets, acknowledge some and disconnect;
+analysts query their own data and try to reach that of others. Meanwhile the nemesis kills and freezes API processes, engines,
+Postgres and its backends by a plan that follows from the printed seed, and restarts what it killed. Automations are switched,
+edited and archived, dead entries replayed, keys created and revoked, contacts erased. Then the faults end, the work drains, and
+every wallet collects its messages. The checker compares the database with the answers and with what the receivers got: one function
+per invariant, and an invariant that had nothing to check fails. The seed fixes the requests and the faults, not the interleaving,
+so a violation is kept with all its evidence: the next run may not show it.
 """
 
 import argparse
@@ -30,9 +31,11 @@ _KEPT_IN = Path(__file__).parents[2] / "tmp" / "torture"
 
 
 def main() -> int:
-    """Run once; return 0 when every invariant holds."""
+    """Run once. Returns 0 if every invariant holds."""
     args = _parser().parse_args()
-    os.environ["PGOPTIONS"] = "-c workbench.org=*"  # what we ask the database ourselves sees every organization
+    os.environ["PGOPTIONS"] = (
+        "-c workbench.org=*"  # row-level security lets the checker's own queries see all organizations
+    )
     folder = _KEPT_IN / f"{args.seed}-{now_us() // 1_000_000}"
     folder.mkdir(parents=True)
     say(
@@ -62,7 +65,7 @@ async def _run(wish: Wish, folder: Path, apis: int, engines: int) -> Run:
 
 
 def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
-    """Write down all that the verdicts were made of."""
+    """Write the evidence of the verdicts to files."""
     lines = [f"{verdict.name} {violation}" for verdict in verdicts for violation in verdict.violations]
     (folder / "violations.txt").write_text("\n".join(lines) + "\n")
     evidence = run.evidence
@@ -82,7 +85,7 @@ def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
     }
     for name, rows in kept.items():
         (folder / f"{name}.ndjson").write_bytes(msgspec.json.Encoder().encode_lines(rows))
-    (folder / "told.json").write_bytes(msgspec.json.encode(evidence.told))
+    (folder / "counts.json").write_bytes(msgspec.json.encode(evidence.counts))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,12 +1,12 @@
-"""Organizations, as those who ask the service know them."""
+"""The organizations of a run and their keys."""
 
 import msgspec
 
-PATIENCE = 3.0  # seconds that whoever asks waits; the service promises two
+PATIENCE = 3.0  # seconds that a client waits; the service promises an answer within two
 
 
 class Account(msgspec.Struct, frozen=True):
-    """An organization and its keys by kind; `admin`: a workbench key that may do everything but read addresses."""
+    """An organization and its keys by kind. `admin` is a workbench key with every scope except the one for addresses."""
 
     org: str
     keys: dict[str, str]

@@ -1,4 +1,4 @@
-"""Analysts: they ask for all that an organization may see, in every form, and for what is another's, by its ids."""
+"""Analysts query everything that an organization may read, in every format, and try ids of other organizations."""
 
 import asyncio
 import re
@@ -55,43 +55,43 @@ _THINGS = {
     "automation": ("/automations/{}", "/automations/{}/entries", "/automations/{}/versions"),
 }
 _MOST_KNOWN = 200
-_TRIES = 12  # of each kind of question for somebody's thing
+_TRIES = 12  # of each kind of request for an object by id
 
 
 class Gossip:
-    """Ids that some organization has seen: of its contacts, entries and automations. Everybody knows everybody's."""
+    """Ids of contacts, entries and automations by organization. Every analyst can look up the ids of every organization."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], list[str]] = defaultdict(list)
 
     def learn(self, org: str, text: str) -> None:
-        """Take the ids out of an answer in JSON."""
+        """Collect the ids in a JSON response."""
         for kind, named in _NAMED.items():
-            known = self._known[org, kind]
-            known += re.findall(named, text)
-            del known[:-_MOST_KNOWN]
+            ids = self._known[org, kind]
+            ids += re.findall(named, text)
+            del ids[:-_MOST_KNOWN]
 
     def any(self, caller: Caller, kind: str, *, own: bool) -> str | None:
-        """Return an id that is the caller's own, or is not."""
-        known = [
+        """Return a random id of the caller's organization, or of another one."""
+        ids_of_kind = [
             id_ for (org, of), ids in self._known.items() if of == kind and (org == caller.org) is own for id_ in ids
         ]
-        return caller.chance.choice(known) if known else None
+        return caller.chance.choice(ids_of_kind) if ids_of_kind else None
 
 
 async def define_segment(caller: Caller) -> None:
-    """Define the segment of an organization."""
+    """Define the organization's segment."""
     body = {"name": SEGMENT, "sql": _DEFINED, "everySeconds": 60}
     assert await caller.ask("POST", "/segments", "segments", good=(201,), json=body) is not None
 
 
 async def refresh_segment(caller: Caller) -> None:
-    """Refresh it now."""
+    """Refresh the organization's segment now."""
     await caller.ask("POST", f"/segments/{SEGMENT}/refresh", "segments")
 
 
 async def analyse(caller: Caller, gossip: Gossip) -> None:
-    """Ask one thing after the other, until cancelled."""
+    """Send random queries until cancelled."""
     chance = caller.chance
     while True:
         (act,) = chance.choices((_query, _break_in, _page, _own, _others, _refresh), (30, 8, 22, 23, 15, 2))
@@ -100,7 +100,7 @@ async def analyse(caller: Caller, gossip: Gossip) -> None:
 
 
 async def ask_everything(caller: Caller, gossip: Gossip) -> None:
-    """Ask every question once, while nothing is wrong."""
+    """Send every query once, without faults."""
     for query in _QUERIES:
         await _sql(caller, query, {}, (200,))
     for query in _BREAK_INS:
@@ -150,7 +150,7 @@ async def _others(caller: Caller, gossip: Gossip) -> None:
 
 async def _thing(caller: Caller, gossip: Gossip, *, own: bool, good: tuple[int, ...]) -> None:
     kind = caller.chance.choice(sorted(_THINGS))
-    known = gossip.any(caller, kind, own=own)
-    if known is not None:
-        path = caller.chance.choice(_THINGS[kind]).format(known)
+    thing_id = gossip.any(caller, kind, own=own)
+    if thing_id is not None:
+        path = caller.chance.choice(_THINGS[kind]).format(thing_id)
         await caller.ask("GET", path, "things", key="admin", good=good)

@@ -1,4 +1,4 @@
-"""Requests of all but the senders of events: to any API process, at any moment, each answer noted and listened to."""
+"""Requests other than events: to any API process at any moment. Every answer is logged and searched for canaries."""
 
 from collections.abc import Collection, Sequence
 from random import Random
@@ -14,7 +14,7 @@ _REFUSED = 400
 
 
 class Caller:
-    """Asks as one organization. An answer is `good` by its status; 503 and no answer are nobody's fault, anything else is strange."""
+    """Sends requests of one organization. Statuses in `good`, 503 and a lost connection are expected; any other answer is a finding."""
 
     def __init__(self, urls: Sequence[str], account: Account, chance: Random, log: Log, patience: float) -> None:
         self.account = account
@@ -24,12 +24,10 @@ class Caller:
         self._http = httpx.AsyncClient(timeout=patience)
 
     async def close(self) -> None:
-        """Let go of all connections."""
         await self._http.aclose()
 
     @property
     def org(self) -> str:
-        """Who asks."""
         return self.account.org
 
     async def ask(
@@ -43,7 +41,7 @@ class Caller:
         api: int | None = None,
         **sent: Any,
     ) -> httpx.Response | None:
-        """Return the answer of an API process (`api`, or any) if it is good; `key`: a kind of the organization's, or a key."""
+        """Return the response of an API process (number `api`, or a random one) if its status is in `good`. `key` is a kind of key or a key."""
         place = self.chance.randrange(len(self._urls)) if api is None else api
         headers = {"authorization": f"Bearer {self.account.keys.get(key, key)}", **sent.pop("headers", {})}
         began = now_us()
@@ -53,7 +51,7 @@ class Caller:
             self.log.replies.append(Reply(self.org, way, began, now_us(), 0))
             return None
         text, status = response.content.decode(errors="replace"), response.status_code
-        if status < _REFUSED or way == "SQL":  # who asks SQL is told which value could not be read
+        if status < _REFUSED or way == "SQL":  # an SQL error may repeat the value that the query contained
             self.log.ears.listen(self.org, way, text)
         else:
             self.log.ears.listen_to_refusal(self.org, way, text)
@@ -63,7 +61,7 @@ class Caller:
 
 
 class Callers:
-    """Makes callers of any organization, each with chances of its own by the seed, and closes them all."""
+    """Creates callers with random generators derived from the seed, and closes them all."""
 
     def __init__(self, urls: Sequence[str], accounts: Sequence[Account], seed: int, log: Log) -> None:
         self.urls = urls
@@ -74,16 +72,14 @@ class Callers:
 
     @property
     def orgs(self) -> list[str]:
-        """Return all organizations."""
         return list(self._accounts)
 
     def caller(self, org: str, task: str, patience: float = PATIENCE) -> Caller:
-        """Return a new one, for a task; it waits so many seconds for answers."""
+        """Create a caller for a task. `patience` is its timeout in seconds."""
         chance = Random(f"{self._seed}/{org}/{task}")
         self._made.append(Caller(self.urls, self._accounts[org], chance, self._log, patience))
         return self._made[-1]
 
     async def close(self) -> None:
-        """Let go of all connections."""
-        for each in self._made:
-            await each.close()
+        for caller in self._made:
+            await caller.close()

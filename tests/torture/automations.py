@@ -1,4 +1,4 @@
-"""The automations of a run: what each matches, once as a trigger for the service and once as a rule for the checker."""
+"""The automations of a run. Each states what it matches twice: as a trigger for the service and as a predicate for the checker."""
 
 import asyncio
 import itertools
@@ -16,17 +16,17 @@ Graph = dict[str, Any]
 
 
 class Fate(StrEnum):
-    """What is done to an automation during the run."""
+    """How an automation is changed during the run."""
 
     STAYS = "stays"
-    SWITCHED = "switched"  # off and on, all the time
-    EDITED = "edited"  # its two graphs take turns, all the time
-    RETIRED = "retired"  # archived in the middle
-    UNPUBLISHED = "unpublished"  # active, with a draft only
+    SWITCHED = "switched"  # repeatedly deactivated and activated
+    EDITED = "edited"  # its two graphs are published in turn
+    RETIRED = "retired"  # archived halfway through the run
+    UNPUBLISHED = "unpublished"  # active, but never published
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """An automation by name: its trigger, which events it wants, and its graphs; all but an edited one have one."""
+    """An automation: its trigger, the predicate of matching events, and its graphs. Only an edited automation has two graphs."""
 
     name: str
     trigger: dict[str, Any]
@@ -36,12 +36,12 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it may be found inactive."""
+        """Whether the automation is inactive at some time of the run."""
         return self.fate in (Fate.SWITCHED, Fate.RETIRED)
 
 
 class Automation(msgspec.Struct, frozen=True):
-    """A rule as it was published for an organization."""
+    """A rule published for an organization."""
 
     org: str
     id: str
@@ -69,7 +69,7 @@ def _with(event: str, path: str) -> dict[str, Any]:
 
 
 def _graph(nodes: dict[str, tuple[str, dict[str, Any]]], *edges: str) -> Graph:
-    """Return a graph; an edge is written `from>to` or `from:handle>to`."""
+    """Build a graph; an edge is written `from>to` or `from:handle>to`."""
     drawn = []
     for index, edge in enumerate(edges):
         left, _, target = edge.partition(">")
@@ -103,7 +103,7 @@ def _tagging(name: str) -> tuple[Graph]:
 
 
 def rules(url: str) -> tuple[Rule, ...]:
-    """Return the rules; webhooks go below `url`, every event to an address of its own."""
+    """Return the rules. Webhooks go to paths under `url`, one path per event."""
     hook = ("send_webhook", {"url": url + "/{{ n }}", "body": _BODY})
     return (
         Rule("everything", {}, lambda sent: True, _tagging("everything")),
@@ -172,7 +172,7 @@ def _mailed() -> Graph:
 
 
 def _patient(hook: tuple[str, dict[str, Any]]) -> Graph:
-    """Wait for a moment and then for a deposit; who makes one hears of it in the app, for others there is a webhook."""
+    """Wait a second, then for a deposit. A contact that deposits gets an in-app message; on timeout a webhook is sent."""
     nodes = {
         "t": _ENTERED,
         "d": _MOMENT,
@@ -186,21 +186,21 @@ def _patient(hook: tuple[str, dict[str, Any]]) -> Graph:
 
 
 def _edited() -> tuple[Graph, Graph]:
-    """Return two graphs that have no node in common."""
+    """Return two graphs without a common node id."""
     before = {"t": _ENTERED, "d": _MOMENT, "x": _tag("before")}
     later = {"t2": _ENTERED, "x2": _tag("early"), "d2": _MOMENT, "y2": _tag("later")}
     return _graph(before, "t>d", "d>x"), _graph(later, "t2>x2", "x2>d2", "d2>y2")
 
 
 async def publish(url: str, sink: str, org: str, key: str) -> list[Automation]:
-    """Make every rule an automation of an organization; webhooks go below `sink`."""
+    """Publish every rule as an automation of an organization. Webhooks go to paths under `sink`."""
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=30) as client:
         return [Automation(org, await _publish(client, rule), rule) for rule in rules(sink)]
 
 
 async def _publish(client: httpx.AsyncClient, rule: Rule) -> str:
-    """Publish the graphs of a rule one after the other: their versions are 1 and 2."""
+    """Publish the graphs of a rule in order, as versions 1 and 2."""
     first, *others = rule.graphs
     body = {"name": rule.name, "triggerSpec": {"type": "app_event", **rule.trigger}, "graph": first}
     made = (await client.post("/automations", json=body)).raise_for_status().json()
@@ -214,14 +214,14 @@ async def _publish(client: httpx.AsyncClient, rule: Rule) -> str:
 
 
 class Author:
-    """Changes automations through any API while everything is being killed, and notes what was answered with success."""
+    """Changes automations through any API process during the faults, and logs the changes that succeeded."""
 
     def __init__(self, callers: Callers, log: Log) -> None:
         self._callers = callers
         self._log = log
 
     def busy_with(self, automation: Automation, middle: float) -> list[Coroutine[Any, Any, None]]:
-        """Return what is to be done to an automation, until cancelled; `middle`: seconds until one is retired."""
+        """Return the coroutines that change an automation until cancelled. `middle` is the number of seconds until a retired one is archived."""
         caller = self._callers.caller(automation.org, automation.rule.name)
         match automation.rule.fate:
             case Fate.SWITCHED:
@@ -250,7 +250,7 @@ class Author:
                 self._log.published.append(Published(automation.id, now_us()))
 
     async def _replay(self, caller: Caller) -> None:
-        """Give every dead entry of an organization another life, now and then."""
+        """Replay the dead entries of an organization from time to time."""
         while True:
             await asyncio.sleep(caller.chance.uniform(5, 10))
             await _post(caller, "/entries/replay", {"state": "dead"})
@@ -264,5 +264,5 @@ class Author:
 
 
 async def _post(caller: Caller, path: str, body: dict[str, Any]) -> bool:
-    """Ask any API; return whether it was answered with success."""
+    """Send a request to any API process. Returns whether it succeeded."""
     return await caller.ask("POST", path, "automations", json=body) is not None

@@ -1,4 +1,4 @@
-"""The clients: each sends one request at a time to any API process, and asks again until every event in it is answered."""
+"""Clients that send events. Each sends one request at a time to any API process and repeats it until every event is answered."""
 
 import asyncio
 from collections import defaultdict
@@ -19,7 +19,7 @@ PAUSES = (0.02, 0.15)  # seconds between the requests of a client
 
 
 class Load:
-    """Clients that send until `stop`, taking turns among the organizations."""
+    """Clients that send until `stop()`, distributed over the organizations."""
 
     def __init__(
         self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int, lender: Lender
@@ -28,10 +28,16 @@ class Load:
         self.lender = lender
         self._stopping = asyncio.Event()
         traffic = [Traffic(account.org, datetime.now(UTC)) for account in accounts]
-        self._traffic = {each.org: each for each in traffic}
+        self._traffic = {of_org.org: of_org for of_org in traffic}
         self._clients = [
-            _Client(urls, accounts[each % len(accounts)], traffic[each % len(accounts)], Random(f"{seed}/{each}"), self)
-            for each in range(clients)
+            _Client(
+                urls,
+                accounts[number % len(accounts)],
+                traffic[number % len(accounts)],
+                Random(f"{seed}/{number}"),
+                self,
+            )
+            for number in range(clients)
         ]
         self.answered: dict[str, list[Sent]] = defaultdict(list)
 
@@ -40,16 +46,16 @@ class Load:
         return self._stopping.is_set()
 
     def people(self, org: str) -> range:
-        """Return whom events of an organization are of at this moment."""
+        """Return the numbers of the people that an organization's events are about at this moment."""
         return self._traffic[org].people
 
     @property
     def everybody(self) -> range:
-        """Everybody whom any event was of."""
-        return range(max(each.people.stop for each in self._traffic.values()))
+        """The numbers of all people that any event was about."""
+        return range(max(of_org.people.stop for of_org in self._traffic.values()))
 
     def stop(self) -> None:
-        """Send nothing new; what was sent is still asked for."""
+        """Send no new events; unanswered ones are still repeated."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -85,15 +91,15 @@ class _Client:
         await self._deliver(events)
 
     async def _again(self) -> None:
-        """Send an event that was answered long ago, or another one under its key."""
-        known = self._load.answered[self._traffic.org]
-        if known:
-            old = self._chance.choice(known)
+        """Repeat an event that was answered long ago, or send another event with its key."""
+        events = self._load.answered[self._traffic.org]
+        if events:
+            old = self._chance.choice(events)
             other = old.key is not None and self._chance.random() < 0.5
             await self._deliver([self._traffic.repeat(self._chance, old) if other else old])
 
     async def _race(self) -> None:
-        """Send one event several times at once, alone and among others."""
+        """Send one event several times concurrently, alone and in batches."""
         event = self._traffic.live(self._chance)
         other = self._traffic.live(self._chance)
         if event.once:
@@ -104,7 +110,7 @@ class _Client:
         await self._deliver(events, "test")
 
     async def _deliver(self, events: list[Sent], kind: str = "live") -> None:
-        """Send events until each has a final answer; a key that is lent and taken no more is one."""
+        """Send events until each has a final answer. The rejection of a revoked key is a final answer."""
         for event in events:
             self._load.log.sent[event.org, event.number] = event
         lent = self._load.lender.pick(self._chance, self._traffic.org, kind)
@@ -117,10 +123,10 @@ class _Client:
             pending = [event for event, answer in zip(pending, answers, strict=True) if answer in UNSETTLED]
             if pending:
                 await asyncio.sleep(self._chance.uniform(0.05, 0.4))
-        self._load.answered[self._traffic.org] += [each for each in events if each.sort is Sort.LIVE and each.once]
+        self._load.answered[self._traffic.org] += [event for event in events if event.sort is Sort.LIVE and event.once]
 
     async def _send(self, events: list[Sent], key: str, lent: str) -> list[Answer]:
-        """Make one request, of one event alone or of several, and note what each was told."""
+        """Send one request of one or more events and log the answer to each."""
         api = self._chance.randrange(len(self._urls))
         path, body = ("/events", events[0].body) if len(events) == 1 else ("/events/batch", _batch(events))
         headers = {"authorization": f"Bearer {key}"}
@@ -153,7 +159,7 @@ def _without_answer(error: httpx.TransportError) -> Answer:
 
 
 def _read(response: httpx.Response, events: list[Sent], lent: str) -> list[tuple[Answer, dict[str, Any]]]:
-    """Return the answer to each event, with what was said."""
+    """Return the answer to each event with its response."""
     try:
         body = response.json()
         items = body.get("results", [body])

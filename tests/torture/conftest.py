@@ -1,4 +1,4 @@
-"""One short run for all tests here: every kind of kill at least once, in about a minute."""
+"""One short run for all tests of this folder: every kind of kill at least once, in about a minute."""
 
 from collections.abc import AsyncIterator
 
@@ -11,7 +11,7 @@ from tests.torture.run import Run, torture
 
 
 class Tortured(msgspec.Struct):
-    """A finished run, and its installation, which still runs."""
+    """A finished run and its installation, which is still running."""
 
     run: Run
     installation: Installation

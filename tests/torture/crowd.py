@@ -1,4 +1,4 @@
-"""Everybody who uses the installation while it is tortured: who sends events, and all others beside them."""
+"""All users of the installation during a run: the clients that send events, analysts, authors and wallets."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -20,11 +20,11 @@ from tests.torture.searching import Searched, in_text
 
 ENOUGH = 10  # pushes of an organization
 _READ_EVERY = 2.0  # seconds
-_PATIENT = 60.0  # seconds; who asks while nothing is wrong waits for every answer
+_PATIENT = 60.0  # seconds; after the faults every request must get an answer
 
 
 class Crowd:
-    """All of them. `read`: what metrics said, searched for secrets."""
+    """Starts all users. `read` holds the metrics pages, searched for secrets."""
 
     def __init__(self, installation: Installation, wish: Wish) -> None:
         urls, accounts = installation.urls, installation.accounts
@@ -39,23 +39,23 @@ class Crowd:
 
     @property
     def log(self) -> Log:
-        """What all of them did and heard."""
+        """The requests of all users and their answers."""
         return self.load.log
 
     @property
     def has_seen_enough(self) -> bool:
-        """Whether every organization had pushes, by keys of its own and by lent ones: what came over sockets can be judged."""
+        """Whether every organization got pushes, also with temporary keys: without them V16 would have nothing to check."""
         heard = [self.log.ears.heard[org, "socket"].own for org in self._callers.orgs]
         by_lent_key = any(line.key and line.pushes for line in self.log.lines)
         return min(heard) >= ENOUGH and by_lent_key and any(len(line.pushes) > 1 for line in self.log.lines)
 
     async def define_segments(self) -> None:
-        """Let every organization have its segment, before anything is wrong."""
+        """Define each organization's segment before the faults begin."""
         for org in self._callers.orgs:
             await define_segment(self._callers.caller(org, "segment"))
 
     def beside(self, automations: list[Automation]) -> list[Coroutine[Any, Any, None]]:
-        """Return what everybody does who sends no events, until cancelled."""
+        """Return the coroutines of all users that send no events. They run until cancelled."""
         author = Author(self._callers, self.log)
         doing = [do for automation in automations for do in author.busy_with(automation, self.wish.seconds / 2)]
         for org in self._callers.orgs:
@@ -67,12 +67,11 @@ class Crowd:
         return [*doing, *self.holders.busy_with(self.load.people), self._read_metrics()]
 
     async def ask_everything(self) -> None:
-        """Let the analysts of all organizations ask all they can, now that everything works."""
+        """Let the analysts send every query once, after the faults."""
         for org in self._callers.orgs:
             await ask_everything(self._callers.caller(org, "analyst in the end", _PATIENT), self._gossip)
 
     async def close(self) -> None:
-        """Let go of all connections."""
         await self._callers.close()
 
     async def _read_metrics(self) -> None:

@@ -1,4 +1,4 @@
-"""What must be true of effects: of what arrived outside, of messages, tags and steps, and of the leases they happened under."""
+"""Invariants of effects: deliveries, messages, tags, steps, and the leases under which they happened."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -9,14 +9,14 @@ import msgspec
 from tests.torture.evidence import Evidence, Findings, Lease
 from tests.torture.log import Sort
 from tests.torture.rows import MessageRow, StepRow
-from tests.torture.sinks import Arrival
+from tests.torture.sinks import Delivery
 
-CLOCK_US = 1_000_000  # by which the clocks of a process and a sink may differ
+CLOCK_US = 1_000_000  # the clocks of a process and a receiver may differ by this much
 _SETTLED = frozenset({"sent", "failed", "skipped", "unknown", "delivered"})
 
 
 def effects_happen_once(run: Evidence) -> Findings:
-    """a message leaves under one id with one text, never after it was recorded as sent, which it is if and only if somebody took it; tags and in-app messages are those of the steps"""
+    """a message leaves under one id with one text, and never after it was recorded as sent; it is recorded as sent if and only if a receiver accepted it; tags and in-app messages match the steps"""
     sent = defaultdict(list)
     for step in run.stored.steps:
         if step.outcome == "sent":
@@ -29,7 +29,7 @@ def effects_happen_once(run: Evidence) -> Findings:
     yield from _tags_are_those_of_steps(run)
 
 
-def _miscounted(message: MessageRow, steps: list[StepRow], copies: list[Arrival]) -> str | None:
+def _miscounted(message: MessageRow, steps: list[StepRow], copies: list[Delivery]) -> str | None:
     name, is_sent = f"message {message.id}", message.status in ("sent", "delivered")
     if message.status not in _SETTLED:
         return f"{name} is {message.status} in the end"
@@ -38,7 +38,7 @@ def _miscounted(message: MessageRow, steps: list[StepRow], copies: list[Arrival]
     return None if message.channel == "inapp" else _mistaken(message, steps, copies)
 
 
-def _mistaken(message: MessageRow, steps: list[StepRow], copies: list[Arrival]) -> str | None:
+def _mistaken(message: MessageRow, steps: list[StepRow], copies: list[Delivery]) -> str | None:
     name, is_taken = f"message {message.id}", any(copy.is_taken for copy in copies)
     if not steps:
         good = not is_taken or message.status == "unknown"
@@ -48,7 +48,7 @@ def _mistaken(message: MessageRow, steps: list[StepRow], copies: list[Arrival]) 
     return f"doubled: {name} left again after it was sent" if copies[-1].at > steps[0].committed else None
 
 
-def _misprinted(run: Evidence, message: MessageRow, copies: list[Arrival]) -> str | None:
+def _misprinted(run: Evidence, message: MessageRow, copies: list[Delivery]) -> str | None:
     if len({copy.body for copy in copies}) > 1:
         return f"the copies of message {message.id} differ"
     number = str(_number(run, message))
@@ -59,11 +59,11 @@ def _misprinted(run: Evidence, message: MessageRow, copies: list[Arrival]) -> st
     return f"message {message.id} did not leave as it is stored"
 
 
-def _is_what_was_stored(message: MessageRow, copy: Arrival, number: str) -> bool:
+def _is_what_was_stored(message: MessageRow, copy: Delivery, number: str) -> bool:
     if message.channel == "email":
         return copy.target == message.recipient and f"\r\nSubject: {message.subject}\r\n".encode() in copy.body
-    told = str(msgspec.json.decode(copy.body)["n"])
-    return (copy.body, copy.target, told) == (
+    sent_number = str(msgspec.json.decode(copy.body)["n"])
+    return (copy.body, copy.target, sent_number) == (
         (message.body or "").encode(),
         urlsplit(message.recipient or "").path,
         number,
@@ -89,8 +89,8 @@ def _tags_are_those_of_steps(run: Evidence) -> Findings:
 
 
 def nothing_else_leaves(run: Evidence) -> Findings:
-    """nothing arrives without a row of its own that was there before; a row belongs to an entry that was claimed, of a live event and a published automation"""
-    messages = {each.id: each for each in run.stored.messages}
+    """every delivery has a row that was committed before it; every row belongs to a claimed entry of a live event and a published automation"""
+    messages = {row.id: row for row in run.stored.messages}
     for arrival in run.arrivals:
         message = messages.get(arrival.id)
         if message is None or message.channel != arrival.channel:
@@ -114,7 +114,7 @@ def _unfounded(run: Evidence, message: MessageRow) -> str | None:
 
 
 def leases_are_respected(run: Evidence) -> Findings:
-    """tokens grow, and a lease begins when the one before has ended; nothing leaves or is recorded outside of the lease of its claim; each copy has a claim of its own"""
+    """tokens increase, and a lease begins after the previous one ended; nothing leaves or is recorded outside the lease of its claim; each copy has its own claim"""
     for entry_id, leases in run.leases.items():
         for one, other in pairwise(leases):
             good = one.token < other.token and one.ended <= other.claimed
@@ -128,16 +128,16 @@ def leases_are_respected(run: Evidence) -> Findings:
 
 
 def _outside_of_leases(run: Evidence, message: MessageRow) -> Findings:
-    """Give each copy the first lease that it may have left under; leases come one after the other."""
+    """Assign each copy the first lease under which it may have left; leases do not overlap."""
     free = list(run.leases.get(message.entry_id, []))
     for copy in run.copies.get(message.id, []):
-        under = next((each for each in free if covers(run, message, each, copy.at)), None)
+        under = next((lease for lease in free if covers(run, message, lease, copy.at)), None)
         if under is not None:
             free.remove(under)
         yield None if under else f"message {message.id} left at {copy.at} without a lease of its own"
 
 
 def covers(run: Evidence, message: MessageRow, lease: Lease, at: int) -> bool:
-    """Return whether a message may have left under a lease: of one that an erasure voids its worker hears nothing."""
+    """Return whether a message may have left under a lease. A worker does not notice that an erasure voided its lease."""
     voided = lease.ended == run.erased.get(message.contact_id)
     return lease.claimed <= at < (lease.until if voided else min(lease.until, lease.ended)) + CLOCK_US

@@ -1,4 +1,4 @@
-"""What must be true of entries: that they end, after how many attempts, when, and which way they went."""
+"""Invariants of entries: that they end, after how many attempts, when, and along which path."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,25 +12,25 @@ from tests.torture.rows import EntryRow, StepRow, VersionRow
 
 MOST_ATTEMPTS = len(RETRY_DELAYS) + 1
 _TERMINAL = frozenset({"completed", "exited", "cancelled", "dead"})
-_FOR_GOOD = "gone"  # what the receiver said of a webhook's address
+_FOR_GOOD = "gone"  # the receiver answered 410
 _REFUSED_FOR_GOOD = "(SMTP 5"
 _WORTH_RETRYING = frozenset({"refused", "no_answer", "unreachable", "no_email", "attempts_exhausted"})
 _STAYS = frozenset({"failed", "waiting"})
 
 
 def entries_come_to_an_end(run: Evidence) -> Findings:
-    """there is one entry per automation and event, and every one has come to its end after the drain"""
-    seen = set()
+    """there is one entry per automation and event, and every entry has ended after the drain"""
+    attempts = set()
     for entry in run.stored.entries:
         place = entry.automation_id, entry.event_id
-        if place in seen:
+        if place in attempts:
             yield f"doubled: event {entry.event_id} is in one automation twice"
-        seen.add(place)
+        attempts.add(place)
         yield None if entry.state in _TERMINAL else f"entry {entry.id} is {entry.state} ({entry.last_error})"
 
 
 def attempts_are_bounded(run: Evidence) -> Findings:
-    """no step is tried more often than its schedule allows; what is dead says why, and had no try left or no hope"""
+    """no step is attempted more often than its retry schedule allows; a dead entry has its reason and no attempt left, or a permanent failure"""
     failures = Counter((step.entry_id, step.node_id) for step in run.stored.steps if step.outcome == "failed")
     for (entry_id, node_id), count in failures.items():
         most = MOST_ATTEMPTS * (1 + run.entry[entry_id].replays) if entry_id in run.entry else 0
@@ -38,7 +38,7 @@ def attempts_are_bounded(run: Evidence) -> Findings:
     for entry in run.stored.entries:
         if entry.state != "dead":
             yield _overtried(entry)
-        elif entry.contact_id not in run.erased:  # of whose errors the first word stayed
+        elif entry.contact_id not in run.erased:  # an erasure keeps only the first word of the errors
             yield _buried_alive(entry)
 
 
@@ -54,13 +54,13 @@ def _buried_alive(entry: EntryRow) -> str | None:
         return None
     if outcome not in _WORTH_RETRYING:
         return f"{name} is dead, which nothing explains: {error}"
-    late = outcome == "attempts_exhausted"  # the claims after the last only bury it
+    late = outcome == "attempts_exhausted"  # a claim after the last attempt only marks the entry as dead
     right = entry.attempts > MOST_ATTEMPTS if late else entry.attempts == MOST_ATTEMPTS
     return None if right else f"{name} is dead after {entry.attempts} attempts: {error}"
 
 
 def waits_end_in_time(run: Evidence) -> Findings:
-    """a delay ends when it is due, a wait with the event that it waits for: not before, and no later than faults explain"""
+    """a delay ends when it is due and a wait with its event: not before, and no later than the faults explain"""
     for entry_id, steps in run.steps.items():
         for begun, ended in pairwise(steps):
             if begun.outcome == "waiting" and ended.outcome in ("waited", "timed_out", "matched"):
@@ -84,7 +84,7 @@ def _mistimed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) ->
 
 
 def _missed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> str | None:
-    """Return an event that came in time and was committed before the wait was given up."""
+    """Return an event that matched in time and was committed before the wait timed out."""
     until = _us(begun.detail["until"])
     for event in run.by_contact[entry.contact_id, ended.detail["event"]]:
         if begun.at < event.received <= until and event.committed < ended.committed:
@@ -93,10 +93,10 @@ def _missed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> s
 
 
 def _excused(run: Evidence, entry_id: str, span: Span) -> int:
-    """Return how much of a time nobody could work, or the worker that had the entry did not end with it."""
-    held = [(each.claimed, each.ended) for each in run.leases.get(entry_id, [])]
+    """Return the part of a span in which no engine could work or a lost worker still held the entry, in microseconds."""
+    leases = [(lease.claimed, lease.ended) for lease in run.leases.get(entry_id, [])]
     near = [outage for outage in run.outages if outage[1] > span[0] and outage[0] < span[1]]
-    return sum(ended - began for began, ended in overlap([span], union(near + held)))
+    return sum(ended - began for began, ended in overlap([span], union(near + leases)))
 
 
 def _us(moment: str) -> int:
@@ -104,7 +104,7 @@ def _us(moment: str) -> int:
 
 
 def paths_are_those_of_versions(run: Evidence) -> Findings:
-    """an entry runs the version that was live when its event came, from node to node along its edges, to an end"""
+    """an entry runs the version that was live when its event was ingested, along the edges of its graph, to an end"""
     roads = {(version.automation_id, version.version): _road(version) for version in run.stored.versions}
     for entry in run.stored.entries:
         road = roads.get((entry.automation_id, entry.version or 0))
@@ -126,7 +126,7 @@ def _road(version: VersionRow) -> _Road:
 
 
 def _wrong_version(run: Evidence, entry: EntryRow) -> str | None:
-    """Say so when another version was live all the time between the first attempt to send the event and its commit."""
+    """Report an entry whose version was live at no moment between the first attempt to send the event and its commit."""
     event, versions = run.event.get(entry.event_id), run.versions.get(entry.automation_id, [])
     sent = None if event is None else run.sent_as(event)
     if event is None or sent is None:
@@ -143,7 +143,7 @@ def _wrong_version(run: Evidence, entry: EntryRow) -> str | None:
 
 def _live(versions: list[Version], since: int, until: int) -> Iterator[int]:
     for version, later in zip(versions, [*versions[1:], None], strict=True):
-        if version.committed <= until and (later is None or later.seen >= since):
+        if version.committed <= until and (later is None or later.visible >= since):
             yield version.number
 
 

@@ -1,4 +1,4 @@
-"""Contacts that are forgotten in the midst of everything: while their events come in, their entries run, their sockets are open."""
+"""Erases contacts during the run: while their events arrive, their entries run and their sockets are open."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,20 +7,20 @@ from tests.torture.asking import Caller
 from tests.torture.log import Erased, Sent, now_us
 
 _APART = (0.5, 2.0)  # seconds
-_LATEST = 300  # events: whose people are taken
+_LATEST = 300  # recent events from which contacts are picked
 
 
 async def erase_some(caller: Caller, answered: Mapping[str, Sequence[Sent]]) -> None:
-    """Erase contacts of an organization whose events were `answered`, most of them lately, until cancelled."""
+    """Erase contacts of an organization until cancelled, mostly of recently `answered` events."""
     while True:
         await asyncio.sleep(caller.chance.uniform(*_APART))
-        if known := answered.get(caller.org):
-            contact = caller.chance.choice(known[-_LATEST:]).body["contact"]
-            found = await caller.ask(
+        if events := answered.get(caller.org):
+            contact = caller.chance.choice(events[-_LATEST:]).body["contact"]
+            response = await caller.ask(
                 "POST", "/contacts/find", "contacts", key="admin", good=(200, 404), json={"contact": contact}
             )
-            if found is not None and found.status_code == 200:
-                await _erase(caller, found.json()["id"])
+            if response is not None and response.status_code == 200:
+                await _erase(caller, response.json()["id"])
 
 
 async def _erase(caller: Caller, contact_id: str) -> None:

@@ -1,4 +1,4 @@
-"""All that the checker looks at, and the indexes by which it does."""
+"""The evidence of a run and the indexes that the invariants use."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,37 +11,37 @@ from tests.torture.automations import Automation
 from tests.torture.log import Attempt, Log, Published, Sent, Switched
 from tests.torture.nemesis import Fault
 from tests.torture.oracle import Conflict
-from tests.torture.rows import DryRow, EntryRow, EventRow, StepRow, Stored, SwitchRow, Told, VersionRow
+from tests.torture.rows import DryRow, EntryRow, EventRow, ServiceCounts, StepRow, Stored, SwitchRow, VersionRow
 from tests.torture.searching import Searched
-from tests.torture.sinks import Arrival
+from tests.torture.sinks import Delivery
 
 NEVER = 2**62
 Findings = Iterator[str | None]
 """For everything that an invariant looks at: what is wrong with it, or None."""
 
-RECOVERY_US = 6_000_000  # until what was started again works: a process takes two seconds to load, more where all are being killed
+RECOVERY_US = 6_000_000  # a restarted process needs two seconds to load, and more on a machine where all are restarting
 _POSTGRES = frozenset({"postmaster", "postgres", "backend"})
-_LONG_US = 30_000_000  # by then everybody has seen a switch, answered or not
+_LONG_US = 30_000_000  # by then every process has seen a switch, also an unanswered one
 
 
 class Switch(NamedTuple):
-    """An automation was switched: when that was committed, and when everybody saw it at the latest."""
+    """An activation or deactivation: when it was committed, and when every process saw it at the latest."""
 
     committed: int
-    seen: int
+    visible: int
     active: bool
 
 
 class Version(NamedTuple):
-    """A version was published: when that was committed, and when everybody saw it at the latest."""
+    """A published version: when it was committed, and when every process saw it at the latest."""
 
     number: int
     committed: int
-    seen: int
+    visible: int
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The time of one claim: from its commit until it ended, and until when it was given at the longest (microseconds)."""
+    """The lease of one claim: its commit, its last expiry and its end, in microseconds."""
 
     token: int
     claimed: int
@@ -54,17 +54,17 @@ Span = tuple[int, int]
 
 
 class Evidence(msgspec.Struct, dict=True):
-    """All that is known of a run: what was sent and answered, what is stored, what the service tells of it, what left it.
+    """Everything known about a run: requests and answers, stored rows, the service's own counts, and deliveries.
 
-    `left`: locks and transactions that stay open. `complaints`: what no process may do, killed or not. `searched`: for secrets.
-    `engines`: how many there are. `slack`: microseconds that anything may take beside what faults cost.
+    `left`: locks and transactions still open at the end. `complaints`: errors that no process may log, killed or not. `searched`: places
+    searched for secrets. `engines`: the number of engines. `slack`: microseconds that anything may take in addition to the faults.
     """
 
     log: Log
     stored: Stored
-    told: Told
+    counts: ServiceCounts
     automations: list[Automation]
-    arrivals: list[Arrival]
+    arrivals: list[Delivery]
     faults: list[Fault]
     left: list[str]
     complaints: list[str]
@@ -74,45 +74,45 @@ class Evidence(msgspec.Struct, dict=True):
 
     @cached_property
     def attempts(self) -> Mapping[tuple[str, int], list[Attempt]]:
-        """The attempts at each sent event, in the order of their answers."""
-        found = defaultdict(list)
+        """The attempts of each sent event in the order of their answers."""
+        attempts = defaultdict(list)
         for attempt in self.log.attempts:
-            found[attempt.org, attempt.number].append(attempt)
-        return found
+            attempts[attempt.org, attempt.number].append(attempt)
+        return attempts
 
     @cached_property
     def by_key(self) -> Mapping[tuple[str, str], list[EventRow]]:
         """The stored events of each idempotency key."""
-        found = defaultdict(list)
+        events = defaultdict(list)
         for event in self.stored.events:
-            found[event.org, event.key].append(event)
-        return found
+            events[event.org, event.key].append(event)
+        return events
 
     @cached_property
     def dry_by_key(self) -> Mapping[tuple[str, str], list[DryRow]]:
-        found = defaultdict(list)
+        rows = defaultdict(list)
         for row in self.stored.dry_runs:
-            found[row.org, row.key].append(row)
-        return found
+            rows[row.org, row.key].append(row)
+        return rows
 
     @cached_property
     def conflicts(self) -> Mapping[str, set[Conflict]]:
         """The identity conflicts of each event."""
-        found: dict[str, set[Conflict]] = defaultdict(set)
+        conflicts: dict[str, set[Conflict]] = defaultdict(set)
         for conflict in self.stored.conflicts:
-            found[conflict.event_id].add((conflict.kind, conflict.outcome))
-        return found
+            conflicts[conflict.event_id].add((conflict.kind, conflict.outcome))
+        return conflicts
 
     @cached_property
     def switches(self) -> Mapping[str, list[Switch]]:
-        """The switches of each automation, in their order."""
-        found = defaultdict(list)
+        """The switches of each automation in order."""
+        switches = defaultdict(list)
         for row in self.stored.switches:
-            seen = [each.ended for each in self.log.switched if _shows(each, row)]
-            found[row.automation_id].append(
-                Switch(row.committed, min(seen, default=row.committed + _LONG_US), row.active)
+            answered = [answer.ended for answer in self.log.switched if _shows(answer, row)]
+            switches[row.automation_id].append(
+                Switch(row.committed, min(answered, default=row.committed + _LONG_US), row.active)
             )
-        return found
+        return switches
 
     @cached_property
     def event(self) -> Mapping[str, EventRow]:
@@ -127,26 +127,26 @@ class Evidence(msgspec.Struct, dict=True):
     @cached_property
     def list_entries(self) -> Mapping[str, list[EntryRow]]:
         """The entries of each automation."""
-        found = defaultdict(list)
+        entries = defaultdict(list)
         for entry in self.stored.entries:
-            found[entry.automation_id].append(entry)
-        return found
+            entries[entry.automation_id].append(entry)
+        return entries
 
     @cached_property
     def by_contact(self) -> Mapping[tuple[str, str], list[EventRow]]:
         """The events of each contact, by name, in the order of their commits."""
-        found = defaultdict(list)
+        events = defaultdict(list)
         for event in self.stored.events:
-            found[event.contact_id, event.event].append(event)
-        return found
+            events[event.contact_id, event.event].append(event)
+        return events
 
     @cached_property
     def steps(self) -> Mapping[str, list[StepRow]]:
-        """The steps of each entry, in their order."""
-        found = defaultdict(list)
+        """The steps of each entry in order."""
+        steps = defaultdict(list)
         for step in self.stored.steps:
-            found[step.entry_id].append(step)
-        return found
+            steps[step.entry_id].append(step)
+        return steps
 
     @cached_property
     def leases(self) -> Mapping[str, list[Lease]]:
@@ -154,17 +154,17 @@ class Evidence(msgspec.Struct, dict=True):
         open_ones: dict[tuple[str, int], Lease] = {}
         for row in self.stored.leases:
             place = row.entry_id, row.token
-            if row.until is None:  # a rescue ends the lease before it under a token of its own
+            if row.until is None:  # a rescue has its own token and ends the previous lease
                 place = place if place in open_ones else (row.entry_id, row.token - 1)
                 if place in open_ones and open_ones[place].ended == NEVER:
                     open_ones[place] = msgspec.structs.replace(open_ones[place], ended=row.committed)
             else:
-                known = open_ones.get(place, Lease(row.token, row.committed, row.until, NEVER))
-                open_ones[place] = msgspec.structs.replace(known, until=max(known.until, row.until))
-        found = defaultdict(list)
+                lease = open_ones.get(place, Lease(row.token, row.committed, row.until, NEVER))
+                open_ones[place] = msgspec.structs.replace(lease, until=max(lease.until, row.until))
+        leases = defaultdict(list)
         for (entry_id, _), lease in open_ones.items():
-            found[entry_id].append(lease)
-        return found
+            leases[entry_id].append(lease)
+        return leases
 
     @cached_property
     def by_token(self) -> Mapping[tuple[str, int], Lease]:
@@ -173,69 +173,69 @@ class Evidence(msgspec.Struct, dict=True):
 
     @cached_property
     def outages(self) -> list[Span]:
-        """The times in which nobody could do an engine's work: Postgres was out, or every engine was."""
+        """The spans in which no engine could work: Postgres was down, or all engines were."""
         postgres = [_outage(fault) for fault in self.faults if fault.role in _POSTGRES]
         engines = [[_outage(fault) for fault in self.faults if _hits(fault, engine)] for engine in range(self.engines)]
         return union(postgres + reduce(overlap, map(union, engines)))
 
     @cached_property
-    def copies(self) -> Mapping[str, list[Arrival]]:
-        """The copies of each message that arrived, in the order in which they began to."""
-        found = defaultdict(list)
+    def copies(self) -> Mapping[str, list[Delivery]]:
+        """The copies of each message in the order of their arrival."""
+        copies = defaultdict(list)
         for arrival in sorted(self.arrivals, key=lambda each: each.at):
-            found[arrival.id].append(arrival)
-        return found
+            copies[arrival.id].append(arrival)
+        return copies
 
     @cached_property
     def versions(self) -> Mapping[str, list[Version]]:
-        """The versions of each automation, in their order."""
-        found = defaultdict(list)
+        """The versions of each automation in order."""
+        versions = defaultdict(list)
         for row in self.stored.versions:
-            answered = [each.ended for each in self.log.published if _tells(each, row)]
-            seen = min(answered, default=row.committed + _LONG_US)
-            found[row.automation_id].append(Version(row.version, row.committed, seen))
-        return found
+            answered = [answer.ended for answer in self.log.published if _tells(answer, row)]
+            visible = min(answered, default=row.committed + _LONG_US)
+            versions[row.automation_id].append(Version(row.version, row.committed, visible))
+        return versions
 
     @cached_property
     def erased(self) -> Mapping[str, int]:
-        """When each erased contact was."""
+        """The commit of each contact's erasure, in microseconds."""
         return {erasure.contact_id: erasure.committed for erasure in reversed(self.stored.erasures)}
 
     @cached_property
     def revoked(self) -> Mapping[str, int]:
-        """When each revoked key was."""
-        return {each.key_id: each.committed for each in self.stored.revoked}
+        """The commit of each key's revocation, in microseconds."""
+        return {key.key_id: key.committed for key in self.stored.revoked}
 
     def stood_still(self, span: Span) -> int:
-        """Return for how much of a time an API process, or Postgres, that somebody dealt with may have been frozen (microseconds)."""
+        """Return how long an API process or Postgres was frozen within a span, in microseconds."""
         frozen = union(
             (fault.began, fault.ended) for fault in self.faults if fault.kind == "freeze" and fault.role != "engine"
         )
         return sum(ended - began for began, ended in overlap([span], frozen))
 
     def struck(self, span: Span) -> bool:
-        """Whether Postgres suffered anything in a time: what was committed may have been seen later than its moment says."""
+        """Return whether a fault hit Postgres within a span: a commit may have become visible later than its timestamp says."""
         postgres = ((fault.began, fault.ended) for fault in self.faults if fault.role in _POSTGRES)
         return any(began < span[1] and ended > span[0] for began, ended in postgres)
 
     def sent_as(self, row: EventRow | DryRow) -> Sent | None:
-        """Return the sent event of the number in a payload."""
+        """Return the sent event with the number in the row's payload."""
         return self.log.sent.get((row.org, row.payload.get("n", -1)))
 
 
 def _shows(answered: Switched, row: SwitchRow) -> bool:
-    """Whether an answer proves that a switch is committed: it is the answer to it, or to a later request."""
+    """Return whether an answer proves that a switch is committed: it answers this request or a later one."""
     own = answered.active is row.active and answered.began <= row.committed <= answered.ended
     return answered.automation_id == row.automation_id and (own or answered.began > row.committed)
 
 
 def _tells(answered: Published, row: VersionRow) -> bool:
-    """Whether an answer proves that a version is committed; one author publishes an automation, one after the other."""
+    """Return whether an answer proves that a version is committed. One author publishes the versions of an automation in sequence."""
     return answered.automation_id == row.automation_id and answered.ended >= row.committed
 
 
 def _outage(fault: Fault) -> Span:
-    """Return the time for which a fault is an excuse: until what it hit works again, and as long again to catch up."""
+    """Return the span that a fault explains: until its victim works again, plus the same time to catch up."""
     return fault.began, fault.ended + RECOVERY_US + (fault.ended - fault.began)
 
 
@@ -244,7 +244,7 @@ def _hits(fault: Fault, engine: int) -> bool:
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """Return the same times as spans that do not meet, in their order."""
+    """Merge overlapping spans; the result is sorted."""
     merged: list[Span] = []
     for began, ended in sorted(spans):
         if merged and began <= merged[-1][1]:
@@ -255,6 +255,6 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def overlap(left: list[Span], right: list[Span]) -> list[Span]:
-    """Return the times that are in both."""
+    """Return the intersection of two lists of spans."""
     both = [(max(one[0], other[0]), min(one[1], other[1])) for one in left for other in right]
     return [(began, ended) for began, ended in both if began < ended]

@@ -1,4 +1,4 @@
-"""What must be true of inboxes: of what came over sockets, of what was acknowledged, and of what waits in the end."""
+"""Invariants of inboxes: pushes, acknowledgements, and the messages that remain at the end."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -15,7 +15,7 @@ Inboxes = Mapping[tuple[str, str], list[MessageRow]]
 
 
 def inboxes_are_kept(run: Evidence) -> Findings:
-    """over a socket come the messages of its wallet alone, each once, as stored, in their order and without a gap; what is delivered was acknowledged, and comes no more; in the end nothing waits"""
+    """a socket gets only its wallet's messages, each once, as stored, in order and without a gap; a delivered message was acknowledged and is not pushed again; at the end no message remains"""
     by_id = {message.id: message for message in run.stored.messages if message.channel == "inapp"}
     inboxes = _inboxes(by_id.values())
     acknowledged = _acknowledged(run, by_id)
@@ -33,10 +33,10 @@ def inboxes_are_kept(run: Evidence) -> Findings:
 
 
 def _inboxes(messages: Iterable[MessageRow]) -> Inboxes:
-    found: dict[tuple[str, str], list[MessageRow]] = defaultdict(list)
+    inboxes: dict[tuple[str, str], list[MessageRow]] = defaultdict(list)
     for message in sorted(messages, key=_place):
-        found[message.org, message.wallet or ""].append(message)
-    return found
+        inboxes[message.org, message.wallet or ""].append(message)
+    return inboxes
 
 
 def _place(message: MessageRow) -> tuple[int, str]:
@@ -44,9 +44,13 @@ def _place(message: MessageRow) -> tuple[int, str]:
 
 
 def _acknowledged(run: Evidence, by_id: Mapping[str, MessageRow]) -> Mapping[str, int]:
-    """Return when each push was first acknowledged by its own wallet; what others said of it does not count."""
+    """Return when each message was first acknowledged by its own wallet. Acknowledgements of other wallets do not count."""
     first: dict[str, int] = {}
-    own = [(line, each, by_id.get(each[0])) for line in run.log.lines for each in line.acknowledged]
+    own = [
+        (line, acknowledgement, by_id.get(acknowledgement[0]))
+        for line in run.log.lines
+        for acknowledgement in line.acknowledged
+    ]
     for line, (message_id, at), row in own:
         if row is not None and (row.org, row.wallet) == (line.org, line.wallet):
             first[message_id] = min(at, first.get(message_id, NEVER))
@@ -74,12 +78,12 @@ def _mistaken(line: Line, push: Push, row: MessageRow, come: set[str]) -> str | 
 def _gap(
     run: Evidence, push: Push, inboxes: Inboxes, row: MessageRow, come: set[str], acknowledged: Mapping[str, int]
 ) -> str | None:
-    """Say so when something came before what stands before it in the inbox, and had been there for a while."""
+    """Report a push that overtook an earlier message of the same inbox."""
     inbox = inboxes[row.org, row.wallet or ""]
     for earlier in inbox[: bisect_left(inbox, _place(row), key=_place)]:
-        there = earlier.committed + CLOCK_US < row.committed and run.erased.get(earlier.contact_id, NEVER) > push.at
+        visible = earlier.committed + CLOCK_US < row.committed and run.erased.get(earlier.contact_id, NEVER) > push.at
         waits = earlier.id not in come and acknowledged.get(earlier.id, NEVER) > push.at
-        if there and waits and not run.struck((earlier.committed, push.at)):
+        if visible and waits and not run.struck((earlier.committed, push.at)):
             return f"push {push.id} came before {earlier.id}, which stands before it in the inbox"
     return None
 

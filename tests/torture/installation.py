@@ -173,8 +173,8 @@ async def _caught(connection: psycopg.AsyncConnection[tuple[int]], terminate: bo
     for look in itertools.count():
         which = _WRITING if look < _LOOKS else "true"
         cursor = await connection.execute(_BACKEND.format(terminated=terminated, which=which))
-        if found := await cursor.fetchone():
-            return found[0]
+        if row := await cursor.fetchone():
+            return row[0]
         await asyncio.sleep(0.005)
     raise AssertionError("unreachable")
 
@@ -307,8 +307,8 @@ async def installed(folder: Path, seed: int, apis: int, engines: int) -> AsyncIt
     home = _home()
     postgres = Postgres(home)
     try:
-        async with sinks(seed) as there:
-            installation = Installation(postgres, there, folder, apis, engines)
+        async with sinks(seed) as receivers:
+            installation = Installation(postgres, receivers, folder, apis, engines)
             try:
                 await installation.start()
                 yield installation

@@ -22,7 +22,7 @@ from tests.torture.entries import (
 from tests.torture.evidence import Evidence, Findings, Switch
 from tests.torture.inboxes import inboxes_are_kept
 from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, Sent, Sort
-from tests.torture.oracle import People, merged
+from tests.torture.oracle import IdentityModel, merged
 from tests.torture.resting import nothing_is_left_of_the_erased, revoked_keys_open_nothing, what_is_stopped_rests
 from tests.torture.rows import DryRow, ErasureRow, EventRow
 from tests.torture.secrecy import secrets_are_kept, words_stay_with_their_owner
@@ -46,8 +46,8 @@ def accepted_exists_once(run: Evidence) -> Findings:
     """what was accepted is stored exactly once, as it was sent, before it was answered"""
     for sent in run.log.sent.values():
         accepted = [attempt for attempt in run.attempts[sent.org, sent.number] if attempt.answer in ACCEPTED]
-        for key in {each.key or "" for each in accepted}:
-            answered = min(each.ended for each in accepted if each.key == key)
+        for key in {attempt.key or "" for attempt in accepted}:
+            answered = min(attempt.ended for attempt in accepted if attempt.key == key)
             match sent.sort:
                 case Sort.LIVE:
                     yield _stored_once(sent, run.by_key[sent.org, key], answered)
@@ -147,8 +147,8 @@ def keys_and_contacts_belong_to_events(run: Evidence) -> Findings:
     for event in run.stored.events:
         if (event.org, event.contact_id) not in contacts:
             yield f"event {event.id} has no contact"
-        held = keys.pop((event.org, event.id), 0)
-        yield None if held == 1 else f"event {event.id} has {held} keys"
+        count = keys.pop((event.org, event.id), 0)
+        yield None if count == 1 else f"event {event.id} has {count} keys"
     for _, event_id in keys:
         yield f"a key is held for event {event_id}, which does not exist"
 
@@ -183,7 +183,7 @@ def _states(switches: list[Switch], since: int, until: int) -> Iterator[bool]:
     for switch in switches:
         if switch.committed > until:
             break
-        if switch.seen >= since:
+        if switch.visible >= since:
             yield state
         state = switch.active
     yield state
@@ -198,33 +198,37 @@ def _dry_runs_count_right(run: Evidence) -> Findings:
                 if automation.org == sent.org and automation.rule.wants(sent)
             ]
             least = len([rule for rule in wanting if not rule.is_stopped])
-            told = {attempt.matched for attempt in run.attempts[sent.org, sent.number] if attempt.answer in ACCEPTED}
-            yield None if told <= set(range(least, len(wanting) + 1)) else f"{_name(sent)} was told {told} automations"
+            matched = {attempt.matched for attempt in run.attempts[sent.org, sent.number] if attempt.answer in ACCEPTED}
+            yield (
+                None
+                if matched <= set(range(least, len(wanting) + 1))
+                else f"{_name(sent)} was told {matched} automations"
+            )
 
 
 def identifiers_belong_to_whom_they_should(run: Evidence) -> Findings:
     """events, identifiers and contacts are as the oracle of identity resolution has them, in the order of commits"""
-    people: dict[str, People] = defaultdict(People)
+    people: dict[str, IdentityModel] = defaultdict(IdentityModel)
     happened: list[EventRow | ErasureRow] = [*run.stored.events, *run.stored.erasures]
-    for each in sorted(happened, key=lambda each: each.committed):
-        match each:
+    for row in sorted(happened, key=lambda row: row.committed):
+        match row:
             case EventRow():
-                yield people[each.org].take(each, run.conflicts[each.id])
+                yield people[row.org].take(row, run.conflicts[row.id])
             case ErasureRow():
-                people[each.org].forget(each)
+                people[row.org].forget(row)
     owners = {(owner.org, owner.kind, owner.value): owner.contact_id for owner in run.stored.owners}
     right = {
         (org, *identifier): contact for org, person in people.items() for identifier, contact in person.owners.items()
     }
     yield from _differences("identifier", right, owners)
     contacts = {contact.id: dict(contact.identifiers()) for contact in run.stored.contacts}
-    held = {contact: dict(kinds) for person in people.values() for contact, kinds in person.held.items()}
-    yield from _differences("contact", held, contacts)
+    identifiers = {contact: dict(kinds) for person in people.values() for contact, kinds in person.identifiers.items()}
+    yield from _differences("contact", identifiers, contacts)
 
 
 def attributes_are_merged(run: Evidence) -> Findings:
     """the attributes of every contact are those of its events, merged in the order of commits"""
-    sent = {number: each.body.get("attributes", {}) for number, each in run.log.sent.items()}
+    sent = {number: event.body.get("attributes", {}) for number, event in run.log.sent.items()}
     right = merged(run.stored.events, sent)
     for contact in run.stored.contacts:
         good = contact.id in run.erased or right[contact.id].allow(contact.attributes)
@@ -246,20 +250,22 @@ def processes_behave(run: Evidence) -> Findings:
 def counts_are_told_right(run: Evidence) -> Findings:
     """the catalog and SQL count the stored events; who should be is in the segment that was refreshed last, and nobody else"""
     right = Counter((event.org, event.event) for event in run.stored.events)
-    for source in (run.told.catalog, run.told.app_events):
-        told = {(org, event): count for org, counts in source.items() for event, count in counts.items()}
-        yield from _differences("count of", right, told)
+    for source in (run.counts.catalog, run.counts.app_events):
+        counts_by_event = {(org, event): count for org, counts in source.items() for event, count in counts.items()}
+        yield from _differences("count of", right, counts_by_event)
     attribute, value = IN_SEGMENT
     named = {
         (contact.org, contact.id): True for contact in run.stored.contacts if contact.attributes.get(attribute) == value
     }
-    yield from _differences("member", named, {(org, id_): True for org, ids in run.told.members.items() for id_ in ids})
+    yield from _differences(
+        "member", named, {(org, id_): True for org, ids in run.counts.members.items() for id_ in ids}
+    )
 
 
 def _differences(what: str, right: Mapping[Any, Any], actual: Mapping[Any, Any]) -> Findings:
-    for each in {**right, **actual}:
-        good = right.get(each) == actual.get(each)
-        yield None if good else f"{what} {each} is {actual.get(each)}, not {right.get(each)}"
+    for name in {**right, **actual}:
+        good = right.get(name) == actual.get(name)
+        yield None if good else f"{what} {name} is {actual.get(name)}, not {right.get(name)}"
 
 
 def _name(sent: Sent) -> str:

@@ -40,14 +40,14 @@ def canaries(text: str) -> set[str]:
 
 def private(text: str) -> Iterator[str]:
     """Give every place of a text that holds a secret, an address or a value of an event."""
-    for found in _PRIVATE.finditer(text):
-        yield text[max(found.start() - _AROUND, 0) : found.end() + _AROUND]
+    for match in _PRIVATE.finditer(text):
+        yield text[max(match.start() - _AROUND, 0) : match.end() + _AROUND]
 
 
 def addresses(text: str) -> Iterator[str]:
     """Give every place of a text that holds an address."""
-    for found in _ADDRESSES.finditer(text):
-        yield text[max(found.start() - _AROUND, 0) : found.end() + _AROUND]
+    for match in _ADDRESSES.finditer(text):
+        yield text[max(match.start() - _AROUND, 0) : match.end() + _AROUND]
 
 
 class Heard(msgspec.Struct):
@@ -78,10 +78,10 @@ class Ears:
         heard, spoken = self.heard[org, way], canaries(text)
         heard.texts += 1
         heard.own += org in spoken
-        self.foreign += [Overheard(org, way, f"the canary of {each}: {text[:400]}") for each in spoken - {org}]
+        self.foreign += [Overheard(org, way, f"the canary of {other}: {text[:400]}") for other in spoken - {org}]
         self.leaked += [Overheard(org, way, address) for address in addresses(text)]
 
     def listen_to_refusal(self, org: str, way: str, text: str) -> None:
         """Take a text in which nothing may be read that was sent."""
         self.listen(org, way, text)
-        self.leaked += [Overheard(org, f"refusal of {way}", each) for each in private(text)]
+        self.leaked += [Overheard(org, f"refusal of {way}", leak) for leak in private(text)]

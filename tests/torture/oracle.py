@@ -33,7 +33,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 def judge(sent: list[Identifier], owners: Owners, held: Held) -> Judgement:
     """Decide for the identifiers of an event, given who owns which and what each contact holds."""
-    contact = next((owners[each] for each in sent if each in owners), None)
+    contact = next((owners[identifier] for identifier in sent if identifier in owners), None)
     if contact is None:
         return Judgement(None, sent, set())
     by_wallet = sent[0][0] == "wallet" and sent[0] in owners
@@ -61,20 +61,20 @@ class _Change(msgspec.Struct, frozen=True):
     committed: int
     transaction: int
     owners: dict[Identifier, str]
-    held: dict[str, dict[IdentifierKind, str]]
+    identifiers: dict[str, dict[IdentifierKind, str]]
 
 
-class People:
+class IdentityModel:
     """The contacts of one organization, one event after the other: `owners` of identifiers, and what contacts hold."""
 
     def __init__(self) -> None:
         self.owners: dict[Identifier, str] = {}
-        self.held: dict[str, dict[IdentifierKind, str]] = {}
+        self.identifiers: dict[str, dict[IdentifierKind, str]] = {}
         self._changes: list[_Change] = []
 
     def take(self, event: EventRow, conflicts: set[Conflict]) -> str | None:
         """Let an event happen; return what is wrong with where it was stored, or with the conflicts that were recorded."""
-        judgement = judge(event.identifiers(), self.owners, self.held)
+        judgement = judge(event.identifiers(), self.owners, self.identifiers)
         problem = self._differs(event, conflicts, judgement)
         if problem is not None and self._could_see_less(event, conflicts):
             return None
@@ -85,15 +85,15 @@ class People:
         """Let a contact be erased: nobody is recognised as it from here on."""
         contact = erasure.contact_id
         lost = {identifier: owner for identifier, owner in self.owners.items() if owner == contact}
-        held = {contact: self.held.get(contact, {})}
-        self._changes.append(_Change(erasure.committed, erasure.transaction, lost, held))
+        identifiers = {contact: self.identifiers.get(contact, {})}
+        self._changes.append(_Change(erasure.committed, erasure.transaction, lost, identifiers))
         for identifier in lost:
             del self.owners[identifier]
-        self.held[contact] = {}
+        self.identifiers[contact] = {}
 
     def _differs(self, event: EventRow, conflicts: set[Conflict], judgement: Judgement) -> str | None:
-        known = event.contact_id if event.contact_id in self.held else None
-        if known != judgement.contact:
+        contact = event.contact_id if event.contact_id in self.identifiers else None
+        if contact != judgement.contact:
             return f"event {event.id} is on contact {event.contact_id}, not on {judgement.contact or 'a new one'}"
         if conflicts != judgement.conflicts:
             return f"event {event.id} has the conflicts {sorted(conflicts)}, not {sorted(judgement.conflicts)}"
@@ -101,34 +101,34 @@ class People:
 
     def _could_see_less(self, event: EventRow, conflicts: set[Conflict]) -> bool:
         """Whether the event is right by the state before some of the latest changes (nothing else is ever lost), and changed nothing."""
-        owners, held = dict(self.owners), dict[str, Mapping[IdentifierKind, str]](self.held)
+        owners, identifiers = dict(self.owners), dict[str, Mapping[IdentifierKind, str]](self.identifiers)
         for change in reversed(self._changes):
             if change.committed < _earliest(event):
                 return False
             if change.transaction == event.transaction:
                 continue
             owners |= change.owners
-            held |= change.held
-            judgement = judge(event.identifiers(), owners, held)
+            identifiers |= change.identifiers
+            judgement = judge(event.identifiers(), owners, identifiers)
             if not judgement.gained and self._differs(event, conflicts, judgement) is None:
                 return True
         return False
 
     def _apply(self, event: EventRow, judgement: Judgement) -> None:
         contact = judgement.contact or event.contact_id
-        held = self.held.setdefault(contact, {})
+        identifiers = self.identifiers.setdefault(contact, {})
         for kind, value in judgement.gained:
             former = self.owners.get((kind, value))
             if former is not None:
                 self._lose(event, value, former, contact)
             self.owners[kind, value] = contact
-            held[kind] = value
+            identifiers[kind] = value
 
     def _lose(self, event: EventRow, email: str, former: str, taker: str) -> None:
-        before = {each: dict(self.held[each]) for each in (former, taker)}
+        before = {contact: dict(self.identifiers[contact]) for contact in (former, taker)}
         self._changes.append(_Change(event.committed, event.transaction, {("email", email): former}, before))
-        if self.held[former].get("email") == email:
-            del self.held[former]["email"]
+        if self.identifiers[former].get("email") == email:
+            del self.identifiers[former]["email"]
 
 
 class Traits:
@@ -143,7 +143,7 @@ class Traits:
         silent = all(self._seen(event, name, value) for name, value in attributes.items())
         for name, value in attributes.items():
             before = self.possible.get(name, set())
-            self._past |= {(name, each): event.committed for each in before}
+            self._past |= {(name, contact): event.committed for contact in before}
             self.possible[name] = before | {value} if silent else {value}
 
     def _seen(self, event: EventRow, name: str, value: Any) -> bool:

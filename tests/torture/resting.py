@@ -26,12 +26,12 @@ def _rests(run: Evidence, automation_id: str) -> list[Span]:
     """Return the times in which everybody knew that an automation was inactive."""
     switches = run.switches.get(automation_id, [])
     ends = [*(switch.committed for switch in switches[1:]), NEVER]
-    return [(switch.seen, end) for switch, end in zip(switches, ends, strict=False) if not switch.active]
+    return [(switch.visible, end) for switch, end in zip(switches, ends, strict=False) if not switch.active]
 
 
 def _the_erased_rest(run: Evidence) -> Findings:
     """Yield what was done for contacts that were forgotten: under a claim made after that, or over a socket a moment after it."""
-    answered = {each.contact_id: each.ended for each in run.log.erased}
+    answered = {erasure.contact_id: erasure.ended for erasure in run.log.erased}
     pushed = {push.id: push.at for line in run.log.lines for push in line.pushes}
     for entry in run.stored.entries:
         if (erased := run.erased.get(entry.contact_id)) is not None:
@@ -39,8 +39,8 @@ def _the_erased_rest(run: Evidence) -> Findings:
     for message in run.stored.messages:
         if (erased := run.erased.get(message.contact_id)) is not None:
             yield _left(run, message, erased)
-            told, at = answered.get(message.contact_id, NEVER), pushed.get(message.id, 0)
-            late = at - told - run.stood_still((told, at))
+            answered_at, at = answered.get(message.contact_id, NEVER), pushed.get(message.id, 0)
+            late = at - answered_at - run.stood_still((answered_at, at))
             yield f"message {message.id} was pushed after its contact was erased" if late > _PUSHED_US else None
 
 
@@ -53,8 +53,8 @@ def _went_on(run: Evidence, entry: EntryRow, erased: int) -> str | None:
 
 
 def _left(run: Evidence, message: MessageRow, erased: int) -> str | None:
-    before = [each for each in run.leases.get(message.entry_id, []) if each.claimed < erased]
-    fine = all(any(covers(run, message, each, copy.at) for each in before) for copy in run.copies.get(message.id, []))
+    before = [lease for lease in run.leases.get(message.entry_id, []) if lease.claimed < erased]
+    fine = all(any(covers(run, message, lease, copy.at) for lease in before) for copy in run.copies.get(message.id, []))
     return None if fine else f"message {message.id} left after its contact was erased"
 
 
@@ -62,8 +62,10 @@ def nothing_is_left_of_the_erased(run: Evidence) -> Findings:
     """of a contact that was erased, and of its events, messages and entries, nothing is left but that they were"""
     for _ in run.erased:
         yield None
-    for each in run.log.erased:
-        yield None if each.contact_id in run.erased else f"contact {each.contact_id} was to be erased, and was not"
+    for erasure in run.log.erased:
+        yield (
+            None if erasure.contact_id in run.erased else f"contact {erasure.contact_id} was to be erased, and was not"
+        )
     for each_left in run.stored.remnants:
         yield f"kept: {each_left}"
 

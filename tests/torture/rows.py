@@ -204,7 +204,7 @@ class Stored(msgspec.Struct):
     remnants: list[str]
 
 
-class Told(msgspec.Struct):
+class ServiceCounts(msgspec.Struct):
     """Counts by organization and event name, as the catalog and as SQL tell them; who is in the segment of each organization."""
 
     catalog: dict[str, dict[str, int]]

@@ -80,7 +80,7 @@ async def _load_with_faults(
     """Return the moment at which everything works again; what was sent is answered by then, or a little later."""
     async with asyncio.TaskGroup() as group:
         sending = group.create_task(crowd.load.run())
-        beside = [group.create_task(each) for each in (*crowd.beside(automations), _tell(crowd, nemesis, report))]
+        beside = [group.create_task(work) for work in (*crowd.beside(automations), _tell(crowd, nemesis, report))]
         await nemesis.run(plan(crowd.wish))
         await nemesis.installation.ready()
         await _calm(crowd)
@@ -113,9 +113,9 @@ async def _look_once_more(installation: Installation) -> None:
 async def _collect(connection: Connection, crowd: Crowd) -> None:
     """Let everybody whose wallet we know take what waits for it, until nothing does, or for a while."""
     deadline = now_us() + int(COLLECT_WITHIN * 1e6)
-    known = {wallet_of(person).address for person in crowd.load.everybody if has_wallet(person)}
+    addresses = {wallet_of(person).address for person in crowd.load.everybody if has_wallet(person)}
     while now_us() < deadline:
-        waiting = [(org, wallet) for org, wallet in await stored.waiting(connection) if wallet in known]
+        waiting = [(org, wallet) for org, wallet in await stored.waiting(connection) if wallet in addresses]
         if not waiting:
             return
         await crowd.holders.collect(waiting, crowd.load.everybody)

@@ -53,7 +53,7 @@ async def _in_column(connection: psycopg.AsyncConnection[Any], table: str, colum
         most=sql.Literal(_MOST),
     )
     rows = await (await connection.execute(statement)).fetchall()
-    return Searched(f"{table}.{column}", [str(found) for (found,) in rows])
+    return Searched(f"{table}.{column}", [str(value) for (value,) in rows])
 
 
 def _first(places: Iterator[str]) -> list[str]:

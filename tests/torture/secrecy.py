@@ -6,7 +6,7 @@ from itertools import repeat
 
 from tests.torture.evidence import Evidence, Findings
 from tests.torture.listening import canaries
-from tests.torture.sinks import Arrival
+from tests.torture.sinks import Delivery
 
 _SPEAK = ("SQL", "pages", "things", "socket")  # ways by which an organization hears its own word
 
@@ -15,8 +15,8 @@ def words_stay_with_their_owner(run: Evidence) -> Findings:
     """no organization hears the canary of another, in an answer, the result of a query, a push, a webhook or an email; each hears its own"""
     for heard in run.log.ears.heard.values():
         yield from repeat(None, heard.texts)
-    for each in run.log.ears.foreign:
-        yield f"{each.org} heard by {each.way} {each.what}"
+    for overheard in run.log.ears.foreign:
+        yield f"{overheard.org} heard by {overheard.way} {overheard.what}"
     yield from _silences(run)
     orgs = {message.id: message.org for message in run.stored.messages}
     for arrival in run.arrivals:
@@ -35,12 +35,12 @@ def _silences(run: Evidence) -> Iterator[str | None]:
             )
 
 
-def _whose(arrival: Arrival, orgs: dict[str, str]) -> str | None:
+def _whose(arrival: Delivery, orgs: dict[str, str]) -> str | None:
     """Return whose receiver an arrival came to: of a webhook by its path, of an email by its message."""
     return arrival.target.split("/")[1] if arrival.channel == "webhook" else orgs.get(arrival.id)
 
 
-def _text(arrival: Arrival) -> str:
+def _text(arrival: Delivery) -> str:
     if arrival.channel == "webhook":
         return arrival.body.decode()
     parts = message_from_bytes(arrival.body, policy=policy.default).walk()
@@ -53,5 +53,5 @@ def secrets_are_kept(run: Evidence) -> Findings:
         yield None
         for leak in searched.leaks:
             yield f"in {searched.place}: {leak}"
-    for each in run.log.ears.leaked:
-        yield f"{each.org} was told by {each.way}: {each.what}"
+    for overheard in run.log.ears.leaked:
+        yield f"{overheard.org} was told by {overheard.way}: {overheard.what}"

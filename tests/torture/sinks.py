@@ -38,7 +38,7 @@ _TAKING = {Mood.GLAD: 70, Mood.SLOW: 6, Mood.SILENT: 4, Mood.CUT: 4}
 _ANY = _TAKING | {Mood.REFUSING: 10}
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True):
     """A copy of a message that came in whole; `at`: when it began to. `target`: the path it was posted to, or the address of its recipient."""
 
     channel: str
@@ -58,7 +58,7 @@ class Sinks:
     """Both of them, what they got, and the ports they listen on."""
 
     def __init__(self, seed: int) -> None:
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[Delivery] = []
         self.webhook_port = 0
         self.smtp_port = 0
         self._chance = Random(f"{seed}/sinks")
@@ -67,7 +67,7 @@ class Sinks:
     def meet(self, channel: str, message_id: str, at: int, target: str, body: bytes) -> Mood:
         """Note a message; return how it is met."""
         mood = self._mood(message_id)
-        self.arrivals.append(Arrival(channel, message_id, at, target, body, mood))
+        self.arrivals.append(Delivery(channel, message_id, at, target, body, mood))
         if mood in _TAKING:
             self._taken.add(message_id)
         return mood
@@ -104,7 +104,7 @@ async def _receive(sinks: Sinks, reader: asyncio.StreamReader, writer: asyncio.S
         while mood not in (Mood.SILENT, Mood.CUT):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             at, (line, *lines) = now_us(), head.split("\r\n")
-            headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in lines)}
+            headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in lines)}
             body = await reader.readexactly(int(headers["content-length"]))
             mood = sinks.meet("webhook", headers["webhook-id"], at, line.split()[1], body)
             if mood is Mood.SLOW:
@@ -130,8 +130,8 @@ class _Mailbox:
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802  the library's name
         content = envelope.original_content or b""
-        found = _MESSAGE_ID.search(content)
-        message_id = found[1].decode() if found else ""
+        match = _MESSAGE_ID.search(content)
+        message_id = match[1].decode() if match else ""
         mood = self._sinks.meet("email", message_id, self._began, envelope.rcpt_tos[0], content)
         match mood:
             case Mood.SLOW:
@@ -167,13 +167,13 @@ async def sinks(seed: int) -> AsyncIterator[Sinks]:
 
     webhooks = await asyncio.start_server(receive, "127.0.0.1", 0)
     mail = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", 0)
-    made.webhook_port, made.smtp_port = (each.sockets[0].getsockname()[1] for each in (webhooks, mail))
+    made.webhook_port, made.smtp_port = (server.sockets[0].getsockname()[1] for server in (webhooks, mail))
     try:
         yield made
     finally:
         webhooks.close()
         mail.close()
-        for transport in [*(each.transport for each in writers), *(mailbox.transport for mailbox in mailboxes)]:
+        for transport in [*(writer.transport for writer in writers), *(mailbox.transport for mailbox in mailboxes)]:
             if isinstance(transport, asyncio.WriteTransport):
                 transport.abort()
         await asyncio.sleep(0)

@@ -24,10 +24,10 @@ from tests.torture.rows import (
     MessageRow,
     OwnerRow,
     RevokedRow,
+    ServiceCounts,
     StepRow,
     Stored,
     SwitchRow,
-    Told,
     VersionRow,
 )
 
@@ -131,8 +131,8 @@ async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent])
     """Return what is stored as `connection`, a superuser's, sees it; `sent` tells whose digests are which identifiers."""
     cursor = await connection.execute("SELECT name, id FROM workbench.organizations")
     orgs = {name: _Org(keyring.of(org_id)) for name, org_id in await cursor.fetchall()}
-    for each in sent:
-        orgs[each.org].learn(each.identifiers())
+    for event in sent:
+        orgs[event.org].learn(event.identifiers())
     return Stored(
         [row.opened(orgs[row.org].email) async for row in _rows(connection, EventRow, _EVENTS)],
         [row async for row in _rows(connection, KeyRow, _KEYS)],
@@ -168,10 +168,10 @@ async def left_open(connection: Connection) -> list[str]:
     return [str(text) for (text,) in await (await connection.execute(_LEFT)).fetchall()]
 
 
-async def ask(url: str, accounts: Collection[Account]) -> Told:
+async def ask(url: str, accounts: Collection[Account]) -> ServiceCounts:
     """Return what an API tells of the stored events."""
     async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
-        return Told(
+        return ServiceCounts(
             {account.org: await _catalog(client, account.keys["live"]) for account in accounts},
             {account.org: dict(await _sql(client, account.keys["workbench"], _COUNTED)) for account in accounts},
             {
@@ -183,7 +183,7 @@ async def ask(url: str, accounts: Collection[Account]) -> Told:
 
 async def _catalog(client: httpx.AsyncClient, key: str) -> dict[str, int]:
     response = await client.get("/events/catalog", headers={"authorization": f"Bearer {key}"})
-    return {each["event"]: each["count"] for each in response.raise_for_status().json()["events"]}
+    return {event["event"]: event["count"] for event in response.raise_for_status().json()["events"]}
 
 
 async def _sql(client: httpx.AsyncClient, key: str, text: str) -> list[list[Any]]:

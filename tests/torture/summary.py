@@ -107,10 +107,12 @@ def _recoveries(run: Run) -> Iterator[str]:
 
 def _recovery(fault: Fault, accepted: list[Attempt], faults: list[Fault]) -> float | None:
     """Return the seconds until a request sent after the fault was accepted; None if another fault came between."""
-    through = [each for each in accepted if fault.role != "api" or each.api == fault.victim]
-    first = min((each.ended for each in through if each.began >= fault.ended), default=0)
-    disturbing = [each for each in faults if each is not fault and (each.role in _DATABASE or _same_place(each, fault))]
-    disturbed = any(each.began < first and each.ended > fault.ended for each in disturbing)
+    through = [attempt for attempt in accepted if fault.role != "api" or attempt.api == fault.victim]
+    first = min((attempt.ended for attempt in through if attempt.began >= fault.ended), default=0)
+    disturbing = [
+        other for other in faults if other is not fault and (other.role in _DATABASE or _same_place(other, fault))
+    ]
+    disturbed = any(other.began < first and other.ended > fault.ended for other in disturbing)
     return None if disturbed or not first else (first - fault.ended) / 1e6
 
 
@@ -135,11 +137,11 @@ def _result(verdicts: list[Verdict]) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> list[str]:
     """Return the lines of a table; numbers stand on the right, a text that is longer than WIDEST goes on below."""
-    cells = [[_lines(each) for each in row] for row in rows]
+    cells = [[_lines(cell) for cell in row] for row in rows]
     widths = [max(map(len, (name, *(line for row in cells for line in row[at])))) for at, name in enumerate(head)]
     numbers = [bool(rows) and isinstance(row, int) for row in (rows[0] if rows else head)]
     places = list(zip(widths, numbers, strict=True))
-    printed = [_row(each, places) for row in cells for each in zip_longest(*row, fillvalue="")]
+    printed = [_row(line, places) for row in cells for line in zip_longest(*row, fillvalue="")]
     return [_row(head, places), _row(["-" * width for width in widths], places), *printed]
 
 

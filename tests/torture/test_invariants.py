@@ -13,8 +13,8 @@ from tests.torture.conftest import Tortured
 from tests.torture.evidence import Evidence
 from tests.torture.invariants import INVARIANTS, judge
 from tests.torture.log import ACCEPTED, Answer, Attempt, Log, Sort
-from tests.torture.rows import Stored, SwitchRow, Told
-from tests.torture.sinks import Arrival, Mood
+from tests.torture.rows import ServiceCounts, Stored, SwitchRow
+from tests.torture.sinks import Delivery, Mood
 
 ORG = "acme"
 HOUR_US = 3_600_000_000
@@ -142,7 +142,9 @@ async def test_what_is_spoilt_in_the_database_is_seen(
     tortured: Tortured, invariant: str, words: str, statements: list[str]
 ) -> None:
     evidence = tortured.run.evidence
-    invalid = next(each.number for each in evidence.log.sent.values() if (each.org, each.sort) == (ORG, Sort.INVALID))
+    invalid = next(
+        event.number for event in evidence.log.sent.values() if (event.org, event.sort) == (ORG, Sort.INVALID)
+    )
     rows = await spoilt(tortured, [statement.replace("INVALID", str(invalid)) for statement in statements])
     assert_seen(msgspec.structs.replace(evidence, stored=rows), invariant, words)
 
@@ -210,10 +212,10 @@ def forge(evidence: Evidence, victim: Attempt, forgery: Forgery) -> Log:
     return msgspec.structs.replace(evidence.log, attempts=attempts)
 
 
-Copies = Callable[[Arrival], list[Arrival]]
+Copies = Callable[[Delivery], list[Delivery]]
 
 
-def later(copy: Arrival, by: int) -> Arrival:
+def later(copy: Delivery, by: int) -> Delivery:
     return msgspec.structs.replace(copy, at=copy.at + by)
 
 
@@ -234,7 +236,7 @@ def test_what_arrives_otherwise_is_seen(tortured: Tortured, invariant: str, word
     evidence = tortured.run.evidence
     sent = {message.id for message in evidence.stored.messages if message.status == "sent"}
     lone = next(copy for message_id, (copy, *rest) in evidence.copies.items() if message_id in sent and not rest)
-    arrivals = [each for copy in evidence.arrivals for each in (copies(copy) if copy is lone else [copy])]
+    arrivals = [arrival for copy in evidence.arrivals for arrival in (copies(copy) if copy is lone else [copy])]
     assert_seen(msgspec.structs.replace(evidence, arrivals=arrivals), invariant, words)
 
 
@@ -262,7 +264,7 @@ def test_an_invariant_that_judges_nothing_does_not_hold(tortured: Tortured, inva
         tortured.run.evidence,
         log=Log(),
         stored=nothing,
-        told=Told({}, {}, {}),
+        counts=ServiceCounts({}, {}, {}),
         automations=[],
         arrivals=[],
         searched=[],

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from tests.torture.oracle import CLOCK_ERROR_US, Conflict, People, Traits
+from tests.torture.oracle import CLOCK_ERROR_US, Conflict, IdentityModel, Traits
 from tests.torture.rows import ErasureRow, EventRow
 
 SECOND = 1_000_000
@@ -16,14 +16,14 @@ def event(contact_id: str, wallet: str | None, email: str | None, *, received: i
     )
 
 
-def people_after_a_move(at: int) -> People:
+def people_after_a_move(at: int) -> IdentityModel:
     """Return two contacts; the email of the first has moved to the second, which knew another."""
-    people = People()
+    people = IdentityModel()
     assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
     assert people.take(event("c2", "w2", "b@x.io", received=2, committed=2), NOTHING) is None
     moved = event("c2", "w2", "a@x.io", received=at, committed=at)
     assert people.take(moved, {("email", "moved"), ("email", "replaced")}) is None
-    assert people.held == {"c1": {"wallet": "w1"}, "c2": {"wallet": "w2", "email": "a@x.io"}}
+    assert people.identifiers == {"c1": {"wallet": "w1"}, "c2": {"wallet": "w2", "email": "a@x.io"}}
     return people
 
 
@@ -51,17 +51,17 @@ def test_nothing_excuses_a_third_contact_or_a_conflict_that_was_not_recorded() -
 
 
 def test_who_comes_after_an_erasure_is_somebody_new() -> None:
-    people, moment = People(), 60 * SECOND
+    people, moment = IdentityModel(), 60 * SECOND
     assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
     people.forget(ErasureRow("acme", "c1", moment, moment))
-    assert (people.owners, people.held) == ({}, {"c1": {}})
+    assert (people.owners, people.identifiers) == ({}, {"c1": {}})
     late = moment + CLOCK_ERROR_US + 1
     assert people.take(event("c1", "w1", None, received=late, committed=late), NOTHING) is not None
     assert people.take(event("c2", None, "a@x.io", received=late, committed=late + 1), NOTHING) is None
 
 
 def test_an_event_that_ran_during_an_erasure_may_have_been_recognised() -> None:
-    people, moment = People(), 60 * SECOND
+    people, moment = IdentityModel(), 60 * SECOND
     assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
     people.forget(ErasureRow("acme", "c1", moment, moment))
     assert people.take(event("c1", "w1", None, received=moment - 1, committed=moment + 1), NOTHING) is None

@@ -72,9 +72,9 @@ def is_good(line: Line, delivered: set[str]) -> bool:
 
 def test_a_gap_in_what_came_is_seen(tortured: Tortured) -> None:
     evidence = tortured.run.evidence
-    line = next(each for each in evidence.log.lines if len(each.pushes) > 1)
+    line = next(candidate for candidate in evidence.log.lines if len(candidate.pushes) > 1)
     first = min(line.pushes, key=lambda push: place(evidence, push.id)).id
-    left = [each for each in line.pushes if each.id != first]
+    left = [push for push in line.pushes if push.id != first]
     messages = [
         msgspec.structs.replace(message, committed=0) if message.id == first else message
         for message in evidence.stored.messages
@@ -96,7 +96,7 @@ def test_what_is_done_for_the_erased_is_seen(tortured: Tortured) -> None:
     forged = with_stored(evidence, erasures=erasures)
     assert_seen(forged, "V15", "after its contact was erased")
     assert_seen(forged, "V15", "left after its contact was erased")
-    erased = [msgspec.structs.replace(each, ended=0) for each in evidence.log.erased]
+    erased = [msgspec.structs.replace(erasure, ended=0) for erasure in evidence.log.erased]
     pushed = {push.id for line in evidence.log.lines for push in line.pushes}
     erased += [of_contact(erased[0], message) for message in evidence.stored.messages if message.id in pushed]
     assert_seen(with_log(forged, erased=erased), "V15", "was pushed after its contact was erased")
@@ -110,7 +110,7 @@ def test_a_key_that_is_taken_too_long_or_not_long_enough_is_seen(tortured: Tortu
     evidence = tortured.run.evidence
     assert {attempt.answer for attempt in evidence.log.attempts if attempt.lent} >= {Answer.NEW, Answer.REVOKED}
     lent = {*(attempt.lent for attempt in evidence.log.attempts), *(line.key for line in evidence.log.lines)}
-    early = [RevokedRow(each, 1) for each in lent]
+    early = [RevokedRow(key_id, 1) for key_id in lent]
     assert_seen(with_stored(evidence, revoked=early), "C16", "was accepted")
     assert_seen(with_stored(evidence, revoked=early), "C16", "had a push after its key was revoked")
     assert_seen(with_stored(evidence, revoked=[]), "C16", "was refused with a key that was good")
@@ -173,7 +173,7 @@ def test_the_token_of_a_session_in_a_log_and_an_address_in_an_answer_are_seen() 
     assert in_text("a", "token=abc", ["abc"]).leaks == ["the token abc…"]
     ears = Ears()
     ears.listen("acme", "SQL", "person3@example.com")
-    assert [each.what for each in ears.leaked] == ["person3@example.com"]
+    assert [overheard.what for overheard in ears.leaked] == ["person3@example.com"]
 
 
 LEAKS = [
@@ -189,11 +189,11 @@ async def test_what_stands_in_clear_in_the_database_is_found(tortured: Tortured,
     async with await psycopg.AsyncConnection.connect(tortured.installation.postgres.server.admin_dsn) as connection:
         await connection.execute("SET LOCAL search_path = workbench, pg_catalog")
         await connection.execute(statement.encode())
-        found = [each.place for each in await in_database(connection) if each.leaks]
+        leaking = [searched.place for searched in await in_database(connection) if searched.leaks]
         await connection.rollback()
-    assert found == [place]
+    assert leaking == [place]
 
 
 def test_all_that_was_written_is_searched(tortured: Tortured) -> None:
-    places = {each.place for each in tortured.run.evidence.searched}
+    places = {searched.place for searched in tortured.run.evidence.searched}
     assert places >= {"api-0.log", "engine-0.log", "postgres.log", "metrics", "events.payload"}

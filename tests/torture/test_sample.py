@@ -48,5 +48,5 @@ def test_a_table_has_its_numbers_on_the_right() -> None:
 def test_a_seed_is_a_plan() -> None:
     wish = Wish(7, kills=200, engine_kills=100, seconds=900)
     assert plan(wish) == plan(wish) != plan(Wish(8, kills=200, engine_kills=100, seconds=900))
-    struck = [(each.role, each.kind) for each in plan(wish)]
-    assert [len([each for each in struck if each in kills]) for kills in (KILLS, ENGINE_KILLS)] == [200, 100]
+    struck = [(fault.role, fault.kind) for fault in plan(wish)]
+    assert [len([fault for fault in struck if fault in kills]) for kills in (KILLS, ENGINE_KILLS)] == [200, 100]

@@ -122,5 +122,7 @@ def _payload(chance: Random, number: int) -> dict[str, Any]:
     if chance.random() < 0.3:
         payload["note"] = 'grüße "quoted" \\ line\nbreak ' * chance.randrange(1, 20)
     if chance.random() < 0.2:
-        payload["lines"] = [{"sku": f"s{each}", "size": each, "gift": None} for each in range(chance.randrange(4))]
+        payload["lines"] = [
+            {"sku": f"s{number}", "size": number, "gift": None} for number in range(chance.randrange(4))
+        ]
     return payload

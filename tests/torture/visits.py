@@ -82,9 +82,9 @@ class Visits:
 
     async def _answer(self, caller: Caller, connection: ClientConnection, line: Line, plan: Plan) -> None:
         """Acknowledge what came last, or what came to anybody."""
-        chance, came = caller.chance, line.pushes[-1].id
-        taken = came if chance.random() < plan.habit else chance.choice(self._seen[-_LATEST:])
-        if taken != came or plan.habit:
+        chance, last_id = caller.chance, line.pushes[-1].id
+        taken = last_id if chance.random() < plan.habit else chance.choice(self._seen[-_LATEST:])
+        if taken != last_id or plan.habit:
             line.acknowledged.append((taken, now_us()))
             await connection.send(msgspec.json.encode({"type": "ACK", "id": taken}).decode())
 
@@ -104,8 +104,8 @@ class Visits:
 async def _sign_in(caller: Caller, plan: Plan) -> str | None:
     """Return the token of a session; None when there was no answer, or the lent key is not taken any more."""
     key, good = (plan.lent.secret, (200, 401)) if plan.lent else ("publishable", (200,))
-    asked = {"walletAddress": plan.wallet.address}
-    challenge = await caller.ask("POST", "/inapp/challenge", "sign-in", key=key, good=good, json=asked)
+    address = {"walletAddress": plan.wallet.address}
+    challenge = await caller.ask("POST", "/inapp/challenge", "sign-in", key=key, good=good, json=address)
     if challenge is None or challenge.status_code != 200:
         return None
     message = challenge.json()["message"]

@@ -17,7 +17,7 @@ PROCESSES = 2
 _EFFECTS = Path(__file__).with_name("fill") / "effects.sql"
 
 
-class Rival(msgspec.Struct, frozen=True):
+class PeerWorkers(msgspec.Struct, frozen=True):
     """Processes that obey lines: `lay N` prepares work where the library has a queue, `work FIRST END` does it."""
 
     server: Postgres
@@ -56,17 +56,17 @@ class Rival(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def procrastinate(server: Postgres) -> Iterator[Rival]:
+def procrastinate(server: Postgres) -> Iterator[PeerWorkers]:
     """Run workers of procrastinate."""
     with _processes(server, "procrastinate", "bench.procrastinate_jobs") as (dsn, processes):
-        yield Rival(server, dsn, processes, has_queue=True)
+        yield PeerWorkers(server, dsn, processes, has_queue=True)
 
 
 @contextlib.contextmanager
-def dbos(server: Postgres) -> Iterator[Rival]:
+def dbos(server: Postgres) -> Iterator[PeerWorkers]:
     """Run processes of DBOS."""
     with _processes(server, "dbos", "bench.dbos_workflows") as (dsn, processes):
-        yield Rival(server, dsn, processes, has_queue=False)
+        yield PeerWorkers(server, dsn, processes, has_queue=False)
 
 
 @contextlib.contextmanager
