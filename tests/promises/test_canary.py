@@ -40,9 +40,7 @@ class Spied:
     def ask(self, method: str, path: str, kind: str = "live", **sent: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.keys.get(kind, kind)}", **sent.pop("headers", {})}
         answer = httpx.request(method, f"{self.api.url}{path}", headers=headers, timeout=20, **sent)
-        if answer.status_code >= 400 and not path.endswith(
-            "/sql"
-        ):  # who asks SQL is told which value could not be read
+        if answer.status_code >= 400 and not path.endswith("/sql"):  # an SQL error may repeat the value of the query
             self.answers.append(f"{answer.headers} {answer.text}")
         return answer
 

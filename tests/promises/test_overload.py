@@ -1,4 +1,4 @@
-"""One organization floods: it is refused soon and told when to come back, and nobody else notices (trust.md A6)."""
+"""One organization floods the API: it is rejected quickly with Retry-After, and others are unaffected (trust.md A6)."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ class Flood:
                 self.answers.append(await line.post("/api/v1/events/batch", BATCH))
 
 
-async def test_a6_who_floods_is_refused_soon_and_the_others_are_served(house: House) -> None:
+async def test_a6_a_flooding_organization_is_rejected_quickly_and_others_are_served(house: House) -> None:
     loud, quiet = await house.organization("loud"), await house.organization("quiet")
     api = house.start_api()
     flood = Flood(api, loud["live"])

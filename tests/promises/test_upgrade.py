@@ -1,4 +1,4 @@
-"""A migration beside real processes of two versions, under load: nothing that was accepted is lost, and nobody is refused for it."""
+"""A migration with real processes of two versions under load: no accepted event is lost, and no request is rejected because of it."""
 
 import asyncio
 import os
@@ -73,7 +73,7 @@ async def migrate(house: House, *arguments: str, **environment: str) -> tuple[in
     return done.returncode, done.stdout.strip()
 
 
-async def test_b25_two_versions_work_beside_a_migration_and_after_it(house: House, tmp_path: Path) -> None:
+async def test_b25_two_versions_work_during_a_migration_and_after_it(house: House, tmp_path: Path) -> None:
     new = next_version(tmp_path / "next")
     keys = await house.organization()
     old_api, old_engine = house.start_api(), house.start_engine()

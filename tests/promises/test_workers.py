@@ -1,4 +1,4 @@
-"""Several API processes behind one port: nobody outside notices when one of them dies, hangs or is renewed."""
+"""Several API processes behind one port: clients do not notice when one dies, hangs or is renewed."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def workers(api: Api) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Tell whether a process has ended; who reaps it is not our business."""
+    """Return whether a process has ended, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -70,7 +70,7 @@ class Sender:
         return statuses
 
 
-async def test_b17_a_rolling_restart_under_load_refuses_nobody_and_loses_nothing(house: House) -> None:
+async def test_b17_a_rolling_restart_under_load_rejects_no_request_and_loses_no_event(house: House) -> None:
     keys = await house.organization()
     api = house.start_api("--workers", "2")
     senders = [Sender(api, keys["live"], 1_000_000 * number, fresh=number == 0) for number in range(5)]
@@ -102,7 +102,7 @@ async def test_b17_all_that_was_begun_is_answered_before_the_processes_end(house
     assert await query(house.dsn, "SELECT count(*) FROM events") == [(30,)]
 
 
-async def test_b17_an_idle_connection_gets_one_more_answer_and_is_told_that_it_closes(house: House) -> None:
+async def test_b17_an_idle_connection_gets_one_more_answer_with_connection_close(house: House) -> None:
     keys = await house.organization()
     api = house.start_api()
     async with Line(api.url, keys["live"]) as line:
@@ -177,7 +177,7 @@ async def send(api: Api, key: str, number: int) -> int:
 
 @asynccontextmanager
 async def stuck_writers(house: House) -> AsyncIterator[None]:
-    """Let nobody write an event until the block ends."""
+    """Block all writes of events until the block ends."""
     async with await psycopg.AsyncConnection.connect(libpq_dsn(house.dsn)) as blocker:
         await blocker.execute("LOCK TABLE workbench.events IN ACCESS EXCLUSIVE MODE")
         yield

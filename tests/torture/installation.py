@@ -1,7 +1,7 @@
-"""What is tortured: an embedded Postgres of its own, API and engine processes, each of which can be killed and frozen.
+"""The installation under test: an embedded Postgres, API processes and engines. Each of them can be killed and frozen.
 
-Every part is started as an operator starts it, in its own place: a process keeps its command, port and log through all its
-lives. Children hang on a leash: they end when we do, however that happens.
+Every process is started with the command that an operator uses, and keeps its command, port and log across restarts. Children
+run with `--leash`, so they end when this process ends, however it ends.
 """
 
 import asyncio
@@ -38,16 +38,16 @@ from tests.torture.sinks import Sinks, sinks
 ORGANIZATIONS = ("acme", "globex")
 WORKERS = 2
 RETRY_DELAYS = (0.5, 1, 2, 3, 5)  # seconds, for every channel
-_SETTINGS = {"track_commit_timestamp": "on"}  # the checker's order of events is the order of their commits
+_SETTINGS = {"track_commit_timestamp": "on"}  # the checker orders events by their commits
 _READY_WITHIN = 180.0
 _STOP_WITHIN = 45.0
-_ENDED_WELL = (0, -signal.SIGTERM)  # the second: before it had begun to serve
+_ENDED_WELL = (0, -signal.SIGTERM)  # SIGTERM: stopped before it began to serve
 _BROKEN, _UNAVAILABLE = 500, 503
-_EXPECTED_ERRORS = frozenset({"worker_died"})  # a kill is not meant to go unnoticed
+_EXPECTED_ERRORS = frozenset({"worker_died"})  # the parent must report a killed worker
 
 
 class Process:
-    """A place for a process: stopped, killed, frozen and started again, one fault at a time. `port`: the one it listens on."""
+    """A process that can be stopped, killed, frozen and restarted, one fault at a time. It listens on `port`."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path, port: int = 0) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class Process:
         self._running: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, once its port is free: the workers of a killed one need a moment to end."""
+        """Start the process once its port is free: the workers of a killed API take a moment to end."""
         while self._port and not is_free("127.0.0.1", self._port):
             time.sleep(0.02)
         with self._log.open("ab") as log:
@@ -86,7 +86,7 @@ class Process:
         self._end()
 
     def stop(self) -> None:
-        """Stop it gracefully; complain when it does not end well."""
+        """Stop the process gracefully; a wrong exit code is recorded in `complaints`."""
         if self._running is None:
             return
         self.send(signal.SIGCONT)
@@ -108,7 +108,7 @@ class Process:
 
 
 class Postgres:
-    """The server, its postmaster and its back-ends."""
+    """The Postgres server, its postmaster and its backends."""
 
     def __init__(self, home: Path) -> None:
         self.busy = asyncio.Lock()
@@ -117,13 +117,13 @@ class Postgres:
         self.server = self._embedded.start()
 
     async def start(self) -> None:
-        """Start it again, once it is dead; return when it accepts connections."""
+        """Start the server again once it has ended. Returns when it accepts connections."""
         while self._embedded.alive():
             await asyncio.sleep(0.01)
         await asyncio.to_thread(self._embedded.start)
 
     async def recover(self, pid: int) -> None:
-        """Return when the end of a back-end has been noticed, and the server accepts connections again."""
+        """Wait until the server has noticed the end of a backend and accepts connections again."""
         while _exists(pid):
             await asyncio.sleep(0.01)
         while True:
@@ -147,9 +147,9 @@ class Postgres:
         return [postmaster, *children(postmaster)]
 
     async def backend(self, *, terminate: bool = False) -> int:
-        """Return the pid of a back-end of our processes, writing at this moment if one can be caught; terminate it if so asked."""
+        """Return the pid of a backend of our processes, preferably one that is writing; terminate it if `terminate`."""
         while True:
-            with contextlib.suppress(psycopg.OperationalError):  # it recovers from the fault before
+            with contextlib.suppress(psycopg.OperationalError):  # still recovering from the previous fault
                 async with await self._connected() as connection:
                     return await _caught(connection, terminate)
             await asyncio.sleep(0.1)
@@ -206,7 +206,7 @@ def signal_all(pids: Iterable[int], order: signal.Signals) -> None:
 
 
 class Installation:
-    """The parts that run, and how to reach them."""
+    """The running processes and their addresses."""
 
     def __init__(self, postgres: Postgres, sinks: Sinks, folder: Path, apis: int, engines: int) -> None:
         self.postgres = postgres
@@ -244,11 +244,11 @@ class Installation:
 
     @property
     def logs(self) -> list[Path]:
-        """All that processes and Postgres said."""
+        """The logs of all processes and of Postgres."""
         return [*sorted(self.folder.glob("*-*.log")), self.postgres.log]
 
     def complaints(self) -> list[str]:
-        """Return what no process may do: end by itself or badly, or log an error, which is a bug that it survived."""
+        """Return what no process may do: end by itself, exit with an error, or log an error."""
         ended = [f"{process.name} ended by itself" for process in self.processes if not process.alive]
         stopped = [complaint for process in self.processes for complaint in process.complaints]
         logged = [error for log in sorted(self.folder.glob("*-*.log")) for error in _errors(log)]
@@ -264,7 +264,7 @@ class Installation:
         await self.ready()
 
     async def ready(self) -> None:
-        """Return when every API says that it can accept events."""
+        """Wait until every API reports that it is ready."""
         async with asyncio.timeout(_READY_WITHIN), httpx.AsyncClient(timeout=2) as client:
             for url in self.urls:
                 while await _status(client, url) != 200:
@@ -284,7 +284,7 @@ class Installation:
 
 
 def _serve(place: int, port: int) -> list[str]:
-    """Return the command of an API: several workers behind one port in the first place, one process in the others."""
+    """Return the command of an API: the first has several workers behind one port, the others are single processes."""
     return ["serve", "--port", str(port), *(["--workers", str(WORKERS)] if place == 0 else [])]
 
 
@@ -303,7 +303,7 @@ def _errors(log: Path) -> Iterator[str]:
 
 @asynccontextmanager
 async def installed(folder: Path, seed: int, apis: int, engines: int) -> AsyncIterator[Installation]:
-    """Give a running installation whose logs are in `folder`; nothing else of it remains."""
+    """Run an installation until the block ends. Its logs stay in `folder`; everything else is removed."""
     home = _home()
     postgres = Postgres(home)
     try:

@@ -1,6 +1,6 @@
-"""What must be true after every run, by the names of the catalogue of trust: one function each.
+"""The invariants of a run, under the names that trust.md gives them, and their verdicts: one function per invariant.
 
-Those of the engine are told in `entries` and `effects`, those of what was stopped in `resting`, of pushes in `inboxes`, of words in `secrecy`.
+The invariants of the engine are in `entries` and `effects`, those of stopped work in `resting`, of pushes in `inboxes`, of confidentiality in `secrecy`.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +29,7 @@ from tests.torture.secrecy import secrets_are_kept, words_stay_with_their_owner
 
 
 def answers_are_of_the_contract(run: Evidence) -> Findings:
-    """every event got a final answer, one that the contract knows; no other request was answered otherwise, and nobody by a 5xx but 503"""
+    """every event got a final answer of the contract; every other request got an expected answer; no request got a 5xx other than 503"""
     for reply in run.log.replies:
         yield f"{reply.org} {reply.strange}" if reply.strange else None
     for sent in run.log.sent.values():
@@ -43,7 +43,7 @@ def answers_are_of_the_contract(run: Evidence) -> Findings:
 
 
 def accepted_exists_once(run: Evidence) -> Findings:
-    """what was accepted is stored exactly once, as it was sent, before it was answered"""
+    """an accepted event is stored exactly once, as it was sent, before its answer"""
     for sent in run.log.sent.values():
         accepted = [attempt for attempt in run.attempts[sent.org, sent.number] if attempt.answer in ACCEPTED]
         for key in {attempt.key or "" for attempt in accepted}:
@@ -87,7 +87,7 @@ def _fields_of(row: EventRow) -> dict[str, Any]:
 
 
 def answers_agree(run: Evidence) -> Findings:
-    """one answer at most says that a key is new, none after it was accepted; if none does, an outcome is unknown"""
+    """at most one answer says that a key is new, and none after it was accepted; without one, an outcome is unknown"""
     by_key: dict[tuple[str, bool, str], list[Attempt]] = defaultdict(list)
     for sent in run.log.sent.values():
         attempts = run.attempts[sent.org, sent.number]
@@ -113,7 +113,7 @@ def _contradiction(name: str, attempts: list[Attempt]) -> str | None:
 
 
 def nothing_else_is_stored(run: Evidence) -> Findings:
-    """every stored event was sent and may be stored: what was refused, a dry run or a repeat left no trace"""
+    """every stored event was sent and may be stored: a rejected event, a dry run or a repeat left no row"""
     for row in run.stored.events:
         yield _stranger(run, row, Sort.LIVE)
     for dry in run.stored.dry_runs:
@@ -141,7 +141,7 @@ def _stranger(run: Evidence, row: EventRow | DryRow, sort: Sort) -> str | None:
 
 
 def keys_and_contacts_belong_to_events(run: Evidence) -> Findings:
-    """idempotency keys and events belong to each other one to one; the contact of every event exists"""
+    """every event has exactly one idempotency key and every key one event; the contact of every event exists"""
     keys = Counter((key.org, key.event_id) for key in run.stored.keys)
     contacts = {(contact.org, contact.id) for contact in run.stored.contacts}
     for event in run.stored.events:
@@ -154,7 +154,7 @@ def keys_and_contacts_belong_to_events(run: Evidence) -> Findings:
 
 
 def entered_once(run: Evidence) -> Findings:
-    """an event has one entry in every automation that wanted it when it came; a dry run has none and counts them right"""
+    """an event has one entry in every automation that matched it when it arrived; a dry run has none and reports the right count"""
     entries = Counter((entry.automation_id, entry.event_id, entry.contact_id) for entry in run.stored.entries)
     for event in run.stored.events:
         sent = run.sent_as(event)
@@ -178,7 +178,7 @@ def _entries_wanted(run: Evidence, automation: Automation, sent: Sent, event: Ev
 
 
 def _states(switches: list[Switch], since: int, until: int) -> Iterator[bool]:
-    """Yield in which states an automation may have been seen between two moments; it is born active."""
+    """Yield the states in which a process may have seen an automation between two moments. Automations start active."""
     state = True
     for switch in switches:
         if switch.committed > until:
@@ -242,13 +242,13 @@ def nothing_is_held(run: Evidence) -> Findings:
 
 
 def processes_behave(run: Evidence) -> Findings:
-    """no process ended by itself, stopped badly or logged an error"""
+    """no process ended by itself, exited with an error or logged one"""
     yield None
     yield from run.complaints
 
 
 def counts_are_told_right(run: Evidence) -> Findings:
-    """the catalog and SQL count the stored events; who should be is in the segment that was refreshed last, and nobody else"""
+    """the catalog and SQL return the number of stored events; the refreshed segment has exactly the contacts that its query selects"""
     right = Counter((event.org, event.event) for event in run.stored.events)
     for source in (run.counts.catalog, run.counts.app_events):
         counts_by_event = {(org, event): count for org, counts in source.items() for event, count in counts.items()}
@@ -301,7 +301,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How an invariant fared. One that had nothing to judge proves nothing: that is a violation, too."""
+    """The result of one invariant. An invariant that had nothing to check proves nothing, so that is a violation, too."""
 
     name: str
     promise: str
@@ -315,7 +315,7 @@ def check(run: Evidence) -> list[Verdict]:
 
 
 def judge(name: str, run: Evidence) -> Verdict:
-    """Return the verdict on one of them."""
+    """Return the verdict on one invariant."""
     invariant = INVARIANTS[name]
     findings = list(invariant(run))
     violations = [finding for finding in findings if finding is not None] if findings else ["nothing was judged"]

@@ -1,4 +1,4 @@
-"""Keys that are lent: made through any API, used by whoever sends events or opens sockets, and revoked while they are in use."""
+"""Temporary keys: created through any API process, used by clients and wallets, and revoked while in use."""
 
 import asyncio
 from collections import defaultdict
@@ -11,8 +11,8 @@ from tests.torture.log import Revoked, now_us
 
 _APART = (2.0, 4.0)  # seconds between keys of one kind
 _LENT = (2.0, 8.0)  # seconds until one is revoked
-_TRIED_ON = 12.0  # seconds for which it is used after that; five are promised
-_USED_BY = 0.2  # of those who have the choice
+_TRIED_ON = 12.0  # seconds of use after the revocation, which must hold after five
+_USED_BY = 0.2  # the share of requests that use a temporary key
 _KINDS = ("live", "publishable")
 
 
@@ -24,18 +24,18 @@ class Lent(msgspec.Struct, frozen=True):
 
 
 class Lender:
-    """Lends the keys of organizations."""
+    """Creates and revokes temporary keys of organizations."""
 
     def __init__(self) -> None:
         self._out: dict[tuple[str, str], list[Lent]] = defaultdict(list)
 
     def pick(self, chance: Random, org: str, kind: str) -> Lent | None:
-        """Return a key that is lent, or was a moment ago; None: use your own."""
+        """Return a key that is or was recently valid, or None to use the organization's own key."""
         out = self._out[org, kind]
         return chance.choice(out) if out and chance.random() < _USED_BY else None
 
     async def run(self, caller: Caller) -> None:
-        """Lend and revoke keys of one organization, until cancelled."""
+        """Create and revoke keys of one organization until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 for kind in _KINDS:

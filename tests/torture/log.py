@@ -1,7 +1,7 @@
-"""What the clients sent and what they were told: with the database, all that the checker knows.
+"""The requests of the clients and their answers. The checker knows these and the database, nothing else.
 
-An attempt without a final answer (a timeout, a broken connection, a 503) is *unknown*: the event may be stored. One that never
-reached a process is `unsent`. Moments are microseconds since the epoch by this machine's clock, which Postgres reads too.
+An attempt without a final answer (a timeout, a broken connection, a 503) is *unknown*: the event may be stored. An attempt that never
+reached a process is `unsent`. Times are microseconds since the epoch by this machine's clock, which Postgres reads too.
 """
 
 import time
@@ -14,7 +14,7 @@ from tests.torture.listening import Ears
 
 
 class Sort(StrEnum):
-    """What a sent event is meant to be; a `repeat` comes with the key of another event and another body."""
+    """The kind of a sent event. A `repeat` has the key of another event and its own body."""
 
     LIVE = "live"
     DRY = "dry"
@@ -23,7 +23,7 @@ class Sort(StrEnum):
 
 
 class Answer(StrEnum):
-    """What became of one attempt. `revoked`: the key that was lent is taken no more. `strange`: nothing that the contract knows."""
+    """The result of one attempt. `revoked`: the temporary key was rejected. `strange`: an answer outside the contract."""
 
     NEW = "new"
     DUPLICATE = "duplicate"
@@ -46,7 +46,7 @@ Identifier: TypeAlias = tuple[IdentifierKind, str]
 
 
 def given(wallet: str | None, email: str | None, external_id: str | None) -> list[Identifier]:
-    """Return the identifiers there are, in the order in which they decide."""
+    """Return the identifiers that are set, strongest first."""
     all_three: tuple[tuple[IdentifierKind, str | None], ...] = (
         ("wallet", wallet),
         ("email", email),
@@ -56,7 +56,7 @@ def given(wallet: str | None, email: str | None, external_id: str | None) -> lis
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """An event as it was sent; `number` counts the events of an organization and stands in the payload as `n`."""
+    """An event as it was sent. `number` counts an organization's events and is `n` in the payload."""
 
     org: str
     number: int
@@ -70,18 +70,18 @@ class Sent(msgspec.Struct, frozen=True):
 
     @property
     def once(self) -> bool:
-        """Whether every attempt means the same event: by its key, or by the moment that a derived key is made of."""
+        """Whether every attempt is the same event: by its key, or by the timestamp from which its key is derived."""
         return self.key is not None or "occurredAt" in self.body
 
     def identifiers(self) -> list[Identifier]:
-        """Return the identifiers in their normal form, in the order in which they decide."""
+        """Return the normalized identifiers, strongest first."""
         contact: dict[str, str] = self.body["contact"]
         wallet, email = contact.get("walletAddress"), contact.get("email")
         return given(wallet and wallet.lower(), email and email.lower(), contact.get("externalId"))
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try to hand an event to an API process, and what it answered. `lent`: the id of the lent key it was made with."""
+    """One attempt to send an event to an API process, and its answer. `lent` is the id of the temporary key, if one was used."""
 
     org: str
     number: int
@@ -96,7 +96,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """How one request of anybody else was answered: its status (0: not at all), and why that is `strange`, if it is."""
+    """The answer to a request other than events: its status (0 without an answer), and a description if it is unexpected."""
 
     org: str
     way: str
@@ -107,7 +107,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Push(msgspec.Struct, frozen=True):
-    """A message as it came over a socket."""
+    """A message received over a socket."""
 
     id: str
     title: str
@@ -116,7 +116,7 @@ class Push(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct):
-    """A socket of a wallet: what came over it, and what of that was acknowledged when. `key`: the id of the lent key that opened it."""
+    """A wallet's socket: the pushes over it and their acknowledgements. `key` is the id of the temporary key that opened it."""
 
     org: str
     wallet: str
@@ -129,7 +129,7 @@ class Line(msgspec.Struct):
 
 
 class Revoked(msgspec.Struct, frozen=True):
-    """A lent key was revoked; `began`: the first request for that, `ended`: the one that was answered with success."""
+    """A revoked temporary key. `began` is the time of the first request, `ended` that of the successful answer."""
 
     org: str
     id: str
@@ -139,7 +139,7 @@ class Revoked(msgspec.Struct, frozen=True):
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """A contact was erased by a request that was answered with success."""
+    """A contact erased by a successful request."""
 
     org: str
     contact_id: str
@@ -148,7 +148,7 @@ class Erased(msgspec.Struct, frozen=True):
 
 
 class Switched(msgspec.Struct, frozen=True):
-    """An automation was switched on or off by a request that was answered with success."""
+    """An automation activated or deactivated by a successful request."""
 
     automation_id: str
     active: bool
@@ -157,14 +157,14 @@ class Switched(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """A version was published by a request that was answered with success then."""
+    """A version published by a successful request."""
 
     automation_id: str
     ended: int
 
 
 class Log(msgspec.Struct):
-    """Everything sent, by organization and number, every attempt in the order of the answers, and what all others did and heard."""
+    """All events by organization and number, all attempts in the order of their answers, and all other requests and answers."""
 
     sent: dict[tuple[str, int], Sent] = {}
     attempts: list[Attempt] = []

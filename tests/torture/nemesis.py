@@ -1,7 +1,7 @@
-"""What is done to the installation: a plan made from a seed, and the one who carries it out.
+"""The faults of a run: a plan derived from a seed, and the nemesis that executes it.
 
-A kill is SIGKILL (or a termination of a back-end); what was killed is started again after a moment. Between kills, parts are
-frozen (SIGSTOP, then SIGCONT), restarted gracefully and renewed. Faults of different parts overlap; a part suffers one at a time.
+A kill is SIGKILL, or the termination of a backend; the victim is restarted after a moment. Between kills, processes are
+frozen (SIGSTOP, then SIGCONT), restarted gracefully and renewed. Faults of different victims overlap; one victim has one fault at a time.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from tests.torture.log import now_us
 Role = Literal["api", "worker", "engine", "postmaster", "postgres", "backend"]
 Kind = Literal["kill", "terminate", "freeze", "restart", "renew"]
 
-KILLS: dict[tuple[Role, Kind], int] = {  # how often each, in proportion; those of engines are counted by themselves
+KILLS: dict[tuple[Role, Kind], int] = {  # weights; kills of engines have their own number
     ("api", "kill"): 28,
-    ("worker", "kill"): 8,  # one of several behind a port; its neighbours go on
-    ("postmaster", "kill"): 10,  # alone: its back-ends notice and end by themselves
+    ("worker", "kill"): 8,  # one of several behind a port; the others keep serving
+    ("postmaster", "kill"): 10,  # alone: its backends notice it and exit
     ("postgres", "kill"): 10,  # with all its processes, at once
-    ("backend", "kill"): 16,  # the server throws all others out and recovers
+    ("backend", "kill"): 16,  # the server ends all other backends and recovers
     ("backend", "terminate"): 16,
 }
 OTHERS: dict[tuple[Role, Kind], int] = {
@@ -37,9 +37,9 @@ OTHERS: dict[tuple[Role, Kind], int] = {
 ENGINE_KILLS: dict[tuple[Role, Kind], int] = {("engine", "kill"): 1}
 ENGINE_OTHERS: dict[tuple[Role, Kind], int] = {("engine", "freeze"): 3, ("engine", "restart"): 2}
 KILLS_PER_OTHER = 3
-_DOWN = (0.0, 1.5)  # seconds until what was killed is started again
+_DOWN = (0.0, 1.5)  # seconds until the victim is restarted
 _FROZEN: dict[Role, tuple[float, float]] = {
-    "api": (0.3, 4.5),  # clients wait three
+    "api": (0.3, 4.5),  # clients time out after three
     "worker": (0.3, 4.5),
     "engine": (1.0, 13.0),  # leases last ten
     "postgres": (0.3, 4.0),  # answers are promised within two
@@ -48,7 +48,7 @@ _FROZEN: dict[Role, tuple[float, float]] = {
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A fault to come: seconds after the start, whom it hits, and how many seconds it lasts."""
+    """A planned fault: seconds after the start, its victim, and its duration in seconds."""
 
     at: float
     role: Role
@@ -58,7 +58,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault that happened: from when, and when the part was started or woken again (microseconds)."""
+    """A fault that happened: its start, and when the victim was restarted or resumed, in microseconds."""
 
     role: Role
     kind: Kind
@@ -68,9 +68,9 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What to do: how many kills in how many seconds, of engines and of all else; how long a freeze lasts at most.
+    """The size of a run: kills, kills of engines, duration in seconds, and the longest freeze.
 
-    `slack`: seconds that anything may take beside what faults cost.
+    `slack`: seconds that anything may take in addition to the faults.
     """
 
     seed: int
@@ -83,7 +83,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 def plan(wish: Wish) -> list[Planned]:
-    """Return the kills, and a third as many other faults, spread over the time."""
+    """Return the kills and a third as many other faults, spread over the run."""
     chance = Random(f"{wish.seed}/nemesis")
     faults = [
         *_drawn(chance, KILLS, wish.kills),
@@ -95,7 +95,7 @@ def plan(wish: Wish) -> list[Planned]:
 
 
 def _drawn(chance: Random, proportions: dict[tuple[Role, Kind], int], number: int) -> list[tuple[Role, Kind]]:
-    """Return every fault once if there is room, the others by their proportion."""
+    """Draw every kind of fault once if `number` allows, and the rest by weight."""
     each_once = list(proportions)
     rest = max(0, number - len(each_once))
     chance.shuffle(each_once)
@@ -109,14 +109,14 @@ def _planned(chance: Random, role: Role, kind: Kind, wish: Wish) -> Planned:
 
 
 class Nemesis:
-    """Carries out a plan; `faults` is what happened."""
+    """Executes a plan and records its faults."""
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
         self.faults: list[Fault] = []
 
     async def run(self, faults: Sequence[Planned]) -> None:
-        """Return when all faults are over and everything runs again."""
+        """Execute the faults. Returns when they are over and every process runs again."""
         began = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as group:
             for fault in faults:
@@ -154,7 +154,7 @@ class Nemesis:
 
     async def _strike_worker(self, process: Process, fault: Planned) -> None:
         async with process.busy:
-            while not (workers := children(process.pid)):  # it has only just been started
+            while not (workers := children(process.pid)):  # started a moment ago, without workers yet
                 await asyncio.sleep(0.1)
             worker, began = workers[fault.victim % len(workers)], now_us()
             match fault.kind:

@@ -1,9 +1,9 @@
-"""What must have come of the events, told anew from the contract: who is whom, and what is known of them.
+"""The oracle of identity resolution: the contacts, owners and attributes that the events must have produced.
 
-Written from §4.5 of the contract and the decisions on it, not from `workbench.language.contact`. Events are taken in the order of
-their commits, which is exact for whatever changes something: that is decided under locks which last until the commit. An event
-that finds everything as it should be (its identifiers in place, its attributes there) takes no lock: what it found may have
-changed by the time it commits. It counts as having happened at any moment of its own transaction.
+It is written from §4.5 of the contract, independently of `workbench.language.contact`. Events are applied in the order of
+their commits. That order is exact for every event that changes something, because the change is decided under locks that are held
+until the commit. An event whose identifiers and attributes are already in place takes no lock, so the state that it read may have
+changed before its commit. The oracle accepts the result of any moment of its transaction.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ import msgspec
 from tests.torture.log import Identifier, IdentifierKind
 from tests.torture.rows import ErasureRow, EventRow
 
-CLOCK_ERROR_US = 5_000_000  # of a process that measured the database's clock while one of the two was frozen
+CLOCK_ERROR_US = 5_000_000  # a process that measured the database's clock during a freeze
 
 Owners = Mapping[Identifier, str]
 Held = Mapping[str, Mapping[IdentifierKind, str]]
@@ -24,7 +24,7 @@ Conflict = tuple[IdentifierKind, str]
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """The contact of an event (None: a new one), what it gains, and which identifiers pointed elsewhere."""
+    """The contact of an event (None for a new contact), the identifiers it gains, and the conflicts."""
 
     contact: str | None
     gained: list[Identifier]
@@ -32,7 +32,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def judge(sent: list[Identifier], owners: Owners, held: Held) -> Judgement:
-    """Decide for the identifiers of an event, given who owns which and what each contact holds."""
+    """Decide the contact of an event from the owners of identifiers and the identifiers of each contact."""
     contact = next((owners[identifier] for identifier in sent if identifier in owners), None)
     if contact is None:
         return Judgement(None, sent, set())
@@ -53,9 +53,9 @@ def judge(sent: list[Identifier], owners: Owners, held: Held) -> Judgement:
 
 
 class _Change(msgspec.Struct, frozen=True):
-    """Identifiers went from a contact: an email to another contact, or all of them to nobody.
+    """A contact lost identifiers: one email to another contact, or all of them through an erasure.
 
-    `owners`: whose they were before; `held`: what the contacts concerned held in their columns before.
+    `owners` and `identifiers` hold the state before the change.
     """
 
     committed: int
@@ -65,7 +65,7 @@ class _Change(msgspec.Struct, frozen=True):
 
 
 class IdentityModel:
-    """The contacts of one organization, one event after the other: `owners` of identifiers, and what contacts hold."""
+    """The contacts of one organization after each event: the owner of each identifier and the identifiers of each contact."""
 
     def __init__(self) -> None:
         self.owners: dict[Identifier, str] = {}
@@ -73,7 +73,7 @@ class IdentityModel:
         self._changes: list[_Change] = []
 
     def take(self, event: EventRow, conflicts: set[Conflict]) -> str | None:
-        """Let an event happen; return what is wrong with where it was stored, or with the conflicts that were recorded."""
+        """Apply an event. Returns what is wrong with its contact or its recorded conflicts, or None."""
         judgement = judge(event.identifiers(), self.owners, self.identifiers)
         problem = self._differs(event, conflicts, judgement)
         if problem is not None and self._could_see_less(event, conflicts):
@@ -82,7 +82,7 @@ class IdentityModel:
         return problem
 
     def forget(self, erasure: ErasureRow) -> None:
-        """Let a contact be erased: nobody is recognised as it from here on."""
+        """Erase a contact: later events no longer resolve to it."""
         contact = erasure.contact_id
         lost = {identifier: owner for identifier, owner in self.owners.items() if owner == contact}
         identifiers = {contact: self.identifiers.get(contact, {})}
@@ -100,7 +100,7 @@ class IdentityModel:
         return None
 
     def _could_see_less(self, event: EventRow, conflicts: set[Conflict]) -> bool:
-        """Whether the event is right by the state before some of the latest changes (nothing else is ever lost), and changed nothing."""
+        """Whether the event changed nothing and is right for the state before some of the latest changes."""
         owners, identifiers = dict(self.owners), dict[str, Mapping[IdentifierKind, str]](self.identifiers)
         for change in reversed(self._changes):
             if change.committed < _earliest(event):
@@ -132,14 +132,14 @@ class IdentityModel:
 
 
 class Traits:
-    """The attributes of one contact: for each name the values that it may have."""
+    """The attributes of one contact: the possible values of each name."""
 
     def __init__(self) -> None:
         self.possible: dict[str, set[Any]] = {}
         self._past: dict[tuple[str, Any], int] = {}
 
     def merge(self, event: EventRow, attributes: dict[str, Any]) -> None:
-        """Let an event bring attributes; if all of them may have been there when it looked, it may have written nothing."""
+        """Apply the attributes of an event. If all of them may have been stored already, the event may have written nothing."""
         silent = all(self._seen(event, name, value) for name, value in attributes.items())
         for name, value in attributes.items():
             before = self.possible.get(name, set())
@@ -150,18 +150,18 @@ class Traits:
         return value in self.possible.get(name, ()) or self._past.get((name, value), 0) >= _earliest(event)
 
     def allow(self, attributes: dict[str, Any]) -> bool:
-        """Return whether these may be the attributes."""
+        """Return whether `attributes` are possible."""
         same_names = attributes.keys() == self.possible.keys()
         return same_names and all(value in self.possible[name] for name, value in attributes.items())
 
 
 def _earliest(event: EventRow) -> int:
-    """Return the moment before which the transaction of an event cannot have looked at anything."""
+    """Return the earliest time at which the transaction of an event can have read anything."""
     return event.received - CLOCK_ERROR_US
 
 
 def merged(events: Iterable[EventRow], attributes: Mapping[tuple[str, int], dict[str, Any]]) -> dict[str, Traits]:
-    """Return what may be known of every contact: the attributes sent with its events, merged in the order of the commits."""
+    """Return the possible attributes of every contact: those of its events, merged in the order of the commits."""
     contacts: dict[str, Traits] = defaultdict(Traits)
     for event in events:
         contacts[event.contact_id].merge(event, attributes.get((event.org, event.payload.get("n", -1)), {}))

@@ -1,4 +1,4 @@
-"""What an erasure must have taken, and where something of it is left."""
+"""Finds data of erased contacts that should have been removed."""
 
 from typing import Any
 
@@ -40,5 +40,5 @@ _REMNANTS = f"""
 
 
 async def remnants(connection: psycopg.AsyncConnection[Any]) -> list[str]:
-    """Return what is left of contacts that were erased."""
+    """Return the remaining data of erased contacts."""
     return [str(text) for (text,) in await (await connection.execute(_REMNANTS)).fetchall()]

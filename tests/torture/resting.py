@@ -1,16 +1,16 @@
-"""What must be true of what was stopped: automations switched off, contacts erased, keys revoked. Nothing more is done for them."""
+"""Invariants of stopped work: inactive automations, erased contacts and revoked keys have no further effects."""
 
 from tests.torture.effects import CLOCK_US, covers
 from tests.torture.evidence import NEVER, Evidence, Findings, Span
 from tests.torture.log import ACCEPTED, Answer, Attempt, Line
 from tests.torture.rows import EntryRow, MessageRow
 
-PROMISED_US = 5_000_000  # until nobody takes a revoked key
-_PUSHED_US = 2_000_000  # until what is on its way over a socket has arrived
+PROMISED_US = 5_000_000  # until every process rejects a revoked key
+_PUSHED_US = 2_000_000  # until a push that was on its way has arrived
 
 
 def what_is_stopped_rests(run: Evidence) -> Findings:
-    """under a claim made while its automation was off or archived, or after its contact was erased, an entry takes no step and nothing leaves"""
+    """an entry that was claimed while its automation was inactive or archived, or after its contact was erased, takes no step and sends nothing"""
     yield from _the_erased_rest(run)
     for automation in run.automations:
         if automation.rule.is_stopped:
@@ -23,14 +23,14 @@ def what_is_stopped_rests(run: Evidence) -> Findings:
 
 
 def _rests(run: Evidence, automation_id: str) -> list[Span]:
-    """Return the times in which everybody knew that an automation was inactive."""
+    """Return the spans in which every process knew that an automation was inactive."""
     switches = run.switches.get(automation_id, [])
     ends = [*(switch.committed for switch in switches[1:]), NEVER]
     return [(switch.visible, end) for switch, end in zip(switches, ends, strict=False) if not switch.active]
 
 
 def _the_erased_rest(run: Evidence) -> Findings:
-    """Yield what was done for contacts that were forgotten: under a claim made after that, or over a socket a moment after it."""
+    """Yield the effects for erased contacts: under a claim after the erasure, or over a socket more than a moment after it."""
     answered = {erasure.contact_id: erasure.ended for erasure in run.log.erased}
     pushed = {push.id: push.at for line in run.log.lines for push in line.pushes}
     for entry in run.stored.entries:
@@ -59,7 +59,7 @@ def _left(run: Evidence, message: MessageRow, erased: int) -> str | None:
 
 
 def nothing_is_left_of_the_erased(run: Evidence) -> Findings:
-    """of a contact that was erased, and of its events, messages and entries, nothing is left but that they were"""
+    """nothing remains of an erased contact, its events, messages and entries except their ids"""
     for _ in run.erased:
         yield None
     for erasure in run.log.erased:
@@ -71,7 +71,7 @@ def nothing_is_left_of_the_erased(run: Evidence) -> Findings:
 
 
 def revoked_keys_open_nothing(run: Evidence) -> Findings:
-    """a key is taken until it is revoked; five seconds later no event is accepted with it, and no push comes over a socket that it opened"""
+    """a key is valid until it is revoked; five seconds later no event is accepted with it, and a socket that it opened gets no push"""
     for attempt in run.log.attempts:
         if attempt.lent:
             yield _wrongly_answered(run, attempt)

@@ -1,4 +1,4 @@
-"""The rows that the promises speak of, as the checker sees them."""
+"""The rows that the checker reads."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -10,7 +10,7 @@ from tests.torture.log import Identifier, IdentifierKind, given
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """An event; emails are in clear. `received` by the process's clock; `transaction` and `committed`: what stored it, and when."""
+    """An event with its email decrypted. `received` is by the process's clock; `transaction` and `committed` are those that stored it."""
 
     org: str
     id: str
@@ -27,7 +27,7 @@ class EventRow(msgspec.Struct, frozen=True):
     committed: int
 
     def identifiers(self) -> list[Identifier]:
-        """Return what was sent, in the order in which it decides."""
+        """Return the identifiers that were sent, strongest first."""
         return given(self.wallet, self.email, self.external_id)
 
     def opened(self, email: Callable[[str | None], str | None]) -> "EventRow":
@@ -63,7 +63,7 @@ class ContactRow(msgspec.Struct, frozen=True):
 
 
 class OwnerRow(msgspec.Struct, frozen=True):
-    """An identifier and its contact; one that nobody sent shows as its digest."""
+    """An identifier and its contact. An identifier that was never sent shows as its digest."""
 
     org: str
     kind: IdentifierKind
@@ -75,7 +75,7 @@ class OwnerRow(msgspec.Struct, frozen=True):
 
 
 class ConflictRow(msgspec.Struct, frozen=True):
-    """An identifier of an event pointed elsewhere, and what was done about it."""
+    """An identity conflict of an event and its outcome."""
 
     event_id: str
     kind: IdentifierKind
@@ -83,7 +83,7 @@ class ConflictRow(msgspec.Struct, frozen=True):
 
 
 class EntryRow(msgspec.Struct, frozen=True):
-    """An entry. `version`: the pinned one; `attempts`: claims of the step it stands at; `replays`: lives after a death."""
+    """An entry. `version` is its pinned version, `attempts` counts the claims of its current step, `replays` its replays."""
 
     org: str
     id: str
@@ -100,7 +100,7 @@ class EntryRow(msgspec.Struct, frozen=True):
 
 
 class StepRow(msgspec.Struct, frozen=True):
-    """What happened at a node under a claim, `at` which moment of the engine's clock, and when that was committed."""
+    """A step of an entry under a claim. `at` is by the engine's clock."""
 
     entry_id: str
     claim: int
@@ -116,7 +116,7 @@ class StepRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """A lease was given or renewed until then, or (None) ended, as the witness saw it."""
+    """A lease granted or renewed until `until`, or ended (None), as the witness recorded it."""
 
     entry_id: str
     token: int
@@ -125,7 +125,7 @@ class LeaseRow(msgspec.Struct, frozen=True):
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """A message, `committed` before it left. `recipient` of a webhook: the url; of an email: the address, in clear."""
+    """A message. `recipient` is the URL of a webhook or the decrypted address of an email."""
 
     org: str
     id: str
@@ -156,7 +156,7 @@ class VersionRow(msgspec.Struct, frozen=True):
 
 
 class SwitchRow(msgspec.Struct, frozen=True):
-    """An automation was switched on or off by a transaction that committed then."""
+    """The commit of an automation's activation or deactivation."""
 
     org: str
     automation_id: str
@@ -165,14 +165,14 @@ class SwitchRow(msgspec.Struct, frozen=True):
 
 
 class RevokedRow(msgspec.Struct, frozen=True):
-    """A key was revoked by a transaction that committed then."""
+    """The commit of a key's revocation."""
 
     key_id: str
     committed: int
 
 
 class ErasureRow(msgspec.Struct, frozen=True):
-    """A contact was erased, or what came for it in between, by a transaction that committed then."""
+    """The commit of a contact's erasure, or of the second erasure of what arrived in between."""
 
     org: str
     contact_id: str
@@ -181,10 +181,10 @@ class ErasureRow(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct):
-    """All of it. Events come in the order of their commits; within one transaction by id, which grows as a process reads.
+    """All stored rows. Events are ordered by commit, and within one transaction by id.
 
-    The steps of an entry come as it took them, failed ones included; its leases as they were given. What an erasure emptied stands here
-    as it was first written; `remnants` says what is left of the erased all the same.
+    Steps and leases of an entry are in order, failed steps included. Rows that an erasure emptied are given as they were first written;
+    `remnants` lists the data of erased contacts that still exists.
     """
 
     events: list[EventRow]
@@ -205,7 +205,7 @@ class Stored(msgspec.Struct):
 
 
 class ServiceCounts(msgspec.Struct):
-    """Counts by organization and event name, as the catalog and as SQL tell them; who is in the segment of each organization."""
+    """Event counts by organization and name according to the catalog and to SQL, and the members of each organization's segment."""
 
     catalog: dict[str, dict[str, int]]
     app_events: dict[str, dict[str, int]]

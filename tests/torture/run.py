@@ -1,4 +1,4 @@
-"""One run: load with faults, heal, drain until nothing is due, collect."""
+"""One run: load with faults, recovery, drain until no entry is due, collection of the evidence."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ from tests.torture.searching import in_database, in_files
 from tests.torture.stored import Connection
 from tests.torture.wallets import has_wallet, wallet_of
 
-CALM = 6.0  # seconds of load after the faults, in which what piled up is worked off
+CALM = 6.0  # seconds of load after the faults, for the backlog
 SEE_WITHIN = 60.0
 SETTLE_WITHIN = 120.0
 DRAIN_WITHIN = 120.0
@@ -30,7 +30,7 @@ QUIET_WITHIN = 15.0
 
 
 class Run(msgspec.Struct):
-    """What was done and what is known of it. Moments are microseconds."""
+    """The result of a run. Times are microseconds."""
 
     wish: Wish
     faults: list[Fault]
@@ -41,7 +41,7 @@ class Run(msgspec.Struct):
 
 
 async def torture(installation: Installation, wish: Wish, report: Callable[[str], None] = lambda _: None) -> Run:
-    """Return the outcome of a run; the installation is healthy and idle afterwards. `report` hears how it goes."""
+    """Run the load with its faults. The installation is healthy and idle afterwards. `report` is called with a line every minute."""
     automations = await _publish(installation)
     crowd, nemesis = Crowd(installation, wish), Nemesis(installation)
     await crowd.define_segments()
@@ -77,7 +77,7 @@ async def torture(installation: Installation, wish: Wish, report: Callable[[str]
 async def _load_with_faults(
     crowd: Crowd, nemesis: Nemesis, automations: list[Automation], report: Callable[[str], None]
 ) -> int:
-    """Return the moment at which everything works again; what was sent is answered by then, or a little later."""
+    """Run the load with its faults. Returns the time at which every process works again."""
     async with asyncio.TaskGroup() as group:
         sending = group.create_task(crowd.load.run())
         beside = [group.create_task(work) for work in (*crowd.beside(automations), _tell(crowd, nemesis, report))]
@@ -94,7 +94,7 @@ async def _load_with_faults(
 
 
 async def _calm(crowd: Crowd) -> None:
-    """Return after a while of load without faults, in which everybody gets to see enough, however slow the machine is."""
+    """Continue the load without faults until every invariant has something to check, at most SEE_WITHIN seconds."""
     deadline = now_us() + int(SEE_WITHIN * 1e6)
     await asyncio.sleep(CALM)
     while not crowd.has_seen_enough and now_us() < deadline:
@@ -102,7 +102,7 @@ async def _calm(crowd: Crowd) -> None:
 
 
 async def _look_once_more(installation: Installation) -> None:
-    """Do what processes do for everybody who was erased, a minute after it."""
+    """Run the second erasure, which processes do a minute after the first."""
     database = Database(installation.postgres.server.dsn)
     await database.open()
     while await erase_again(database, datetime.now(UTC) + SECOND_ERASURE_DELAY):
@@ -111,7 +111,7 @@ async def _look_once_more(installation: Installation) -> None:
 
 
 async def _collect(connection: Connection, crowd: Crowd) -> None:
-    """Let everybody whose wallet we know take what waits for it, until nothing does, or for a while."""
+    """Collect the messages of all wallets whose key we have, at most COLLECT_WITHIN seconds."""
     deadline = now_us() + int(COLLECT_WITHIN * 1e6)
     addresses = {wallet_of(person).address for person in crowd.load.everybody if has_wallet(person)}
     while now_us() < deadline:
@@ -137,14 +137,14 @@ async def _tell(crowd: Crowd, nemesis: Nemesis, report: Callable[[str], None]) -
 
 
 async def _drain(connection: Connection) -> None:
-    """Return when every entry has come to its end, or after a while."""
+    """Wait until every entry has ended, at most DRAIN_WITHIN seconds."""
     deadline = now_us() + int(DRAIN_WITHIN * 1e6)
     while await stored.open_entries(connection) and now_us() < deadline:
         await asyncio.sleep(0.2)
 
 
 async def _left(connection: Connection) -> list[str]:
-    """Return what is held although nothing is to be done; what engines hold while they look for work does not count."""
+    """Return the locks and transactions that remain open. Those of engines that look for work end within QUIET_WITHIN seconds."""
     deadline = now_us() + int(QUIET_WITHIN * 1e6)
     while (left := await stored.left_open(connection)) and now_us() < deadline:
         await asyncio.sleep(0.1)

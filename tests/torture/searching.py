@@ -1,4 +1,4 @@
-"""Searches everything that was written for what nobody may read in it: logs, metrics, every column of the database."""
+"""Searches logs, metrics and every column of the database for secrets and private values."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from psycopg import sql
 from tests.canaries import PAYLOAD_AT_HOME
 from tests.torture.listening import EVERYWHERE, PRIVATE, private
 
-_MOST = 3  # places of a text that are told
+_MOST = 3  # findings reported per text
 _COLUMNS = """
     SELECT t.table_name, c.column_name, c.data_type FROM information_schema.columns c
     JOIN information_schema.tables t USING (table_schema, table_name)
@@ -22,24 +22,24 @@ _FOUND = "SELECT left({text}, 200) FROM workbench.{table} WHERE {text} ~* {patte
 
 
 class Searched(msgspec.Struct, frozen=True):
-    """A place that was searched, and what should not be there."""
+    """A searched place and the secrets found in it."""
 
     place: str
     leaks: list[str]
 
 
 def in_text(place: str, text: str, words: Collection[str] = ()) -> Searched:
-    """Search a text for whatever is private, and for `words`."""
+    """Search a text for private values and for `words`."""
     return Searched(place, [*_first(private(text)), *(f"the token {word[:20]}…" for word in words if word in text)])
 
 
 def in_files(files: Collection[Path], words: Collection[str]) -> list[Searched]:
-    """Search files, each a place."""
+    """Search files; each is one place."""
     return [in_text(file.name, file.read_text(errors="replace"), words) for file in files]
 
 
 async def in_database(connection: psycopg.AsyncConnection[Any]) -> list[Searched]:
-    """Search every column: for keys, secrets and addresses in clear, and for values of events where they are not at home."""
+    """Search every column for plain keys, secrets and addresses, and for event values in columns that must not hold them."""
     columns = await (await connection.execute(_COLUMNS)).fetchall()
     return [await _in_column(connection, *column) for column in columns]
 

@@ -1,4 +1,4 @@
-"""What must be true of words: each organization hears its own alone, and what is secret is said nowhere."""
+"""Invariants of confidentiality: an organization sees only its own data, and secrets appear in no output."""
 
 from collections.abc import Iterator
 from email import message_from_bytes, policy
@@ -8,11 +8,11 @@ from tests.torture.evidence import Evidence, Findings
 from tests.torture.listening import canaries
 from tests.torture.sinks import Delivery
 
-_SPEAK = ("SQL", "pages", "things", "socket")  # ways by which an organization hears its own word
+_SPEAK = ("SQL", "pages", "things", "socket")  # channels through which an organization gets its own canary
 
 
 def words_stay_with_their_owner(run: Evidence) -> Findings:
-    """no organization hears the canary of another, in an answer, the result of a query, a push, a webhook or an email; each hears its own"""
+    """no response, query result, push, webhook or email of an organization holds the canary of another; each gets its own"""
     for heard in run.log.ears.heard.values():
         yield from repeat(None, heard.texts)
     for overheard in run.log.ears.foreign:
@@ -36,7 +36,7 @@ def _silences(run: Evidence) -> Iterator[str | None]:
 
 
 def _whose(arrival: Delivery, orgs: dict[str, str]) -> str | None:
-    """Return whose receiver an arrival came to: of a webhook by its path, of an email by its message."""
+    """Return the organization that a delivery belongs to: of a webhook by its path, of an email by its message."""
     return arrival.target.split("/")[1] if arrival.channel == "webhook" else orgs.get(arrival.id)
 
 
@@ -48,7 +48,7 @@ def _text(arrival: Delivery) -> str:
 
 
 def secrets_are_kept(run: Evidence) -> Findings:
-    """no key, secret, address or value of an event is in a log, a metric or a refusal; no key, secret or address stands in the database"""
+    """no log, metric or rejection holds a key, secret, address or event value; the database holds no plain key, secret or address"""
     for searched in run.searched:
         yield None
         for leak in searched.leaks:

@@ -1,8 +1,8 @@
-"""Where webhooks and emails arrive: a receiver and a mail server on real sockets, which note everything and misbehave.
+"""The receivers: a webhook endpoint and a mail server on real sockets that record every delivery and misbehave.
 
-They are slow, refuse, hang up instead of answering or in the middle of it. Like a good receiver they know by its id what they
-have taken: that is never refused afterwards, only the answer may be slow or get lost again. Of forty ids one is refused for ever
-and one for good.
+They answer slowly, reject, or close the connection before or during the answer. Like a good receiver they recognize an accepted
+message by its id and never reject it again; only the answer may be slow or lost. Of forty ids, one is always rejected with a
+temporary error and one with a permanent one.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ _MESSAGE_ID = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
 
 
 class Mood(StrEnum):
-    """How a message is met."""
+    """The reaction to a message."""
 
     GLAD = "glad"
     SLOW = "slow"
     REFUSING = "refusing"
-    CLOSED = "closed"  # refused, never to be tried again
-    SILENT = "silent"  # taken, and hung up on instead of an answer
-    CUT = "cut"  # the same, in the middle of the answer
+    CLOSED = "closed"  # rejected permanently
+    SILENT = "silent"  # accepted, then closed without an answer
+    CUT = "cut"  # accepted, then closed in the middle of the answer
 
 
 _TAKING = {Mood.GLAD: 70, Mood.SLOW: 6, Mood.SILENT: 4, Mood.CUT: 4}
@@ -39,7 +39,7 @@ _ANY = _TAKING | {Mood.REFUSING: 10}
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A copy of a message that came in whole; `at`: when it began to. `target`: the path it was posted to, or the address of its recipient."""
+    """A complete copy of a message. `at` is when its first byte arrived, `target` the path or the recipient's address."""
 
     channel: str
     id: str
@@ -50,12 +50,12 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def is_taken(self) -> bool:
-        """Whether the effect has happened, whatever the sender heard of it."""
+        """Whether the receiver accepted the message, whatever it answered."""
         return self.mood in _TAKING
 
 
 class Sinks:
-    """Both of them, what they got, and the ports they listen on."""
+    """Both receivers, their deliveries and their ports."""
 
     def __init__(self, seed: int) -> None:
         self.arrivals: list[Delivery] = []
@@ -65,7 +65,7 @@ class Sinks:
         self._taken: set[str] = set()
 
     def meet(self, channel: str, message_id: str, at: int, target: str, body: bytes) -> Mood:
-        """Note a message; return how it is met."""
+        """Record a delivery and return the reaction to it."""
         mood = self._mood(message_id)
         self.arrivals.append(Delivery(channel, message_id, at, target, body, mood))
         if mood in _TAKING:
@@ -98,7 +98,7 @@ _HTTP = {
 
 
 async def _receive(sinks: Sinks, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer the requests of one connection, one after the other."""
+    """Answer the requests of one connection in order."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
         mood = Mood.GLAD
         while mood not in (Mood.SILENT, Mood.CUT):
@@ -115,7 +115,7 @@ async def _receive(sinks: Sinks, reader: asyncio.StreamReader, writer: asyncio.S
 
 
 class _Mailbox:
-    """What the mail server does with the emails of one connection; they begin to arrive with their recipient."""
+    """Handles the emails of one connection. An email begins to arrive with its RCPT command."""
 
     def __init__(self, sinks: Sinks) -> None:
         self._sinks = sinks
@@ -151,7 +151,7 @@ class _Mailbox:
 
 @asynccontextmanager
 async def sinks(seed: int) -> AsyncIterator[Sinks]:
-    """Let both listen until the block ends; what is connected then is cut off."""
+    """Run both receivers until the block ends; then open connections are aborted."""
     made = Sinks(seed)
     mailboxes: list[SMTP] = []
     writers: set[asyncio.StreamWriter] = set()

@@ -1,4 +1,4 @@
-"""What the service holds in the end: the rows that the promises speak of, and what its own answers say of them."""
+"""Reads the rows at the end of a run, and the service's own counts."""
 
 from collections.abc import AsyncIterator, Collection
 from typing import Any, TypeVar
@@ -128,7 +128,7 @@ Row = TypeVar("Row")
 
 
 async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent]) -> Stored:
-    """Return what is stored as `connection`, a superuser's, sees it; `sent` tells whose digests are which identifiers."""
+    """Read all rows through a superuser's `connection`. Digests of identifiers are resolved with the events in `sent`."""
     cursor = await connection.execute("SELECT name, id FROM workbench.organizations")
     orgs = {name: _Org(keyring.of(org_id)) for name, org_id in await cursor.fetchall()}
     for event in sent:
@@ -153,23 +153,23 @@ async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent])
 
 
 async def open_entries(connection: Connection) -> int:
-    """Return how many entries have not come to their end."""
+    """Return the number of entries that have not ended."""
     row = await (await connection.execute(_OPEN)).fetchone()
     return int(row[0]) if row else 0
 
 
 async def waiting(connection: Connection) -> list[tuple[str, str]]:
-    """Return whose inboxes hold something that was not acknowledged: organizations and wallets."""
+    """Return the inboxes with unacknowledged messages: organizations and wallets."""
     return [(str(org), str(wallet)) for org, wallet in await (await connection.execute(_WAITING)).fetchall()]
 
 
 async def left_open(connection: Connection) -> list[str]:
-    """Return what processes hold at this moment: advisory locks and idle transactions."""
+    """Return the advisory locks and idle transactions at this moment."""
     return [str(text) for (text,) in await (await connection.execute(_LEFT)).fetchall()]
 
 
 async def ask(url: str, accounts: Collection[Account]) -> ServiceCounts:
-    """Return what an API tells of the stored events."""
+    """Return an API process's counts of the stored events."""
     async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
         return ServiceCounts(
             {account.org: await _catalog(client, account.keys["live"]) for account in accounts},
@@ -200,7 +200,7 @@ async def _rows(connection: Connection, kind: type[Row], statement: str) -> Asyn
 
 
 class _Org:
-    """What is sealed and digested for one organization, told in clear."""
+    """Decrypts and resolves the emails and digests of one organization."""
 
     def __init__(self, keys: OrgKeys) -> None:
         self._keys = keys

@@ -1,4 +1,4 @@
-"""What a run came to, for people."""
+"""The printed summary of a run."""
 
 import statistics
 from collections import Counter
@@ -18,7 +18,7 @@ _DATABASE = ("postmaster", "postgres", "backend")
 
 
 def summary(run: Run, verdicts: list[Verdict]) -> str:
-    """Return the lines that a run ends with."""
+    """Return the summary of a run and its verdicts."""
     return "\n".join(
         [
             *_requests(run),
@@ -84,7 +84,7 @@ def _counted(words: Iterable[str]) -> str:
 
 
 def _faults(run: Run) -> list[str]:
-    """Return a row for each kind of fault, a column for each part that suffered it."""
+    """Return the table of faults: a row per kind, a column per victim."""
     counts = Counter((fault.kind, fault.role) for fault in run.faults)
     roles = [role for role in get_args(Role) if any(counts[kind, role] for kind in get_args(Kind))]
     kinds = [kind for kind in get_args(Kind) if any(counts[kind, role] for role in roles)]
@@ -95,7 +95,7 @@ def _faults(run: Run) -> list[str]:
 
 
 def _recoveries(run: Run) -> Iterator[str]:
-    """Yield how long it took from the start (or waking) of a part until an event was accepted through it."""
+    """Yield the recovery times: from the restart of a victim until an event was accepted through it."""
     accepted = [attempt for attempt in run.evidence.log.attempts if attempt.answer in ACCEPTED]
     for role in ("api", "postmaster", "postgres", "backend"):
         recoveries = [_recovery(fault, accepted, run.faults) for fault in run.faults if fault.role == role]
@@ -106,7 +106,7 @@ def _recoveries(run: Run) -> Iterator[str]:
 
 
 def _recovery(fault: Fault, accepted: list[Attempt], faults: list[Fault]) -> float | None:
-    """Return the seconds until a request sent after the fault was accepted; None if another fault came between."""
+    """Return the seconds until a request sent after the fault was accepted; None if another fault intervened."""
     through = [attempt for attempt in accepted if fault.role != "api" or attempt.api == fault.victim]
     first = min((attempt.ended for attempt in through if attempt.began >= fault.ended), default=0)
     disturbing = [
@@ -136,7 +136,7 @@ def _result(verdicts: list[Verdict]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> list[str]:
-    """Return the lines of a table; numbers stand on the right, a text that is longer than WIDEST goes on below."""
+    """Return the lines of a table. Numbers are right-aligned; a text longer than WIDEST is wrapped."""
     cells = [[_lines(cell) for cell in row] for row in rows]
     widths = [max(map(len, (name, *(line for row in cells for line in row[at])))) for at, name in enumerate(head)]
     numbers = [bool(rows) and isinstance(row, int) for row in (rows[0] if rows else head)]

@@ -1,4 +1,4 @@
-"""Times that faults explain: of Postgres each, of engines only where all of them are out."""
+"""Outages: those of Postgres count, those of engines only where all engines are down."""
 
 from tests.torture.evidence import RECOVERY_US, Evidence, overlap, union
 from tests.torture.log import Log
@@ -9,7 +9,7 @@ SECOND = 1_000_000
 
 
 def outages(*faults: tuple[Role, Kind, int, int, int]) -> list[tuple[int, int]]:
-    """Return the outages of two engines in seconds, without the time that it takes to start."""
+    """Return the outages of two engines in seconds, without the restart time."""
     happened = [
         Fault(role, kind, victim, began * SECOND, ended * SECOND) for role, kind, victim, began, ended in faults
     ]
@@ -23,7 +23,7 @@ def test_spans_that_meet_are_one() -> None:
     assert overlap([(1, 4), (6, 9)], [(3, 7)]) == [(3, 4), (6, 7)]
 
 
-def test_nobody_works_without_postgres() -> None:
+def test_no_engine_works_without_postgres() -> None:
     assert outages(("backend", "kill", 0, 1, 2), ("postgres", "freeze", 0, 20, 22)) == [(1, 3), (20, 24)]
 
 

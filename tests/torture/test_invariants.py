@@ -1,4 +1,4 @@
-"""A checker that cannot fail is worth nothing: a healthy outcome is spoilt on purpose, and the right invariant says so."""
+"""The checker can fail: every test damages the evidence of a good run and expects the violation of one invariant."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -150,7 +150,7 @@ async def test_what_is_spoilt_in_the_database_is_seen(
 
 
 async def spoilt(tortured: Tortured, statements: Iterable[str]) -> Stored:
-    """Return what is stored after some statements, which are taken back."""
+    """Return the stored rows after some statements, which are rolled back."""
     installation, sent = tortured.installation, tortured.run.evidence.log.sent
     async with await psycopg.AsyncConnection.connect(installation.postgres.server.admin_dsn) as connection:
         await connection.execute("SET LOCAL search_path = workbench, pg_catalog")
@@ -196,7 +196,7 @@ def test_what_is_forged_in_the_log_is_seen(
 
 
 def simple(evidence: Evidence, answer: Answer) -> Attempt:
-    """Return an attempt at a live event with a key of its own, answered so, all other attempts of which were accepted too."""
+    """Return an attempt of a live event with its own key and this answer, all other attempts of which were accepted."""
     senders = Counter((sent.org, sent.key) for sent in evidence.log.sent.values())
     for attempt in evidence.log.attempts:
         sent, tries = evidence.log.sent[attempt.org, attempt.number], evidence.attempts[attempt.org, attempt.number]

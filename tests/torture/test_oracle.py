@@ -1,4 +1,4 @@
-"""The oracle knows one order, that of the commits, and one excuse: an event that changes nothing takes no locks."""
+"""The oracle applies events in commit order; only an event that changes nothing may have read an older state."""
 
 from datetime import UTC, datetime
 
@@ -50,7 +50,7 @@ def test_nothing_excuses_a_third_contact_or_a_conflict_that_was_not_recorded() -
     assert people.take(event("c1", "w1", "b@x.io", received=moment - 1, committed=moment + 2), NOTHING) is not None
 
 
-def test_who_comes_after_an_erasure_is_somebody_new() -> None:
+def test_an_event_after_an_erasure_creates_a_new_contact() -> None:
     people, moment = IdentityModel(), 60 * SECOND
     assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
     people.forget(ErasureRow("acme", "c1", moment, moment))

@@ -1,4 +1,4 @@
-"""What may be forged besides events: sockets, words, keys, erasures, answers; and what a search finds."""
+"""Damaged evidence other than events: sockets, canaries, keys, erasures, answers; and the findings of a search."""
 
 from collections.abc import Callable
 from typing import Any
@@ -116,21 +116,21 @@ def test_a_key_that_is_taken_too_long_or_not_long_enough_is_seen(tortured: Tortu
     assert_seen(with_stored(evidence, revoked=[]), "C16", "was refused with a key that was good")
 
 
-def test_an_answer_that_nobody_may_give_is_seen(tortured: Tortured) -> None:
+def test_an_unexpected_answer_is_reported(tortured: Tortured) -> None:
     evidence = tortured.run.evidence
     strange = Reply("acme", "pages", 0, 1, 500, "GET /usage: 500 oh")
     assert_seen(with_log(evidence, replies=[*evidence.log.replies, strange]), "answers", "GET /usage: 500 oh")
 
 
 @pytest.mark.parametrize("way", ["SQL", "socket", "events"])
-def test_a_word_that_somebody_else_hears_is_seen(tortured: Tortured, way: str) -> None:
+def test_a_canary_of_another_organization_is_reported(tortured: Tortured, way: str) -> None:
     ears = Ears()
     ears.listen("acme", way, f"… {canary('globex')} …")
     assert_seen(with_log(tortured.run.evidence, ears=ears), "V18", f"acme heard by {way} the canary of globex")
 
 
 @pytest.mark.parametrize("channel", ["webhook", "email"])
-def test_a_word_that_arrives_elsewhere_is_seen(tortured: Tortured, channel: str) -> None:
+def test_a_canary_that_arrives_at_another_receiver_is_reported(tortured: Tortured, channel: str) -> None:
     evidence = tortured.run.evidence
     victim = next(
         arrival
@@ -144,14 +144,14 @@ def test_a_word_that_arrives_elsewhere_is_seen(tortured: Tortured, channel: str)
     assert_seen(msgspec.structs.replace(evidence, arrivals=arrivals), "V18", "speaks for {'globex'}")
 
 
-def test_a_way_by_which_nothing_was_heard_proves_nothing(tortured: Tortured) -> None:
+def test_a_channel_without_responses_is_reported(tortured: Tortured) -> None:
     assert_seen(with_log(tortured.run.evidence, ears=Ears()), "V18", "acme never heard its own canary by SQL")
 
 
 KEYS = [make(kind, "acme", token(32)) for kind in KINDS]
 
 
-SECRETS = dict(zip(KINDS, KEYS, strict=True)) | {  # by name: the names of tests are alike in every process
+SECRETS = dict(zip(KINDS, KEYS, strict=True)) | {  # named, so that the test ids are equal in every xdist worker
     "webhook": "whsec_" + "a" * 32,
     "root": SECRET,
     "address": "Person12@Example.com",

@@ -1,4 +1,4 @@
-"""A short run of `make torture`: whatever dies when, nothing that was accepted is lost, doubled or half-applied."""
+"""A short run of `make torture`: no accepted event is lost, duplicated or half-applied, whichever process is killed."""
 
 from tests.torture.conftest import Tortured
 from tests.torture.invariants import INVARIANTS, check

@@ -1,7 +1,7 @@
-"""What is sent: returning people, strangers' identifiers mixed up, keyless events, dry runs, nonsense, old keys again.
+"""The events of a run: returning people, conflicting identifiers, events without a key, dry runs, invalid events and repeated keys.
 
-People come and go: a window over them moves on with the numbers, so there are new contacts, identifiers that find another
-owner and attributes that meet until the end of the run.
+A window over the people moves with the event numbers, so that new contacts, identity conflicts and attribute changes occur
+until the end of the run.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ NONSENSE: tuple[dict[str, Any], ...] = (
 
 
 class Traffic:
-    """Makes the events of one organization. Two organizations use the same keys and the same people."""
+    """Creates the events of one organization. Both organizations use the same keys and the same people."""
 
     def __init__(self, org: str, began: datetime) -> None:
         self.org = org
@@ -38,12 +38,12 @@ class Traffic:
 
     @property
     def people(self) -> range:
-        """Whom events are of at this moment."""
+        """The people that events are about at this moment."""
         first = self._count // EVENTS_PER_PERSON
         return range(first, first + PEOPLE)
 
     def any(self, chance: Random) -> Sent:
-        """Return a new event: mostly live ones, some dry runs, some nonsense."""
+        """Return a new event: mostly live, some dry runs, some invalid."""
         (sort,) = chance.choices((Sort.LIVE, Sort.DRY, Sort.INVALID), (89, 6, 5))
         match sort:
             case Sort.DRY:
@@ -64,7 +64,7 @@ class Traffic:
         return self._sent(Sort.DRY, self._body(chance))
 
     def repeat(self, chance: Random, of: Sent) -> Sent:
-        """Return another event under the key of one that was answered."""
+        """Return another event with the key of an answered one."""
         return self._sent(Sort.REPEAT, self._body(chance) | {"idempotencyKey": of.key})
 
     def _sent(self, sort: Sort, body: dict[str, Any]) -> Sent:
@@ -91,7 +91,7 @@ class Traffic:
         return body
 
     def _contact(self, chance: Random) -> dict[str, str]:
-        """Return one to three identifiers, of one person or (three in ten) of several."""
+        """Return one to three identifiers of one person, or (three in ten) of several people."""
         person, mixed = chance.choice(self.people), chance.random() < 0.3
         wallet, email, external = (
             chance.choice(self.people) if mixed else person for _ in ("wallet", "email", "external")

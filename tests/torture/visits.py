@@ -1,4 +1,4 @@
-"""A wallet's visit to its inbox: it signs in through any API, opens a socket to any other, and has what comes; all of it is noted."""
+"""One visit of a wallet to its inbox: it signs in through any API process, opens a socket to another, and logs what it gets."""
 
 import asyncio
 import contextlib
@@ -16,13 +16,13 @@ from tests.torture.log import Line, Push, Reply, now_us
 
 SIGN_IN_AGAIN = 4401
 _UNAVAILABLE = 503
-_LATEST = 50  # pushes of anybody, of which a wallet tries to acknowledge one
+_LATEST = 50  # recent pushes of all wallets, of which a wallet tries to acknowledge one
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A visit: `habit` is the part of the pushes that are acknowledged; it ends after `seconds`, or so many of `silence`.
+    """A visit. `habit` is the share of the pushes to acknowledge; it ends after `seconds`, or after `silence` seconds without a push.
 
-    `leaves`: it says so when it ends, instead of vanishing.
+    With `leaves` the socket is closed properly; otherwise the connection is aborted.
     """
 
     wallet: Wallet
@@ -34,7 +34,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Visits:
-    """Knows the tokens that wallets signed in for, so that most visits need no signature."""
+    """Keeps the session tokens of wallets, so that most visits need no signature."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = [url.replace("http", "ws") for url in urls]
@@ -43,11 +43,11 @@ class Visits:
 
     @property
     def tokens(self) -> list[str]:
-        """All that are known: secrets of wallets."""
+        """All session tokens."""
         return list(self._tokens.values())
 
     async def visit(self, caller: Caller, plan: Plan) -> None:
-        """Open a socket and stay."""
+        """Open a socket for the duration of the visit."""
         line = Line(caller.org, plan.wallet.address, plan.lent.id if plan.lent else "", now_us())
         place = line.org, line.wallet, line.key
         token = self._tokens.get(place) or await _sign_in(caller, plan)
@@ -65,7 +65,7 @@ class Visits:
             self._tokens.pop(place, None)
 
     async def _have(self, caller: Caller, connection: ClientConnection, line: Line, plan: Plan) -> None:
-        """Take what comes until the visit is over; now and then acknowledge what came to somebody else."""
+        """Receive pushes until the visit ends; sometimes acknowledge a push of another wallet."""
         end = asyncio.get_running_loop().time() + plan.seconds
         while (left := end - asyncio.get_running_loop().time()) > 0:
             try:
@@ -81,7 +81,7 @@ class Visits:
                 await self._answer(caller, connection, line, plan)
 
     async def _answer(self, caller: Caller, connection: ClientConnection, line: Line, plan: Plan) -> None:
-        """Acknowledge what came last, or what came to anybody."""
+        """Acknowledge the last push, or one of another wallet."""
         chance, last_id = caller.chance, line.pushes[-1].id
         taken = last_id if chance.random() < plan.habit else chance.choice(self._seen[-_LATEST:])
         if taken != last_id or plan.habit:
@@ -102,7 +102,7 @@ class Visits:
 
 
 async def _sign_in(caller: Caller, plan: Plan) -> str | None:
-    """Return the token of a session; None when there was no answer, or the lent key is not taken any more."""
+    """Return a session token; None without an answer or with a revoked key."""
     key, good = (plan.lent.secret, (200, 401)) if plan.lent else ("publishable", (200,))
     address = {"walletAddress": plan.wallet.address}
     challenge = await caller.ask("POST", "/inapp/challenge", "sign-in", key=key, good=good, json=address)
@@ -110,7 +110,7 @@ async def _sign_in(caller: Caller, plan: Plan) -> str | None:
         return None
     message = challenge.json()["message"]
     signed = {"message": message, "signature": plan.wallet.sign(message)}
-    # 401: the contact was erased meanwhile, and with it what its wallet was asked to sign
+    # 401: the contact was erased meanwhile, and its sign-in challenge with it
     session = await caller.ask("POST", "/inapp/session", "sign-in", key=key, good=(200, 401), json=signed)
     return None if session is None or session.status_code != 200 else str(session.json()["token"])
 

@@ -1,4 +1,4 @@
-"""Whose wallets people have: every second person has one whose key we know, so that somebody can sign in with it."""
+"""The wallets of people. Every second person has a wallet whose private key we have, so that it can sign in."""
 
 import hashlib
 from functools import cache
@@ -15,12 +15,12 @@ def has_wallet(person: int) -> bool:
 
 @cache
 def wallet_of(person: int) -> Wallet:
-    """Return the wallet of a person who has one; the same for everybody who knows this person."""
+    """Return the wallet of a person with `has_wallet`; always the same for the same person."""
     return Wallet(hashlib.sha256(b"torture %d" % person).digest())
 
 
 def spellings(person: int) -> tuple[str, str]:
-    """Return a person's wallet address as two clients write it."""
+    """Return a person's wallet address in one of two spellings."""
     if not has_wallet(person):
         return f"0xWallet{person}", f"0xwallet{person}"
     address = wallet_of(person).address

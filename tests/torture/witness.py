@@ -1,7 +1,7 @@
-"""A witness in the database: notes what the product forgets.
+"""A witness schema in the database with triggers that record what the product does not keep.
 
-Every lease on an entry as it is given, renewed and ended; events, dry runs, messages, steps and conflicts as they were written first,
-because an erasure empties them later; and every erasure. It stands beside the product's schema, and is there from the start of a run.
+It records every lease as it is granted, renewed and ended; events, dry runs, messages, steps and conflicts as they were first written,
+because an erasure empties them later; and every erasure. It is created before the run, next to the product's schema.
 """
 
 import psycopg
@@ -56,7 +56,7 @@ CREATE TRIGGER note_first AFTER INSERT ON workbench.{table} FOR EACH ROW EXECUTE
 
 
 async def install(admin_dsn: str) -> None:
-    """Let the witness look on."""
+    """Create the witness schema."""
     async with await psycopg.AsyncConnection.connect(admin_dsn, autocommit=True) as connection:
         await connection.execute(_SCHEMA)
         for table, columns in _KEPT.items():
