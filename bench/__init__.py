@@ -4,7 +4,7 @@ A machine that others share is never equally fast for two minutes, so nothing he
 measured and what it is compared with take turns in slices of a second or two, each pair gives one ratio, and the table
 shows the median of the rounds with the lowest and the highest.
 
-A part is a module with `measure(effort) -> Measured`, named in `__main__.PARTS`; it starts what it needs (`site`), sends
-load (`load`, orders of `traffic`), and returns rows (`table`) with the slices they come from. Those are kept (`record`),
-and the pictures in `docs/bench` are drawn from them (`plots`).
+A part is a module with `measure(effort) -> Measured`, named in `__main__.PARTS`; it starts what it needs (`site`),
+sends load (`load`, orders of `traffic`), and returns rows (`table`) with the slices they come from. Those are kept
+(`record`), and the pictures in `docs/bench` are drawn from them (`plots`).
 """

@@ -1,7 +1,8 @@
 """Measure the figures we promise, and print them in one table.
 
-Without a PART all are measured, in about a quarter of an hour. The growth to ten million stored events takes as long alone, and
-15 GB of disk: `python -m bench growth --millions 10`; so does the catalog of as many, with `catalog`. Records go to build/bench, pictures to docs/bench.
+Without a PART all are measured, in about a quarter of an hour. The growth to ten million stored events takes as long
+alone, and 15 GB of disk: `python -m bench growth --millions 10`; so does the catalog of as many, with `catalog`.
+Records go to build/bench, pictures to docs/bench.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Backtests: seconds for a million stored events, a tenth of which start the automation, and the memory that takes.
 
-A graph of five nodes, one of which fills in a text; every event that starts it belongs to a contact who has one other such event,
-and eighteen that do not matter. Each backtest is a notebook's: a process of its own before one API process, with two processes
-that help it. Run as a module, it takes an `Errand` (JSON) as its argument and prints what it `Took`.
+A graph of five nodes, one of which fills in a text; every event that starts it belongs to a contact who has one other
+such event, and eighteen that do not matter. Each backtest is a notebook's: a process of its own before one API process,
+with two processes that help it. Run as a module, it takes an `Errand` (JSON) as its argument and prints what it `Took`.
 """
 
 import resource
@@ -33,7 +33,9 @@ class Errand(msgspec.Struct, frozen=True):
 
 
 class Took(msgspec.Struct, frozen=True):
-    """Seconds from the call to the totals, entries, and the most memory in bytes: of the caller, and of the largest helper."""
+    """Seconds from the call to the totals, entries, and the most memory in bytes: of the caller, and of the largest
+    helper.
+    """
 
     seconds: float
     entries: int

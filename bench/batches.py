@@ -1,4 +1,6 @@
-"""Batches of a hundred events, two API processes, as the two cores ask for: against loading the same rows by bare `COPY`."""
+"""Batches of a hundred events, two API processes, as the two cores ask for: against loading the same rows by bare
+`COPY`.
+"""
 
 from bench import copying, postgres, site
 from bench.effort import Effort, Measured

@@ -1,8 +1,8 @@
 """The catalog: how long the API takes to say which events came in 30 days, against counting the rows.
 
-All events of the database lie in those days, of 200 names of very different frequency, in hours that are counted before the
-measurement begins. Nothing comes in meanwhile, so the rest that is counted live is small: some hundred rows a minute of ten million.
-What a busy hour costs is measured apart, with 200,000 events more in the last five minutes.
+All events of the database lie in those days, of 200 names of very different frequency, in hours that are counted before
+the measurement begins. Nothing comes in meanwhile, so the rest that is counted live is small: some hundred rows a
+minute of ten million. What a busy hour costs is measured apart, with 200,000 events more in the last five minutes.
 """
 
 import http.client
@@ -17,10 +17,13 @@ from bench.table import at_most, row
 _COUNTED_WITHIN = 600.0
 _BUSY, _BUSY_DAYS = 200_000, 5 / 1_440
 _ROWS = (
-    "SELECT event, count(*) FROM workbench.events WHERE org_id = 1 AND created_at >= clock_timestamp() - interval '30 days'"
+    "SELECT event, count(*) FROM workbench.events "
+    "WHERE org_id = 1 AND created_at >= clock_timestamp() - interval '30 days'"
     " GROUP BY event ORDER BY 2 DESC, 1 LIMIT 200"
 )
-_BEHIND = "SELECT count(*) = 0 OR bool_or(counted_until < closed_until AND closed_until < '9000-01-01') FROM workbench.event_counting"
+_BEHIND = """
+    SELECT count(*) = 0 OR bool_or(counted_until < closed_until AND closed_until < '9000-01-01')
+    FROM workbench.event_counting"""
 
 
 def measure(effort: Effort) -> Measured:

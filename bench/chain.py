@@ -1,4 +1,5 @@
-"""On-chain: the time from a transaction to its message, on a chain with a block a second, and how fast a chain is caught up with.
+"""On-chain: the time from a transaction to its message, on a chain with a block a second, and how fast a chain is
+caught up with.
 
 The node is a local one (`make chain` installs it), the follower and the engine are processes of their own.
 """

@@ -1,7 +1,7 @@
 """A crowd: what ten thousand idle sockets cost one API process, and how soon each has a push.
 
-Their sessions are sealed as the route seals them, without ten thousand signatures; their messages are stored as an engine
-stores them.
+Their sessions are sealed as the route seals them, without ten thousand signatures; their messages are stored as an
+engine stores them.
 """
 
 import asyncio

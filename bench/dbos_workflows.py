@@ -1,7 +1,8 @@
-"""A reference of the engine: the same two steps as workflows of DBOS, each step a transaction of its own that DBOS logs.
+"""A reference of the engine: the same two steps as workflows of DBOS, each step a transaction of its own that DBOS
+logs.
 
-Run as a module with a DSN and a name for the process, it obeys lines: `work FIRST END` runs the workflows of these numbers,
-called directly, which is twice as fast as through a queue of DBOS. It answers each with an empty line.
+Run as a module with a DSN and a name for the process, it obeys lines: `work FIRST END` runs the workflows of these
+numbers, called directly, which is twice as fast as through a queue of DBOS. It answers each with an empty line.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""The engine: entries per second beside two libraries that do the same two steps, and the time from an event to its effect.
+"""The engine: entries per second beside two libraries that do the same two steps, and the time from an event to its
+effect.
 
-A user who wants both cores runs `workbench engine` twice, so the libraries have two processes, too. All three do their effects
-in one Postgres with durable commits, and take turns.
+A user who wants both cores runs `workbench engine` twice, so the libraries have two processes, too. All three do their
+effects in one Postgres with durable commits, and take turns.
 """
 
 import subprocess

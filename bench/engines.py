@@ -23,7 +23,8 @@ _LEFT = """SELECT EXISTS (SELECT FROM workbench.entries WHERE org_id = 1 AND sta
     OR EXISTS (SELECT FROM workbench.entries WHERE org_id = 1 AND state = 'running')"""
 _ENDED = """SELECT count(*) FROM workbench.entries e
     JOIN workbench.messages m ON m.org_id = e.org_id AND m.entry_id = e.id
-    JOIN (SELECT entry_id FROM workbench.entry_steps GROUP BY entry_id HAVING count(*) = %(steps)s) s ON s.entry_id = e.id
+    JOIN (SELECT entry_id FROM workbench.entry_steps GROUP BY entry_id HAVING count(*) = %(steps)s) s
+      ON s.entry_id = e.id
     WHERE e.state = 'exited'"""
 
 
@@ -49,7 +50,9 @@ def work_off(server: Postgres, database: Database, pids: Sequence[int], automati
 
 @contextlib.contextmanager
 def accounted(database: Database) -> Iterator[list[Slice]]:
-    """Give a list for slices; in the end as many entries as in them must have come to their end, with all that it takes."""
+    """Give a list for slices; in the end as many entries as in them must have come to their end, with all that it
+    takes.
+    """
     slices: list[Slice] = []
     before = _ended(database)
     yield slices

@@ -39,7 +39,10 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def paired(subject: Sequence[float], reference: Sequence[float]) -> list[float]:
-    """Return the ratio of each round. Both sides of a pair met the same minute of a noisy machine, so its noise cancels."""
+    """Return the ratio of each round.
+
+    Both sides of a pair met the same minute of a noisy machine, so its noise cancels.
+    """
     return [mine / its for mine, its in zip(subject, reference, strict=True)]
 
 

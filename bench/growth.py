@@ -1,11 +1,11 @@
 """Growth: what millions of stored events cost the next one.
 
-Two databases of one server, a new one and a full one, each with two API processes; batches go to one and to the other in turn,
-so the ratio is that of the stored events alone.
+Two databases of one server, a new one and a full one, each with two API processes; batches go to one and to the other
+in turn, so the ratio is that of the stored events alone.
 
-Postgres logs every page whole when it is first written after a checkpoint. In a large index touched at random that doubles
-Postgres's share for some seconds of the many minutes between two checkpoints: so there is a checkpoint first, then a warm-up
-in which most pages are written once, then the measurement.
+Postgres logs every page whole when it is first written after a checkpoint. In a large index touched at random that
+doubles Postgres's share for some seconds of the many minutes between two checkpoints: so there is a checkpoint first,
+then a warm-up in which most pages are written once, then the measurement.
 """
 
 import msgspec

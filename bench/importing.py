@@ -1,4 +1,5 @@
-"""The import of history: events per second of a new file, of the same rows again, and of an import that is done already.
+"""The import of history: events per second of a new file, of the same rows again, and of an import that is done
+already.
 
 The reference is bare COPY of the same events and keys, as they were stored, into a second database.
 """
@@ -107,7 +108,8 @@ def _add_months(target: postgres.Database, source: postgres.Database) -> None:
     """Give a database the partitions of another one."""
     with postgres.connect(source.dsn) as connection:
         months = connection.execute(
-            "SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
+            "SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) "
+            "FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
             "WHERE i.inhparent = 'workbench.events'::regclass AND c.relkind = 'r'"
         ).fetchall()
     for name, bound in months:

@@ -1,7 +1,8 @@
 """In-app messages: the time from an event that was accepted to its push on a socket, and a crowd of idle sockets.
 
-Events are posted at moments drawn beforehand to two API processes; one engine runs the automation that they start; the wallets
-have signed in and hold sockets of both processes, so that half of the pushes leave where the event did not arrive.
+Events are posted at moments drawn beforehand to two API processes; one engine runs the automation that they start; the
+wallets have signed in and hold sockets of both processes, so that half of the pushes leave where the event did not
+arrive.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The load generator: raw HTTP/1.1 over keep-alive connections, in a process of its own.
 
-It shares the machine with what it measures, so it does next to nothing: requests are made before the clock starts, answers
-are counted and not parsed, and what it costs is part of its report. Run as a module, it takes an `LoadSpec` (JSON) as its
-argument and prints a `Slice`.
+It shares the machine with what it measures, so it does next to nothing: requests are made before the clock starts,
+answers are counted and not parsed, and what it costs is part of its report. Run as a module, it takes a `LoadSpec`
+(JSON) as its argument and prints a `Slice`.
 
 A closed loop sends a connection's next request when the one before is answered: it finds the most a service can do. An
 open loop sends at moments drawn beforehand, whatever the service does, and counts latency from them, so a stall is felt
@@ -142,7 +142,7 @@ class _ClosedLoop(_Loop):
 
 
 class _OpenLoop(_Loop):
-    """Requests fall due at moments of a Poisson process; each takes an idle connection, or the first that becomes idle."""
+    """An open loop: requests are due by a Poisson process, and each takes the first idle connection."""
 
     def __init__(self, requests: Iterator[bytes], seconds: float, rate: float) -> None:
         super().__init__(requests)

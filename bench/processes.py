@@ -1,4 +1,7 @@
-"""Processes under measurement: start one on a free port, wait until it answers, read CPU time and memory, stop it. Linux."""
+"""Processes under measurement: start one on a free port, wait until it answers, read CPU time and memory, stop it.
+
+Linux.
+"""
 
 import contextlib
 import http.client
@@ -27,7 +30,9 @@ class Service(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def running(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Service]:
-    """Run `python <arguments>` until the block ends, `{port}` in them standing for a free port; what it says goes to `log`."""
+    """Run `python <arguments>` until the block ends, `{port}` in them standing for a free port; what it says goes to
+    `log`.
+    """
     port = free_port()
     with beside(*(argument.format(port=port) for argument in arguments), log=log, environment=environment) as process:
         _wait_until_it_answers(process, port, log)

@@ -1,8 +1,8 @@
 """From event to effect: what passes between the 202 of an event and the commit of the message that it causes.
 
 In a process of its own, an open loop: events fall due at moments drawn beforehand. Postgres tells of the commit, by the
-notification that API processes wait for: it carries a mark of the wallet, and every event of a run is of another one. Run as a
-module, it takes an `Errand` (JSON) as its argument and prints a `Slice`.
+notification that API processes wait for: it carries a mark of the wallet, and every event of a run is of another one.
+Run as a module, it takes an `Errand` (JSON) as its argument and prints a `Slice`.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Two processes against one, where neither the database nor the machine is the limit: API and engine.
 
-Each process gets the same small share of a core (`bench/shares.py`), so that two of them, Postgres and the load fit on two cores. What
-is measured is the program: whether a second process does as much as the first, or waits for it. What a database can take is `singles`,
-`batches` and `engine`; docs/sizing.md puts both together.
+Each process gets the same small share of a core (`bench/shares.py`), so that two of them, Postgres and the load fit on
+two cores. What is measured is the program: whether a second process does as much as the first, or waits for it. What a
+database can take is `singles`, `batches` and `engine`; docs/sizing.md puts both together.
 """
 
 from bench import engines, postgres, site

@@ -18,7 +18,7 @@ _START_WITHIN = 30.0
 
 
 def send(server: Postgres, order: LoadSpec, *services: Service) -> Slice:
-    """Carry out an order in a process of its own; return its slice, with the CPU time that services and Postgres took."""
+    """Send a load from a separate process. Returns its slice with the CPU time of services and Postgres."""
     order = msgspec.structs.replace(order, ports=tuple(service.port for service in services))
     pids = [service.pid for service in services]
     before, begun = cpu_so_far(server, pids), time.perf_counter()
@@ -54,7 +54,7 @@ def accounted(database: Database) -> Iterator[list[Slice]]:
 
 
 def cpu_so_far(server: Postgres, pids: Sequence[int]) -> dict[str, float]:
-    """Return the CPU seconds that services and Postgres have used so far, and `others`: who has no part in the bench."""
+    """Return the CPU seconds of services and Postgres so far, and of all `others` on the machine."""
     ours = {"service": sum(cpu_seconds(pid) for pid in pids), "postgres": cpu_seconds(server.pid)}
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     generator = children.ru_utime + children.ru_stime

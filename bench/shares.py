@@ -1,7 +1,8 @@
 """Processes that get a part of a core, as a container with a CPU limit does. Linux.
 
-A process that has used its part of a period stands still for the rest of it. So two processes can be compared with one on a machine
-whose cores would not do for both, the database and the load: what they share (locks, rows, the database) is all that is left to hold them up.
+A process that has used its part of a period stands still for the rest of it. So two processes can be compared with one
+on a machine whose cores would not do for both, the database and the load: what they share (locks, rows, the database)
+is all that is left to hold them up.
 """
 
 import contextlib

@@ -81,7 +81,10 @@ def _seconds_until_up(home: Path) -> float:
 
 @contextmanager
 def _ended_in_time(process: "subprocess.Popen[str]") -> Iterator[None]:
-    """Stop the process when the block ends; kill it when that, or the block, takes too long. Its children then end too."""
+    """Stop the process when the block ends; kill it when that, or the block, takes too long.
+
+    Its children then end too.
+    """
     timer = threading.Timer(_WITHIN, process.kill)
     timer.start()
     try:

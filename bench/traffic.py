@@ -1,8 +1,8 @@
 """What is sent: the events of a product most of whose users come back.
 
-Each event carries three identifiers, two attributes and a small payload, 390 bytes. All but one of `new_every` are deposits
-of a returning contact, whom nothing new is told of; that one is the first deposit of a contact whom nobody knew, and the
-automation of the bench waits for it. Numbers grow with the clock, so no idempotency key ever comes twice.
+Each event carries three identifiers, two attributes and a small payload, 390 bytes. All but one of `new_every` are
+deposits of a returning contact, whom nothing new is told of; that one is the first deposit of a contact whom nobody
+knew, and the automation of the bench waits for it. Numbers grow with the clock, so no idempotency key ever comes twice.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Real processes under load: clients that remember every answer, and the questions that must hold afterwards.
 
-An attempt without an answer (the connection broke, or it took too long) is *unknown*, and is made again with the same key
-until it is answered; so is one that was told to come back (429, 503).
+An attempt without an answer (the connection broke, or it took too long) is *unknown*, and is made again with the same
+key until it is answered; so is one that was told to come back (429, 503).
 """
 
 import asyncio
@@ -152,7 +152,7 @@ async def query(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]
 
 
 async def check_promises(dsn: str, load: Load, automations: int = 0) -> None:
-    """Assert V1-V5, V7 and V8 for a settled load of one organization (with wildcard automations active all the time)."""
+    """Assert V1-V5, V7 and V8 for one organization whose wildcard automations were always active."""
     assert load.strange == []
     rows = await query(dsn, "SELECT idempotency_key, contact_id, created_at FROM events")
     stored = Counter(key for key, _, _ in rows)

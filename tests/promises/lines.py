@@ -1,4 +1,6 @@
-"""A client that takes HTTP at its word: it keeps its connection until an answer says `Connection: close`, and never tries again."""
+"""A client that takes HTTP at its word: it keeps its connection until an answer says `Connection: close`, and never
+tries again.
+"""
 
 import asyncio
 import json

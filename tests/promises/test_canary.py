@@ -1,8 +1,9 @@
 """Trust.md O1, O2, V19: what is secret or somebody's stays where it belongs, whatever goes wrong.
 
-Real processes on a Postgres of their own; secrets, addresses and values of payloads are sent every way there is, the wrong ones
-included. Then all that was said and written is searched: logs of ours and of Postgres, answers, metrics, and for secrets and addresses
-the files of the database, too. Values of payloads are in the database by design, in the columns that are named here.
+Real processes on a Postgres of their own; secrets, addresses and values of payloads are sent every way there is, the
+wrong ones included. Then all that was said and written is searched: logs of ours and of Postgres, answers, metrics, and
+for secrets and addresses the files of the database, too. Values of payloads are in the database by design, in the
+columns that are named here.
 """
 
 import re
@@ -90,10 +91,22 @@ EVENT = {"event": "deposit", "contact": {"email": EMAIL, "walletAddress": "0xA"}
 GRAPH = {
     "nodes": [
         {"id": "t", "type": "app_event"},
-        {"id": "c", "type": "condition", "data": {"filters": [{"path": "secret", "operator": "contains", "value": "canary"}]}},
-        {"id": "i", "type": "send_inapp", "data": {"recipientMode": "triggering_profile", "title": "{{ secret }}", "body": "x"}},
+        {
+            "id": "c",
+            "type": "condition",
+            "data": {"filters": [{"path": "secret", "operator": "contains", "value": "canary"}]},
+        },
+        {
+            "id": "i",
+            "type": "send_inapp",
+            "data": {"recipientMode": "triggering_profile", "title": "{{ secret }}", "body": "x"},
+        },
         {"id": "e", "type": "send_email", "data": {"subject": "{{ secret }}", "body": "{{ secret }}"}},
-        {"id": "w", "type": "send_webhook", "data": {"url": "https://nowhere.invalid/{{ secret }}", "body": "{{ secret }}"}},
+        {
+            "id": "w",
+            "type": "send_webhook",
+            "data": {"url": "https://nowhere.invalid/{{ secret }}", "body": "{{ secret }}"},
+        },
     ],
     "edges": [
         {"source": "t", "target": "c"},

@@ -1,4 +1,6 @@
-"""A migration with real processes of two versions under load: no accepted event is lost, and no request is rejected because of it."""
+"""A migration with real processes of two versions under load: no accepted event is lost, and no request is rejected
+because of it.
+"""
 
 import asyncio
 import os

@@ -1,14 +1,16 @@
-"""`python -m tests.torture --seed N --minutes 10`: kill everything under load and prove that nothing is lost or done twice.
+"""`python -m tests.torture --seed N --minutes 10`: kill everything under load and prove that nothing is lost or done
+twice.
 
-Theory of operation. Clients send all kinds of events to several API processes and log every answer. A request without an answer is
-repeated with the same idempotency key until it gets one. Engines run the entries that the events start; webhooks and emails
-arrive at receivers that record every copy and misbehave; wallets get pushes over sockets, acknowledge some and disconnect;
-analysts query their own data and try to reach that of others. Meanwhile the nemesis kills and freezes API processes, engines,
-Postgres and its backends by a plan that follows from the printed seed, and restarts what it killed. Automations are switched,
-edited and archived, dead entries replayed, keys created and revoked, contacts erased. Then the faults end, the work drains, and
-every wallet collects its messages. The checker compares the database with the answers and with what the receivers got: one function
-per invariant, and an invariant that had nothing to check fails. The seed fixes the requests and the faults, not the interleaving,
-so a violation is kept with all its evidence: the next run may not show it.
+Theory of operation. Clients send all kinds of events to several API processes and log every answer. A request without
+an answer is repeated with the same idempotency key until it gets one. Engines run the entries that the events start;
+webhooks and emails arrive at receivers that record every copy and misbehave; wallets get pushes over sockets,
+acknowledge some and disconnect; analysts query their own data and try to reach that of others. Meanwhile the nemesis
+kills and freezes API processes, engines, Postgres and its backends by a plan that follows from the printed seed, and
+restarts what it killed. Automations are switched, edited and archived, dead entries replayed, keys created and revoked,
+contacts erased. Then the faults end, the work drains, and every wallet collects its messages. The checker compares the
+database with the answers and with what the receivers got: one function per invariant, and an invariant that had nothing
+to check fails. The seed fixes the requests and the faults, not the interleaving, so a violation is kept with all its
+evidence: the next run may not show it.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from api.clock import token
 from tests.torture.installation import installed
 from tests.torture.invariants import Verdict, check
 from tests.torture.log import now_us
-from tests.torture.nemesis import Wish
+from tests.torture.nemesis import RunSpec
 from tests.torture.run import Run, torture
 from tests.torture.summary import summary
 
@@ -39,10 +41,11 @@ def main() -> int:
     folder = _KEPT_IN / f"{args.seed}-{now_us() // 1_000_000}"
     folder.mkdir(parents=True)
     say(
-        f"seed {args.seed}: {args.engine_kills} kills of engines, {args.kills} others, in {args.minutes:g} minutes; logs in {folder}"
+        f"seed {args.seed}: {args.engine_kills} kills of engines, {args.kills} others, "
+        f"in {args.minutes:g} minutes; logs in {folder}"
     )
-    wish = Wish(args.seed, args.kills, args.engine_kills, args.minutes * 60, args.clients, slack=args.slack)
-    run = asyncio.run(_run(wish, folder, args.apis, args.engines))
+    spec = RunSpec(args.seed, args.kills, args.engine_kills, args.minutes * 60, args.clients, slack=args.slack)
+    run = asyncio.run(_run(spec, folder, args.apis, args.engines))
     verdicts = check(run.evidence)
     text = summary(run, verdicts)
     (folder / "summary.txt").write_text(text + "\n")
@@ -59,9 +62,9 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-async def _run(wish: Wish, folder: Path, apis: int, engines: int) -> Run:
-    async with installed(folder, wish.seed, apis, engines) as installation:
-        return await torture(installation, wish, say)
+async def _run(spec: RunSpec, folder: Path, apis: int, engines: int) -> Run:
+    async with installed(folder, spec.seed, apis, engines) as installation:
+        return await torture(installation, spec, say)
 
 
 def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:

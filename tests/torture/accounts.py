@@ -6,7 +6,10 @@ PATIENCE = 3.0  # seconds that a client waits; the service promises an answer wi
 
 
 class Account(msgspec.Struct, frozen=True):
-    """An organization and its keys by kind. `admin` is a workbench key with every scope except the one for addresses."""
+    """An organization and its keys by kind.
+
+    `admin` is a workbench key with every scope except the one for addresses.
+    """
 
     org: str
     keys: dict[str, str]

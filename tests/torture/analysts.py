@@ -59,7 +59,10 @@ _TRIES = 12  # of each kind of request for an object by id
 
 
 class Gossip:
-    """Ids of contacts, entries and automations by organization. Every analyst can look up the ids of every organization."""
+    """Ids of contacts, entries and automations by organization.
+
+    Every analyst can look up the ids of every organization.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], list[str]] = defaultdict(list)

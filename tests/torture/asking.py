@@ -14,7 +14,10 @@ _REFUSED = 400
 
 
 class Caller:
-    """Sends requests of one organization. Statuses in `good`, 503 and a lost connection are expected; any other answer is a finding."""
+    """Sends requests of one organization.
+
+    Statuses in `good`, 503 and a lost connection are expected; any other answer is a finding.
+    """
 
     def __init__(self, urls: Sequence[str], account: Account, chance: Random, log: Log, patience: float) -> None:
         self.account = account
@@ -41,7 +44,10 @@ class Caller:
         api: int | None = None,
         **sent: Any,
     ) -> httpx.Response | None:
-        """Return the response of an API process (number `api`, or a random one) if its status is in `good`. `key` is a kind of key or a key."""
+        """Return the response of an API process (number `api`, or a random one) if its status is in `good`.
+
+        `key` is a kind of key or a key.
+        """
         place = self.chance.randrange(len(self._urls)) if api is None else api
         headers = {"authorization": f"Bearer {self.account.keys.get(key, key)}", **sent.pop("headers", {})}
         began = now_us()

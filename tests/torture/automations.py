@@ -1,4 +1,7 @@
-"""The automations of a run. Each states what it matches twice: as a trigger for the service and as a predicate for the checker."""
+"""The automations of a run.
+
+Each states what it matches twice: as a trigger for the service and as a predicate for the checker.
+"""
 
 import asyncio
 import itertools
@@ -26,7 +29,10 @@ class Fate(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """An automation: its trigger, the predicate of matching events, and its graphs. Only an edited automation has two graphs."""
+    """An automation: its trigger, the predicate of matching events, and its graphs.
+
+    Only an edited automation has two graphs.
+    """
 
     name: str
     trigger: dict[str, Any]
@@ -172,7 +178,10 @@ def _mailed() -> Graph:
 
 
 def _patient(hook: tuple[str, dict[str, Any]]) -> Graph:
-    """Wait a second, then for a deposit. A contact that deposits gets an in-app message; on timeout a webhook is sent."""
+    """Wait a second, then for a deposit.
+
+    A contact that deposits gets an in-app message; on timeout a webhook is sent.
+    """
     nodes = {
         "t": _ENTERED,
         "d": _MOMENT,
@@ -221,7 +230,10 @@ class Author:
         self._log = log
 
     def busy_with(self, automation: Automation, middle: float) -> list[Coroutine[Any, Any, None]]:
-        """Return the coroutines that change an automation until cancelled. `middle` is the number of seconds until a retired one is archived."""
+        """Return the coroutines that change an automation until cancelled.
+
+        `middle` is the number of seconds until a retired one is archived.
+        """
         caller = self._callers.caller(automation.org, automation.rule.name)
         match automation.rule.fate:
             case Fate.SWITCHED:

@@ -1,4 +1,7 @@
-"""Clients that send events. Each sends one request at a time to any API process and repeats it until every event is answered."""
+"""Clients that send events.
+
+Each sends one request at a time to any API process and repeats it until every event is answered.
+"""
 
 import asyncio
 from collections import defaultdict

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.torture.installation import Installation, installed
-from tests.torture.nemesis import Wish
+from tests.torture.nemesis import RunSpec
 from tests.torture.run import Run, torture
 
 
@@ -20,6 +20,6 @@ class Tortured(msgspec.Struct):
 @pytest.fixture(scope="session")
 async def tortured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tortured]:
     async with installed(tmp_path_factory.mktemp("torture"), seed=3, apis=2, engines=2) as installation:
-        wish = Wish(seed=3, kills=6, engine_kills=4, seconds=8, longest_freeze=2, slack=60)
-        run = await torture(installation, wish)
+        spec = RunSpec(seed=3, kills=6, engine_kills=4, seconds=8, longest_freeze=2, slack=60)
+        run = await torture(installation, spec)
         yield Tortured(run, installation)

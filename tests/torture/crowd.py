@@ -15,7 +15,7 @@ from tests.torture.holders import Holders
 from tests.torture.installation import Installation
 from tests.torture.lending import Lender
 from tests.torture.log import Log
-from tests.torture.nemesis import Wish
+from tests.torture.nemesis import RunSpec
 from tests.torture.searching import Searched, in_text
 
 ENOUGH = 10  # pushes of an organization
@@ -26,13 +26,13 @@ _PATIENT = 60.0  # seconds; after the faults every request must get an answer
 class Crowd:
     """Starts all users. `read` holds the metrics pages, searched for secrets."""
 
-    def __init__(self, installation: Installation, wish: Wish) -> None:
+    def __init__(self, installation: Installation, spec: RunSpec) -> None:
         urls, accounts = installation.urls, installation.accounts
-        self.wish = wish
+        self.spec = spec
         self.read: list[Searched] = []
         self._lender = Lender()
-        self.load = Load(urls, accounts, wish.seed, wish.clients, self._lender)
-        self._callers = Callers(urls, accounts, wish.seed, self.load.log)
+        self.load = Load(urls, accounts, spec.seed, spec.clients, self._lender)
+        self._callers = Callers(urls, accounts, spec.seed, self.load.log)
         self.holders = Holders(self._callers, self._lender)
         self._gossip = Gossip()
         self._metrics = installation.metrics
@@ -44,7 +44,9 @@ class Crowd:
 
     @property
     def has_seen_enough(self) -> bool:
-        """Whether every organization got pushes, also with temporary keys: without them V16 would have nothing to check."""
+        """Whether every organization got pushes, also with temporary keys: without them V16 would have nothing to
+        check.
+        """
         heard = [self.log.ears.heard[org, "socket"].own for org in self._callers.orgs]
         by_lent_key = any(line.key and line.pushes for line in self.log.lines)
         return min(heard) >= ENOUGH and by_lent_key and any(len(line.pushes) > 1 for line in self.log.lines)
@@ -57,7 +59,7 @@ class Crowd:
     def beside(self, automations: list[Automation]) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines of all users that send no events. They run until cancelled."""
         author = Author(self._callers, self.log)
-        doing = [do for automation in automations for do in author.busy_with(automation, self.wish.seconds / 2)]
+        doing = [do for automation in automations for do in author.busy_with(automation, self.spec.seconds / 2)]
         for org in self._callers.orgs:
             doing += [
                 self._lender.run(self._callers.caller(org, "lender")),

@@ -16,7 +16,9 @@ _SETTLED = frozenset({"sent", "failed", "skipped", "unknown", "delivered"})
 
 
 def effects_happen_once(run: Evidence) -> Findings:
-    """a message leaves under one id with one text, and never after it was recorded as sent; it is recorded as sent if and only if a receiver accepted it; tags and in-app messages match the steps"""
+    """a message leaves under one id with one text, and never after it was recorded as sent; it is recorded as sent if
+    and only if a receiver accepted it; tags and in-app messages match the steps
+    """
     sent = defaultdict(list)
     for step in run.stored.steps:
         if step.outcome == "sent":
@@ -89,7 +91,9 @@ def _tags_are_those_of_steps(run: Evidence) -> Findings:
 
 
 def nothing_else_leaves(run: Evidence) -> Findings:
-    """every delivery has a row that was committed before it; every row belongs to a claimed entry of a live event and a published automation"""
+    """every delivery has a row that was committed before it; every row belongs to a claimed entry of a live event and a
+    published automation
+    """
     messages = {row.id: row for row in run.stored.messages}
     for arrival in run.arrivals:
         message = messages.get(arrival.id)
@@ -114,7 +118,9 @@ def _unfounded(run: Evidence, message: MessageRow) -> str | None:
 
 
 def leases_are_respected(run: Evidence) -> Findings:
-    """tokens increase, and a lease begins after the previous one ended; nothing leaves or is recorded outside the lease of its claim; each copy has its own claim"""
+    """tokens increase, and a lease begins after the previous one ended; nothing leaves or is recorded outside the lease
+    of its claim; each copy has its own claim
+    """
     for entry_id, leases in run.leases.items():
         for one, other in pairwise(leases):
             good = one.token < other.token and one.ended <= other.claimed
@@ -138,6 +144,9 @@ def _outside_of_leases(run: Evidence, message: MessageRow) -> Findings:
 
 
 def covers(run: Evidence, message: MessageRow, lease: Lease, at: int) -> bool:
-    """Return whether a message may have left under a lease. A worker does not notice that an erasure voided its lease."""
+    """Return whether a message may have left under a lease.
+
+    A worker does not notice that an erasure voided its lease.
+    """
     voided = lease.ended == run.erased.get(message.contact_id)
     return lease.claimed <= at < (lease.until if voided else min(lease.until, lease.ended)) + CLOCK_US

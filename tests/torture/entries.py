@@ -30,7 +30,9 @@ def entries_come_to_an_end(run: Evidence) -> Findings:
 
 
 def attempts_are_bounded(run: Evidence) -> Findings:
-    """no step is attempted more often than its retry schedule allows; a dead entry has its reason and no attempt left, or a permanent failure"""
+    """no step is attempted more often than its retry schedule allows; a dead entry has its reason and no attempt left,
+    or a permanent failure
+    """
     failures = Counter((step.entry_id, step.node_id) for step in run.stored.steps if step.outcome == "failed")
     for (entry_id, node_id), count in failures.items():
         most = MOST_ATTEMPTS * (1 + run.entry[entry_id].replays) if entry_id in run.entry else 0
@@ -93,7 +95,7 @@ def _missed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> s
 
 
 def _excused(run: Evidence, entry_id: str, span: Span) -> int:
-    """Return the part of a span in which no engine could work or a lost worker still held the entry, in microseconds."""
+    """Return the microseconds of a span in which no engine could work or a lost worker held the entry."""
     leases = [(lease.claimed, lease.ended) for lease in run.leases.get(entry_id, [])]
     near = [outage for outage in run.outages if outage[1] > span[0] and outage[0] < span[1]]
     return sum(ended - began for began, ended in overlap([span], union(near + leases)))
@@ -126,7 +128,7 @@ def _road(version: VersionRow) -> _Road:
 
 
 def _wrong_version(run: Evidence, entry: EntryRow) -> str | None:
-    """Report an entry whose version was live at no moment between the first attempt to send the event and its commit."""
+    """Report an entry whose version was never live between the first attempt to send its event and the commit."""
     event, versions = run.event.get(entry.event_id), run.versions.get(entry.automation_id, [])
     sent = None if event is None else run.sent_as(event)
     if event is None or sent is None:

@@ -56,8 +56,9 @@ Span = tuple[int, int]
 class Evidence(msgspec.Struct, dict=True):
     """Everything known about a run: requests and answers, stored rows, the service's own counts, and deliveries.
 
-    `left`: locks and transactions still open at the end. `complaints`: errors that no process may log, killed or not. `searched`: places
-    searched for secrets. `engines`: the number of engines. `slack`: microseconds that anything may take in addition to the faults.
+    `left`: locks and transactions still open at the end. `complaints`: errors that no process may log, killed or not.
+    `searched`: places searched for secrets. `engines`: the number of engines. `slack`: microseconds that anything may
+    take in addition to the faults.
     """
 
     log: Log
@@ -214,7 +215,9 @@ class Evidence(msgspec.Struct, dict=True):
         return sum(ended - began for began, ended in overlap([span], frozen))
 
     def struck(self, span: Span) -> bool:
-        """Return whether a fault hit Postgres within a span: a commit may have become visible later than its timestamp says."""
+        """Return whether a fault hit Postgres within a span: a commit may have become visible later than its timestamp
+        says.
+        """
         postgres = ((fault.began, fault.ended) for fault in self.faults if fault.role in _POSTGRES)
         return any(began < span[1] and ended > span[0] for began, ended in postgres)
 
@@ -230,7 +233,10 @@ def _shows(answered: Switched, row: SwitchRow) -> bool:
 
 
 def _tells(answered: Published, row: VersionRow) -> bool:
-    """Return whether an answer proves that a version is committed. One author publishes the versions of an automation in sequence."""
+    """Return whether an answer proves that a version is committed.
+
+    One author publishes the versions of an automation in sequence.
+    """
     return answered.automation_id == row.automation_id and answered.ended >= row.committed
 
 

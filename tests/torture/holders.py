@@ -39,7 +39,10 @@ class Holders:
         return [self._hold(caller, people) for caller in self._callers]
 
     async def collect(self, waiting: Collection[tuple[str, str]], everybody: range) -> None:
-        """Open every inbox in `waiting` (organization and wallet) and acknowledge its messages. `everybody` are numbers of people."""
+        """Open every inbox in `waiting` (organization and wallet) and acknowledge its messages.
+
+        `everybody` are numbers of people.
+        """
         wallets = {wallet_of(person).address: wallet_of(person) for person in everybody if has_wallet(person)}
         room = asyncio.Semaphore(_COLLECTORS)
 

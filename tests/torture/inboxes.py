@@ -15,7 +15,9 @@ Inboxes = Mapping[tuple[str, str], list[MessageRow]]
 
 
 def inboxes_are_kept(run: Evidence) -> Findings:
-    """a socket gets only its wallet's messages, each once, as stored, in order and without a gap; a delivered message was acknowledged and is not pushed again; at the end no message remains"""
+    """a socket gets only its wallet's messages, each once, as stored, in order and without a gap; a delivered message
+    was acknowledged and is not pushed again; at the end no message remains
+    """
     by_id = {message.id: message for message in run.stored.messages if message.channel == "inapp"}
     inboxes = _inboxes(by_id.values())
     acknowledged = _acknowledged(run, by_id)
@@ -44,7 +46,10 @@ def _place(message: MessageRow) -> tuple[int, str]:
 
 
 def _acknowledged(run: Evidence, by_id: Mapping[str, MessageRow]) -> Mapping[str, int]:
-    """Return when each message was first acknowledged by its own wallet. Acknowledgements of other wallets do not count."""
+    """Return when each message was first acknowledged by its own wallet.
+
+    Acknowledgements of other wallets do not count.
+    """
     first: dict[str, int] = {}
     own = [
         (line, acknowledgement, by_id.get(acknowledgement[0]))

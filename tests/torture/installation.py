@@ -1,7 +1,9 @@
-"""The installation under test: an embedded Postgres, API processes and engines. Each of them can be killed and frozen.
+"""The installation under test: an embedded Postgres, API processes and engines.
 
-Every process is started with the command that an operator uses, and keeps its command, port and log across restarts. Children
-run with `--leash`, so they end when this process ends, however it ends.
+Each of them can be killed and frozen.
+
+Every process is started with the command that an operator uses, and keeps its command, port and log across restarts.
+Children run with `--leash`, so they end when this process ends, however it ends.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """The invariants of a run, under the names that trust.md gives them, and their verdicts: one function per invariant.
 
-The invariants of the engine are in `entries` and `effects`, those of stopped work in `resting`, of pushes in `inboxes`, of confidentiality in `secrecy`.
+The invariants of the engine are in `entries` and `effects`, those of stopped work in `resting`, of pushes in `inboxes`,
+of confidentiality in `secrecy`.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +30,9 @@ from tests.torture.secrecy import secrets_are_kept, words_stay_with_their_owner
 
 
 def answers_are_of_the_contract(run: Evidence) -> Findings:
-    """every event got a final answer of the contract; every other request got an expected answer; no request got a 5xx other than 503"""
+    """every event got a final answer of the contract; every other request got an expected answer; no request got a 5xx
+    other than 503
+    """
     for reply in run.log.replies:
         yield f"{reply.org} {reply.strange}" if reply.strange else None
     for sent in run.log.sent.values():
@@ -154,7 +157,9 @@ def keys_and_contacts_belong_to_events(run: Evidence) -> Findings:
 
 
 def entered_once(run: Evidence) -> Findings:
-    """an event has one entry in every automation that matched it when it arrived; a dry run has none and reports the right count"""
+    """an event has one entry in every automation that matched it when it arrived; a dry run has none and reports the
+    right count
+    """
     entries = Counter((entry.automation_id, entry.event_id, entry.contact_id) for entry in run.stored.entries)
     for event in run.stored.events:
         sent = run.sent_as(event)
@@ -248,7 +253,9 @@ def processes_behave(run: Evidence) -> Findings:
 
 
 def counts_are_told_right(run: Evidence) -> Findings:
-    """the catalog and SQL return the number of stored events; the refreshed segment has exactly the contacts that its query selects"""
+    """the catalog and SQL return the number of stored events; the refreshed segment has exactly the contacts that its
+    query selects
+    """
     right = Counter((event.org, event.event) for event in run.stored.events)
     for source in (run.counts.catalog, run.counts.app_events):
         counts_by_event = {(org, event): count for org, counts in source.items() for event, count in counts.items()}
@@ -301,7 +308,10 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The result of one invariant. An invariant that had nothing to check proves nothing, so that is a violation, too."""
+    """The result of one invariant.
+
+    An invariant that had nothing to check proves nothing, so that is a violation, too.
+    """
 
     name: str
     promise: str
@@ -319,4 +329,4 @@ def judge(name: str, run: Evidence) -> Verdict:
     invariant = INVARIANTS[name]
     findings = list(invariant(run))
     violations = [finding for finding in findings if finding is not None] if findings else ["nothing was judged"]
-    return Verdict(name, invariant.__doc__ or "", len(findings), violations)
+    return Verdict(name, " ".join((invariant.__doc__ or "").split()), len(findings), violations)

@@ -18,7 +18,10 @@ _AROUND = 80  # characters kept on each side of a finding
 
 SECRET = "torture-secret-of-more-than-forty-characters"
 EVERYWHERE = f"{_KEY}|{_ENDPOINT_SECRET}|{SECRET}|{_EMAIL}"
-"""What stands nowhere in clear: API keys, secrets of endpoints, the root of all keys, addresses. Python and Postgres read it alike."""
+"""What stands nowhere in clear:
+
+API keys, secrets of endpoints, the root of all keys, addresses. Python and Postgres read it alike.
+"""
 
 PRIVATE = f"{EVERYWHERE}|{_CANARY}"
 """The same, and values of events."""

@@ -1,7 +1,8 @@
 """The requests of the clients and their answers. The checker knows these and the database, nothing else.
 
-An attempt without a final answer (a timeout, a broken connection, a 503) is *unknown*: the event may be stored. An attempt that never
-reached a process is `unsent`. Times are microseconds since the epoch by this machine's clock, which Postgres reads too.
+An attempt without a final answer (a timeout, a broken connection, a 503) is *unknown*: the event may be stored. An
+attempt that never reached a process is `unsent`. Times are microseconds since the epoch by this machine's clock, which
+Postgres reads too.
 """
 
 import time
@@ -23,7 +24,10 @@ class Sort(StrEnum):
 
 
 class Answer(StrEnum):
-    """The result of one attempt. `revoked`: the temporary key was rejected. `strange`: an answer outside the contract."""
+    """The result of one attempt.
+
+    `revoked`: the temporary key was rejected. `strange`: an answer outside the contract.
+    """
 
     NEW = "new"
     DUPLICATE = "duplicate"
@@ -81,7 +85,10 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One attempt to send an event to an API process, and its answer. `lent` is the id of the temporary key, if one was used."""
+    """One attempt to send an event to an API process, and its answer.
+
+    `lent` is the id of the temporary key, if one was used.
+    """
 
     org: str
     number: int
@@ -96,7 +103,9 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The answer to a request other than events: its status (0 without an answer), and a description if it is unexpected."""
+    """The answer to a request other than events: its status (0 without an answer), and a description if it is
+    unexpected.
+    """
 
     org: str
     way: str
@@ -116,7 +125,10 @@ class Push(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct):
-    """A wallet's socket: the pushes over it and their acknowledgements. `key` is the id of the temporary key that opened it."""
+    """A wallet's socket: the pushes over it and their acknowledgements.
+
+    `key` is the id of the temporary key that opened it.
+    """
 
     org: str
     wallet: str
@@ -164,7 +176,9 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct):
-    """All events by organization and number, all attempts in the order of their answers, and all other requests and answers."""
+    """All events by organization and number, all attempts in the order of their answers, and all other requests and
+    answers.
+    """
 
     sent: dict[tuple[str, int], Sent] = {}
     attempts: list[Attempt] = []

@@ -1,7 +1,8 @@
 """The faults of a run: a plan derived from a seed, and the nemesis that executes it.
 
 A kill is SIGKILL, or the termination of a backend; the victim is restarted after a moment. Between kills, processes are
-frozen (SIGSTOP, then SIGCONT), restarted gracefully and renewed. Faults of different victims overlap; one victim has one fault at a time.
+frozen (SIGSTOP, then SIGCONT), restarted gracefully and renewed. Faults of different victims overlap; one victim has
+one fault at a time.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ class Fault(msgspec.Struct, frozen=True):
     ended: int
 
 
-class Wish(msgspec.Struct, frozen=True):
+class RunSpec(msgspec.Struct, frozen=True):
     """The size of a run: kills, kills of engines, duration in seconds, and the longest freeze.
 
     `slack`: seconds that anything may take in addition to the faults.
@@ -82,16 +83,16 @@ class Wish(msgspec.Struct, frozen=True):
     slack: float = 2.0
 
 
-def plan(wish: Wish) -> list[Planned]:
+def plan(spec: RunSpec) -> list[Planned]:
     """Return the kills and a third as many other faults, spread over the run."""
-    chance = Random(f"{wish.seed}/nemesis")
+    chance = Random(f"{spec.seed}/nemesis")
     faults = [
-        *_drawn(chance, KILLS, wish.kills),
-        *_drawn(chance, OTHERS, wish.kills // KILLS_PER_OTHER),
-        *_drawn(chance, ENGINE_KILLS, wish.engine_kills),
-        *_drawn(chance, ENGINE_OTHERS, wish.engine_kills // KILLS_PER_OTHER),
+        *_drawn(chance, KILLS, spec.kills),
+        *_drawn(chance, OTHERS, spec.kills // KILLS_PER_OTHER),
+        *_drawn(chance, ENGINE_KILLS, spec.engine_kills),
+        *_drawn(chance, ENGINE_OTHERS, spec.engine_kills // KILLS_PER_OTHER),
     ]
-    return sorted((_planned(chance, role, kind, wish) for role, kind in faults), key=lambda each: each.at)
+    return sorted((_planned(chance, role, kind, spec) for role, kind in faults), key=lambda each: each.at)
 
 
 def _drawn(chance: Random, proportions: dict[tuple[Role, Kind], int], number: int) -> list[tuple[Role, Kind]]:
@@ -102,10 +103,10 @@ def _drawn(chance: Random, proportions: dict[tuple[Role, Kind], int], number: in
     return each_once[:number] + chance.choices(list(proportions), list(proportions.values()), k=rest)
 
 
-def _planned(chance: Random, role: Role, kind: Kind, wish: Wish) -> Planned:
+def _planned(chance: Random, role: Role, kind: Kind, spec: RunSpec) -> Planned:
     least, most = _FROZEN[role] if kind == "freeze" else _DOWN
-    lasts = chance.uniform(least, min(most, max(least, wish.longest_freeze)))
-    return Planned(chance.uniform(0, wish.seconds), role, kind, chance.randrange(1_000), lasts)
+    lasts = chance.uniform(least, min(most, max(least, spec.longest_freeze)))
+    return Planned(chance.uniform(0, spec.seconds), role, kind, chance.randrange(1_000), lasts)
 
 
 class Nemesis:

@@ -1,9 +1,9 @@
 """The oracle of identity resolution: the contacts, owners and attributes that the events must have produced.
 
-It is written from §4.5 of the contract, independently of `workbench.language.contact`. Events are applied in the order of
-their commits. That order is exact for every event that changes something, because the change is decided under locks that are held
-until the commit. An event whose identifiers and attributes are already in place takes no lock, so the state that it read may have
-changed before its commit. The oracle accepts the result of any moment of its transaction.
+It is written from §4.5 of the contract, independently of `workbench.language.contact`. Events are applied in the order
+of their commits. That order is exact for every event that changes something, because the change is decided under locks
+that are held until the commit. An event whose identifiers and attributes are already in place takes no lock, so the
+state that it read may have changed before its commit. The oracle accepts the result of any moment of its transaction.
 """
 
 from collections import defaultdict
@@ -65,7 +65,9 @@ class _Change(msgspec.Struct, frozen=True):
 
 
 class IdentityModel:
-    """The contacts of one organization after each event: the owner of each identifier and the identifiers of each contact."""
+    """The contacts of one organization after each event: the owner of each identifier and the identifiers of each
+    contact.
+    """
 
     def __init__(self) -> None:
         self.owners: dict[Identifier, str] = {}
@@ -139,7 +141,10 @@ class Traits:
         self._past: dict[tuple[str, Any], int] = {}
 
     def merge(self, event: EventRow, attributes: dict[str, Any]) -> None:
-        """Apply the attributes of an event. If all of them may have been stored already, the event may have written nothing."""
+        """Apply the attributes of an event.
+
+        If all of them may have been stored already, the event may have written nothing.
+        """
         silent = all(self._seen(event, name, value) for name, value in attributes.items())
         for name, value in attributes.items():
             before = self.possible.get(name, set())

@@ -11,7 +11,8 @@ _REMNANTS = f"""
     WHERE erased_at IS NOT NULL AND (num_nonnulls(email, email_domain, wallet_address, wallet_raw, external_id) > 0
                                      OR attributes <> '{{}}' OR tags <> '{{}}')
     UNION ALL
-    SELECT 'identifier of contact ' || contact_id FROM workbench.identities t JOIN gone g ON (g.org_id, g.id) = (t.org_id, t.contact_id)
+    SELECT 'identifier of contact ' || contact_id FROM workbench.identities t
+    JOIN gone g ON (g.org_id, g.id) = (t.org_id, t.contact_id)
     UNION ALL
     SELECT 'conflict of contact ' || g.id FROM workbench.identity_conflicts t
     JOIN gone g ON g.org_id = t.org_id AND g.id IN (t.contact_id, t.other_contact_id)

@@ -10,7 +10,9 @@ _PUSHED_US = 2_000_000  # until a push that was on its way has arrived
 
 
 def what_is_stopped_rests(run: Evidence) -> Findings:
-    """an entry that was claimed while its automation was inactive or archived, or after its contact was erased, takes no step and sends nothing"""
+    """an entry that was claimed while its automation was inactive or archived, or after its contact was erased, takes
+    no step and sends nothing
+    """
     yield from _the_erased_rest(run)
     for automation in run.automations:
         if automation.rule.is_stopped:
@@ -30,7 +32,9 @@ def _rests(run: Evidence, automation_id: str) -> list[Span]:
 
 
 def _the_erased_rest(run: Evidence) -> Findings:
-    """Yield the effects for erased contacts: under a claim after the erasure, or over a socket more than a moment after it."""
+    """Yield the effects for erased contacts: under a claim after the erasure, or over a socket more than a moment after
+    it.
+    """
     answered = {erasure.contact_id: erasure.ended for erasure in run.log.erased}
     pushed = {push.id: push.at for line in run.log.lines for push in line.pushes}
     for entry in run.stored.entries:
@@ -71,7 +75,9 @@ def nothing_is_left_of_the_erased(run: Evidence) -> Findings:
 
 
 def revoked_keys_open_nothing(run: Evidence) -> Findings:
-    """a key is valid until it is revoked; five seconds later no event is accepted with it, and a socket that it opened gets no push"""
+    """a key is valid until it is revoked; five seconds later no event is accepted with it, and a socket that it opened
+    gets no push
+    """
     for attempt in run.log.attempts:
         if attempt.lent:
             yield _wrongly_answered(run, attempt)

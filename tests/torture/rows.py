@@ -10,7 +10,10 @@ from tests.torture.log import Identifier, IdentifierKind, given
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """An event with its email decrypted. `received` is by the process's clock; `transaction` and `committed` are those that stored it."""
+    """An event with its email decrypted.
+
+    `received` is by the process's clock; `transaction` and `committed` are those that stored it.
+    """
 
     org: str
     id: str
@@ -83,7 +86,10 @@ class ConflictRow(msgspec.Struct, frozen=True):
 
 
 class EntryRow(msgspec.Struct, frozen=True):
-    """An entry. `version` is its pinned version, `attempts` counts the claims of its current step, `replays` its replays."""
+    """An entry.
+
+    `version` is its pinned version, `attempts` counts the claims of its current step, `replays` its replays.
+    """
 
     org: str
     id: str
@@ -183,8 +189,8 @@ class ErasureRow(msgspec.Struct, frozen=True):
 class Stored(msgspec.Struct):
     """All stored rows. Events are ordered by commit, and within one transaction by id.
 
-    Steps and leases of an entry are in order, failed steps included. Rows that an erasure emptied are given as they were first written;
-    `remnants` lists the data of erased contacts that still exists.
+    Steps and leases of an entry are in order, failed steps included. Rows that an erasure emptied are given as they
+    were first written; `remnants` lists the data of erased contacts that still exists.
     """
 
     events: list[EventRow]
@@ -205,7 +211,9 @@ class Stored(msgspec.Struct):
 
 
 class ServiceCounts(msgspec.Struct):
-    """Event counts by organization and name according to the catalog and to SQL, and the members of each organization's segment."""
+    """Event counts by organization and name according to the catalog and to SQL, and the members of each organization's
+    segment.
+    """
 
     catalog: dict[str, dict[str, int]]
     app_events: dict[str, dict[str, int]]

@@ -16,7 +16,7 @@ from tests.torture.crowd import Crowd
 from tests.torture.evidence import Evidence
 from tests.torture.installation import Installation
 from tests.torture.log import now_us
-from tests.torture.nemesis import Fault, Nemesis, Wish, plan
+from tests.torture.nemesis import Fault, Nemesis, RunSpec, plan
 from tests.torture.searching import in_database, in_files
 from tests.torture.stored import Connection
 from tests.torture.wallets import has_wallet, wallet_of
@@ -32,7 +32,7 @@ QUIET_WITHIN = 15.0
 class Run(msgspec.Struct):
     """The result of a run. Times are microseconds."""
 
-    wish: Wish
+    spec: RunSpec
     faults: list[Fault]
     evidence: Evidence
     began: int
@@ -40,10 +40,13 @@ class Run(msgspec.Struct):
     drained: int
 
 
-async def torture(installation: Installation, wish: Wish, report: Callable[[str], None] = lambda _: None) -> Run:
-    """Run the load with its faults. The installation is healthy and idle afterwards. `report` is called with a line every minute."""
+async def torture(installation: Installation, spec: RunSpec, report: Callable[[str], None] = lambda _: None) -> Run:
+    """Run the load with its faults.
+
+    The installation is healthy and idle afterwards. `report` is called with a line every minute.
+    """
     automations = await _publish(installation)
-    crowd, nemesis = Crowd(installation, wish), Nemesis(installation)
+    crowd, nemesis = Crowd(installation, spec), Nemesis(installation)
     await crowd.define_segments()
     began = now_us()
     healed = await _load_with_faults(crowd, nemesis, automations, report)
@@ -68,10 +71,10 @@ async def torture(installation: Installation, wish: Wish, report: Callable[[str]
         left,
         installation.complaints(),
         len(installation.engines),
-        int(wish.slack * 1e6),
+        int(spec.slack * 1e6),
         searched,
     )
-    return Run(wish, nemesis.faults, evidence, began, healed, drained)
+    return Run(spec, nemesis.faults, evidence, began, healed, drained)
 
 
 async def _load_with_faults(
@@ -81,7 +84,7 @@ async def _load_with_faults(
     async with asyncio.TaskGroup() as group:
         sending = group.create_task(crowd.load.run())
         beside = [group.create_task(work) for work in (*crowd.beside(automations), _tell(crowd, nemesis, report))]
-        await nemesis.run(plan(crowd.wish))
+        await nemesis.run(plan(crowd.spec))
         await nemesis.installation.ready()
         await _calm(crowd)
         healed = now_us()
@@ -144,7 +147,10 @@ async def _drain(connection: Connection) -> None:
 
 
 async def _left(connection: Connection) -> list[str]:
-    """Return the locks and transactions that remain open. Those of engines that look for work end within QUIET_WITHIN seconds."""
+    """Return the locks and transactions that remain open.
+
+    Those of engines that look for work end within QUIET_WITHIN seconds.
+    """
     deadline = now_us() + int(QUIET_WITHIN * 1e6)
     while (left := await stored.left_open(connection)) and now_us() < deadline:
         await asyncio.sleep(0.1)

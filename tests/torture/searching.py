@@ -39,7 +39,9 @@ def in_files(files: Collection[Path], words: Collection[str]) -> list[Searched]:
 
 
 async def in_database(connection: psycopg.AsyncConnection[Any]) -> list[Searched]:
-    """Search every column for plain keys, secrets and addresses, and for event values in columns that must not hold them."""
+    """Search every column for plain keys, secrets and addresses, and for event values in columns that must not hold
+    them.
+    """
     columns = await (await connection.execute(_COLUMNS)).fetchall()
     return [await _in_column(connection, *column) for column in columns]
 

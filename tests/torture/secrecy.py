@@ -12,7 +12,9 @@ _SPEAK = ("SQL", "pages", "things", "socket")  # channels through which an organ
 
 
 def words_stay_with_their_owner(run: Evidence) -> Findings:
-    """no response, query result, push, webhook or email of an organization holds the canary of another; each gets its own"""
+    """no response, query result, push, webhook or email of an organization holds the canary of another; each gets its
+    own
+    """
     for heard in run.log.ears.heard.values():
         yield from repeat(None, heard.texts)
     for overheard in run.log.ears.foreign:
@@ -48,7 +50,9 @@ def _text(arrival: Delivery) -> str:
 
 
 def secrets_are_kept(run: Evidence) -> Findings:
-    """no log, metric or rejection holds a key, secret, address or event value; the database holds no plain key, secret or address"""
+    """no log, metric or rejection holds a key, secret, address or event value; the database holds no plain key, secret
+    or address
+    """
     for searched in run.searched:
         yield None
         for leak in searched.leaks:

@@ -1,8 +1,8 @@
 """The receivers: a webhook endpoint and a mail server on real sockets that record every delivery and misbehave.
 
-They answer slowly, reject, or close the connection before or during the answer. Like a good receiver they recognize an accepted
-message by its id and never reject it again; only the answer may be slow or lost. Of forty ids, one is always rejected with a
-temporary error and one with a permanent one.
+They answer slowly, reject, or close the connection before or during the answer. Like a good receiver they recognize an
+accepted message by its id and never reject it again; only the answer may be slow or lost. Of forty ids, one is always
+rejected with a temporary error and one with a permanent one.
 """
 
 import asyncio
@@ -39,7 +39,10 @@ _ANY = _TAKING | {Mood.REFUSING: 10}
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A complete copy of a message. `at` is when its first byte arrived, `target` the path or the recipient's address."""
+    """A complete copy of a message.
+
+    `at` is when its first byte arrived, `target` the path or the recipient's address.
+    """
 
     channel: str
     id: str

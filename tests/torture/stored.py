@@ -69,17 +69,20 @@ _CONFLICTS = f"""
     SELECT event_id::text, {_KIND}, outcome FROM torture.identity_conflicts t
     WHERE {_ERASED} OR {_IS_ERASED.format("t.other_contact_id")}"""
 _ENTRIES = f"""
-    SELECT o.name AS org, t.id::text, automation_id::text, automation_version AS version, event_id::text, contact_id::text,
+    SELECT o.name AS org, t.id::text, automation_id::text, automation_version AS version,
+           event_id::text, contact_id::text,
            state, outcome, node_id, attempts, last_error, (
                SELECT count(*) FROM workbench.entry_transitions r
                WHERE r.org_id = t.org_id AND r.entry_id = t.id AND r.from_state = 'dead') AS replays
     FROM workbench.entries t {_OF_ORG}"""
 _STEPS = f"""
     SELECT t.entry_id::text, t.claim, t.step, attempt, node_id, kind, outcome, handle,
-           CASE WHEN t.detail = '{{}}' THEN coalesce(w.detail, t.detail) ELSE t.detail END AS detail, {_US.format("at")} AS at,
+           CASE WHEN t.detail = '{{}}' THEN coalesce(w.detail, t.detail) ELSE t.detail END AS detail,
+           {_US.format("at")} AS at,
            {_FIRST_COMMITTED} AS committed
     FROM workbench.entry_steps t
-    LEFT JOIN torture.entry_steps w ON w.org_id = t.org_id AND w.entry_id = t.entry_id AND w.claim = t.claim AND w.step = t.step
+    LEFT JOIN torture.entry_steps w
+      ON w.org_id = t.org_id AND w.entry_id = t.entry_id AND w.claim = t.claim AND w.step = t.step
     ORDER BY entry_id, step, claim"""
 _LEASES = f"""
     SELECT entry_id::text, token, {_US.format("until")} AS until, {_COMMITTED} AS committed
@@ -105,7 +108,9 @@ _SWITCHES = f"""
     FROM workbench.audit_log t {_OF_ORG}
     WHERE action IN ('automation.activate', 'automation.deactivate', 'automation.archive')
     ORDER BY committed"""
-_REVOKED = f"SELECT subject_id::text AS key_id, {_COMMITTED} AS committed FROM workbench.audit_log t WHERE action = 'key.revoke'"
+_REVOKED = f"""
+    SELECT subject_id::text AS key_id, {_COMMITTED} AS committed
+    FROM workbench.audit_log t WHERE action = 'key.revoke'"""
 _ERASURES = f"""
     SELECT o.name AS org, contact_id::text, t.xmin::text::bigint AS transaction, {_COMMITTED} AS committed
     FROM torture.erasures t {_OF_ORG}
@@ -128,7 +133,10 @@ Row = TypeVar("Row")
 
 
 async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent]) -> Stored:
-    """Read all rows through a superuser's `connection`. Digests of identifiers are resolved with the events in `sent`."""
+    """Read all rows through a superuser's `connection`.
+
+    Digests of identifiers are resolved with the events in `sent`.
+    """
     cursor = await connection.execute("SELECT name, id FROM workbench.organizations")
     orgs = {name: _Org(keyring.of(org_id)) for name, org_id in await cursor.fetchall()}
     for event in sent:

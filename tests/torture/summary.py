@@ -42,12 +42,14 @@ def _requests(run: Run) -> Iterator[str]:
     slowest = max(
         (attempt.ended - attempt.began for attempt in log.attempts if attempt.answer is not Answer.TIMED_OUT), default=0
     )
-    yield f"seed {run.wish.seed}: {seconds:.0f} s of load with faults, {(run.drained - run.healed) / 1e6:.0f} s until all was done"
+    drain = (run.drained - run.healed) / 1e6
+    yield f"seed {run.spec.seed}: {seconds:.0f} s of load with faults, {drain:.0f} s until all was done"
     yield f"sent       {len(log.sent):,} events in {len(log.attempts):,} attempts ({len(log.attempts) / seconds:.0f}/s)"
     yield "answers    " + " · ".join(f"{answer} {answers[answer]:,}" for answer in Answer)
     yield f"           the slowest after {slowest / 1e6:.1f} s"
     yield (
-        f"stored     {len(stored.events):,} events, {len(stored.contacts):,} contacts, {len(stored.owners):,} identifiers, "
+        f"stored     {len(stored.events):,} events, {len(stored.contacts):,} contacts, "
+        f"{len(stored.owners):,} identifiers, "
         f"{len(stored.conflicts):,} conflicts, {len(stored.entries):,} entries, {len(stored.dry_runs):,} dry runs"
     )
 
@@ -55,9 +57,13 @@ def _requests(run: Run) -> Iterator[str]:
 def _effects(run: Run) -> Iterator[str]:
     stored, arrivals = run.evidence.stored, run.evidence.arrivals
     copies = Counter(arrival.id for arrival in arrivals)
-    yield f"entries    {_counted(entry.state for entry in stored.entries)}, {len(stored.steps):,} steps, {_replays(run)} replays"
-    yield f"messages   {_counted(message.channel for message in stored.messages)} · {_counted(message.status for message in stored.messages)}"
-    yield f"arrived    {len(arrivals):,} copies of {len(copies):,} messages: {_counted(arrival.mood for arrival in arrivals)}"
+    states = _counted(entry.state for entry in stored.entries)
+    channels = _counted(message.channel for message in stored.messages)
+    statuses = _counted(message.status for message in stored.messages)
+    moods = _counted(arrival.mood for arrival in arrivals)
+    yield f"entries    {states}, {len(stored.steps):,} steps, {_replays(run)} replays"
+    yield f"messages   {channels} · {statuses}"
+    yield f"arrived    {len(arrivals):,} copies of {len(copies):,} messages: {moods}"
 
 
 def _others(run: Run) -> Iterator[str]:
@@ -70,7 +76,8 @@ def _others(run: Run) -> Iterator[str]:
     yield f"asked      {len(log.replies):,} times: {_counted(statuses.elements())}"
     yield f"sockets    {len(log.lines):,}, {pushes:,} pushes over them, {acknowledged:,} of them acknowledged"
     yield (
-        f"stopped    {len(log.erased):,} contacts erased, {len(log.revoked):,} keys revoked, {len(log.switched):,} automations "
+        f"stopped    {len(log.erased):,} contacts erased, {len(log.revoked):,} keys revoked, "
+        f"{len(log.switched):,} automations "
         f"switched or archived, {len(log.published):,} published"
     )
 

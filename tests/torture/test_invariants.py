@@ -31,7 +31,9 @@ ONE_HOOK = (
 ONE_INAPP = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'inapp' AND body IS NOT NULL)"
 ITS_ENTRY = f"(SELECT entry_id FROM messages WHERE {ONE_HOOK})"
 ONE_PUSH = "id = (SELECT max(id::text)::uuid FROM messages WHERE status = 'delivered' AND wallet_address IS NOT NULL)"
-ONE_UNREAD = "id = (SELECT max(id::text)::uuid FROM messages WHERE channel = 'inapp' AND status = 'sent' AND wallet_address IS NOT NULL)"
+ONE_UNREAD = """id = (
+    SELECT max(id::text)::uuid FROM messages
+    WHERE channel = 'inapp' AND status = 'sent' AND wallet_address IS NOT NULL)"""
 UNREAD = "SET status = 'sent', delivered_at = NULL"
 READ = "SET status = 'delivered', delivered_at = now()"
 ONE_PRO = "id = (SELECT max(id::text)::uuid FROM contacts WHERE attributes ->> 'plan' = 'pro')"
@@ -50,14 +52,17 @@ def dead_of(outcome: str) -> str:
 
 def another_event(payload: str = "payload", key: str = "idempotency_key") -> str:
     return f"""
-        INSERT INTO events SELECT org_id, gen_random_uuid(), contact_id, event, occurred_at, created_at, {payload}, {key},
+        INSERT INTO events SELECT
+        org_id, gen_random_uuid(), contact_id, event, occurred_at, created_at, {payload}, {key},
                                   wallet_address, email, external_id
         FROM events WHERE {ONE_EVENT}"""
 
 
 ANOTHER_ENTRY = f"""
-    INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at, updated_at)
-    SELECT org_id, gen_random_uuid(), automation_id, event_id, event_created_at, contact_id, state, due_at, created_at, updated_at
+    INSERT INTO entries (
+        org_id, id, automation_id, event_id, event_created_at, contact_id, state, due_at, created_at, updated_at)
+    SELECT org_id, gen_random_uuid(), automation_id, event_id, event_created_at, contact_id, state,
+           due_at, created_at, updated_at
     FROM entries WHERE {ONE_ENTRY}"""
 
 FAILURES = f"""

@@ -3,7 +3,7 @@
 from tests.torture.conftest import Tortured
 from tests.torture.invariants import INVARIANTS, check
 from tests.torture.log import ACCEPTED, UNKNOWN
-from tests.torture.nemesis import ENGINE_KILLS, KILLS, Wish, plan
+from tests.torture.nemesis import ENGINE_KILLS, KILLS, RunSpec, plan
 from tests.torture.sinks import Mood
 from tests.torture.summary import summary, table
 
@@ -46,7 +46,7 @@ def test_a_table_has_its_numbers_on_the_right() -> None:
 
 
 def test_a_seed_is_a_plan() -> None:
-    wish = Wish(7, kills=200, engine_kills=100, seconds=900)
-    assert plan(wish) == plan(wish) != plan(Wish(8, kills=200, engine_kills=100, seconds=900))
-    struck = [(fault.role, fault.kind) for fault in plan(wish)]
+    spec = RunSpec(7, kills=200, engine_kills=100, seconds=900)
+    assert plan(spec) == plan(spec) != plan(RunSpec(8, kills=200, engine_kills=100, seconds=900))
+    struck = [(fault.role, fault.kind) for fault in plan(spec)]
     assert [len([fault for fault in struck if fault in kills]) for kills in (KILLS, ENGINE_KILLS)] == [200, 100]

@@ -1,7 +1,8 @@
-"""The events of a run: returning people, conflicting identifiers, events without a key, dry runs, invalid events and repeated keys.
+"""The events of a run: returning people, conflicting identifiers, events without a key, dry runs, invalid events and
+repeated keys.
 
-A window over the people moves with the event numbers, so that new contacts, identity conflicts and attribute changes occur
-until the end of the run.
+A window over the people moves with the event numbers, so that new contacts, identity conflicts and attribute changes
+occur until the end of the run.
 """
 
 from datetime import UTC, datetime, timedelta

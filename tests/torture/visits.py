@@ -1,4 +1,6 @@
-"""One visit of a wallet to its inbox: it signs in through any API process, opens a socket to another, and logs what it gets."""
+"""One visit of a wallet to its inbox: it signs in through any API process, opens a socket to another, and logs what it
+gets.
+"""
 
 import asyncio
 import contextlib
@@ -20,7 +22,10 @@ _LATEST = 50  # recent pushes of all wallets, of which a wallet tries to acknowl
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A visit. `habit` is the share of the pushes to acknowledge; it ends after `seconds`, or after `silence` seconds without a push.
+    """A visit.
+
+    `habit` is the share of the pushes to acknowledge; it ends after `seconds`, or after `silence` seconds without a
+    push.
 
     With `leaves` the socket is closed properly; otherwise the connection is aborted.
     """

@@ -1,7 +1,8 @@
 """A witness schema in the database with triggers that record what the product does not keep.
 
-It records every lease as it is granted, renewed and ended; events, dry runs, messages, steps and conflicts as they were first written,
-because an erasure empties them later; and every erasure. It is created before the run, next to the product's schema.
+It records every lease as it is granted, renewed and ended; events, dry runs, messages, steps and conflicts as they were
+first written, because an erasure empties them later; and every erasure. It is created before the run, next to the
+product's schema.
 """
 
 import psycopg
@@ -14,7 +15,8 @@ CREATE TABLE torture.leases (
     token     bigint NOT NULL,
     until     timestamptz               -- null: the lease has ended
 );
-CREATE FUNCTION torture.note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = torture, pg_catalog AS $$
+CREATE FUNCTION torture.note() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = torture, pg_catalog AS $$
 BEGIN
     INSERT INTO leases (entry_id, token, until)
     VALUES (NEW.id, NEW.lease_token, CASE WHEN NEW.state = 'running' THEN NEW.lease_until END);
@@ -28,7 +30,8 @@ CREATE TABLE torture.erasures (
     org_id      bigint NOT NULL,
     contact_id  uuid NOT NULL
 );
-CREATE FUNCTION torture.note_erasure() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = torture, pg_catalog AS $$
+CREATE FUNCTION torture.note_erasure() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = torture, pg_catalog AS $$
 BEGIN
     INSERT INTO erasures VALUES (NEW.org_id, NEW.id);
     RETURN NULL;
@@ -46,7 +49,8 @@ _KEPT = {
 }
 _FIRST = """
 CREATE TABLE torture.{table} AS SELECT {columns} FROM workbench.{table} WITH NO DATA;
-CREATE FUNCTION torture.note_{table}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = torture, pg_catalog AS $$
+CREATE FUNCTION torture.note_{table}() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = torture, pg_catalog AS $$
 BEGIN
     INSERT INTO {table} SELECT {new};
     RETURN NULL;
