@@ -55,8 +55,10 @@ GROWING = ("growth", "catalog")
 
 def main() -> None:
     args = _arguments()
-    os.environ["PGOPTIONS"] = "-c workbench.org=*"  # what we ask the database ourselves sees every organization
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what we started is stopped
+    os.environ["PGOPTIONS"] = (
+        "-c workbench.org=*"  # row-level security lets the benches' own queries see all organizations
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that child processes are stopped
     rounds, seconds = (5, 1.0) if args.quick else (7, 1.5)
     effort = Effort(rounds, seconds, args.new_every, args.millions)
     print(f"{record.machine()}, load before {os.getloadavg()[0]:.1f}; medians of {rounds} rounds\n\n{HEADER}")
@@ -95,7 +97,7 @@ def _arguments() -> argparse.Namespace:
     )
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:
-        parser.error(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
+        parser.error(f"Unknown part: {unknown[0]}. Parts: {', '.join(PARTS)}")
     return args
 
 

@@ -8,7 +8,7 @@ _MESSAGE = {"title": "Thank you", "body": "Your deposit of {{ amountUsd }} {{ as
 
 
 def thanks() -> dict[str, Any]:
-    """Return an automation of two steps: it tags whoever deposits, and thanks for it."""
+    """Return an automation of two steps: it tags a contact that deposits and sends a message."""
     nodes = [
         _node("start", "app_event", event=_EVENT),
         _node("tag", "add_tag", tag="depositor"),
@@ -19,7 +19,7 @@ def thanks() -> dict[str, Any]:
 
 
 def thanks_for_much() -> dict[str, Any]:
-    """Return the same with a condition before the steps: five nodes."""
+    """Return the same automation with a condition before the steps: five nodes."""
     nodes = thanks()["graph"]["nodes"]
     much = _node("much", "condition", filters=[{"path": "amountUsd", "operator": "exists"}])
     nodes.insert(1, much)
@@ -31,7 +31,7 @@ def _node(node_id: str, kind: str, **data: Any) -> dict[str, Any]:
 
 
 def _automation(nodes: list[dict[str, Any]], way: list[tuple[str, str | None]]) -> dict[str, Any]:
-    """Return an automation whose nodes follow each other, each left by the handle that stands beside it."""
+    """Return an automation whose nodes form a chain; each node is given with the handle by which entries leave it."""
     edges = [
         {"id": f"{source}-{target}", "source": source, "target": target, "sourceHandle": handle}
         for (source, handle), (target, _) in pairwise(way)

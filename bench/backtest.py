@@ -1,8 +1,8 @@
 """Backtests: seconds for a million stored events, a tenth of which start the automation, and the memory that takes.
 
-A graph of five nodes, one of which fills in a text; every event that starts it belongs to a contact who has one other
-such event, and eighteen that do not matter. Each backtest is a notebook's: a process of its own before one API process,
-with two processes that help it. Run as a module, it takes an `Errand` (JSON) as its argument and prints what it `Took`.
+The graph has five nodes, one of which renders a text. Every event that starts it belongs to a contact with one
+other such event and eighteen that do not match. Each backtest runs as in a notebook: in its own process, with one API
+process and two helper processes. Run as a module, it takes an `Errand` (JSON) as its argument and prints a `Took`.
 """
 
 import resource
@@ -33,9 +33,7 @@ class Errand(msgspec.Struct, frozen=True):
 
 
 class Took(msgspec.Struct, frozen=True):
-    """Seconds from the call to the totals, entries, and the most memory in bytes: of the caller, and of the largest
-    helper.
-    """
+    """Seconds from the call to the totals, entries, and the peak memory in bytes of the caller and the largest helper."""
 
     seconds: float
     entries: int

@@ -1,6 +1,4 @@
-"""Batches of a hundred events, two API processes, as the two cores ask for: against loading the same rows by bare
-`COPY`.
-"""
+"""Batches of a hundred events on two API processes, compared with a bare `COPY` of the same rows."""
 
 from bench import copying, postgres, site
 from bench.effort import Effort, Measured
@@ -17,7 +15,7 @@ _MIB = 2**20
 
 
 def order_of_batches(database: postgres.Database, effort: Effort) -> LoadSpec:
-    """Return an order that keeps two API processes busy."""
+    """Return a load that keeps two API processes busy."""
     return LoadSpec(
         path=site.BATCHES,
         key=database.live_key,

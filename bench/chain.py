@@ -1,5 +1,4 @@
-"""On-chain: the time from a transaction to its message, on a chain with a block a second, and how fast a chain is
-caught up with.
+"""On-chain events: the time from a transaction to its message with one block a second, and the rate of catching up.
 
 The node is a local one (`make chain` installs it), the follower and the engine are processes of their own.
 """

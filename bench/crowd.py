@@ -1,4 +1,4 @@
-"""A crowd: what ten thousand idle sockets cost one API process, and how soon each has a push.
+"""Ten thousand idle sockets: their cost in one API process, and the time until each has a push.
 
 Their sessions are sealed as the route seals them, without ten thousand signatures; their messages are stored as an
 engine stores them.
@@ -32,7 +32,7 @@ _STORED_AT_ONCE = 200  # as many as an engine takes on
 
 
 def rows(server: Postgres, effort: Effort) -> list[Row]:
-    """Gather the crowd, and push to everybody in every round."""
+    """Open the sockets and push to all of them in every round."""
     _may_open_files()
     database = postgres.prepared(server, "crowd")
     with site.bare_apis(server, database, 1) as (service,):
@@ -47,7 +47,7 @@ def rows(server: Postgres, effort: Effort) -> list[Row]:
 
 
 def _may_open_files() -> None:
-    """Let this process have the clients' sockets; raise RuntimeError where the system allows too few."""
+    """Raise the limit of open files for the clients' sockets; raise RuntimeError if the system allows too few."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < _FILES:
         raise RuntimeError(f"{SOCKETS:,} sockets need {_FILES:,} open files, and `ulimit -Hn` is {most:,}")
@@ -85,7 +85,7 @@ class _Crowd:
         self.tokens = [sessions.seal(msgspec.structs.replace(session, wallet=wallet)) for wallet in self._wallets]
 
     async def push(self) -> float:
-        """Store a message for everybody; return the seconds until everybody had it."""
+        """Store a message for every wallet. Returns the seconds until all have it."""
         begun = time.perf_counter()
         for start in range(0, SOCKETS, _STORED_AT_ONCE):
             await self._tell(self._wallets[start : start + _STORED_AT_ONCE])

@@ -1,5 +1,4 @@
-"""A reference of the engine: the same two steps as workflows of DBOS, each step a transaction of its own that DBOS
-logs.
+"""A reference for the engine: the same two steps as DBOS workflows. Each step is a transaction that DBOS logs.
 
 Run as a module with a DSN and a name for the process, it obeys lines: `work FIRST END` runs the workflows of these
 numbers, called directly, which is twice as fast as through a queue of DBOS. It answers each with an empty line.

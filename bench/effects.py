@@ -14,7 +14,7 @@ def connections(dsn: str) -> AsyncConnectionPool[psycopg.AsyncConnection]:
 
 
 async def add_tag(connection: psycopg.AsyncConnection, contact_id: int) -> None:
-    """Tag a contact who has no tag yet."""
+    """Tag a contact that has no tag yet."""
     await connection.execute(_TAG, (contact_id,))
 
 

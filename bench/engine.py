@@ -1,8 +1,7 @@
-"""The engine: entries per second beside two libraries that do the same two steps, and the time from an event to its
-effect.
+"""The engine: entries per second compared with two libraries, and the time from an event to its effect.
 
-A user who wants both cores runs `workbench engine` twice, so the libraries have two processes, too. All three do their
-effects in one Postgres with durable commits, and take turns.
+To use both cores, `workbench engine` runs twice, so the libraries get two processes, too. All three do the same two
+steps in one Postgres with durable commits, and alternate.
 """
 
 import subprocess

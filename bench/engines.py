@@ -50,9 +50,7 @@ def work_off(server: Postgres, database: Database, pids: Sequence[int], automati
 
 @contextlib.contextmanager
 def accounted(database: Database) -> Iterator[list[Slice]]:
-    """Give a list for slices; in the end as many entries as in them must have come to their end, with all that it
-    takes.
-    """
+    """Yield a list for slices. At the end, the number of completed entries must equal the sum over the slices."""
     slices: list[Slice] = []
     before = _ended(database)
     yield slices

@@ -214,7 +214,7 @@ async def _find(session: AsyncSession, org_id: int, who: Identifiers) -> Contact
 async def _create(session: AsyncSession, org_id: int, event: Event) -> Contact:
     values = {"id": uuid.uuid4(), "org_id": org_id, "attributes": event.attributes, **event.contact.model_dump()}
     created = await session.scalar(insert(Contact).values(values).on_conflict_do_nothing().returning(Contact))
-    if created is None:  # somebody else was first
+    if created is None:  # a concurrent request inserted it first
         created = await _find(session, org_id, event.contact)
     assert created is not None
     return created

@@ -36,7 +36,7 @@ def fill_names(database: Database, events: int, days: float = 30) -> None:
 
 
 def fill_journeys(database: Database, events: int) -> None:
-    """Store so many events of a twentieth as many contacts, who sign up, look at pages and pay."""
+    """Store `count` events of a twentieth as many contacts: signups, page views and payments."""
     contacts = events // EVENTS_PER_CONTACT
     _insert(database, "contacts", contacts, {})
     _insert(database, "journeys", events, {"contacts": contacts})

@@ -1,5 +1,4 @@
-"""The import of history: events per second of a new file, of the same rows again, and of an import that is done
-already.
+"""Imports of history: events per second of a new file, of the same rows again, and of a finished import.
 
 The reference is bare COPY of the same events and keys, as they were stored, into a second database.
 """

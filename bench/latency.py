@@ -1,8 +1,7 @@
-"""Latency at half load: requests fall due at moments drawn beforehand, at half the rate that a closed loop has just
-reached.
+"""Latency at half load: an open loop at half the rate that a closed loop has just reached.
 
 Latency counts from the moment at which a request was due. The bare route gets the same requests at the same moments:
-what it shows is the machine and the generator, and the difference is ours.
+its latency is that of the machine and the generator; the difference is ours.
 """
 
 import msgspec

@@ -18,7 +18,7 @@ _EFFECTS = Path(__file__).with_name("fill") / "effects.sql"
 
 
 class PeerWorkers(msgspec.Struct, frozen=True):
-    """Processes that obey lines: `lay N` prepares work where the library has a queue, `work FIRST END` does it."""
+    """Processes controlled by lines on stdin: `lay N` enqueues jobs if the library has a queue, `work FIRST END` runs them."""
 
     server: Postgres
     dsn: str
@@ -87,4 +87,4 @@ def _hear(process: "subprocess.Popen[bytes]") -> None:
     """Wait for the empty line that says: done."""
     assert process.stdout is not None
     if process.stdout.readline() != b"\n":
-        raise RuntimeError(f"{process.args!r} did not do as it was told")
+        raise RuntimeError(f"{process.args!r} did not answer the command")

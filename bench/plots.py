@@ -34,7 +34,7 @@ def draw(records: Path = FOLDER, pictures: Path = PICTURES) -> list[Path]:
 
 
 def throughput(singles: Record, batches: Record) -> alt.LayerChart:
-    """Events per second beside their references."""
+    """Events per second next to their references."""
     bars = [
         ("bare Sanic route, stores nothing", singles.slices["bare"], False),
         ("POST /events, one API process", singles.slices["singles"], True),

@@ -30,9 +30,7 @@ class Service(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def running(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Service]:
-    """Run `python <arguments>` until the block ends, `{port}` in them standing for a free port; what it says goes to
-    `log`.
-    """
+    """Run `python <arguments>` until the block ends; `{port}` becomes a free port. Its output goes to `log`."""
     port = free_port()
     with beside(*(argument.format(port=port) for argument in arguments), log=log, environment=environment) as process:
         _wait_until_it_answers(process, port, log)
@@ -43,9 +41,9 @@ def running(*arguments: str, log: Path, environment: dict[str, str] | None = Non
 def beside(
     *arguments: str, log: Path, environment: dict[str, str] | None = None, talks: bool = False
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run `python <arguments>`, which serves nobody, until the block ends; what it says goes to `log`.
+    """Run `python <arguments>`, which serves no port, until the block ends. Its output goes to `log`.
 
-    With one that `talks` the caller speaks: only its errors go to `log`.
+    With `talks` the caller uses its stdin and stdout, and only its errors go to `log`.
     """
     with (
         log.open("ab") as output,
@@ -64,7 +62,7 @@ def beside(
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
@@ -103,7 +101,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def machine_cpu_seconds() -> float:
-    """Return the CPU time that everybody on this machine has used, and what its host kept from it."""
+    """Return the CPU time of all processes of this machine, including the time stolen by its host."""
     fields = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]  # user nice system idle iowait irq softirq steal
     return sum(int(field) for position, field in enumerate(fields) if position not in (3, 4)) / _TICKS
 

@@ -1,5 +1,4 @@
-"""A reference of the engine: the same two steps as jobs of procrastinate, a queue on Postgres; both effects in one
-transaction.
+"""A reference for the engine: the same two steps as jobs of procrastinate, a queue on Postgres, in one transaction.
 
 Run as a module with a DSN, it makes its schema and then obeys lines: `lay N` defers so many jobs, `work` runs all there
 are. It answers each with an empty line.

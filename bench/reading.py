@@ -1,5 +1,4 @@
-"""One read of events into polars, in a process of its own: run as a module, it takes an `Errand` (JSON) and prints a
-`Read`.
+"""One read of events into polars in a separate process. Run as a module, it takes an `Errand` (JSON) and prints a `Read`.
 
 `frame`: `wb.sql`. `stream`: the same, frame by frame, none kept. `adbc`: what the driver for Arrow gives directly, the
 columns that Arrow has no type for cast to text, so that the frame is the same.
@@ -33,9 +32,7 @@ class Errand(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What it took: seconds from the question to the frame, CPU seconds, and bytes of the frame and of the process at
-    most.
-    """
+    """Seconds from the query to the frame, CPU seconds, the size of the frame and the peak memory, in bytes."""
 
     rows: int
     seconds: float

@@ -1,6 +1,4 @@
-"""A funnel over millions of events: the ready-made report against the same question written by hand, both through
-`wb.sql`.
-"""
+"""A funnel over millions of events: the ready-made report compared with hand-written SQL, both through `wb.sql`."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Load sent to what is measured, in a process of its own, with the CPU time that it cost everybody."""
+"""Sends a load from a separate process and measures the CPU time of every process involved."""
 
 import contextlib
 import resource
@@ -40,9 +40,9 @@ def send(server: Postgres, order: LoadSpec, *services: Service) -> Slice:
 
 @contextlib.contextmanager
 def accounted(database: Database) -> Iterator[list[Slice]]:
-    """Give a list for the slices of a database; in the end every event accepted in them must be stored.
+    """Yield a list for the slices of a database. At the end every accepted event must be stored.
 
-    Of what was answered 503 nobody knows; besides that nothing else may be.
+    An event answered with 503 may be stored or not; no other event may be stored.
     """
     slices: list[Slice] = []
     before = stored_events(database)

@@ -1,8 +1,8 @@
-"""Processes that get a part of a core, as a container with a CPU limit does. Linux.
+"""Limits processes to a share of a core, like a container with a CPU limit. Linux only.
 
-A process that has used its part of a period stands still for the rest of it. So two processes can be compared with one
-on a machine whose cores would not do for both, the database and the load: what they share (locks, rows, the database)
-is all that is left to hold them up.
+A process that has used its share of a period is stopped for the rest of it. So two processes can be compared with one
+on a machine with too few cores for both, the database and the load: only what they share (locks, rows, the database)
+can slow them down.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _NANOSECONDS = 1e-9
 
 @contextlib.contextmanager
 def limited(*pids: int, share: float = SHARE) -> Iterator[None]:
-    """Let each of these processes use at most this share of a core until the block ends."""
+    """Limit each of these processes to a share of a core until the block ends."""
     over = threading.Event()
     governors = [threading.Thread(target=_govern, args=(pid, share * _PERIOD, over)) for pid in pids]
     for governor in governors:

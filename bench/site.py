@@ -1,4 +1,4 @@
-"""The processes that are measured or compared with, each before a database that knows the returning contacts."""
+"""The measured processes and their references, each with a database that holds the returning contacts."""
 
 import contextlib
 import http.client

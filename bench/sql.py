@@ -1,5 +1,4 @@
-"""A million events by `wb.sql` into polars, payloads and all: against a direct ADBC read of the same rows, and its
-memory.
+"""A million events with payloads through `wb.sql` into polars, compared with a direct ADBC read: time and memory.
 
 Each read is a process of its own, so that its peak of memory is this read's. Both ways take turns.
 """

@@ -1,4 +1,4 @@
-"""The one table: a row is a figure, its reference measured in the same run, their ratio, and what we promise of it."""
+"""The table of results: a row is a figure, its reference from the same run, their ratio, and the promised bound."""
 
 import statistics
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ HEADER = _LAYOUT.format("figure", "median", "unit", "reference, its median", "ra
 
 
 def line(row: Row) -> str:
-    """Return a row as a line of the table; where there is no ratio, the spread is the value's."""
+    """Return a row as a line of the table. Without a ratio, the spread is that of the value."""
     reference = "" if row.reference is None else f"{row.reference.name}, {number(row.reference.value.median)}"
     shown = row.ratio or row.value
     return _LAYOUT.format(
@@ -101,7 +101,7 @@ def line(row: Row) -> str:
 
 
 def circumstances(slices: Sequence[Slice]) -> str:
-    """Say what a reader must know to believe the figures of a part: how busy others were, and what was refused."""
+    """Return the conditions of a measurement: how busy other processes were, and how many events were rejected."""
     others = [slice_.others for slice_ in slices if slice_.others is not None]
     refused = sum(slice_.refused for slice_ in slices)
     notes = (
@@ -117,7 +117,7 @@ def _promise(wanted: Wanted, unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with as many digits as mean something here."""
+    """Format a number with its significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""Work that is timed from the beginning to the end, with the CPU time that it cost everybody."""
+"""Times a piece of work from start to end, with the CPU time of every process involved."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from bench.sending import cpu_so_far
 
 
 def timed(server: Postgres, pids: Sequence[int], count: int, work: Callable[[], None]) -> Slice:
-    """Do work of so many pieces; return its slice. `pids`: the processes that do it beside Postgres."""
+    """Run `work`, which handles `count` pieces, and return its slice. `pids` are the processes that do it, except Postgres."""
     before, begun = cpu_so_far(server, pids), time.perf_counter()
     work()
     seconds = time.perf_counter() - begun

@@ -1,15 +1,15 @@
-"""What is sent: the events of a product most of whose users come back.
+"""The events of a product with mostly returning users.
 
 Each event carries three identifiers, two attributes and a small payload, 390 bytes. All but one of `new_every` are
-deposits of a returning contact, whom nothing new is told of; that one is the first deposit of a contact whom nobody
-knew, and the automation of the bench waits for it. Numbers grow with the clock, so no idempotency key ever comes twice.
+deposits of a returning contact and bring nothing new. The remaining one is the first deposit of a new contact and
+starts the bench's automation. Numbers grow with the clock, so no idempotency key repeats.
 """
 
 import itertools
 import time
 from collections.abc import Iterator
 
-CONTACTS = 20_000  # who return; with three identifiers each they fit into the caches of an API process
+CONTACTS = 20_000  # returning contacts; with three identifiers each they fit into the caches of an API process
 BATCH = 100
 AUTOMATION_EVENT = "first_deposit"
 
