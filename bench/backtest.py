@@ -33,7 +33,7 @@ class Errand(msgspec.Struct, frozen=True):
 
 
 class Took(msgspec.Struct, frozen=True):
-    """Seconds from the call to the totals, entries, and the peak memory in bytes of the caller and the largest helper."""
+    """Seconds from the call to the totals, entries, and peak memory in bytes of the caller and the largest helper."""
 
     seconds: float
     entries: int

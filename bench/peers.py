@@ -18,7 +18,7 @@ _EFFECTS = Path(__file__).with_name("fill") / "effects.sql"
 
 
 class PeerWorkers(msgspec.Struct, frozen=True):
-    """Processes controlled by lines on stdin: `lay N` enqueues jobs if the library has a queue, `work FIRST END` runs them."""
+    """Processes controlled by lines on stdin: `lay N` enqueues jobs, `work FIRST END` runs them."""
 
     server: Postgres
     dsn: str

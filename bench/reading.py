@@ -1,4 +1,4 @@
-"""One read of events into polars in a separate process. Run as a module, it takes an `Errand` (JSON) and prints a `Read`.
+"""One read of events into polars in a separate process, which takes an `Errand` (JSON) and prints a `Read`.
 
 `frame`: `wb.sql`. `stream`: the same, frame by frame, none kept. `adbc`: what the driver for Arrow gives directly, the
 columns that Arrow has no type for cast to text, so that the frame is the same.
