@@ -45,10 +45,10 @@ def running() -> Iterator[Postgres]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         embedded = EmbeddedPostgres(Path(folder))
         try:
-            with embedded:
-                server = read_pid_file(embedded.data)
-                assert server is not None
-                yield Postgres(server.pid, server.dsn, server.admin_dsn, Path(folder))
+            with embedded as server:
+                pid_file = read_pid_file(embedded.data)
+                assert pid_file is not None
+                yield Postgres(pid_file.pid, server.dsn, server.admin_dsn, Path(folder))
         finally:
             shutil.rmtree(embedded.data.parent, ignore_errors=True)
 
