@@ -11,7 +11,7 @@ import pytest
 from tests.chain.anvil import Anvil
 from tests.notebooks.test_notebooks import ON_CHAIN, execute_twice
 from tests.running import Running
-from tests.workbench.test_canvas import Heard
+from tests.workbench.test_canvas import RecordingCanvas
 
 pytestmark = pytest.mark.filterwarnings(
     "default::ResourceWarning", "default::DeprecationWarning"
@@ -53,12 +53,12 @@ def test_the_tutorial_shows_the_results_it_describes(
         assert "1000000000000000000000 tokens for you" in cells["backtest"]
         assert "started “Tokens have arrived”" in cells["explain"]
         assert "true" in cells["reorg"]
-    canvas = Heard(running.workbench().automation("Tokens have arrived"))
-    newest = canvas.ask("samples")[0]
-    tried = {"event": newest["event"], "payload": newest["payload"], "person": newest["contactId"]}
+    canvas = RecordingCanvas(running.workbench().automation("Tokens have arrived"))
+    newest = canvas.request("samples")[0]
+    sample = {"event": newest["event"], "payload": newest["payload"], "person": newest["contactId"]}
     assert newest["contactId"]
-    assert [item["title"] for item in canvas.ask("simulate", tried=tried)["messages"]] == [
+    assert [message["title"] for message in canvas.request("simulate", sample=sample)["messages"]] == [
         "1000000000000000000000 tokens for you"
     ]
-    (value,) = [item for item in canvas.ask("choices")["paths"].popitem()[1] if item["path"] == "value"]
+    (value,) = [path for path in canvas.request("choices")["paths"].popitem()[1] if path["path"] == "value"]
     assert value == {"path": "value", "types": ["uint256"], "samples": ["“1000000000000000000000”"]}
