@@ -55,7 +55,7 @@ def test_the_tutorial_shows_the_results_it_describes(
         assert "true" in cells["reorg"]
     canvas = RecordingCanvas(running.workbench().automation("Tokens have arrived"))
     newest = canvas.request("samples")[0]
-    sample = {"event": newest["event"], "payload": newest["payload"], "person": newest["contactId"]}
+    sample = {"event": newest["event"], "payload": newest["payload"], "contact": newest["contactId"]}
     assert newest["contactId"]
     assert [message["title"] for message in canvas.request("simulate", sample=sample)["messages"]] == [
         "1000000000000000000000 tokens for you"
