@@ -140,7 +140,7 @@ async def claim_keys(tx: Transaction, target: ImportTarget, batch: PastEvents, a
     new = batch.at(await _find_new(tx, target, batch))
     if not new:
         return ClaimedEvents(new)
-    await copy.add_keys(tx, sorted(new.key_rows), at)
+    await copy.add_keys(tx, sorted(new.key_rows), at)  # sorted, as live ingest claims them: neither waits in a circle
     number, tables = await run(
         tx, imports.transaction_number(await transaction_offset(tx)), copy.find_tables(new.occurred_at_us)
     )
@@ -193,6 +193,7 @@ async def store_in_turn(
     for position in remaining:
         stored_under[position] = resolution.contact_ids[position]
     if stored_under != resolution.contact_ids:
+        # The organization knows contacts of this file, so expectations would fail again and cost a rollback each.
         target.cache.expects_new = False
         raise ContactChangedError
     await _copy(tx, claimed, resolution.contact_ids, remaining)

@@ -65,6 +65,7 @@ class ContactCache:
         """Begin the next transaction. Compares its snapshot with the last one, to see if others wrote in between."""
         self._number += 1
         self._own_transactions.add(transaction_id)
+        # Without other writers since the last snapshot, cached contacts need no check, which saves a statement.
         alone = (
             snapshot is not None
             and self._snapshot is not None

@@ -141,6 +141,7 @@ def _find_files(path: Path) -> list[Path]:
         if _suffix(path) not in _SUFFIXES:
             raise UnreadableFileError(f"{path.name}: {path.suffix or 'no suffix'} is not one of {', '.join(_SUFFIXES)}")
         return [path]
+    # In a folder of our own export only `events` is history.
     events = path / "events"
     folder = events if events.is_dir() and any((path / name).is_dir() for name in _EXPORT_FOLDERS) else path
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _is_history(file.relative_to(folder))]

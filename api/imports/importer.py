@@ -48,7 +48,7 @@ from api.store.access import find_organization
 from api.store.database import Database, LockedError, RefusedDataError, TransactionConflictError
 from api.store.query import COMMIT
 
-MAX_BATCHES_AHEAD = 2  # begun while one is being stored
+MAX_BATCHES_AHEAD = 2  # begun while one is being stored (docs/decisions/0012); with one, Postgres waits for the import
 MAX_STORE_ATTEMPTS = 5
 FIRST_PAUSE_S = 0.1  # before the second attempt; doubled for each further one
 
@@ -271,6 +271,7 @@ class _FileImport:
             pass
         else:
             return
+        # The batches behind were begun on the assumption that this one is stored, so they are rolled back, too.
         behind = list(self._begun)
         self._begun.clear()
         await cancel(*(batch.slot.task for batch in behind))
@@ -333,6 +334,7 @@ class _FileImport:
             refusals = [refusal for refusal in chunk.refusals[chunk.reported :] if refusal.line <= line]
             progress = store.ImportProgress(line, result.stored, result.duplicates, len(refusals))
             advance = store.advance_import(context.org_id, self._source.digest, progress, at)
+            # In the transaction of the events, so that every row of a file is stored exactly once.
             await query.run(tx, *result.writes, advance, COMMIT)
         target.cache.add(result.new, at)
         if events is not None:

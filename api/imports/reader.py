@@ -82,7 +82,7 @@ class RowReader:
             self._step_rows = min(max(fitting, MIN_STEP_ROWS), MAX_STEP_ROWS)
             chunk.rows += len(step)
             chunk.last_line = step[-1][0]
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a batch being stored waits for the event loop at each of its round trips
         return chunk if chunk.rows else None
 
     def refuse(self, line: int, text: bytes, problems: Problems) -> RejectedRow:
@@ -105,5 +105,6 @@ class BatchSize:
         if excess > 1:
             self.events = max(int(taken / excess), MIN_BATCH_EVENTS)
         else:
+            # By an eighth at a time: a batch that is much too large holds its locks before it can be measured.
             growth = max(self.events + self.events // 8, 2 * min(self.events, MIN_BATCH_EVENTS))
             self.events = min(growth, CHUNK_ROWS)

@@ -179,7 +179,7 @@ class PastReader:
             self._used_keys.update(keys)
             identity = Identity(keys, emails, fields, expected_id=uuid7(now_us) if seems_new else "")
             self._identities[identifiers] = identity
-        if len(self._pinned) >= MAX_CACHED_IDENTITIES:
+        if len(self._pinned) >= MAX_CACHED_IDENTITIES:  # both together: an address is valid only while it is pinned
             self._pinned.clear()
             self._by_address.clear()
         self._by_address[id(identifiers)] = identity

@@ -368,6 +368,7 @@ class ParquetRows:
         """Yield batches, each with the number of rows before it."""
         metadata = self._file.metadata
         group = before = 0
+        # Row groups that an earlier run has stored completely are skipped without reading them.
         while group < metadata.num_row_groups and before + metadata.row_group(group).num_rows <= self._after:
             before += metadata.row_group(group).num_rows
             group += 1

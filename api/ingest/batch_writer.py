@@ -76,7 +76,7 @@ class IngestMeters:
 
 
 class IngestRequest(msgspec.Struct, eq=False):
-    """The valid events of one HTTP request. `answer` is None after the request was answered or abandoned."""
+    """The valid events of one HTTP request. `answer`: None after it was answered or abandoned."""
 
     org_id: int
     events: list[ParsedEvent]
@@ -231,6 +231,6 @@ class BatchWriters:
                     return await store_batch(tx, events, self._triggers, from_us(self._clock.now_us()))
             except TransactionConflictError as error:
                 abandoned = all(request.answer is None for request in requests)
-                # After a lock timeout there is no time for another attempt.
+                # A lock timeout has used up the time for another attempt.
                 if isinstance(error, LockedError) or abandoned or not attempts_left:
                     raise

@@ -163,7 +163,7 @@ class Pipeline:
         return [outcome] * count
 
     async def _sweep(self) -> None:
-        """Answer requests that time out, and wake a writer to start beside one that hangs.
+        """Answer requests that time out, and wake another writer if one hangs.
 
         One sweep serves all requests: a timer for each would cost a tenth of its CPU time.
         """

@@ -58,7 +58,7 @@ class Queue(Generic[Item]):
         return queued + weight <= self._capacity - self.waiting - weight
 
     def put(self, org_id: int, item: Item, weight: int) -> bool:
-        """Append an item to its organization's backlog; return False if there is no room."""
+        """Append an item to its organization's backlog; return False if it does not fit."""
         if not self.fits(org_id, weight):
             return False
         backlog = self._backlogs.get(org_id)

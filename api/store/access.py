@@ -120,7 +120,7 @@ INDEXED_TABLES: tuple[tuple[IndexedTable, int | str], ...] = (
 
 SEALED_TABLES: tuple[SealedTable, ...] = ("contacts", "events", "messages")
 FIRST_DIGEST = "00000000-0000-0000-0000-000000000000"
-_PAGE = 500  # rows; each page is one short transaction beside the traffic
+_PAGE = 500  # rows; each page is one short transaction, so that requests do not wait
 
 
 class Org(msgspec.Struct, frozen=True):

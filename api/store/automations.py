@@ -555,7 +555,7 @@ async def graphs_of_entries(tx: Transaction, org_id: int, entry_ids: Collection[
 async def count_entries_by_node(
     tx: Transaction, org_id: int, automation_id: str, limit: int
 ) -> list[tuple[State, str | None, int]]:
-    """Count an automation's newest `limit` entries by state and node id; the id is None before the first node."""
+    """Count an automation's newest `limit` entries by state and node id (None before the first node)."""
     values = {"org_id": org_id, "automation_id": automation_id, "limit": limit}
     cursor = await tx.execute(_SQL["count_entries_by_node"], values)
     return [(State(state), node_id, count) async for state, node_id, count in cursor]

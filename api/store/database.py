@@ -10,7 +10,7 @@ and in the log.
     -- contract: needs 0007_name
 
 Code that includes 0007_name does not use what is removed. Such a migration is applied only on request. The line `--
-outside a transaction` is for indexes that are built beside the traffic: the statements of such a file run one by one.
+outside a transaction` is for indexes that are built during traffic: the statements of such a file run one by one.
 
 **Transactions.** All other functions of the store take a `Transaction` as their first argument. Callers of
 `Database.transaction()` handle `DatabaseUnavailableError` (Postgres cannot be reached, or the outcome of a commit is

@@ -1,6 +1,6 @@
 """Migrate a database, and check that a server and its schema are fit for this code.
 
-`migrate` applies the missing migrations in order, each once, under one lock, beside the traffic. A migration never
+`migrate` applies the missing migrations in order, each once, under one lock, during traffic. A migration never
 waits long for a lock, because all later statements would queue behind it: it gives up, lets them through, and tries
 again. The digest of every applied file is stored, and a file that was edited after it ran is an error.
 """
