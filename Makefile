@@ -18,13 +18,13 @@ WITH_POSTGRES := $(addprefix tests/,auth automations channels cli engine ingest 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-up: $(VENV)/up.stamp  ## run everything here: Postgres, API, engine, JupyterLab (ARGS="--port 9000" for more)
+up: $(VENV)/up.stamp  ## run everything on this machine: Postgres, API, engine, JupyterLab (options: ARGS="--port 9000")
 	@$(BIN)/workbench up $(ARGS)
 
 test: lint  ## everything a change must pass: lint, then the tests
 	$(BIN)/python -m pytest -m "not browser and not chain" --numprocesses auto
 
-lint: $(VENV)/dev.stamp  ## format, lint, imports, types, the glossary; then how the code reads, as a report
+lint: $(VENV)/dev.stamp  ## format, lint, imports, types, glossary; then a report on readability
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
@@ -32,22 +32,22 @@ lint: $(VENV)/dev.stamp  ## format, lint, imports, types, the glossary; then how
 	$(BIN)/python -m pytest tests/test_glossary.py
 	$(BIN)/python tools/readability.py
 
-advice: $(VENV)/dev.stamp  ## what a reviewer may look at: unused code, dependencies, and prose that reads oddly
+advice: $(VENV)/dev.stamp  ## hints for a review: unused code, dependencies, prose
 	-$(BIN)/vulture api workbench --min-confidence 80
 	-$(BIN)/deptry workbench
 	-$(BIN)/deptry api --config packaging/server/pyproject.toml
 	-$(BIN)/python tools/readability.py --list prose
 
-postgres: $(VENV)/dev.stamp  ## what touches a server's version most, on the Postgres whose programs are in POSTGRES
+postgres: $(VENV)/dev.stamp  ## the tests that depend on the version of Postgres, with the programs in POSTGRES
 	WORKBENCH_POSTGRES_BIN=$(POSTGRES) $(BIN)/python -m pytest --numprocesses auto $(ON_ANY_POSTGRES)
 
-citus: $(VENV)/dev.stamp  ## the rooms that speak to Postgres, on the Citus cluster whose coordinator DATABASE_URL names (ARGS="tests/query")
+citus: $(VENV)/dev.stamp  ## the tests that use Postgres, on the Citus coordinator in DATABASE_URL (ARGS="tests/query")
 	$(BIN)/python -m pytest -m "not browser and not chain and not plain" $(or $(ARGS),$(WITH_POSTGRES))
 
-browser: $(VENV)/dev.stamp  ## drive JupyterLab in a real Chromium
+browser: $(VENV)/dev.stamp  ## test JupyterLab in a real Chromium
 	$(BIN)/python -m pytest -m browser
 
-chain: $(VENV)/dev.stamp tests/chain/node_modules  ## follow a real EVM node (needs npm, which brings it)
+chain: $(VENV)/dev.stamp tests/chain/node_modules  ## test with a real EVM node (needs npm, which installs it)
 	$(BIN)/python -m pytest -m chain
 
 tests/chain/node_modules: tests/chain/package-lock.json
@@ -57,17 +57,17 @@ tests/chain/node_modules: tests/chain/package-lock.json
 canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; the result is committed)
 	cd workbench/canvas_src && npm ci --no-audit --no-fund && npm run build
 
-bench: $(VENV)/dev.stamp tests/chain/node_modules  ## measure the figures we promise, in ten minutes (ARGS="singles --quick", "growth --millions 10")
+bench: $(VENV)/dev.stamp tests/chain/node_modules  ## measure every figure, in a quarter of an hour (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)
 
-torture: $(VENV)/dev.stamp  ## ten minutes of load, kills and every misuse we know, then a verdict on each invariant (ARGS="--seed 7")
+torture: $(VENV)/dev.stamp  ## ten minutes of load, kills and misuse, then a verdict on each invariant (ARGS="--seed 7")
 	$(BIN)/python -m tests.torture $(ARGS)
 
-format: $(VENV)/dev.stamp  ## rewrite the code in house format
+format: $(VENV)/dev.stamp  ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: $(VENV)/dev.stamp  ## resolve the requirements anew, newest versions that fit
+lock: $(VENV)/dev.stamp  ## lock the newest versions of all requirements that fit
 	$(LOCK) --upgrade $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab --extra otel --extra dev -o requirements/dev.txt
 	$(LOCK) $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab -c requirements/dev.txt -o requirements/up.txt
 	$(LOCK) pyproject.toml --extra notebook -c requirements/dev.txt -o requirements/notebook.txt
